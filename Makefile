@@ -1,0 +1,79 @@
+# tarn's front door: thin commands over CMake, Ninja and the scripts. `make help` lists them.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+export DESTDIR
+
+.NOTPARALLEL:
+.PHONY: all demo test parity bench install uninstall check-long asan tsan debug valgrind format docs clean help
+
+all: ## build the library and the command into build/release
+	@scripts/bootstrap build
+	@scripts/build release
+
+demo: ## build, then watch a small network learn
+	@scripts/bootstrap demo
+	@scripts/build release example_mlp
+	@build/release/examples/mlp
+
+test: ## build and run the C test suite
+	@scripts/bootstrap test
+	@scripts/build release
+	@scripts/test release
+
+parity: ## compare every operation with PyTorch (PYTHON= chooses the interpreter)
+	@scripts/bootstrap build
+	@scripts/build release
+	@scripts/parity
+
+bench: all ## measure matrix products and operations
+	@build/release/tarn bench matmul
+	@build/release/tarn bench ops
+
+install: ## install under PREFIX (/usr/local), below DESTDIR
+	@scripts/build release
+	@cmake --install build/release --prefix "$(PREFIX)"
+
+uninstall: ## take an installation under PREFIX back
+	@scripts/build release
+	@scripts/uninstall build/release "$(PREFIX)"
+
+check-long: ## everything with many more rounds and seeds: hours, not minutes
+	@scripts/bootstrap test
+	@scripts/build release
+	@TARN_TEST_LONG=1 TARN_TEST_TIMEOUT=14400 scripts/test release
+	@TARN_TEST_LONG=1 scripts/parity
+
+debug: ## build and test without optimisation, with assertions
+	@scripts/bootstrap test
+	@scripts/build debug
+	@scripts/test debug
+
+asan: ## build and test with the address and undefined-behaviour sanitizers
+	@scripts/bootstrap test
+	@scripts/build asan
+	@scripts/test asan
+
+tsan: ## build and test with the thread sanitizer
+	@scripts/bootstrap test
+	@scripts/build tsan
+	@TARN_TEST_QUICK=1 scripts/test tsan
+
+valgrind: ## run tests of the release build under valgrind
+	@scripts/bootstrap valgrind
+	@scripts/build release
+	@scripts/valgrind
+
+format: ## format the C sources
+	@scripts/bootstrap format
+	@find include src tests examples bench -name '*.[ch]' 2> /dev/null | xargs -r clang-format -i
+
+docs: ## make docs/api.md from the headers
+	@scripts/apidoc include/tarn > docs/api.md
+
+clean: ## remove everything that was built
+	@rm -rf build
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@echo "  TARN_NO_INSTALL=1   reports missing packages instead of installing them"

@@ -1,0 +1,29 @@
+# The instruction levels that the CPU kernels are compiled for; the best one that the machine has is chosen at run time.
+#   TARN_LEVELS                   names, from narrow to wide
+#   TARN_LEVEL_OPTIONS_<level>    compiler flags
+#   TARN_LEVEL_DEFINITIONS        what code that refers to the levels sees: TARN__LEVELS_X86, TARN__HAVE_AVX2, ...
+
+include(CheckCSourceCompiles)
+
+set(TARN_LEVELS base)
+set(TARN_LEVEL_OPTIONS_base)
+set(TARN_LEVEL_DEFINITIONS)
+
+function(tarn_level name)
+    string(TOUPPER ${name} upper)
+    list(JOIN ARGN " " CMAKE_REQUIRED_FLAGS)
+    check_c_source_compiles("int main(void) { return 0; }" TARN_COMPILER_HAS_${upper})
+    if(TARN_COMPILER_HAS_${upper})
+        set(TARN_LEVELS ${TARN_LEVELS} ${name} PARENT_SCOPE)
+        set(TARN_LEVEL_OPTIONS_${name} ${ARGN} PARENT_SCOPE)
+        set(TARN_LEVEL_DEFINITIONS ${TARN_LEVEL_DEFINITIONS} TARN__HAVE_${upper}=1 PARENT_SCOPE)
+    endif()
+endfunction()
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_X86=1)
+    tarn_level(avx2 -march=x86-64-v3)
+    tarn_level(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_ARM=1)
+endif()

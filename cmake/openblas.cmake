@@ -1,0 +1,45 @@
+# OpenBLAS, by TARN_BLAS. Defines
+#   tarn_openblas         include folders for whoever calls it (empty when it is absent)
+#   TARN_OPENBLAS_LINK    what the libraries link, in the build tree and from the installed package
+#   TARN__HAVE_OPENBLAS   1 or 0, for tarn_features.h
+
+add_library(tarn_openblas INTERFACE)
+set(TARN_OPENBLAS_LINK)
+set(TARN_OPENBLAS_PC)
+set(TARN_OPENBLAS_TEXT "no")
+set(TARN__HAVE_OPENBLAS 0)
+
+if(NOT TARN_BLAS MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "TARN_BLAS is AUTO, ON or OFF, not '${TARN_BLAS}'")
+endif()
+
+if(NOT TARN_BLAS STREQUAL "OFF")
+    # The usual places first, so that no run path is needed; then where pkg-config points.
+    find_package(PkgConfig QUIET)
+    if(PKG_CONFIG_FOUND)
+        pkg_check_modules(PC_OPENBLAS QUIET openblas)
+    endif()
+    find_library(OPENBLAS_LIBRARY openblas)
+    find_library(OPENBLAS_LIBRARY openblas PATHS ${PC_OPENBLAS_LIBRARY_DIRS} NO_DEFAULT_PATH)
+    find_path(OPENBLAS_INCLUDE_DIR cblas.h
+        HINTS ${PC_OPENBLAS_INCLUDE_DIRS} PATH_SUFFIXES openblas openblas-pthread openblas-openmp)
+    mark_as_advanced(OPENBLAS_LIBRARY OPENBLAS_INCLUDE_DIR)
+
+    if(OPENBLAS_LIBRARY AND OPENBLAS_INCLUDE_DIR)
+        set(TARN__HAVE_OPENBLAS 1)
+        set(TARN_OPENBLAS_TEXT "yes")
+        set(TARN_OPENBLAS_LINK $<BUILD_INTERFACE:${OPENBLAS_LIBRARY}> $<INSTALL_INTERFACE:openblas>)
+        set(TARN_OPENBLAS_PC "-lopenblas")
+        get_filename_component(folder ${OPENBLAS_LIBRARY} DIRECTORY)
+        if(NOT folder IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+            set(TARN_OPENBLAS_PC "-L${folder} -lopenblas")
+        endif()
+        target_include_directories(tarn_openblas SYSTEM INTERFACE ${OPENBLAS_INCLUDE_DIR})
+    elseif(TARN_BLAS STREQUAL "ON")
+        message(FATAL_ERROR "TARN_BLAS=ON, but OpenBLAS was not found: install libopenblas-dev (Debian, Ubuntu) "
+            "or openblas-devel (Fedora)")
+    else()
+        message(STATUS "OpenBLAS was not found; matrix products use tarn's own kernel, which is slower "
+            "(libopenblas-dev brings it)")
+    endif()
+endif()

@@ -1,0 +1,129 @@
+# Tests:
+#   tests/<folder>/test_<name>.c     one cmocka program each, linked with the static library; CTest name <folder>.<name>
+#   tests/support/*.c                helpers linked into all of them
+#   tests/mirror/*.c                 the mirror backend, loaded through TARN_BACKEND_PATH
+#   tests/project/*.sh, *.py         checks of the project itself; exit status 77 means skipped
+#   examples/*.c                     run, and must succeed
+# CTest labels are the folder names: `ctest -L ops`. Time limits are given by scripts/test.
+
+set(TEST_ENVIRONMENT
+    "TARN_BACKEND_PATH=${PROJECT_BINARY_DIR}/tests"
+    "TARN_LIBRARY=$<TARGET_FILE:tarn>"
+    "TARN_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
+    "TARN_BUILD_DIR=${PROJECT_BINARY_DIR}"
+    "TARN_CC=${CMAKE_C_COMPILER}")
+if(TARGET tarn_command)
+    list(APPEND TEST_ENVIRONMENT "TARN_COMMAND=$<TARGET_FILE:tarn_command>")
+endif()
+if(TARN_SANITIZE)
+    list(APPEND TEST_ENVIRONMENT
+        "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1"
+        "UBSAN_OPTIONS=print_stacktrace=1"
+        "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+endif()
+
+# The exit status of a cmocka program is its number of failures, so only the others may say "skipped" with one.
+function(tarn_test name label)
+    set_tests_properties(${name} PROPERTIES LABELS ${label} ENVIRONMENT "${TEST_ENVIRONMENT}")
+    if(label MATCHES "^(project|examples)$")
+        set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
+    endif()
+endfunction()
+
+# Programs start through this, which puts $TARN_TEST_LAUNCHER (valgrind, gdb --args ...) in front.
+set(LAUNCH sh ${PROJECT_SOURCE_DIR}/tests/launch.sh)
+
+# cmocka programs.
+
+find_package(PkgConfig QUIET)
+if(PKG_CONFIG_FOUND)
+    pkg_check_modules(PC_CMOCKA QUIET cmocka)
+endif()
+find_library(CMOCKA_LIBRARY cmocka HINTS ${PC_CMOCKA_LIBRARY_DIRS})
+find_path(CMOCKA_INCLUDE_DIR cmocka.h HINTS ${PC_CMOCKA_INCLUDE_DIRS})
+mark_as_advanced(CMOCKA_LIBRARY CMOCKA_INCLUDE_DIR)
+
+if(CMOCKA_LIBRARY AND CMOCKA_INCLUDE_DIR)
+    file(GLOB TEST_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*/test_*.c)
+    file(GLOB TEST_SUPPORT CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.c)
+    file(GLOB MIRROR_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/mirror/*.c)
+else()
+    message(STATUS "cmocka was not found; the C tests are left out (libcmocka-dev brings it)")
+    set(TEST_SOURCES)
+    set(TEST_SUPPORT)
+    set(MIRROR_SOURCES)
+endif()
+
+if(MIRROR_SOURCES)
+    add_library(tarn_mirror MODULE ${MIRROR_SOURCES})
+    target_link_libraries(tarn_mirror PRIVATE tarn_flags tarn_link_flags Threads::Threads m)
+    if(BASE_SOURCES)
+        # base/ has no state, so a backend may carry its own copy of what it uses.
+        add_library(tarn_base_archive STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:tarn_base>)
+        set_target_properties(tarn_base_archive PROPERTIES LINKER_LANGUAGE C)
+        target_link_libraries(tarn_mirror PRIVATE tarn_base_archive)
+        target_link_options(tarn_mirror PRIVATE -Wl,--exclude-libs,ALL)
+    endif()
+    set_target_properties(tarn_mirror PROPERTIES
+        OUTPUT_NAME tarn-mirror LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endif()
+
+if(TEST_SUPPORT)
+    add_library(tarn_test_support OBJECT ${TEST_SUPPORT})
+    target_link_libraries(tarn_test_support PRIVATE tarn_flags)
+    target_include_directories(tarn_test_support PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_include_directories(tarn_test_support SYSTEM PRIVATE ${CMOCKA_INCLUDE_DIR})
+endif()
+
+foreach(source IN LISTS TEST_SOURCES)
+    get_filename_component(path ${source} DIRECTORY)
+    get_filename_component(folder ${path} NAME)
+    get_filename_component(file ${source} NAME_WE)
+    string(REGEX REPLACE "^test_" "" short ${file})
+    set(target test_${folder}_${short})
+    add_executable(${target} ${source})
+    target_link_libraries(${target} PRIVATE
+        tarn_static tarn_flags tarn_link_flags tarn_openblas ${CMOCKA_LIBRARY} Threads::Threads m)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_include_directories(${target} SYSTEM PRIVATE ${CMOCKA_INCLUDE_DIR})
+    target_compile_definitions(${target} PRIVATE ${TARN_LEVEL_DEFINITIONS})
+    foreach(extra tarn_cases tarn_test_support)
+        if(TARGET ${extra})
+            target_sources(${target} PRIVATE $<TARGET_OBJECTS:${extra}>)
+        endif()
+    endforeach()
+    if(TARGET tarn_mirror)
+        add_dependencies(${target} tarn_mirror)
+    endif()
+    set_target_properties(${target} PROPERTIES
+        OUTPUT_NAME ${file} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/${folder})
+    add_test(NAME ${folder}.${short} COMMAND ${LAUNCH} $<TARGET_FILE:${target}>)
+    tarn_test(${folder}.${short} ${folder})
+endforeach()
+
+# Examples.
+
+foreach(name IN LISTS TARN_EXAMPLE_NAMES)
+    add_test(NAME examples.${name} COMMAND ${LAUNCH} $<TARGET_FILE:example_${name}>)
+    tarn_test(examples.${name} examples)
+endforeach()
+
+# The project itself. A sanitizer build is not what gets installed, so it leaves these out.
+
+if(NOT TARN_SANITIZE)
+    find_program(TARN_PYTHON3 python3)
+    mark_as_advanced(TARN_PYTHON3)
+    file(GLOB PROJECT_CHECKS CONFIGURE_DEPENDS
+        ${PROJECT_SOURCE_DIR}/tests/project/*.sh ${PROJECT_SOURCE_DIR}/tests/project/*.py)
+    foreach(script IN LISTS PROJECT_CHECKS)
+        get_filename_component(name ${script} NAME_WE)
+        if(script MATCHES "\\.sh$")
+            add_test(NAME project.${name} COMMAND bash ${script})
+        elseif(TARN_PYTHON3)
+            add_test(NAME project.${name} COMMAND ${TARN_PYTHON3} ${script})
+        else()
+            continue()
+        endif()
+        tarn_test(project.${name} project)
+    endforeach()
+endif()

@@ -1,0 +1,35 @@
+# bash completion for tarn
+
+_tarn()
+{
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+    local commands="info ops bench version help" options="--help"
+    COMPREPLY=()
+
+    case $previous in
+    --device)
+        # A colon splits words in bash, so indices are left to the user.
+        mapfile -t COMPREPLY < <(compgen -W "auto cpu cuda opencl" -- "$current")
+        return
+        ;;
+    --threads) return ;;
+    esac
+
+    if ((COMP_CWORD == 1)); then
+        mapfile -t COMPREPLY < <(compgen -W "$commands --help" -- "$current")
+        return
+    fi
+    case ${COMP_WORDS[1]} in
+    info | ops) options+=" --json" ;;
+    bench)
+        options+=" --json --threads --device"
+        if ((COMP_CWORD == 2)); then
+            options="matmul ops $options"
+        fi
+        ;;
+    help) options=$commands ;;
+    *) options= ;;
+    esac
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+}
+complete -F _tarn tarn

@@ -1,0 +1,300 @@
+/* ops.h: the operations. Each makes its result on the device of its operands and, where a gradient is needed, records itself on the tape.
+ *
+ * Operands are borrowed; the result belongs to the open scope. Operands of one operation have one dtype (tarn_cast() converts;
+ * tarn_scalar() fits any) and broadcast against each other as in NumPy. Axes may be negative. */
+#ifndef TARN_OPS_H
+#define TARN_OPS_H
+
+#include <tarn/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- element by element, one operand --------------------------------------------------------------------------------------- */
+
+/* -x. */
+TARN_API tarn_tensor *tarn_neg(tarn_tensor *x);
+/* The absolute value; its gradient at 0 is 0. */
+TARN_API tarn_tensor *tarn_abs(tarn_tensor *x);
+/* -1, 0 or 1; NaN stays NaN. The gradient is 0. */
+TARN_API tarn_tensor *tarn_sign(tarn_tensor *x);
+/* x². */
+TARN_API tarn_tensor *tarn_square(tarn_tensor *x);
+/* The square root; NaN below 0. */
+TARN_API tarn_tensor *tarn_sqrt(tarn_tensor *x);
+/* 1 / sqrt(x). */
+TARN_API tarn_tensor *tarn_rsqrt(tarn_tensor *x);
+/* 1 / x. */
+TARN_API tarn_tensor *tarn_recip(tarn_tensor *x);
+/* e to the x. */
+TARN_API tarn_tensor *tarn_exp(tarn_tensor *x);
+/* 2 to the x. */
+TARN_API tarn_tensor *tarn_exp2(tarn_tensor *x);
+/* The natural logarithm. */
+TARN_API tarn_tensor *tarn_log(tarn_tensor *x);
+/* The logarithm to base 2. */
+TARN_API tarn_tensor *tarn_log2(tarn_tensor *x);
+/* The sine, x in radians. */
+TARN_API tarn_tensor *tarn_sin(tarn_tensor *x);
+/* The cosine, x in radians. */
+TARN_API tarn_tensor *tarn_cos(tarn_tensor *x);
+/* The hyperbolic tangent. */
+TARN_API tarn_tensor *tarn_tanh(tarn_tensor *x);
+/* The error function. */
+TARN_API tarn_tensor *tarn_erf(tarn_tensor *x);
+/* 1 / (1 + exp(-x)). */
+TARN_API tarn_tensor *tarn_sigmoid(tarn_tensor *x);
+/* max(x, 0); its gradient at 0 is 0. */
+TARN_API tarn_tensor *tarn_relu(tarn_tensor *x);
+/* x where x is positive, slope · x elsewhere. */
+TARN_API tarn_tensor *tarn_leaky_relu(tarn_tensor *x, double slope);
+/* The Gaussian error linear unit in its tanh form, as GPT-2 uses it. */
+TARN_API tarn_tensor *tarn_gelu(tarn_tensor *x);
+/* The Gaussian error linear unit in its exact form, x · Φ(x). */
+TARN_API tarn_tensor *tarn_gelu_erf(tarn_tensor *x);
+/* x · sigmoid(x). */
+TARN_API tarn_tensor *tarn_silu(tarn_tensor *x);
+/* log(1 + exp(x)), without overflow. */
+TARN_API tarn_tensor *tarn_softplus(tarn_tensor *x);
+/* x held between low and high; NaN stays NaN. The gradient is 1 from low to high, both included. */
+TARN_API tarn_tensor *tarn_clamp(tarn_tensor *x, double low, double high);
+/* Converts to another dtype: to integers by cutting off the fraction, to bool by x ≠ 0. Differentiable between float dtypes. The
+ * same tensor if it has that dtype already. */
+TARN_API tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype);
+
+/* ---- element by element, two and three operands ---------------------------------------------------------------------------- */
+
+/* a + b. */
+TARN_API tarn_tensor *tarn_add(tarn_tensor *a, tarn_tensor *b);
+/* a - b. */
+TARN_API tarn_tensor *tarn_sub(tarn_tensor *a, tarn_tensor *b);
+/* a · b. */
+TARN_API tarn_tensor *tarn_mul(tarn_tensor *a, tarn_tensor *b);
+/* a / b. Float dtypes only: cast integers first. */
+TARN_API tarn_tensor *tarn_div(tarn_tensor *a, tarn_tensor *b);
+/* The larger of both; NaN wins. Equal operands share the gradient. */
+TARN_API tarn_tensor *tarn_maximum(tarn_tensor *a, tarn_tensor *b);
+/* The smaller of both; NaN wins. Equal operands share the gradient. */
+TARN_API tarn_tensor *tarn_minimum(tarn_tensor *a, tarn_tensor *b);
+/* The remainder with the sign of b, as torch.remainder. An integer b of 0 gives 0. */
+TARN_API tarn_tensor *tarn_mod(tarn_tensor *a, tarn_tensor *b);
+/* a to the power b. Float dtypes only. */
+TARN_API tarn_tensor *tarn_pow(tarn_tensor *a, tarn_tensor *b);
+
+/* Comparisons: the result is bool, and has no gradient. */
+TARN_API tarn_tensor *tarn_eq(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_ne(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_lt(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_le(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_gt(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_ge(tarn_tensor *a, tarn_tensor *b);
+
+/* a where the bool tensor `condition` holds, b elsewhere. */
+TARN_API tarn_tensor *tarn_where(tarn_tensor *condition, tarn_tensor *a, tarn_tensor *b);
+
+/* In-place forms: they overwrite the first operand and return it. Off the tape: a tensor that needs a gradient or was recorded with one
+ * is an error, and backward refuses whatever saved the old values. The second operand broadcasts to the first. */
+TARN_API tarn_tensor *tarn_neg_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_abs_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_sign_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_square_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_sqrt_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_rsqrt_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_recip_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_exp_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_exp2_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_log_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_log2_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_sin_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_cos_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_tanh_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_erf_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_sigmoid_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_relu_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_leaky_relu_inplace(tarn_tensor *x, double slope);
+TARN_API tarn_tensor *tarn_gelu_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_gelu_erf_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_silu_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_softplus_inplace(tarn_tensor *x);
+TARN_API tarn_tensor *tarn_clamp_inplace(tarn_tensor *x, double low, double high);
+TARN_API tarn_tensor *tarn_add_inplace(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_sub_inplace(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_mul_inplace(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_div_inplace(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_maximum_inplace(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_minimum_inplace(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_mod_inplace(tarn_tensor *a, tarn_tensor *b);
+TARN_API tarn_tensor *tarn_pow_inplace(tarn_tensor *a, tarn_tensor *b);
+/* Sets every element to a value, in place. */
+TARN_API tarn_tensor *tarn_fill_inplace(tarn_tensor *x, double value);
+
+/* ---- reductions ------------------------------------------------------------------------------------------------------------ */
+
+/* The sum over the given axes; with `keep` they stay as axes of size 1. Integers and bool are summed in i64. */
+TARN_API tarn_tensor *tarn_sum(tarn_tensor *x, tarn_axes axes, bool keep);
+/* The mean over the given axes; NaN over no elements. Float dtypes only. */
+TARN_API tarn_tensor *tarn_mean(tarn_tensor *x, tarn_axes axes, bool keep);
+/* The product over the given axes. Integers and bool are multiplied in i64. */
+TARN_API tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keep);
+/* The largest element over the given axes; NaN wins. Equal elements share the gradient. */
+TARN_API tarn_tensor *tarn_max(tarn_tensor *x, tarn_axes axes, bool keep);
+/* The smallest element over the given axes; NaN wins. Equal elements share the gradient. */
+TARN_API tarn_tensor *tarn_min(tarn_tensor *x, tarn_axes axes, bool keep);
+/* The index of the largest element along one axis, the first of equal ones, as i64; NaN wins. */
+TARN_API tarn_tensor *tarn_argmax(tarn_tensor *x, int axis, bool keep);
+/* The index of the smallest element along one axis, the first of equal ones, as i64; NaN wins. */
+TARN_API tarn_tensor *tarn_argmin(tarn_tensor *x, int axis, bool keep);
+/* The variance over the given axes: squared distances from the mean, summed, divided by count - correction (1: unbiased). */
+TARN_API tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool keep);
+/* Running sums along an axis. Integers and bool are summed in i64. */
+TARN_API tarn_tensor *tarn_cumsum(tarn_tensor *x, int axis);
+
+/* ---- movement: most of these copy nothing ---------------------------------------------------------------------------------- */
+
+/* The same elements in another shape; one size may be -1 and is worked out. Copies only when the strides leave no other way. */
+TARN_API tarn_tensor *tarn_reshape(tarn_tensor *x, tarn_shape shape);
+/* The axes in another order: axis i of the result is axis axes[i] of x. */
+TARN_API tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes);
+/* Two axes exchanged. */
+TARN_API tarn_tensor *tarn_transpose(tarn_tensor *x, int a, int b);
+/* Axes of size 1 (and new leading axes) repeated to `shape`, without a copy; -1 leaves a size as it is. */
+TARN_API tarn_tensor *tarn_expand(tarn_tensor *x, tarn_shape shape);
+/* A new axis of size 1 before `axis`; or an axis of size 1 taken out. */
+TARN_API tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis);
+TARN_API tarn_tensor *tarn_squeeze(tarn_tensor *x, int axis);
+/* Elements of `value` put before and after each axis. */
+TARN_API tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, double value);
+/* The part from begin[i] up to, not including, end[i] of every axis i. */
+TARN_API tarn_tensor *tarn_shrink(tarn_tensor *x, tarn_shape begin, tarn_shape end);
+/* The part from `begin` up to, not including, `end` of one axis. */
+TARN_API tarn_tensor *tarn_slice(tarn_tensor *x, int axis, int64_t begin, int64_t end);
+/* Every steps[i]-th element of each axis i, beginning with the first. */
+TARN_API tarn_tensor *tarn_stride(tarn_tensor *x, tarn_shape steps);
+/* The given axes reversed. */
+TARN_API tarn_tensor *tarn_flip(tarn_tensor *x, tarn_axes axes);
+/* The same elements, row-major without gaps; x itself if it lies so already. */
+TARN_API tarn_tensor *tarn_contiguous(tarn_tensor *x);
+/* Tensors joined along an axis that exists. */
+TARN_API tarn_tensor *tarn_concat(tarn_tensor *const *tensors, int count, int axis);
+/* Tensors of one shape joined along a new axis. */
+TARN_API tarn_tensor *tarn_stack(tarn_tensor *const *tensors, int count, int axis);
+/* x cut along an axis into `count` parts of the given sizes, which add up to the axis; the parts are views, put into `parts`. */
+TARN_API bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_tensor **parts);
+
+/* ---- indexing and sorting -------------------------------------------------------------------------------------------------- */
+
+/* result[i][j] = x[index[i][j]][j] for axis 0, and so on: as torch.gather. `index` is i64 (or i32) of x's rank. An index outside the
+ * axis is an error. */
+TARN_API tarn_tensor *tarn_gather(tarn_tensor *x, int axis, tarn_tensor *index);
+/* A copy of x with source[i][j] added at [index[i][j]][j] for axis 0, and so on, in a fixed order. */
+TARN_API tarn_tensor *tarn_scatter_add(tarn_tensor *x, int axis, tarn_tensor *index, tarn_tensor *source);
+/* The slices of x along an axis that a 1-D index lists. */
+TARN_API tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index);
+/* A new last axis of `classes` zeros with a one where the index says; in `dtype`. */
+TARN_API tarn_tensor *tarn_one_hot(tarn_tensor *index, int64_t classes, tarn_dtype dtype);
+/* The rows of weight [V, C] that the index lists: result shape is index's shape and C. */
+TARN_API tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index);
+/* The k largest (or smallest) elements along an axis, sorted, and their i64 indices. Either result may be NULL where it is not wanted. */
+TARN_API bool tarn_topk(tarn_tensor *x, int64_t k, int axis, bool largest, tarn_tensor **values, tarn_tensor **indices);
+/* The elements along an axis sorted (stably; NaN counts as the largest), and their i64 indices. Either result may be NULL. */
+TARN_API bool tarn_sort(tarn_tensor *x, int axis, bool descending, tarn_tensor **values, tarn_tensor **indices);
+
+/* ---- products, normalisation ----------------------------------------------------------------------------------------------- */
+
+/* The matrix product of the last two axes, as in NumPy: vectors, matrices, batches, [B,M,K] @ [K,N], broadcast batches. Transposed views
+ * are used as they are. */
+TARN_API tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b);
+/* x · weightᵀ + bias, with weight [out, in] and bias [out] or NULL, over the last axis of x. */
+TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
+/* exp(x) divided by its sum along an axis; a row of -infinity gives NaN. */
+TARN_API tarn_tensor *tarn_softmax(tarn_tensor *x, int axis);
+/* The logarithm of the softmax, computed without losing digits. */
+TARN_API tarn_tensor *tarn_log_softmax(tarn_tensor *x, int axis);
+/* (x - mean) / sqrt(variance + epsilon) over the last axis, times weight, plus bias; either may be NULL. */
+TARN_API tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, double epsilon);
+/* x / sqrt(mean of squares + epsilon) over the last axis, times weight, which may be NULL. */
+TARN_API tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon);
+/* Each element zeroed with probability p, the others divided by 1 - p; the same mask in backward. */
+TARN_API tarn_tensor *tarn_dropout(tarn_tensor *x, double p);
+
+/* ---- losses ---------------------------------------------------------------------------------------------------------------- */
+
+/* How a loss over many elements becomes the result. */
+typedef enum tarn_reduction { TARN_REDUCE_MEAN = 0, TARN_REDUCE_SUM, TARN_REDUCE_NONE } tarn_reduction;
+
+/* Options of tarn_cross_entropy(); zero is every field's default. */
+typedef struct tarn_cross_entropy_options {
+    double label_smoothing;      /* 0 to 1, spread over all classes */
+    const int64_t *ignore_index; /* targets of this value do not count; NULL: all count */
+    tarn_reduction reduction;    /* the mean is over the targets that count */
+} tarn_cross_entropy_options;
+
+/* The cross entropy of logits [..., C] against i64 (or i32) class indices [...]. `...` is a const tarn_cross_entropy_options *, or
+ * NULL. Loss and gradient are computed in one pass. */
+TARN_API tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *options,
+                                               size_t options_size);
+#define tarn_cross_entropy(logits, target, ...) tarn_cross_entropy_sized(logits, target, __VA_ARGS__, sizeof(tarn_cross_entropy_options))
+
+/* The mean of squared differences. */
+TARN_API tarn_tensor *tarn_mse_loss(tarn_tensor *prediction, tarn_tensor *target);
+/* The mean of absolute differences. */
+TARN_API tarn_tensor *tarn_l1_loss(tarn_tensor *prediction, tarn_tensor *target);
+/* The mean of the Huber loss: quadratic up to a difference of `delta`, linear beyond. */
+TARN_API tarn_tensor *tarn_huber_loss(tarn_tensor *prediction, tarn_tensor *target, double delta);
+/* The mean binary cross entropy of logits against targets from 0 to 1, without overflow. */
+TARN_API tarn_tensor *tarn_bce_with_logits_loss(tarn_tensor *logits, tarn_tensor *target);
+
+/* ---- any operation by name ------------------------------------------------------------------------------------------------- */
+
+/* One attribute of an operation, by name: {"axis", .integer = 1}, {"axes", .list = {0, 2}, .count = 2}, {"epsilon", .number = 1e-5}. */
+typedef struct tarn_attribute {
+    const char *name;
+    double number;
+    int64_t integer;
+    int64_t list[TARN_MAX_RANK];
+    int count;
+} tarn_attribute;
+
+/* What is known of one operation; tarn_op_at() fills it in. */
+typedef struct tarn_op_info {
+    const char *name;
+    const char *attributes; /* "axis:int keep:bool", in order; "" for none */
+    int min_inputs;
+    int max_inputs;
+    int outputs;
+    bool differentiable;
+} tarn_op_info;
+
+/* How many operations there are. */
+TARN_API int tarn_op_count(void);
+/* Describes operation number `index`. */
+TARN_API bool tarn_op_at(int index, tarn_op_info *info);
+/* The number of the operation of that name, -1 (no error) if there is none. */
+TARN_API int tarn_op_find(const char *name);
+/* True when a backend ("cpu", "cuda" …) has every kernel that the operation's forward (or backward) uses. */
+TARN_API bool tarn_op_on(int index, const char *backend, bool backward);
+
+/* Runs any operation by its name on device tensors. Attributes that are not given have their defaults; one that the operation does not
+ * have is an error. `outputs` receives as many tensors as the operation has outputs; they belong to the open scope. */
+TARN_API bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, const tarn_attribute *attributes,
+                         int attribute_count, tarn_tensor **outputs, int output_count);
+
+/* A host array, row-major. As an output, `data` and `shape` are filled in by the call and `data` is released with tarn_array_free(). */
+typedef struct tarn_array {
+    void *data;
+    tarn_shape shape;
+    tarn_dtype dtype;
+} tarn_array;
+
+/* Runs any operation by its name on host arrays on a device: uploads, computes, copies back, and frees everything, on failure too. */
+TARN_API bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inputs, int input_count,
+                              const tarn_attribute *attributes, int attribute_count, tarn_array *outputs, int output_count);
+
+/* Releases the data of an array that tarn_apply_host() made, and clears it. */
+TARN_API void tarn_array_free(tarn_array *array);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

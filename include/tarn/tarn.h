@@ -1,0 +1,14 @@
+/* tarn.h: all of tarn. */
+#ifndef TARN_H
+#define TARN_H
+
+#include <tarn/autograd.h>
+#include <tarn/base.h>
+#include <tarn/device.h>
+#include <tarn/nn.h>
+#include <tarn/ops.h>
+#include <tarn/optim.h>
+#include <tarn/profile.h>
+#include <tarn/tensor.h>
+
+#endif

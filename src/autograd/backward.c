@@ -1,0 +1,200 @@
+/* backward.c: the walk back along the tape.
+ *
+ * Nodes are taken in falling order of their sequence numbers. Whatever uses a tensor was recorded after what made it, so when a node is
+ * taken all gradients of its outputs have arrived. The walk is a heap and a loop, never recursion, and releases activations as it goes. */
+#include <string.h>
+
+#include "autograd/tape.h"
+#include "base/memory.h"
+
+typedef struct heap {
+    tarn__node **node; /* each held */
+    int count, room;
+} heap;
+
+static bool heap_push(heap *h, tarn__node *node)
+{
+    if (node->queued)
+        return true;
+    if (h->count == h->room) {
+        int room = h->room ? h->room * 2 : 64;
+        tarn__node **grown = tarn__alloc(sizeof(*grown) * (size_t)room);
+        if (!grown)
+            return false;
+        if (h->count)
+            memcpy(grown, h->node, sizeof(*grown) * (size_t)h->count);
+        tarn__release(h->node, sizeof(*grown) * (size_t)h->room);
+        h->node = grown;
+        h->room = room;
+    }
+    tarn__history_hold(&node->history);
+    node->queued = true;
+    int i = h->count++;
+    for (; i > 0 && h->node[(i - 1) / 2]->sequence < node->sequence; i = (i - 1) / 2)
+        h->node[i] = h->node[(i - 1) / 2];
+    h->node[i] = node;
+    return true;
+}
+
+static tarn__node *heap_pop(heap *h)
+{
+    tarn__node *first = h->node[0], *last = h->node[--h->count];
+    int i = 0;
+    for (int child; (child = 2 * i + 1) < h->count; i = child) {
+        if (child + 1 < h->count && h->node[child + 1]->sequence > h->node[child]->sequence)
+            child++;
+        if (h->node[child]->sequence <= last->sequence)
+            break;
+        h->node[i] = h->node[child];
+    }
+    if (h->count)
+        h->node[i] = last;
+    first->queued = false;
+    return first;
+}
+
+static bool check_saved(const tarn__node *node)
+{
+    if (node->released)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "backward: the record of %s was walked before and is gone; pass .retain = true the first time",
+                           node->function);
+    for (int i = 0; i < node->saves; i++) {
+        const tarn_tensor *tensor = node->saved[i].tensor;
+        if (tensor && tensor->storage->version != node->saved[i].version)
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "backward: %s needs a tensor %s%s%s that was overwritten in place after it was recorded; clone it before writing",
+                               node->function, TARN__SHAPE_TEXT(tensor), tensor->name ? " " : "", tensor->name ? tensor->name : "");
+    }
+    return true;
+}
+
+/* In anomaly mode: the gradients a rule produced, against those it was given. */
+static bool check_rule(const tarn__backward *b)
+{
+    const tarn__node *node = b->node;
+    for (int i = 0; i < node->inputs; i++) {
+        const tarn__edge *edge = &node->edge[i];
+        tarn_tensor *grad = edge->node ? edge->node->grad[edge->output] : edge->leaf ? edge->leaf->grad : NULL;
+        if (grad && !tarn__check_finite(node->function, b->grads, node->outputs, &grad, 1, true))
+            return false;
+    }
+    return true;
+}
+
+static bool run_node(tarn__node *node)
+{
+    if (!check_saved(node))
+        return false;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor **saved = tarn__alloc(sizeof(*saved) * (size_t)(node->saves + 1));
+    bool good = scope && saved;
+    if (good) {
+        for (int i = 0; i < node->saves; i++)
+            saved[i] = node->saved[i].tensor;
+        tarn__backward b = {node, node->function, node->grad, saved, node->params};
+        good = node->rule(&b) && !tarn_failed();
+        if (!good && !tarn_failed())
+            tarn__raise(TARN_ERROR_INTERNAL, "backward: the rule of %s failed without a reason", node->function);
+        if (good && tarn__anomaly())
+            good = check_rule(&b);
+    }
+    tarn__release(saved, sizeof(*saved) * (size_t)(node->saves + 1));
+    tarn_scope_close(scope);
+    return good;
+}
+
+static void forget_grads(tarn__node *node)
+{
+    for (int i = 0; i < node->outputs; i++) {
+        tarn__drop(node->grad[i]);
+        node->grad[i] = NULL;
+    }
+}
+
+static bool step(heap *h, tarn__node *node, bool retain)
+{
+    if (!run_node(node))
+        return false;
+    forget_grads(node);
+    for (int i = 0; i < node->inputs; i++) {
+        tarn__node *source = node->edge[i].node;
+        if (source && source->grad[node->edge[i].output] && !heap_push(h, source))
+            return false;
+    }
+    if (!retain)
+        tarn__node_release(node);
+    return true;
+}
+
+static bool walk(tarn__node *start, bool retain)
+{
+    heap h = {0};
+    bool good = heap_push(&h, start);
+    while (good && h.count > 0) {
+        tarn__node *node = heap_pop(&h);
+        good = step(&h, node, retain);
+        if (!good) {
+            forget_grads(node);
+            for (int i = 0; i < node->inputs; i++)
+                if (node->edge[i].node)
+                    forget_grads(node->edge[i].node);
+        }
+        tarn__history_drop(&node->history);
+    }
+    while (h.count > 0) {
+        tarn__node *node = heap_pop(&h);
+        forget_grads(node);
+        tarn__history_drop(&node->history);
+    }
+    tarn__release(h.node, sizeof(*h.node) * (size_t)h.room);
+    return good;
+}
+
+/* ---- the public calls ------------------------------------------------------------------------------------------------------ */
+
+static bool check_upstream(const tarn_tensor *tensor, const tarn_tensor *upstream)
+{
+    if (!tensor->history && !tensor->requires_grad)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "backward: nothing the tensor was computed from requires a gradient");
+    if (!upstream)
+        return tarn__view_count(&tensor->view) == 1 ||
+               tarn__raise(TARN_ERROR_SHAPE, "backward: a tensor %s has more than one element; give its gradient with tarn_backward_from()",
+                           TARN__SHAPE_TEXT(tensor));
+    if (!tarn__same_shape(&tensor->view, &upstream->view))
+        return tarn__raise(TARN_ERROR_SHAPE, "backward: the gradient given is %s, the tensor %s", TARN__SHAPE_TEXT(upstream),
+                           TARN__SHAPE_TEXT(tensor));
+    if (upstream->view.dtype != tensor->view.dtype)
+        return tarn__raise(TARN_ERROR_DTYPE, "backward: the gradient given is %s, the tensor %s", tarn_dtype_name(upstream->view.dtype),
+                           tarn_dtype_name(tensor->view.dtype));
+    return tarn__same_device(tarn__device(tensor), tarn__device(upstream)) ||
+           tarn__raise(TARN_ERROR_DEVICE, "backward: the gradient given lies on another device than the tensor");
+}
+
+bool tarn_backward_from_sized(tarn_tensor *tensor, tarn_tensor *upstream, const tarn_backward_options *options, size_t options_size)
+{
+    tarn_backward_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    if (!tarn__check("backward", tensor, "the tensor") || !check_upstream(tensor, upstream))
+        return false;
+    tarn_no_grad_open();
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope != NULL;
+    if (good && !upstream)
+        good = (upstream = tarn_ones_like(tensor)) != NULL;
+    if (good) {
+        tarn__meta meta = {tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
+        tarn__edge edge = {(tarn__node *)tensor->history, tensor->history ? NULL : tensor, tensor->history_output, meta};
+        good = tarn__edge_put("backward", &edge, upstream);
+        if (edge.node && good)
+            good = walk(edge.node, chosen.retain);
+    }
+    tarn_scope_close(scope);
+    tarn_no_grad_close();
+    return good;
+}
+
+bool tarn_backward(tarn_tensor *loss)
+{
+    return tarn_backward_from(loss, NULL, NULL);
+}

@@ -1,0 +1,168 @@
+/* sink.c: where gradients arrive: broadcasting is undone, dtypes are converted and gradients are added up here, and nowhere else.
+ *
+ * A gradient is accumulated in place only when nobody else can see it: its tensor has one reference and its storage one owner. */
+#include <string.h>
+
+#include "autograd/tape.h"
+
+bool tarn__wants(const tarn__backward *b, int i)
+{
+    const tarn__edge *edge = &b->node->edge[i];
+    return edge->node || edge->leaf;
+}
+
+const tarn__meta *tarn__input_meta(const tarn__backward *b, int i)
+{
+    return &b->node->edge[i].meta;
+}
+
+static bool same_shape(const tarn_tensor *tensor, const tarn__meta *meta)
+{
+    if (tensor->view.rank != meta->shape.rank)
+        return false;
+    return memcmp(tensor->view.shape, meta->shape.size, sizeof(int64_t) * (size_t)meta->shape.rank) == 0;
+}
+
+/* Sums a gradient over the axes that broadcasting had repeated, into a new tensor of the input's shape. */
+static tarn_tensor *unbroadcast(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_dtype dtype)
+{
+    tarn_tensor *sum = tarn__tensor_new(function, meta->shape, dtype, meta->device);
+    tarn_tensor *out = sum ? tarn__tensor_view(sum) : NULL;
+    if (!out)
+        return NULL;
+    int lead = grad->view.rank - meta->shape.rank;
+    memmove(out->view.shape + lead, out->view.shape, sizeof(int64_t) * (size_t)meta->shape.rank);
+    memmove(out->view.stride + lead, out->view.stride, sizeof(int64_t) * (size_t)meta->shape.rank);
+    for (int i = 0; i < lead; i++)
+        out->view.shape[i] = 1, out->view.stride[i] = 0;
+    out->view.rank = grad->view.rank;
+    tarn__reduce reduce = {.scale = 1};
+    bool good = tarn__run(&(tarn__launch){.kernel = TARN__K_sum, .function = function, .inputs = 1, .outputs = 1, .in = {grad},
+                                          .out = {out}, .params = &reduce, .params_bytes = sizeof(reduce)});
+    return good ? sum : NULL;
+}
+
+/* The gradient in the input's shape and the given dtype; itself if it is so already. */
+static tarn_tensor *fit(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_dtype dtype)
+{
+    if (!same_shape(grad, meta))
+        return unbroadcast(function, grad, meta, dtype);
+    if (grad->view.dtype == dtype)
+        return grad;
+    tarn_tensor *converted = tarn__tensor_new(function, meta->shape, dtype, meta->device);
+    return converted && tarn__copy_elements(function, converted, grad) ? converted : NULL;
+}
+
+static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *to)
+{
+    tarn__elementwise none = {0};
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_add, .function = function, .inputs = 2, .outputs = 1, .in = {a, b}, .out = {to},
+                                     .params = &none, .params_bytes = sizeof(none)});
+}
+
+static bool is_exclusive(const tarn_tensor *tensor)
+{
+    return atomic_load(&tensor->references) == 1 && atomic_load(&tensor->storage->references) == 1;
+}
+
+/* A place for a leaf's gradient; the optimizer may have made one already. */
+static bool give_leaf_a_place(const char *function, tarn_tensor *leaf)
+{
+    if (leaf->grad)
+        return true;
+    leaf->grad = tarn__tensor_new(function, tarn__shape_of(leaf), tarn__wide_dtype(leaf->view.dtype), tarn__device(leaf));
+    if (!leaf->grad)
+        return false;
+    tarn__hold(leaf->grad);
+    tarn_free(leaf->grad);
+    return true;
+}
+
+static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__meta *meta, tarn_tensor *grad)
+{
+    tarn_tensor *fitted = fit(function, grad, meta, tarn__wide_dtype(meta->dtype));
+    if (!fitted)
+        return false;
+    /* A gradient that only this scope holds becomes the leaf's own without a copy. */
+    bool fresh = fitted->scope && fitted->scope == tarn__scope_top() && atomic_load(&fitted->references) == 1 &&
+                 atomic_load(&fitted->storage->references) == 1 && tarn__view_dense(&fitted->view);
+    if (!leaf->grad && fresh) {
+        tarn__hold(fitted);
+        leaf->grad = fitted;
+        leaf->grad_is_set = true;
+        return true;
+    }
+    if (!give_leaf_a_place(function, leaf))
+        return false;
+    bool good = leaf->grad_is_set ? add(function, leaf->grad, fitted, leaf->grad) : tarn__copy_elements(function, leaf->grad, fitted);
+    leaf->grad_is_set = leaf->grad_is_set || good;
+    return good;
+}
+
+static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *grad)
+{
+    tarn_tensor **pending = &edge->node->grad[edge->output];
+    tarn_tensor *fitted = fit(function, grad, &edge->meta, edge->meta.dtype);
+    if (!fitted)
+        return false;
+    if (!*pending) {
+        tarn__hold(fitted);
+        *pending = fitted;
+        return true;
+    }
+    if (is_exclusive(*pending))
+        return add(function, *pending, fitted, *pending);
+    tarn_tensor *sum = tarn__tensor_new(function, edge->meta.shape, edge->meta.dtype, edge->meta.device);
+    if (!sum || !add(function, *pending, fitted, sum))
+        return false;
+    tarn__hold(sum);
+    tarn__drop(*pending);
+    *pending = sum;
+    return true;
+}
+
+bool tarn__edge_put(const char *function, tarn__edge *edge, tarn_tensor *grad)
+{
+    if (edge->node)
+        return put_in_node(function, edge, grad);
+    return !edge->leaf || put_in_leaf(function, edge->leaf, &edge->meta, grad);
+}
+
+bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad)
+{
+    if (!tarn__wants(b, i))
+        return true;
+    return grad && tarn__edge_put(b->function, &b->node->edge[i], grad);
+}
+
+bool tarn__sink_open(const tarn__backward *b, int i, tarn__sink *sink)
+{
+    tarn__edge *edge = &b->node->edge[i];
+    *sink = (tarn__sink){0};
+    if (edge->leaf) {
+        if (!give_leaf_a_place(b->function, edge->leaf))
+            return false;
+        sink->leaf = edge->leaf;
+        sink->to = edge->leaf->grad;
+        sink->beta = edge->leaf->grad_is_set ? 1 : 0;
+        return true;
+    }
+    tarn_tensor *pending = edge->node->grad[edge->output];
+    if (pending && is_exclusive(pending) && tarn__view_dense(&pending->view)) {
+        sink->to = pending;
+        sink->beta = 1;
+        return true;
+    }
+    sink->to = tarn__tensor_new(b->function, edge->meta.shape, edge->meta.dtype, edge->meta.device);
+    return sink->to != NULL;
+}
+
+bool tarn__sink_close(const tarn__backward *b, int i, tarn__sink *sink)
+{
+    tarn__edge *edge = &b->node->edge[i];
+    if (sink->leaf) {
+        sink->leaf->grad_is_set = true;
+        return true;
+    }
+    return sink->to == edge->node->grad[edge->output] || tarn__edge_put(b->function, edge, sink->to);
+}

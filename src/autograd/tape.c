@@ -1,0 +1,288 @@
+/* tape.c: nodes: making them, and letting go of long chains without recursion. */
+#include "autograd/tape.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+static _Thread_local int no_grad_depth;
+static _Thread_local bool anomaly;
+static _Atomic uint64_t next_sequence = 1;
+
+void tarn_no_grad_open(void)
+{
+    no_grad_depth++;
+}
+
+void tarn_no_grad_close(void)
+{
+    if (no_grad_depth > 0)
+        no_grad_depth--;
+    else
+        tarn__raise(TARN_ERROR_ARGUMENT, "no_grad_close: no section is open on this thread");
+}
+
+bool tarn_grad_enabled(void)
+{
+    return no_grad_depth == 0;
+}
+
+void tarn_set_anomaly(bool on)
+{
+    anomaly = on;
+}
+
+bool tarn__anomaly(void)
+{
+    return anomaly;
+}
+
+static bool wants_grad(const tarn_tensor *tensor)
+{
+    return tensor && (tensor->requires_grad || tensor->history);
+}
+
+bool tarn__recording_needed(tarn_tensor *const *inputs, int count)
+{
+    if (no_grad_depth > 0)
+        return false;
+    for (int i = 0; i < count; i++)
+        if (wants_grad(inputs[i]))
+            return true;
+    return false;
+}
+
+/* ---- anomaly mode ---------------------------------------------------------------------------------------------------------- */
+
+/* How many values are not finite; -1 on error. */
+static int64_t count_nonfinite(const char *function, tarn_tensor *tensor)
+{
+    if (!tensor || !tarn__is_float(tensor->view.dtype) || tarn__view_count(&tensor->view) == 0)
+        return 0;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *count = scope ? tarn__tensor_new(function, TARN_SCALAR, TARN_I64, tarn__device(tensor)) : NULL;
+    tarn__fill none = {0};
+    bool good = count && tarn__run(&(tarn__launch){.kernel = TARN__K_nonfinite, .function = function, .inputs = 1, .outputs = 1,
+                                                   .in = {tensor}, .out = {count}, .params = &none, .params_bytes = sizeof(none)});
+    int64_t found = good ? (int64_t)tarn_item(count) : -1;
+    tarn_scope_close(scope);
+    return found;
+}
+
+bool tarn__check_finite(const char *function, tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,
+                        bool backward)
+{
+    for (int i = 0; i < output_count; i++) {
+        int64_t found = count_nonfinite(function, outputs[i]);
+        if (found < 0)
+            return false;
+        if (found == 0)
+            continue;
+        for (int k = 0; k < input_count; k++)
+            if (count_nonfinite(function, inputs[k]) != 0)
+                return !tarn_failed();
+        return tarn__raise(TARN_ERROR_ARGUMENT, "anomaly: %s%s made %lld value%s that are not finite from finite operands; its result is %s %s",
+                           backward ? "the backward of " : "", function, (long long)found, found == 1 ? "" : "s",
+                           tarn_dtype_name(outputs[i]->view.dtype), TARN__SHAPE_TEXT(outputs[i]));
+    }
+    return true;
+}
+
+/* ---- letting go ------------------------------------------------------------------------------------------------------------ */
+
+void tarn__node_release(tarn__node *node)
+{
+    for (int i = 0; i < node->saves; i++) {
+        tarn__drop(node->saved[i].tensor);
+        node->saved[i].tensor = NULL;
+    }
+    for (int i = 0; i < node->inputs; i++) {
+        tarn__node *source = node->edge[i].node;
+        node->edge[i].node = NULL;
+        tarn__drop(node->edge[i].leaf);
+        node->edge[i].leaf = NULL;
+        if (source)
+            tarn__history_drop(&source->history);
+    }
+    for (int i = 0; i < node->outputs; i++) {
+        tarn__drop(node->grad[i]);
+        node->grad[i] = NULL;
+    }
+    if (node->params_release)
+        node->params_release(node->params);
+    node->params_release = NULL;
+    node->released = true;
+}
+
+static _Thread_local tarn__node *dead;
+static _Thread_local bool draining;
+
+/* Dropping the last node of a long chain drops the one before it, and so on: a list instead of the stack. */
+static void release_node(tarn__history *history)
+{
+    tarn__node *node = (tarn__node *)history;
+    node->next_dead = dead;
+    dead = node;
+    if (draining)
+        return;
+    draining = true;
+    while (dead) {
+        node = dead;
+        dead = node->next_dead;
+        tarn__node_release(node);
+        tarn__release(node, node->bytes);
+    }
+    draining = false;
+}
+
+/* ---- recording ------------------------------------------------------------------------------------------------------------- */
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 15) / 16 * 16;
+}
+
+/* One record for the node and its lists. */
+static tarn__node *new_node(const tarn__recording *r)
+{
+    size_t edges = round_up(sizeof(tarn__edge) * (size_t)r->input_count), saves = round_up(sizeof(tarn__saved) * (size_t)r->saved_count);
+    size_t grads = round_up(sizeof(tarn_tensor *) * (size_t)r->output_count), made = round_up(sizeof(tarn__meta) * (size_t)r->output_count);
+    size_t head = round_up(sizeof(tarn__node)), bytes = head + edges + saves + grads + made + round_up(r->params_bytes);
+    char *memory = tarn__alloc(bytes);
+    if (!memory)
+        return NULL;
+    tarn__node *node = (tarn__node *)memory;
+    node->edge = (tarn__edge *)(memory + head);
+    node->saved = (tarn__saved *)(memory + head + edges);
+    node->grad = (tarn_tensor **)(memory + head + edges + saves);
+    node->made = (tarn__meta *)(memory + head + edges + saves + grads);
+    node->params = memory + head + edges + saves + grads + made;
+    node->bytes = bytes;
+    return node;
+}
+
+static tarn__meta meta_of(const tarn_tensor *tensor)
+{
+    return (tarn__meta){tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
+}
+
+static void connect(tarn__edge *edge, tarn_tensor *input)
+{
+    if (!input)
+        return;
+    edge->meta = meta_of(input);
+    edge->output = input->history_output;
+    if (input->history) {
+        edge->node = (tarn__node *)input->history;
+        tarn__history_hold(input->history);
+    } else if (input->requires_grad) {
+        edge->leaf = input;
+        tarn__hold(input);
+    }
+}
+
+/* A saved output is held as an alias without history; anything else as it is. */
+static bool save(tarn__saved *place, tarn_tensor *tensor, const tarn__recording *r)
+{
+    if (!tensor)
+        return true;
+    for (int i = 0; i < r->output_count; i++)
+        if (r->outputs[i] == tensor) {
+            tensor = tarn__tensor_view(tensor);
+            if (!tensor)
+                return false;
+            tarn__hold(tensor);
+            tarn_free(tensor); /* out of the scope: only the node holds it */
+            place->tensor = tensor;
+            place->version = tensor->storage->version;
+            return true;
+        }
+    tarn__hold(tensor);
+    place->tensor = tensor;
+    place->version = tensor->storage->version;
+    return true;
+}
+
+bool tarn__record(const tarn__recording *r)
+{
+    if (anomaly && !tarn__check_finite(r->function, r->inputs, r->input_count, r->outputs, r->output_count, false))
+        return false;
+    if (!r->rule || !tarn__recording_needed(r->inputs, r->input_count))
+        return true;
+    tarn__node *node = new_node(r);
+    if (!node)
+        return false;
+    node->history.references = 1;
+    node->history.release = release_node;
+    node->function = r->function;
+    node->rule = r->rule;
+    node->sequence = atomic_fetch_add_explicit(&next_sequence, 1, memory_order_relaxed);
+    node->inputs = r->input_count;
+    node->outputs = r->output_count;
+    node->params_bytes = r->params_bytes;
+    if (r->params_bytes)
+        memcpy(node->params, r->params, r->params_bytes);
+    for (int i = 0; i < r->input_count; i++)
+        connect(&node->edge[i], r->inputs[i]);
+    bool good = true;
+    for (int i = 0; good && i < r->saved_count; i++) {
+        good = save(&node->saved[i], r->saved[i], r);
+        node->saves = good ? i + 1 : i;
+    }
+    for (int i = 0; good && i < r->output_count; i++) {
+        if (!r->outputs[i])
+            continue;
+        node->made[i] = meta_of(r->outputs[i]);
+        tarn__history_hold(&node->history);
+        r->outputs[i]->history = &node->history;
+        r->outputs[i]->history_output = i;
+    }
+    if (good)
+        node->params_release = r->params_release;
+    tarn__history_drop(&node->history);
+    return good;
+}
+
+/* ---- leaves ---------------------------------------------------------------------------------------------------------------- */
+
+tarn_tensor *tarn_requires_grad(tarn_tensor *tensor, bool required)
+{
+    if (!tarn__check("requires_grad", tensor, "the tensor"))
+        return NULL;
+    if (required && (tensor->is_constant || !tarn__check_dtype("requires_grad", tensor, TARN__FLOATS, "the tensor"))) {
+        if (tensor->is_constant)
+            tarn__raise(TARN_ERROR_ARGUMENT, "requires_grad: a tarn_scalar() is a constant");
+        return NULL;
+    }
+    if (tensor->history) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "requires_grad: the tensor was made by a recorded operation; use tarn_detach() first");
+        return NULL;
+    }
+    tensor->requires_grad = required;
+    return tensor;
+}
+
+bool tarn_needs_grad(const tarn_tensor *tensor)
+{
+    return tensor ? wants_grad(tensor) : tarn__raise(TARN_ERROR_ARGUMENT, "needs_grad: the tensor is NULL");
+}
+
+tarn_tensor *tarn_grad(const tarn_tensor *tensor)
+{
+    if (!tarn__check("grad", tensor, "the tensor"))
+        return NULL;
+    return tensor->grad_is_set ? tensor->grad : NULL;
+}
+
+void tarn_zero_grad(tarn_tensor *tensor)
+{
+    if (!tensor)
+        tarn__raise(TARN_ERROR_ARGUMENT, "zero_grad: the tensor is NULL");
+    else
+        tensor->grad_is_set = false;
+}
+
+tarn_tensor *tarn_detach(tarn_tensor *tensor)
+{
+    return tarn__check("detach", tensor, "the tensor") ? tarn__tensor_view(tensor) : NULL;
+}

@@ -1,0 +1,119 @@
+/* tape.h: the record of what was computed, and what a backward rule gets to work with.
+ *
+ * A node stands for one operation. It holds, for each input, where its gradient goes (the node that made it, or a leaf), the tensors the
+ * rule needs, and a copy of the operation's scalars. Tensors hold the node that made them; nodes never hold their own outputs (a saved
+ * output is an alias without history), so there are no cycles. */
+#ifndef TARN__TAPE_H
+#define TARN__TAPE_H
+
+#include <tarn/autograd.h>
+
+#include "core/launch.h"
+
+typedef struct tarn__node tarn__node;
+
+/* What a backward rule sees. It runs unrecorded, in a scope of its own. */
+typedef struct tarn__backward {
+    tarn__node *node;
+    const char *function;         /* the operation's name */
+    tarn_tensor *const *grads;    /* of the outputs; NULL where none arrived, never all NULL */
+    tarn_tensor *const *saved;    /* in the order they were given to tarn__record() */
+    const void *params;
+} tarn__backward;
+
+/* Puts a gradient into the sink of every input that wants one. False with an error raised. */
+typedef bool (*tarn__rule)(const tarn__backward *b);
+
+/* ---- recording ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct tarn__recording {
+    const char *function;
+    tarn__rule rule; /* NULL: not differentiable */
+    tarn_tensor *const *inputs;
+    int input_count;
+    tarn_tensor *const *outputs;
+    int output_count;
+    tarn_tensor *const *saved; /* NULL entries are allowed */
+    int saved_count;
+    const void *params; /* copied */
+    size_t params_bytes;
+    void (*params_release)(void *params); /* called on the copy when the node goes; NULL: nothing to do */
+} tarn__recording;
+
+/* Ends an operation: puts a node on the tape when a gradient is needed, and looks for non-finite values in anomaly mode. Every operation
+ * calls it, exactly once, after its kernels. False with an error raised. */
+bool tarn__record(const tarn__recording *recording);
+
+/* True when tarn__record() will put a node on the tape for these inputs: what is only needed for backward is computed only then. */
+bool tarn__recording_needed(tarn_tensor *const *inputs, int count);
+
+/* Anomaly mode's check of one result. */
+bool tarn__check_finite(const char *function, tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,
+                        bool backward);
+bool tarn__anomaly(void);
+
+/* ---- in a rule ------------------------------------------------------------------------------------------------------------- */
+
+/* True when input `i` wants a gradient. */
+bool tarn__wants(const tarn__backward *b, int i);
+
+/* Gives input `i` its gradient: sums over broadcast axes, converts, and adds to what is there already. Borrows `grad`. */
+bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad);
+
+/* The other way: a place of exactly the input's shape where the rule writes itself: to = (its product) + beta · to. Close it afterwards. */
+typedef struct tarn__sink {
+    tarn_tensor *to;
+    double beta;
+    tarn_tensor *leaf; /* private */
+} tarn__sink;
+bool tarn__sink_open(const tarn__backward *b, int i, tarn__sink *sink);
+bool tarn__sink_close(const tarn__backward *b, int i, tarn__sink *sink);
+
+/* The shape, dtype and device of input `i`, which itself may be gone. */
+typedef struct tarn__meta {
+    tarn_shape shape;
+    tarn_dtype dtype;
+    tarn_device device;
+} tarn__meta;
+const tarn__meta *tarn__input_meta(const tarn__backward *b, int i);
+
+/* ---- the node, for the walk ------------------------------------------------------------------------------------------------ */
+
+typedef struct tarn__edge {
+    tarn__node *node;  /* the node that made the input, held; or */
+    tarn_tensor *leaf; /* the leaf itself, held; or neither: no gradient wanted */
+    int output;
+    tarn__meta meta;
+} tarn__edge;
+
+typedef struct tarn__saved {
+    tarn_tensor *tensor; /* held; NULL where none was given */
+    uint32_t version;
+} tarn__saved;
+
+struct tarn__node {
+    tarn__history history;
+    const char *function;
+    tarn__rule rule;
+    uint64_t sequence;
+    int inputs, outputs, saves;
+    bool queued;   /* in the walk's heap */
+    bool released; /* walked already, what it held is gone */
+    tarn__edge *edge;
+    tarn__saved *saved;
+    tarn_tensor **grad; /* gradients of the outputs that arrived in the walk, held */
+    tarn__meta *made;   /* of the outputs */
+    void *params;
+    size_t params_bytes;
+    void (*params_release)(void *params);
+    size_t bytes; /* of the whole record */
+    tarn__node *next_dead;
+};
+
+/* Lets go of what a node holds; the node itself stays. */
+void tarn__node_release(tarn__node *node);
+
+/* Adds a gradient to what arrived at an edge so far. */
+bool tarn__edge_put(const char *function, tarn__edge *edge, tarn_tensor *grad);
+
+#endif

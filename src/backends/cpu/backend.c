@@ -1,0 +1,128 @@
+/* backend.c: the CPU as a backend: memory, and the kernel table of the best instruction level this processor has. */
+#include "base/backend.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/platform.h"
+
+void tarn__cpu_table_base(tarn__kernel_row *rows);
+void tarn__cpu_table_avx2(tarn__kernel_row *rows);
+void tarn__cpu_table_avx512(tarn__kernel_row *rows);
+
+static tarn__kernel_row rows[TARN__KERNEL_COUNT];
+static const char *level = "base";
+
+/* TARN_CPU_LEVEL=base|avx2|avx512 holds the level down, for tests and comparisons; a level the processor lacks is not taken. */
+static bool level_allowed(const char *name)
+{
+    static const char *const order[] = {"base", "avx2", "avx512"};
+    const char *wanted = getenv("TARN_CPU_LEVEL");
+    int limit = 2, own = 0;
+    for (int i = 0; i < 3; i++) {
+        if (wanted && strcmp(wanted, order[i]) == 0)
+            limit = i;
+        if (strcmp(name, order[i]) == 0)
+            own = i;
+    }
+    return own <= limit;
+}
+
+static void fill_table(void)
+{
+    tarn__cpu_table_base(rows);
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#if TARN__HAVE_AVX2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && level_allowed("avx2")) {
+        level = "avx2";
+        tarn__cpu_table_avx2(rows);
+    }
+#endif
+#if TARN__HAVE_AVX512
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd") && level_allowed("avx512")) {
+        level = "avx512";
+        tarn__cpu_table_avx512(rows);
+    }
+#endif
+#else
+    (void)level_allowed;
+#endif
+}
+
+static int device_count(void)
+{
+    return 1;
+}
+
+static bool device_query(int index, tarn_device_info *info)
+{
+    (void)index;
+    tarn__platform_cpu_name(info->description, sizeof(info->description));
+    snprintf(info->detail, sizeof(info->detail), "%s kernels, %d threads", level, tarn_threads());
+    info->memory_total = tarn__platform_memory_total();
+    info->memory_free = tarn__platform_memory_free();
+    return true;
+}
+
+static void *alloc(int index, size_t bytes)
+{
+    (void)index;
+    return tarn__alloc_aligned(bytes);
+}
+
+static void release(int index, void *memory, size_t bytes)
+{
+    (void)index;
+    tarn__release(memory, bytes);
+}
+
+static bool upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream)
+{
+    (void)index, (void)stream;
+    memcpy((char *)memory + offset, host, bytes);
+    return true;
+}
+
+static bool download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
+{
+    (void)index, (void)stream;
+    memcpy(host, (const char *)memory + offset, bytes);
+    return true;
+}
+
+static bool synchronize(int index)
+{
+    (void)index;
+    return true;
+}
+
+static const char *failure(void)
+{
+    return "";
+}
+
+const tarn__backend *tarn__cpu_backend(void)
+{
+    static tarn__backend backend = {
+        .name = "cpu",
+        .plain_addresses = true,
+        .on_host = true,
+        .device_count = device_count,
+        .device_query = device_query,
+        .alloc = alloc,
+        .release = release,
+        .upload = upload,
+        .download = download,
+        .synchronize = synchronize,
+        .failure = failure,
+        .kernels = rows,
+    };
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill_table);
+    return &backend;
+}

@@ -1,0 +1,340 @@
+/*
+ * convert.h: numbers on their way between storage and computation.
+ *
+ * Kernels compute on short dense tiles of float, double or int64_t. A loader brings n elements from a tensor of any dtype and stride
+ * into such a tile, a storer takes them back; tarn__load and tarn__store hold them by [dtype][compute]. So dtypes and strides are dealt
+ * with here and nowhere else.
+ *
+ * The rules, the same on every processor:
+ *
+ *  1. A result is rounded once, to nearest, ties to even, also from f64 or i64 to f16 or bf16. Overflow gives infinity, subnormals are kept.
+ *  2. NaN stays NaN with its sign and leading bits, and becomes quiet.
+ *  3. Floating to integer cuts toward zero. i32 and i64 saturate and take NaN as 0; u8 is the low byte of the i32.
+ *  4. Integer to a narrower integer keeps the low bits. To bool is x != 0, so NaN is true.
+ *
+ * Scalar forms are branch-free and vectorise from SSE2 on; where the processor converts f16 itself, dense tiles use that. Everything is
+ * static: the header is included by files compiled for different instruction sets.
+ */
+#ifndef TARN_BACKENDS_CPU_CONVERT_H
+#define TARN_BACKENDS_CPU_CONVERT_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#if defined(__GNUC__)
+#define TARN__UNUSED __attribute__((unused))
+#else
+#define TARN__UNUSED
+#endif
+
+/* ---- scalars ---- */
+
+static inline uint32_t tarn__float_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float tarn__float_from(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline float tarn__bf16_to_f32(uint16_t h) {
+    uint32_t u = (uint32_t)h << 16;
+    float x = tarn__float_from(u);
+    return x != x ? tarn__float_from(u | 0x00400000u) : x;
+}
+
+/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up; the carry may run on into
+ * the exponent and to infinity, which is right. */
+static inline uint16_t tarn__f32_to_bf16(float x) {
+    uint32_t u = tarn__float_bits(x);
+    uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
+    return (uint16_t)((x != x ? u | 0x00400000u : rounded) >> 16);
+}
+
+#if defined(__aarch64__)
+
+static inline float tarn__f16_to_f32(uint16_t h) {
+    __fp16 x;
+    memcpy(&x, &h, sizeof x);
+    return (float)x;
+}
+
+static inline uint16_t tarn__f32_to_f16(float x) {
+    __fp16 y = (__fp16)x;
+    uint16_t h;
+    memcpy(&h, &y, sizeof h);
+    return h;
+}
+
+#else
+
+/* Moved to f32's exponent bias. A subnormal is read as 2^-14 (1 + m) and the 2^-14 taken off, which is exact. */
+static inline float tarn__f16_to_f32(uint16_t h) {
+    uint32_t sign = ((uint32_t)h & 0x8000u) << 16;
+    int32_t a = (int32_t)h & 0x7fff;
+    uint32_t moved = (uint32_t)a << 13;
+    uint32_t normal = moved + 0x38000000u;
+    uint32_t small = tarn__float_bits(tarn__float_from(moved + 0x38800000u) - 0x1p-14f);
+    uint32_t special = moved | (a > 0x7c00 ? 0x7fc00000u : 0x7f800000u);
+    uint32_t u = a < 0x0400 ? small : normal;
+    u = a >= 0x7c00 ? special : u;
+    return tarn__float_from(u | sign);
+}
+
+/* Normal results are rounded like bf16. For the rest, adding 1/2 puts the last place of f32 where f16 has its last: the addition rounds. */
+static inline uint16_t tarn__f32_to_f16(float x) {
+    uint32_t u = tarn__float_bits(x);
+    uint32_t sign = (u >> 16) & 0x8000u;
+    int32_t a = (int32_t)(u & 0x7fffffffu);
+    uint32_t normal = ((uint32_t)a - 0x38000000u + 0xfffu + (((uint32_t)a >> 13) & 1u)) >> 13;
+    uint32_t small = tarn__float_bits(tarn__float_from((uint32_t)a) + 0.5f) - 0x3f000000u;
+    uint32_t nan = 0x7e00u | (((uint32_t)a >> 13) & 0x3ffu);
+    uint32_t h = a < 0x38800000 ? small : normal;
+    h = a >= 0x477ff000 ? 0x7c00u : h;
+    h = a > 0x7f800000 ? nan : h;
+    return (uint16_t)(h | sign);
+}
+
+#endif
+
+/* x cut to 24 significant bits, the last of which is set if anything was lost ("rounded to odd"): a later rounding to fewer bits then
+ * sees on which side of a tie x was. (low + mask) carries into that bit exactly when low is not 0. */
+static inline double tarn__round_odd_f64(double x) {
+    const uint64_t mask = 0x1fffffffu;
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    u = (u | ((u & mask) + mask)) & ~mask;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* f16's subnormals are normal in f32, so the conversion to f32 is exact wherever it matters. */
+static inline uint16_t tarn__f64_to_f16(double x) {
+    return tarn__f32_to_f16((float)tarn__round_odd_f64(x));
+}
+
+/* bf16's subnormals are f32's, where the conversion would round a second time: they are rounded to their last place, 2^-133, by
+ * adding and subtracting a number that leaves no smaller places. */
+static inline uint16_t tarn__f64_to_bf16(double x) {
+    double a = fabs(x);
+    double small = copysign((a + 0x1.8p-81) - 0x1.8p-81, x);
+    return tarn__f32_to_bf16((float)(a < 0x1p-126 ? small : tarn__round_odd_f64(x)));
+}
+
+static inline int32_t tarn__f32_to_i32(float x) {
+    return x != x ? 0 : x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : (int32_t)x;
+}
+
+static inline int32_t tarn__f64_to_i32(double x) {
+    return x != x ? 0 : x >= 0x1p31 ? INT32_MAX : x <= -0x1p31 ? INT32_MIN : (int32_t)x;
+}
+
+static inline int64_t tarn__f32_to_i64(float x) {
+    return x != x ? 0 : x >= 0x1p63f ? INT64_MAX : x < -0x1p63f ? INT64_MIN : (int64_t)x;
+}
+
+static inline int64_t tarn__f64_to_i64(double x) {
+    return x != x ? 0 : x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
+/* Keeps the low bits; written so that no conversion depends on the compiler. */
+static inline int32_t tarn__i64_to_i32(int64_t x) {
+    uint32_t u = (uint32_t)(uint64_t)x;
+    int32_t y;
+    memcpy(&y, &u, sizeof y);
+    return y;
+}
+
+/* Beyond 2^53 an integer is rounded to odd at a multiple of 2^11, which f64 holds, and only then to the short format. */
+static inline double tarn__i64_to_f64_odd(int64_t x) {
+    uint64_t u = (uint64_t)x;
+    uint64_t cut = (u | ((u & 0x7ffu) + 0x7ffu)) & ~(uint64_t)0x7ff;
+    int64_t y;
+    memcpy(&y, &cut, sizeof y);
+    return (double)(x > (INT64_C(1) << 53) || x < -(INT64_C(1) << 53) ? y : x);
+}
+
+static inline uint16_t tarn__i64_to_bf16(int64_t x) {
+    return tarn__f64_to_bf16(tarn__i64_to_f64_odd(x));
+}
+
+static inline uint16_t tarn__i64_to_f16(int64_t x) {
+    return tarn__f64_to_f16(tarn__i64_to_f64_odd(x));
+}
+
+/* ---- dense f16 ---- */
+
+TARN__UNUSED static void tarn__f16_to_f32_dense(const uint16_t *restrict x, float *restrict y, int64_t n) {
+    int64_t whole = 0;
+#if defined(__AVX512F__)
+    whole = n & ~(int64_t)15;
+    for (int64_t i = 0; i < whole; i += 16) _mm512_storeu_ps(y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
+#elif defined(__F16C__)
+    whole = n & ~(int64_t)7;
+    for (int64_t i = 0; i < whole; i += 8) _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+#endif
+    for (int64_t i = whole; i < n; i++) y[i] = tarn__f16_to_f32(x[i]);
+}
+
+TARN__UNUSED static void tarn__f32_to_f16_dense(const float *restrict x, uint16_t *restrict y, int64_t n) {
+    int64_t whole = 0;
+#if defined(__AVX512F__)
+    whole = n & ~(int64_t)15;
+    for (int64_t i = 0; i < whole; i += 16)
+        _mm256_storeu_si256((__m256i *)(void *)(y + i), _mm512_cvtps_ph(_mm512_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+    whole = n & ~(int64_t)7;
+    for (int64_t i = 0; i < whole; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (int64_t i = whole; i < n; i++) y[i] = tarn__f32_to_f16(x[i]);
+}
+
+/* ---- loaders ----
+ *
+ * load_<storage>_<compute>(src, stride, dst, n): dst[i] = src[i * stride] for i < n. Strides count elements and may be negative; 0 repeats one
+ * element. src and dst are borrowed and do not overlap. */
+
+typedef void (*tarn__load_fn)(const void *src, int64_t stride, void *dst, int64_t n);
+typedef void (*tarn__store_fn)(const void *src, void *dst, int64_t stride, int64_t n);
+
+#define TARN__LOAD(storage, storage_type, compute, compute_type, value)                                            \
+    TARN__UNUSED static void load_##storage##_##compute(const void *src, int64_t stride, void *dst, int64_t n) {   \
+        const storage_type *restrict from = src;                                                                   \
+        compute_type *restrict to = dst;                                                                           \
+        if (stride == 1) {                                                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                                      \
+                storage_type x = from[i];                                                                          \
+                to[i] = (value);                                                                                   \
+            }                                                                                                      \
+        } else if (stride == 0 && n > 0) {                                                                         \
+            storage_type x = from[0];                                                                              \
+            compute_type y = (value);                                                                              \
+            for (int64_t i = 0; i < n; i++) to[i] = y;                                                             \
+        } else {                                                                                                   \
+            for (int64_t i = 0; i < n; i++) {                                                                      \
+                storage_type x = from[i * stride];                                                                 \
+                to[i] = (value);                                                                                   \
+            }                                                                                                      \
+        }                                                                                                          \
+    }
+
+TARN__LOAD(f32, float, f32, float, x)
+TARN__LOAD(f32, float, f64, double, (double)x)
+TARN__LOAD(f32, float, i64, int64_t, tarn__f32_to_i64(x))
+TARN__LOAD(f64, double, f32, float, (float)x)
+TARN__LOAD(f64, double, f64, double, x)
+TARN__LOAD(f64, double, i64, int64_t, tarn__f64_to_i64(x))
+TARN__LOAD(bf16, uint16_t, f32, float, tarn__bf16_to_f32(x))
+TARN__LOAD(bf16, uint16_t, f64, double, (double)tarn__bf16_to_f32(x))
+TARN__LOAD(bf16, uint16_t, i64, int64_t, tarn__f32_to_i64(tarn__bf16_to_f32(x)))
+TARN__LOAD(f16, uint16_t, strided_f32, float, tarn__f16_to_f32(x))
+TARN__LOAD(f16, uint16_t, f64, double, (double)tarn__f16_to_f32(x))
+TARN__LOAD(f16, uint16_t, i64, int64_t, tarn__f32_to_i64(tarn__f16_to_f32(x)))
+TARN__LOAD(i32, int32_t, f32, float, (float)x)
+TARN__LOAD(i32, int32_t, f64, double, (double)x)
+TARN__LOAD(i32, int32_t, i64, int64_t, x)
+TARN__LOAD(i64, int64_t, f32, float, (float)x)
+TARN__LOAD(i64, int64_t, f64, double, (double)x)
+TARN__LOAD(i64, int64_t, i64, int64_t, x)
+TARN__LOAD(u8, uint8_t, f32, float, (float)x)
+TARN__LOAD(u8, uint8_t, f64, double, (double)x)
+TARN__LOAD(u8, uint8_t, i64, int64_t, x)
+TARN__LOAD(bool, uint8_t, f32, float, x != 0 ? 1.0f : 0.0f)
+TARN__LOAD(bool, uint8_t, f64, double, x != 0 ? 1.0 : 0.0)
+TARN__LOAD(bool, uint8_t, i64, int64_t, x != 0)
+
+TARN__UNUSED static void load_f16_f32(const void *src, int64_t stride, void *dst, int64_t n) {
+    if (stride == 1) tarn__f16_to_f32_dense(src, dst, n);
+    else load_f16_strided_f32(src, stride, dst, n);
+}
+
+/* ---- storers ----
+ *
+ * store_<compute>_<storage>(src, dst, stride, n): dst[i * stride] = src[i] for i < n; stride is not 0 unless n < 2. src and dst are borrowed and
+ * do not overlap. */
+
+#define TARN__STORE(compute, compute_type, storage, storage_type, value)                                           \
+    TARN__UNUSED static void store_##compute##_##storage(const void *src, void *dst, int64_t stride, int64_t n) {  \
+        const compute_type *restrict from = src;                                                                   \
+        storage_type *restrict to = dst;                                                                           \
+        if (stride == 1) {                                                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                                      \
+                compute_type x = from[i];                                                                          \
+                to[i] = (value);                                                                                   \
+            }                                                                                                      \
+        } else {                                                                                                   \
+            for (int64_t i = 0; i < n; i++) {                                                                      \
+                compute_type x = from[i];                                                                          \
+                to[i * stride] = (value);                                                                          \
+            }                                                                                                      \
+        }                                                                                                          \
+    }
+
+TARN__STORE(f32, float, f32, float, x)
+TARN__STORE(f32, float, f64, double, (double)x)
+TARN__STORE(f32, float, bf16, uint16_t, tarn__f32_to_bf16(x))
+TARN__STORE(f32, float, strided_f16, uint16_t, tarn__f32_to_f16(x))
+TARN__STORE(f32, float, i32, int32_t, tarn__f32_to_i32(x))
+TARN__STORE(f32, float, i64, int64_t, tarn__f32_to_i64(x))
+TARN__STORE(f32, float, u8, uint8_t, (uint8_t)(tarn__f32_to_i32(x) & 0xff))
+TARN__STORE(f32, float, bool, uint8_t, x != 0.0f)
+TARN__STORE(f64, double, f32, float, (float)x)
+TARN__STORE(f64, double, f64, double, x)
+TARN__STORE(f64, double, bf16, uint16_t, tarn__f64_to_bf16(x))
+TARN__STORE(f64, double, f16, uint16_t, tarn__f64_to_f16(x))
+TARN__STORE(f64, double, i32, int32_t, tarn__f64_to_i32(x))
+TARN__STORE(f64, double, i64, int64_t, tarn__f64_to_i64(x))
+TARN__STORE(f64, double, u8, uint8_t, (uint8_t)(tarn__f64_to_i32(x) & 0xff))
+TARN__STORE(f64, double, bool, uint8_t, x != 0.0)
+TARN__STORE(i64, int64_t, f32, float, (float)x)
+TARN__STORE(i64, int64_t, f64, double, (double)x)
+TARN__STORE(i64, int64_t, bf16, uint16_t, tarn__i64_to_bf16(x))
+TARN__STORE(i64, int64_t, f16, uint16_t, tarn__i64_to_f16(x))
+TARN__STORE(i64, int64_t, i32, int32_t, tarn__i64_to_i32(x))
+TARN__STORE(i64, int64_t, i64, int64_t, x)
+TARN__STORE(i64, int64_t, u8, uint8_t, (uint8_t)(x & 0xff))
+TARN__STORE(i64, int64_t, bool, uint8_t, x != 0)
+
+TARN__UNUSED static void store_f32_f16(const void *src, void *dst, int64_t stride, int64_t n) {
+    if (stride == 1) tarn__f32_to_f16_dense(src, dst, n);
+    else store_f32_strided_f16(src, dst, stride, n);
+}
+
+#undef TARN__LOAD
+#undef TARN__STORE
+
+/* ---- the tables: [dtype][compute], dtypes in the order of tarn_dtype, compute f32, f64, i64 ---- */
+
+TARN__UNUSED static const tarn__load_fn tarn__load[8][3] = {
+    {load_f32_f32, load_f32_f64, load_f32_i64},
+    {load_f64_f32, load_f64_f64, load_f64_i64},
+    {load_bf16_f32, load_bf16_f64, load_bf16_i64},
+    {load_f16_f32, load_f16_f64, load_f16_i64},
+    {load_i32_f32, load_i32_f64, load_i32_i64},
+    {load_i64_f32, load_i64_f64, load_i64_i64},
+    {load_u8_f32, load_u8_f64, load_u8_i64},
+    {load_bool_f32, load_bool_f64, load_bool_i64},
+};
+
+TARN__UNUSED static const tarn__store_fn tarn__store[8][3] = {
+    {store_f32_f32, store_f64_f32, store_i64_f32},
+    {store_f32_f64, store_f64_f64, store_i64_f64},
+    {store_f32_bf16, store_f64_bf16, store_i64_bf16},
+    {store_f32_f16, store_f64_f16, store_i64_f16},
+    {store_f32_i32, store_f64_i32, store_i64_i32},
+    {store_f32_i64, store_f64_i64, store_i64_i64},
+    {store_f32_u8, store_f64_u8, store_i64_u8},
+    {store_f32_bool, store_f64_bool, store_i64_bool},
+};
+
+#endif

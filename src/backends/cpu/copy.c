@@ -1,0 +1,255 @@
+/* copy.c: copying with any strides and dtypes, filling, counting up.
+ *
+ * Copies within one dtype move bytes. Three cases, by the innermost axis of the target: both sides dense (memcpy of rows); the source dense
+ * along another axis (a transposition, done in blocks that fit the cache so that both sides use whole lines); anything else (element by
+ * element). Copies that convert go through the element-wise engine. */
+#include <string.h>
+
+#include "backends/cpu/convert.h"
+#include "backends/cpu/tile.h"
+
+#define GRAIN_BYTES (256 * 1024)
+#define BLOCK 32 /* a block of 32 × 32 elements of 8 bytes fits the first-level cache twice */
+
+typedef struct copy_plan {
+    tarn__nest nest; /* operand 0 is the target, 1 the source */
+    char *to;
+    const char *from;
+    int64_t size;
+    int inner; /* axes of the nest that one job covers: 1, or 2 for a transposition */
+    int across; /* the axis along which the source is dense, swapped to the place before the last */
+} copy_plan;
+
+static void move_row(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, int64_t size)
+{
+    if (to_stride == 1 && from_stride == 1) {
+        memcpy(to, from, (size_t)(n * size));
+        return;
+    }
+#define MOVE(type)                                                                                                                        \
+    for (int64_t i = 0; i < n; i++)                                                                                                      \
+        ((type *)to)[i * to_stride] = ((const type *)from)[i * from_stride];
+    if (size == 4) {
+        MOVE(uint32_t)
+    } else if (size == 2) {
+        MOVE(uint16_t)
+    } else if (size == 8) {
+        MOVE(uint64_t)
+    } else {
+        MOVE(uint8_t)
+    }
+#undef MOVE
+}
+
+/* rows × columns elements; the target is dense along columns, the source along rows. */
+static void transpose_block(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+{
+#define MOVE(type)                                                                                                                        \
+    for (int64_t r = 0; r < rows; r++)                                                                                                   \
+        for (int64_t c = 0; c < columns; c++)                                                                                            \
+            ((type *)to)[r * to_row + c] = ((const type *)from)[c * from_column + r];
+    if (size == 4) {
+        MOVE(uint32_t)
+    } else if (size == 2) {
+        MOVE(uint16_t)
+    } else if (size == 8) {
+        MOVE(uint64_t)
+    } else {
+        MOVE(uint8_t)
+    }
+#undef MOVE
+}
+
+static void transpose_slab(const copy_plan *p, char *to, const char *from)
+{
+    int r = p->nest.rank - 2, c = p->nest.rank - 1;
+    int64_t rows = p->nest.shape[r], columns = p->nest.shape[c], to_row = p->nest.stride[0][r], from_column = p->nest.stride[1][c];
+    for (int64_t i = 0; i < rows; i += BLOCK)
+        for (int64_t j = 0; j < columns; j += BLOCK) {
+            int64_t h = rows - i < BLOCK ? rows - i : BLOCK, w = columns - j < BLOCK ? columns - j : BLOCK;
+            transpose_block(to + (i * to_row + j) * p->size, to_row, from + (j * from_column + i) * p->size, from_column, h, w, p->size);
+        }
+}
+
+static void copy_range(int64_t begin, int64_t end, void *ctx)
+{
+    const copy_plan *p = ctx;
+    int outer = p->nest.rank - p->inner;
+    for (int64_t k = begin; k < end; k++) {
+        int64_t to = 0, from = 0, rest = k;
+        for (int i = outer - 1; i >= 0; i--) {
+            int64_t index = rest % p->nest.shape[i];
+            rest /= p->nest.shape[i];
+            to += index * p->nest.stride[0][i];
+            from += index * p->nest.stride[1][i];
+        }
+        int last = p->nest.rank - 1;
+        if (p->inner == 2)
+            transpose_slab(p, p->to + to * p->size, p->from + from * p->size);
+        else
+            move_row(p->to + to * p->size, p->nest.stride[0][last], p->from + from * p->size, p->nest.stride[1][last], p->nest.shape[last],
+                     p->size);
+    }
+}
+
+static void copy_bytes(int64_t begin, int64_t end, void *ctx)
+{
+    const copy_plan *p = ctx;
+    memcpy(p->to + begin, p->from + begin, (size_t)(end - begin));
+}
+
+/* Cuts the axis before a slab so that one job is about GRAIN_BYTES: splits long rows into pieces as an axis of their own. */
+static void split_axis(tarn__nest *nest, int axis, int64_t pieces)
+{
+    int64_t piece = nest->shape[axis] / pieces;
+    for (int i = nest->rank; i > axis; i--) {
+        nest->shape[i] = nest->shape[i - 1];
+        for (int k = 0; k < 2; k++)
+            nest->stride[k][i] = nest->stride[k][i - 1];
+    }
+    nest->shape[axis] = pieces;
+    nest->shape[axis + 1] = piece;
+    for (int k = 0; k < 2; k++)
+        nest->stride[k][axis] = nest->stride[k][axis + 1] * piece;
+    nest->rank++;
+}
+
+/* The largest number of equal pieces, up to `wanted`, that an axis can be cut into. */
+static int64_t even_pieces(int64_t size, int64_t wanted)
+{
+    wanted = wanted < size ? wanted : size;
+    while (wanted > 1 && size % wanted != 0)
+        wanted--;
+    return wanted < 1 ? 1 : wanted;
+}
+
+static void choose_transposition(copy_plan *p)
+{
+    tarn__nest *nest = &p->nest;
+    int last = nest->rank - 1;
+    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->stride[1][last] == 1)
+        return;
+    int across = -1;
+    for (int i = 0; i < last; i++)
+        if (nest->stride[1][i] == 1 && nest->shape[i] >= 4)
+            across = i;
+    if (across < 0)
+        return;
+    int64_t size = nest->shape[across], to = nest->stride[0][across];
+    for (int i = across; i < last - 1; i++) {
+        nest->shape[i] = nest->shape[i + 1];
+        nest->stride[0][i] = nest->stride[0][i + 1];
+        nest->stride[1][i] = nest->stride[1][i + 1];
+    }
+    nest->shape[last - 1] = size;
+    nest->stride[0][last - 1] = to;
+    nest->stride[1][last - 1] = 1;
+    p->inner = 2;
+}
+
+static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
+{
+    copy_plan p = {.to = tarn__view_at(to), .from = tarn__view_at(from), .size = (int64_t)tarn__dtype_bytes(to->dtype), .inner = 1};
+    const tarn__view *views[] = {to, from};
+    tarn__nest_make(&p.nest, 2, views);
+    if (p.nest.count == 0)
+        return;
+    if (p.nest.rank == 0 || (p.nest.rank == 1 && p.nest.stride[0][0] == 1 && p.nest.stride[1][0] == 1)) {
+        tarn__parallel_for(p.nest.count * p.size, GRAIN_BYTES, copy_bytes, &p);
+        return;
+    }
+    choose_transposition(&p);
+    int64_t job = p.size;
+    for (int i = p.nest.rank - p.inner; i < p.nest.rank; i++)
+        job *= p.nest.shape[i];
+    int first = p.nest.rank - p.inner;
+    if (job > GRAIN_BYTES && p.nest.rank < TARN_MAX_RANK) {
+        int64_t pieces = even_pieces(p.nest.shape[first], job / GRAIN_BYTES);
+        job /= pieces;
+        split_axis(&p.nest, first, pieces);
+    }
+    int64_t jobs = p.nest.count * p.size / job, grain = GRAIN_BYTES / job;
+    tarn__parallel_for(jobs, grain > 0 ? grain : 1, copy_range, &p);
+}
+
+/* ---- converting ------------------------------------------------------------------------------------------------------------ */
+
+static void identity_4(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    (void)params;
+    if (in[0] != out[0])
+        memcpy(out[0], in[0], (size_t)n * 4);
+}
+
+static void identity_8(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    (void)params;
+    if (in[0] != out[0])
+        memcpy(out[0], in[0], (size_t)n * 8);
+}
+
+static void kernel_copy(const tarn__call *call)
+{
+    tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
+    if (from == to) {
+        copy_same_dtype(call->out[0], call->in[0]);
+        return;
+    }
+    /* Integers go through i64, so that nothing is lost; f64 to a narrow float is rounded once. */
+    int compute = !tarn__is_float(from) ? COMPUTE_I64 : from == TARN_F64 || to == TARN_F64 ? COMPUTE_F64 : COMPUTE_F32;
+    tarn__tile_job job = {compute == COMPUTE_F32 ? identity_4 : identity_8, compute, false};
+    TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
+}
+
+/* ---- filling --------------------------------------------------------------------------------------------------------------- */
+
+static void kernel_fill(const tarn__call *call)
+{
+    const tarn__fill *fill = call->params;
+    tarn__elementwise constant = {.constants = 1, .constant = {fill->value}};
+    int compute = tarn__compute_of(call->out[0]->dtype);
+    if (call->out[0]->dtype == TARN_BOOL)
+        constant.constant[0].integer = fill->value.real != 0;
+    tarn__call with = *call;
+    with.inputs = 1;
+    with.in[0] = NULL;
+    with.params = &constant;
+    tarn__tile_job job = {compute == COMPUTE_F32 ? identity_4 : identity_8, compute, false};
+    TARN__AT_LEVEL(tarn__run_tiles)(&with, &job);
+}
+
+typedef struct arange_job {
+    const tarn__view *view;
+    const tarn__fill *fill;
+} arange_job;
+
+static void arange_range(int64_t begin, int64_t end, void *ctx)
+{
+    const arange_job *job = ctx;
+    char *base = tarn__view_at(job->view);
+    int64_t stride = job->view->stride[0], size = (int64_t)tarn__dtype_bytes(job->view->dtype);
+    const tarn__fill *f = job->fill;
+    bool real = tarn__is_float(job->view->dtype);
+    for (int64_t i = begin; i < end; i++) {
+        double x = f->value.real + (double)i * f->step.real;
+        int64_t k = f->step.real == (double)f->step.integer ? f->value.integer + i * f->step.integer : (int64_t)x;
+        void *to = base + i * stride * size;
+        if (real)
+            tarn__store[job->view->dtype][COMPUTE_F64](&x, to, 1, 1);
+        else
+            tarn__store[job->view->dtype][COMPUTE_I64](&k, to, 1, 1);
+    }
+}
+
+static void kernel_arange(const tarn__call *call)
+{
+    arange_job job = {call->out[0], call->params};
+    tarn__parallel_for(call->out[0]->shape[0], 16384, arange_range, &job);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
+    rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};
+    rows[TARN__K_arange] = (tarn__kernel_row){kernel_arange, TARN__NUMBERS, NULL};
+}

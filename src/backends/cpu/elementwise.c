@@ -1,0 +1,368 @@
+/* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32, f64 and i64 tiles. */
+#include <math.h>
+
+#include "backends/cpu/tile.h"
+#include "backends/cpu/vmath.h"
+
+/* ---- what the expressions of elementwise.def are made of ------------------------------------------------------------------- */
+
+#define FLOAT_HELPERS(real, t)                                                                                                            \
+    static inline real sigmoid_##t(real x)                                                                                               \
+    {                                                                                                                                    \
+        real e = tarn__exp_##t(x < 0 ? x : -x);                                                                                          \
+        return (x < 0 ? e : (real)1) / ((real)1 + e);                                                                                    \
+    }                                                                                                                                    \
+    static inline real sech2_##t(real x)                                                                                                 \
+    {                                                                                                                                    \
+        real e = tarn__exp_##t((real)-2 * (x < 0 ? -x : x));                                                                             \
+        return (real)4 * e / (((real)1 + e) * ((real)1 + e));                                                                            \
+    }                                                                                                                                    \
+    /* gelu(x) = x · sigmoid(2u) with u = sqrt(2/π) (x + 0.044715 x³); tanh turned into a sigmoid keeps the digits of the negative side */ \
+    static inline real gelu_##t(real x)                                                                                                  \
+    {                                                                                                                                    \
+        return x * sigmoid_##t((real)1.5957691216057308 * (x + (real)0.044715 * x * x * x));                                             \
+    }                                                                                                                                    \
+    static inline real gelu_grad_##t(real x)                                                                                             \
+    {                                                                                                                                    \
+        real u2 = (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x);                                                           \
+        real slope = (real)1.5957691216057308 * ((real)1 + (real)0.134145 * x * x);                                                      \
+        real s = sigmoid_##t(u2);                                                                                                        \
+        return s + x * s * sigmoid_##t(-u2) * slope;                                                                                     \
+    }                                                                                                                                    \
+    static inline real gelu_erf_grad_##t(real x)                                                                                         \
+    {                                                                                                                                    \
+        return (real)0.5 * tarn__erfc_##t(x * (real)-0.7071067811865476) +                                                               \
+               x * (real)0.3989422804014327 * tarn__exp_##t((real)-0.5 * x * x);                                                         \
+    }                                                                                                                                    \
+    static inline real silu_grad_##t(real x)                                                                                             \
+    {                                                                                                                                    \
+        real s = sigmoid_##t(x);                                                                                                         \
+        return s + x * s * sigmoid_##t(-x);                                                                                              \
+    }                                                                                                                                    \
+    static inline real floordiv_##t(real a, real b)                                                                                      \
+    {                                                                                                                                    \
+        return b == 0 ? a / b : (real)rint((double)((a - mod_##t(a, b)) / b));                                                           \
+    }
+
+static inline float mod_f32(float a, float b)
+{
+    float r = fmodf(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+static inline double mod_f64(double a, double b)
+{
+    double r = fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+/* The remainder of -1 is 0 for every a; the processor would trap on the smallest one. */
+static inline int64_t mod_i64(int64_t a, int64_t b)
+{
+    if (b == 0 || b == -1)
+        return 0;
+    int64_t r = a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+/* A parameter in the type computed in; a bound beyond the integers is the last integer. */
+static inline float scalar_f32(double p)
+{
+    return (float)p;
+}
+
+static inline double scalar_f64(double p)
+{
+    return p;
+}
+
+static inline int64_t scalar_i64(double p)
+{
+    return p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : (int64_t)p;
+}
+
+FLOAT_HELPERS(float, f32)
+FLOAT_HELPERS(double, f64)
+
+/* sin and cos of arguments beyond the range of the vector forms, which is rare, go to the C library one by one. */
+static bool any_large_f32(const float *x, int64_t n)
+{
+    int large = 0;
+    for (int64_t i = 0; i < n; i++)
+        large |= tarn__trig_is_large_f32(x[i]);
+    return large;
+}
+
+static bool any_large_f64(const double *x, int64_t n)
+{
+    int large = 0;
+    for (int64_t i = 0; i < n; i++)
+        large |= tarn__trig_is_large_f64(x[i]);
+    return large;
+}
+
+static inline float trig_f32(float x, int cosine)
+{
+    return tarn__trig_is_large_f32(x) ? (cosine ? cosf(x) : sinf(x)) : cosine ? tarn__cos_f32(x) : tarn__sin_f32(x);
+}
+
+static inline double trig_f64(double x, int cosine)
+{
+    return tarn__trig_is_large_f64(x) ? (cosine ? cos(x) : sin(x)) : cosine ? tarn__cos_f64(x) : tarn__sin_f64(x);
+}
+
+#define ABS_f32 fabsf
+#define ABS_f64 fabs
+#define SQRT_f32 sqrtf
+#define SQRT_f64 sqrt
+
+#define ON(function) TARN__PASTE(function, T)
+#define K(c) ((real)(c))
+#define ISNAN(x) ((x) != (x))
+#define FABS(x) TARN__PASTE(ABS, T)(x)
+#define SQRT(x) TARN__PASTE(SQRT, T)(x)
+#define EXP(x) ON(tarn__exp)(x)
+#define EXP2(x) ON(tarn__exp2)(x)
+#define LOG(x) ON(tarn__log)(x)
+#define LOG2(x) ON(tarn__log2)(x)
+#define LOG1P(x) ON(tarn__log1p)(x)
+#define SIN(x) ON(tarn__sin)(x)
+#define COS(x) ON(tarn__cos)(x)
+#define TANH(x) ON(tarn__tanh)(x)
+#define ERF(x) ON(tarn__erf)(x)
+#define ERFC(x) ON(tarn__erfc)(x)
+#define POW(a, b) ON(tarn__pow)(a, b)
+#define SIGMOID(x) ON(sigmoid)(x)
+#define SECH2(x) ON(sech2)(x)
+#define GELU(x) ON(gelu)(x)
+#define GELU_GRAD(x) ON(gelu_grad)(x)
+#define GELU_ERF_GRAD(x) ON(gelu_erf_grad)(x)
+#define SILU_GRAD(x) ON(silu_grad)(x)
+#define MOD(a, b) ON(mod)(a, b)
+#define FLOORDIV(a, b) ON(floordiv)(a, b)
+
+/* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
+
+#define TILE_HEAD(name) static void TARN__PASTE(name, T)(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+#define SCALARS                                                                                                                           \
+    const real P0 = ON(scalar)(params->p0), P1 = ON(scalar)(params->p1);                                                                              \
+    (void)P0, (void)P1
+
+#define VALUE_TILE(name, value)                                                                                                           \
+    TILE_HEAD(tile_##name)                                                                                                               \
+    {                                                                                                                                    \
+        SCALARS;                                                                                                                         \
+        const real *X = in[0];                                                                                                           \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real x = X[i];                                                                                                         \
+            Y[i] = (value);                                                                                                              \
+        }                                                                                                                                \
+    }
+#define GRAD_TILE(name, value, gradient)                                                                                                  \
+    TILE_HEAD(tile_##name##_grad)                                                                                                        \
+    {                                                                                                                                    \
+        SCALARS;                                                                                                                         \
+        const real *X = in[0], *G = in[1];                                                                                               \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real x = X[i], g = G[i], y = (value);                                                                                  \
+            (void)x, (void)y;                                                                                                            \
+            Y[i] = (gradient);                                                                                                           \
+        }                                                                                                                                \
+    }
+#define PAIR_TILE(name, value)                                                                                                            \
+    TILE_HEAD(tile_##name)                                                                                                               \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *A = in[0], *B = in[1];                                                                                               \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i];                                                                                               \
+            Y[i] = (value);                                                                                                              \
+        }                                                                                                                                \
+    }
+#define PAIR_GRAD_TILE(suffix, name, gradient)                                                                                            \
+    TILE_HEAD(tile_##name##suffix)                                                                                                       \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i], g = G[i];                                                                                     \
+            (void)a, (void)b;                                                                                                            \
+            Y[i] = (gradient);                                                                                                           \
+        }                                                                                                                                \
+    }
+#define PAIR_BOTH_TILE(name, gradient_a, gradient_b)                                                                                      \
+    TILE_HEAD(tile_##name##_grad)                                                                                                        \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *YA = out[0], *YB = out[1];                                                                                                 \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i], g = G[i];                                                                                     \
+            (void)a, (void)b;                                                                                                            \
+            const real ga = (gradient_a), gb = (gradient_b);                                                                             \
+            YA[i] = ga;                                                                                                                  \
+            YB[i] = gb;                                                                                                                  \
+        }                                                                                                                                \
+    }
+#define COMPARE_TILE(name, value)                                                                                                         \
+    TILE_HEAD(tile_##name)                                                                                                               \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *A = in[0], *B = in[1];                                                                                               \
+        uint8_t *Y = out[0];                                                                                                             \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i];                                                                                               \
+            Y[i] = (uint8_t)(value);                                                                                                     \
+        }                                                                                                                                \
+    }
+#define WHERE_TILE                                                                                                                        \
+    TILE_HEAD(tile_where)                                                                                                                \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *C = in[0], *A = in[1], *B = in[2];                                                                                   \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = C[i] != 0 ? A[i] : B[i];                                                \
+    }
+
+/* Floats: every row, with gradients. */
+#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_TILE(name, value) GRAD_TILE(name, value, gradient)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
+    PAIR_TILE(name, value) PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
+#define COMPARE(name, value) COMPARE_TILE(name, value)
+
+#define T f32
+#define real float
+#include "base/elementwise.def"
+WHERE_TILE
+#undef T
+#undef real
+
+#define T f64
+#define real double
+#include "base/elementwise.def"
+WHERE_TILE
+#undef T
+#undef real
+
+#undef UNARY
+#undef BINARY
+
+/* Integers: the rows that have them, no gradients. */
+#define UNARY(name, dtypes, pv, pg, value, gradient) UNARY_##dtypes(name, value)
+#define UNARY_FLOAT(name, value)
+#define UNARY_NUMBER(name, value) VALUE_TILE(name, value)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb) BINARY_##dtypes(name, value)
+#define BINARY_FLOAT(name, value)
+#define BINARY_NUMBER(name, value) PAIR_TILE(name, value)
+
+#define T i64
+#define real int64_t
+#undef ISNAN
+#define ISNAN(x) 0
+#include "base/elementwise.def"
+WHERE_TILE
+#undef T
+#undef real
+
+#undef UNARY
+#undef BINARY
+#undef COMPARE
+
+/* ---- sin and cos once more, for large arguments ---------------------------------------------------------------------------- */
+
+#define TRIG_TILES(name, real, t, value, gradient)                                                                                        \
+    static void guarded_##name##_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
+    {                                                                                                                                    \
+        const real *X = in[0];                                                                                                           \
+        real *Y = out[0];                                                                                                                \
+        if (!any_large_##t(X, n)) {                                                                                                      \
+            tile_##name##_##t(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = value;                                                                                                                \
+    }                                                                                                                                    \
+    static void guarded_##name##_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)           \
+    {                                                                                                                                    \
+        const real *X = in[0], *G = in[1];                                                                                               \
+        real *Y = out[0];                                                                                                                \
+        if (!any_large_##t(X, n)) {                                                                                                      \
+            tile_##name##_grad_##t(n, in, out, params);                                                                                  \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = gradient;                                                                                                             \
+    }
+TRIG_TILES(sin, float, f32, trig_f32(X[i], 0), G[i] * trig_f32(X[i], 1))
+TRIG_TILES(cos, float, f32, trig_f32(X[i], 1), -G[i] * trig_f32(X[i], 0))
+TRIG_TILES(sin, double, f64, trig_f64(X[i], 0), G[i] * trig_f64(X[i], 1))
+TRIG_TILES(cos, double, f64, trig_f64(X[i], 1), -G[i] * trig_f64(X[i], 0))
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+enum { PLAIN = 0, WIDE = 1, BYTES = 2 };
+
+static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, tarn__tile_fn i64, int mode, int typed)
+{
+    /* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may not). */
+    tarn_dtype dtype = call->out[0] ? call->out[0]->dtype : call->out[1]->dtype;
+    for (int k = call->inputs - 1; k >= typed; k--)
+        if (call->in[k])
+            dtype = call->in[k]->dtype;
+    int compute = tarn__compute_of(dtype);
+    if (mode == WIDE && dtype == TARN_F32)
+        compute = COMPUTE_F64;
+    tarn__tile_job job = {compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, compute, mode == BYTES};
+    TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
+}
+
+#define INTEGER_FLOAT(name) NULL
+#define INTEGER_NUMBER(name) tile_##name##_i64
+#define KERNEL(name, i64, mode)                                                                                                           \
+    static void kernel_##name(const tarn__call *call) { run(call, tile_##name##_f32, tile_##name##_f64, i64, mode, 0); }
+
+#define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
+    KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
+#define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
+#define tile_sin_f32 guarded_sin_f32
+#define tile_sin_f64 guarded_sin_f64
+#define tile_cos_f32 guarded_cos_f32
+#define tile_cos_f64 guarded_cos_f64
+#define tile_sin_grad_f32 guarded_sin_grad_f32
+#define tile_sin_grad_f64 guarded_sin_grad_f64
+#define tile_cos_grad_f32 guarded_cos_grad_f32
+#define tile_cos_grad_f64 guarded_cos_grad_f64
+#include "base/elementwise.def"
+#undef UNARY
+#undef BINARY
+#undef COMPARE
+
+static void kernel_where(const tarn__call *call)
+{
+    run(call, tile_where_f32, tile_where_f64, tile_where_i64, PLAIN, 1);
+}
+
+#define DTYPES_FLOAT TARN__FLOATS
+#define DTYPES_NUMBER TARN__ALL
+
+void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
+{
+#define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, NULL};
+#define UNARY(name, dtypes, ...) ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS)
+#define BINARY(name, dtypes, ...)                                                                                                         \
+    ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
+#define COMPARE(name, ...) ROW(name, TARN__ALL)
+#include "base/elementwise.def"
+    ROW(where, TARN__ALL)
+}

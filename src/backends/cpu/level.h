@@ -1,0 +1,49 @@
+/* level.h: kernel files are compiled once for each instruction level; what they share with other files carries the level in its name. */
+#ifndef TARN__LEVEL_H
+#define TARN__LEVEL_H
+
+#include "base/backend.h"
+#include "base/thread.h"
+
+#ifndef TARN__LEVEL
+#define TARN__LEVEL base
+#endif
+
+#define TARN__PASTE_(a, b) a##_##b
+#define TARN__PASTE(a, b) TARN__PASTE_(a, b)
+#define TARN__AT_LEVEL(name) TARN__PASTE(name, TARN__LEVEL)
+
+/* Each family puts its kernels into the table. */
+void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_softmax)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_norm)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_loss)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_optimizer)(tarn__kernel_row *rows);
+
+/* All of them. */
+void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows);
+
+/* What the compiler computes in: [dtype][compute] of convert.h. */
+enum { COMPUTE_F32, COMPUTE_F64, COMPUTE_I64 };
+
+static inline int tarn__compute_of(tarn_dtype dtype)
+{
+    return dtype == TARN_F64 ? COMPUTE_F64 : tarn__is_float(dtype) ? COMPUTE_F32 : COMPUTE_I64;
+}
+
+/* Before a loop whose iterations do not depend on each other even where input and output are the same memory. */
+#if defined(__clang__)
+#define TARN__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define TARN__INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define TARN__INDEPENDENT
+#endif
+
+#endif

@@ -1,0 +1,17 @@
+/* table.c: the CPU's kernel table at one instruction level. */
+#include "backends/cpu/level.h"
+
+void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
+{
+    TARN__AT_LEVEL(tarn__cpu_elementwise)(rows);
+    TARN__AT_LEVEL(tarn__cpu_copy)(rows);
+    TARN__AT_LEVEL(tarn__cpu_random)(rows);
+    TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
+    TARN__AT_LEVEL(tarn__cpu_index)(rows);
+    TARN__AT_LEVEL(tarn__cpu_sort)(rows);
+    TARN__AT_LEVEL(tarn__cpu_matmul)(rows);
+    TARN__AT_LEVEL(tarn__cpu_softmax)(rows);
+    TARN__AT_LEVEL(tarn__cpu_norm)(rows);
+    TARN__AT_LEVEL(tarn__cpu_loss)(rows);
+    TARN__AT_LEVEL(tarn__cpu_optimizer)(rows);
+}

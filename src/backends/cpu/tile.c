@@ -1,0 +1,222 @@
+/* tile.c: the element-wise engine's loops. */
+#include "backends/cpu/tile.h"
+
+#include <string.h>
+
+#include "backends/cpu/convert.h"
+
+#define TILE 1024
+#define GRAIN (32 * TILE)   /* elements a thread takes at a time */
+#define ROW_MIN 128         /* rows at least this long are tiled one by one, so that their elements can be used in place */
+
+typedef struct operand {
+    char *base;
+    int64_t size;          /* bytes of an element */
+    const int64_t *stride; /* in the nest */
+    bool linear;           /* element k of the nest lies at base + k · size */
+    bool native;           /* its dtype is the one computed in */
+    bool constant;
+    tarn__number value;
+    tarn__load_fn load;
+    tarn__store_fn store;
+} operand;
+
+typedef struct plan {
+    tarn__nest nest;
+    const tarn__tile_job *job;
+    const tarn__elementwise *params;
+    int inputs, outputs;
+    bool by_row;
+    operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
+} plan;
+
+static bool is_linear(const tarn__nest *nest, int k)
+{
+    int64_t expected = 1;
+    for (int i = nest->rank - 1; i >= 0; i--) {
+        if (nest->stride[k][i] != expected)
+            return false;
+        expected *= nest->shape[i];
+    }
+    return true;
+}
+
+static void store_bytes(const void *from, void *to, int64_t stride, int64_t n)
+{
+    const uint8_t *source = from;
+    uint8_t *target = to;
+    for (int64_t i = 0; i < n; i++)
+        target[i * stride] = source[i];
+}
+
+static const tarn_dtype native_dtype[] = {TARN_F32, TARN_F64, TARN_I64};
+
+static operand describe(const plan *p, const tarn__view *view, int k)
+{
+    operand o = {.base = tarn__view_at(view), .size = (int64_t)tarn__dtype_bytes(view->dtype), .stride = p->nest.stride[k],
+                 .linear = is_linear(&p->nest, k), .native = view->dtype == native_dtype[p->job->compute],
+                 .load = tarn__load[view->dtype][p->job->compute], .store = tarn__store[view->dtype][p->job->compute]};
+    return o;
+}
+
+/* The position of element `at` of the nest, as an index for each axis. */
+static void locate(const tarn__nest *nest, int64_t at, int64_t *index)
+{
+    for (int i = nest->rank - 1; i >= 0; i--) {
+        index[i] = at % nest->shape[i];
+        at /= nest->shape[i];
+    }
+}
+
+static int64_t element_offset(const operand *o, const int64_t *index, int rank)
+{
+    int64_t offset = 0;
+    for (int i = 0; i < rank; i++)
+        offset += index[i] * o->stride[i];
+    return offset;
+}
+
+static void advance(const tarn__nest *nest, int64_t *index, int64_t by)
+{
+    int i = nest->rank - 1;
+    for (index[i] += by; i > 0 && index[i] >= nest->shape[i]; i--) {
+        index[i] = 0;
+        index[i - 1]++;
+    }
+}
+
+/* Moves n elements from the position `at` between an operand and a tile, row by row. */
+static void move_rows(const plan *p, const operand *o, const int64_t *at, char *tile, int64_t tile_size, int64_t n, bool storing)
+{
+    int64_t index[TARN_MAX_RANK], inner = p->nest.shape[p->nest.rank - 1], stride = o->stride[p->nest.rank - 1];
+    memcpy(index, at, sizeof(index));
+    for (int64_t done = 0; done < n;) {
+        int64_t here = inner - index[p->nest.rank - 1];
+        here = here < n - done ? here : n - done;
+        char *place = o->base + element_offset(o, index, p->nest.rank) * o->size;
+        if (storing)
+            o->store(tile + done * tile_size, place, stride, here);
+        else
+            o->load(place, stride, tile + done * tile_size, here);
+        done += here;
+        advance(&p->nest, index, here);
+    }
+}
+
+/* Where the operand's n elements lie already as the tile wants them; NULL where they do not. */
+static char *in_place(const plan *p, const operand *o, int64_t begin, const int64_t *index)
+{
+    if (!o->native)
+        return NULL;
+    if (o->linear)
+        return o->base + begin * o->size;
+    if (p->by_row && o->stride[p->nest.rank - 1] == 1)
+        return o->base + element_offset(o, index, p->nest.rank) * o->size;
+    return NULL;
+}
+
+static void fill_constant(int compute, tarn__number value, void *tile)
+{
+    for (int i = 0; i < TILE; i++)
+        if (compute == COMPUTE_F32)
+            ((float *)tile)[i] = (float)value.real;
+        else if (compute == COMPUTE_F64)
+            ((double *)tile)[i] = value.real;
+        else
+            ((int64_t *)tile)[i] = value.integer;
+}
+
+typedef struct buffers {
+    _Alignas(64) char tile[TARN__MAX_OPERANDS][TILE * 8];
+    const void *in[TARN__MAX_OPERANDS];
+    void *out[TARN__MAX_OUTPUTS];
+} buffers;
+
+static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const int64_t *index)
+{
+    int64_t size = p->job->compute == COMPUTE_F32 ? 4 : 8;
+    for (int k = 0; k < p->inputs; k++) {
+        const operand *o = &p->in[k];
+        if (o->constant)
+            continue;
+        b->in[k] = in_place(p, o, begin, index);
+        if (b->in[k])
+            continue;
+        b->in[k] = b->tile[k];
+        if (o->linear)
+            o->load(o->base + begin * o->size, 1, b->tile[k], n);
+        else
+            move_rows(p, o, index, b->tile[k], size, n, false);
+    }
+    char *held[TARN__MAX_OUTPUTS];
+    for (int k = 0; k < p->outputs; k++) {
+        held[k] = in_place(p, &p->out[k], begin, index);
+        b->out[k] = held[k] ? held[k] : b->tile[p->inputs + k];
+    }
+    p->job->tile(n, b->in, b->out, p->params);
+    for (int k = 0; k < p->outputs; k++) {
+        const operand *o = &p->out[k];
+        if (held[k])
+            continue;
+        if (o->linear)
+            o->store(b->out[k], o->base + begin * o->size, 1, n);
+        else
+            move_rows(p, o, index, b->out[k], p->job->bool_output ? 1 : size, n, true);
+    }
+}
+
+static void run_range(int64_t begin, int64_t end, void *ctx)
+{
+    const plan *p = ctx;
+    buffers b;
+    int64_t index[TARN_MAX_RANK] = {0};
+    for (int k = 0; k < p->inputs; k++)
+        if (p->in[k].constant) {
+            fill_constant(p->job->compute, p->in[k].value, b.tile[k]);
+            b.in[k] = b.tile[k];
+        }
+    while (begin < end) {
+        int64_t n = end - begin < TILE ? end - begin : TILE;
+        if (p->nest.rank > 1) {
+            locate(&p->nest, begin, index);
+            int64_t row = p->nest.shape[p->nest.rank - 1] - index[p->nest.rank - 1];
+            n = p->by_row && row < n ? row : n;
+        } else {
+            index[0] = begin;
+        }
+        run_tile(p, &b, begin, n, index);
+        begin += n;
+    }
+}
+
+void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_job *job)
+{
+    plan p = {.job = job, .params = call->params};
+    const tarn__view *views[TARN__MAX_OPERANDS] = {0};
+    int used = 0;
+    for (int k = 0; k < call->outputs; k++)
+        if (call->out[k])
+            views[used++] = call->out[k];
+    p.outputs = used;
+    for (int k = 0; k < call->inputs; k++)
+        views[used++] = call->in[k];
+    p.inputs = call->inputs;
+    tarn__nest_make(&p.nest, used, views);
+    if (p.nest.count == 0)
+        return;
+    for (int k = 0; k < p.outputs; k++) {
+        p.out[k] = describe(&p, views[k], k);
+        if (job->bool_output) {
+            p.out[k].native = true;
+            p.out[k].store = store_bytes;
+        }
+    }
+    for (int k = 0; k < p.inputs; k++) {
+        if (call->in[k])
+            p.in[k] = describe(&p, call->in[k], p.outputs + k);
+        else
+            p.in[k] = (operand){.constant = true, .value = p.params->constant[k]};
+    }
+    p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
+    tarn__parallel_for(p.nest.count, GRAIN, run_range, &p);
+}

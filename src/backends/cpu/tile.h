@@ -1,0 +1,21 @@
+/* tile.h: the element-wise engine. A loop nest over several operands is cut into tiles that fit the first-level cache; each operand of a tile
+ * is either used where it lies (its dtype is the one computed in, and its elements are neighbours) or brought into a buffer by a loader of
+ * convert.h. So an expression is compiled once for each type it computes in, and dtypes and strides do not multiply it. */
+#ifndef TARN__TILE_H
+#define TARN__TILE_H
+
+#include "backends/cpu/level.h"
+
+/* n elements; in and out point to dense tiles of the type computed in. An output may be the same memory as an input. */
+typedef void (*tarn__tile_fn)(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params);
+
+typedef struct tarn__tile_job {
+    tarn__tile_fn tile;
+    int compute;     /* COMPUTE_F32 … */
+    bool bool_output; /* the tile writes bytes of 0 and 1 instead of the type it computes in */
+} tarn__tile_job;
+
+/* Runs a tile function over all elements of a call whose outputs have one shape, to which the inputs broadcast. */
+void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_job *job);
+
+#endif

@@ -1,0 +1,57 @@
+/* backend.h: what a backend is: a table of functions for devices, memory and streams, and a table of kernels.
+ *
+ * A backend outside the library is a shared object libtarn-NAME.so that exports one symbol, tarn_backend_entry. It is given the host's
+ * services and returns its table, or NULL with the reason written to `why`. An empty row of the kernel table is the one and only way to
+ * say "not here": for dispatch, for `tarn ops` and for the tests alike. */
+#ifndef TARN__BACKEND_H
+#define TARN__BACKEND_H
+
+#include <tarn/device.h>
+
+#include "base/kernels.h"
+
+typedef void (*tarn__kernel_fn)(const tarn__call *call);
+
+typedef struct tarn__kernel_row {
+    tarn__kernel_fn run;                         /* NULL: not here */
+    uint32_t dtypes;                             /* of the first input, or of the first output where there is no input */
+    size_t (*scratch)(const tarn__call *call);   /* bytes the call needs beside its operands; NULL: none */
+} tarn__kernel_row;
+
+typedef struct tarn__backend {
+    uint64_t kernels_hash; /* tarn__kernels_hash() of the list it was built against */
+    const char *name;      /* "cuda": device names begin with it */
+    const char *version;
+    bool plain_addresses;  /* memory is a plain address on the device */
+    bool on_host;          /* the host may read and write it directly: only the CPU */
+
+    int (*device_count)(void);
+    bool (*device_query)(int index, tarn_device_info *info);
+    void *(*alloc)(int index, size_t bytes); /* NULL when there is none left; no error is raised */
+    void (*release)(int index, void *memory, size_t bytes);
+    /* Copies between host and device, and from one device of this backend to another. False: see `failure`. */
+    bool (*upload)(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
+    bool (*download)(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
+    bool (*peer)(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream);
+    void *(*stream)(int index); /* the calling thread's stream of that device; NULL function: synchronous */
+    bool (*synchronize)(int index);
+    const char *(*failure)(void); /* why the last call of this thread failed */
+
+    const tarn__kernel_row *kernels; /* TARN__KERNEL_COUNT rows */
+} tarn__backend;
+
+/* What the library lends a backend. */
+typedef struct tarn__host {
+    uint64_t kernels_hash;
+    const char *version;
+    const tarn__kernel_row *cpu_kernels;
+    void (*log)(tarn_log_level level, const char *format, ...);
+} tarn__host;
+
+#define TARN__BACKEND_SYMBOL "tarn_backend_entry"
+typedef const tarn__backend *(*tarn__backend_entry_fn)(const tarn__host *host, char *why, size_t why_size);
+
+/* The CPU's own table, linked in. */
+const tarn__backend *tarn__cpu_backend(void);
+
+#endif

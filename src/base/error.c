@@ -1,0 +1,120 @@
+/* error.c: the per-thread error record, the log callback, and the version. */
+#include "base/error.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local tarn__error_record pending;
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static tarn_log_fn log_fn = tarn_log_stderr;
+static void *log_ctx;
+
+#define TEXT_OF(number) TEXT_OF_(number)
+#define TEXT_OF_(number) #number
+
+const char *tarn_version(void)
+{
+    return TEXT_OF(TARN_VERSION_MAJOR) "." TEXT_OF(TARN_VERSION_MINOR) "." TEXT_OF(TARN_VERSION_PATCH);
+}
+
+bool tarn_failed(void)
+{
+    return pending.code != TARN_OK;
+}
+
+const char *tarn_error(void)
+{
+    return pending.code == TARN_OK ? "" : pending.text;
+}
+
+tarn_code tarn_error_code(void)
+{
+    return pending.code;
+}
+
+const char *tarn_code_name(tarn_code code)
+{
+    static const char *const names[] = {"ok", "argument", "shape", "dtype", "device", "memory", "io", "format", "unsupported", "internal"};
+    return (unsigned)code < sizeof(names) / sizeof(names[0]) ? names[code] : "?";
+}
+
+void tarn_clear_error(void)
+{
+    pending.code = TARN_OK;
+    pending.text[0] = 0;
+}
+
+static void raise_list(tarn_code code, const char *format, va_list list)
+{
+    if (pending.code != TARN_OK)
+        return;
+    pending.code = code > TARN_OK && code <= TARN_ERROR_INTERNAL ? code : TARN_ERROR_INTERNAL;
+    int used = snprintf(pending.text, sizeof(pending.text), "tarn: ");
+    if (vsnprintf(pending.text + used, sizeof(pending.text) - (size_t)used, format, list) <= 0)
+        snprintf(pending.text, sizeof(pending.text), "tarn: an error of kind '%s' was raised without a text", tarn_code_name(code));
+}
+
+bool tarn__raise_text(tarn_code code, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    raise_list(code, format, list);
+    va_end(list);
+    return false;
+}
+
+bool tarn_set_error(tarn_code code, const char *format, ...)
+{
+    if (!format)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "set_error: the text is NULL");
+    va_list list;
+    va_start(list, format);
+    raise_list(code, format, list);
+    va_end(list);
+    return false;
+}
+
+void tarn__error_save(tarn__error_record *saved)
+{
+    *saved = pending;
+    tarn_clear_error();
+}
+
+void tarn__error_restore(const tarn__error_record *saved)
+{
+    if (saved->code != TARN_OK)
+        pending = *saved;
+}
+
+void tarn_log_stderr(tarn_log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    if (level >= TARN_LOG_WARNING && text)
+        fprintf(stderr, "tarn: %s\n", text);
+}
+
+void tarn_set_log(tarn_log_fn log, void *ctx)
+{
+    pthread_mutex_lock(&log_lock);
+    log_fn = log;
+    log_ctx = ctx;
+    pthread_mutex_unlock(&log_lock);
+}
+
+void tarn__log(tarn_log_level level, const char *format, ...)
+{
+    char text[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    pthread_mutex_lock(&log_lock);
+    tarn_log_fn call = log_fn;
+    void *ctx = log_ctx;
+    pthread_mutex_unlock(&log_lock);
+    if (call)
+        call(level, text, ctx);
+}

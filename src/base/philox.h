@@ -1,0 +1,34 @@
+/* philox.h: Philox 4x32-10 counter-based random numbers. The same function on every backend, so uniform bits are equal everywhere. */
+#ifndef TARN__PHILOX_H
+#define TARN__PHILOX_H
+
+#include <stdint.h>
+
+/* Four words from a 64-bit counter and a 64-bit key; the upper half of the counter is the stream, here 0. */
+static inline void tarn__philox(uint64_t seed, uint64_t counter, uint32_t word[4])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    word[0] = c0;
+    word[1] = c1;
+    word[2] = c2;
+    word[3] = c3;
+}
+
+/* A word as a float in [0, 1): its upper 24 bits, exactly. */
+static inline float tarn__unit_f32(uint32_t word)
+{
+    return (float)(word >> 8) * 0x1p-24f;
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* platform.h: what is asked of the operating system, in one place. */
+#ifndef TARN__PLATFORM_H
+#define TARN__PLATFORM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Opens a shared object and finds its symbol; NULL with the loader's reason in `why`. It stays open for good. */
+void *tarn__platform_symbol(const char *path, const char *symbol, char *why, size_t why_size);
+
+/* True when a file can be read. */
+bool tarn__platform_readable(const char *path);
+
+/* The folder that this library (or the program it is linked into) lies in, without a final slash. */
+bool tarn__platform_own_folder(char *path, size_t size);
+
+/* Physical memory, in bytes; 0 when unknown. */
+int64_t tarn__platform_memory_total(void);
+int64_t tarn__platform_memory_free(void);
+
+/* The processor's name, "" when unknown. */
+void tarn__platform_cpu_name(char *name, size_t size);
+
+#endif

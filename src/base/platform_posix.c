@@ -1,0 +1,77 @@
+/* platform_posix.c: the operating system's part on Linux and other POSIX systems. */
+#define _GNU_SOURCE /* dladdr */
+#include "base/platform.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void *tarn__platform_symbol(const char *path, const char *symbol, char *why, size_t why_size)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *found = library ? dlsym(library, symbol) : NULL;
+    if (!found) {
+        const char *reason = dlerror();
+        snprintf(why, why_size, "%s", reason ? reason : "no reason given");
+        if (library)
+            dlclose(library);
+    }
+    return found;
+}
+
+bool tarn__platform_readable(const char *path)
+{
+    return access(path, R_OK) == 0;
+}
+
+bool tarn__platform_own_folder(char *path, size_t size)
+{
+    Dl_info info;
+    const void *own = (const void *)(uintptr_t)tarn__platform_own_folder;
+    if (!dladdr(own, &info) || !info.dli_fname)
+        return false;
+    const char *slash = strrchr(info.dli_fname, '/');
+    if (!slash || (size_t)(slash - info.dli_fname) >= size)
+        return false;
+    memcpy(path, info.dli_fname, (size_t)(slash - info.dli_fname));
+    path[slash - info.dli_fname] = 0;
+    return true;
+}
+
+int64_t tarn__platform_memory_total(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
+}
+
+int64_t tarn__platform_memory_free(void)
+{
+    long long kib = 0;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "r");
+    if (!file)
+        return 0;
+    while (fgets(line, sizeof(line), file))
+        if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1)
+            break;
+    fclose(file);
+    return (int64_t)kib * 1024;
+}
+
+void tarn__platform_cpu_name(char *name, size_t size)
+{
+    char line[256];
+    name[0] = 0;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && !name[0] && fgets(line, sizeof(line), file)) {
+        char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, "model name", 10) != 0)
+            continue;
+        colon += strspn(colon, ": \t");
+        colon[strcspn(colon, "\n")] = 0;
+        snprintf(name, size, "%s", colon);
+    }
+    if (file)
+        fclose(file);
+}

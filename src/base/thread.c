@@ -1,0 +1,189 @@
+/* thread.c: a small pool of threads behind parallel_for.
+ *
+ * One job at a time. A job is published by writing it, opening `entry` and raising `generation`; workers enter by counting up `entry`, take
+ * chunks by an atomic counter, and count up `left`. The owner closes `entry` when the chunks are gone and waits only for those who had
+ * entered: a worker that slept through a short job costs nothing. A worker spins briefly before it sleeps, so that back-to-back operations
+ * do not pay for a wake-up each. Whoever finds the pool taken (another thread, or a nested call) runs its chunks itself: the bits are the
+ * same. */
+#include "base/thread.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+#define MAX_THREADS 256
+#define SPINS 4000
+#define CLOSED (1 << 30)
+
+typedef struct job {
+    int64_t n, grain, chunks;
+    tarn__range_fn fn;
+    void *ctx;
+} job;
+
+static struct {
+    pthread_mutex_t owner; /* held by the thread whose job runs */
+    pthread_mutex_t lock;  /* guards sleeping and waking */
+    pthread_cond_t wake;
+    int started;         /* worker threads that exist */
+    int sleeping;        /* under lock */
+    job job;             /* written while entry is closed */
+    int limit;           /* how many workers may take chunks of it */
+    _Atomic uint64_t generation;
+    _Atomic int64_t next; /* the next chunk */
+    _Atomic int entry;    /* workers that entered, and CLOSED */
+    _Atomic int left;     /* of these, the ones that are done */
+} pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .entry = CLOSED};
+
+static _Atomic int wanted; /* 0: one thread for each core */
+static _Thread_local bool inside_chunk;
+
+static int core_count(void)
+{
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : (int)count;
+}
+
+int tarn_threads(void)
+{
+    int count = atomic_load_explicit(&wanted, memory_order_relaxed);
+    if (count == 0) {
+        count = core_count();
+        atomic_store_explicit(&wanted, count, memory_order_relaxed);
+    }
+    return count;
+}
+
+bool tarn_set_threads(int count)
+{
+    if (count < 0 || count > MAX_THREADS)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "set_threads: %d is outside 0 to %d", count, MAX_THREADS);
+    atomic_store_explicit(&wanted, count ? count : core_count(), memory_order_relaxed);
+    return true;
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void run_chunks(const job *work)
+{
+    inside_chunk = true;
+    for (;;) {
+        int64_t k = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed);
+        if (k >= work->chunks)
+            break;
+        int64_t begin = k * work->grain, end = begin + work->grain;
+        work->fn(begin, end < work->n ? end : work->n, work->ctx);
+    }
+    inside_chunk = false;
+}
+
+static uint64_t wait_for_job(uint64_t seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        uint64_t now = atomic_load_explicit(&pool.generation, memory_order_acquire);
+        if (now != seen)
+            return now;
+        pause_briefly();
+    }
+    pthread_mutex_lock(&pool.lock);
+    pool.sleeping++;
+    uint64_t now;
+    while ((now = atomic_load_explicit(&pool.generation, memory_order_acquire)) == seen)
+        pthread_cond_wait(&pool.wake, &pool.lock);
+    pool.sleeping--;
+    pthread_mutex_unlock(&pool.lock);
+    return now;
+}
+
+static void *worker(void *argument)
+{
+    uint64_t seen = (uint64_t)(uintptr_t)argument;
+    for (;;) {
+        seen = wait_for_job(seen);
+        int ticket = atomic_fetch_add_explicit(&pool.entry, 1, memory_order_acq_rel);
+        if (ticket & CLOSED)
+            continue;
+        if (ticket < pool.limit)
+            run_chunks(&pool.job);
+        atomic_fetch_add_explicit(&pool.left, 1, memory_order_release);
+    }
+    return NULL;
+}
+
+/* The child of a fork has no workers and nobody who holds the locks. */
+static void forget_workers(void)
+{
+    pthread_mutex_init(&pool.owner, NULL);
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_cond_init(&pool.wake, NULL);
+    pool.started = pool.sleeping = 0;
+    atomic_store(&pool.entry, CLOSED);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, forget_workers);
+}
+
+/* Under the owner lock, when no job runs. Fewer workers than asked for is not an error: the caller does the work. */
+static void start_workers(int count)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_attr_t attributes;
+    if (pool.started >= count || pthread_once(&once, watch_forks) != 0 || pthread_attr_init(&attributes) != 0)
+        return;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    void *seen = (void *)(uintptr_t)atomic_load_explicit(&pool.generation, memory_order_relaxed);
+    pthread_t thread;
+    while (pool.started < count && pthread_create(&thread, &attributes, worker, seen) == 0)
+        pool.started++;
+    pthread_attr_destroy(&attributes);
+}
+
+static void wake_workers(void)
+{
+    pthread_mutex_lock(&pool.lock);
+    if (pool.sleeping > 0)
+        pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+static void run_alone(int64_t n, int64_t grain, tarn__range_fn fn, void *ctx)
+{
+    for (int64_t begin = 0; begin < n; begin += grain)
+        fn(begin, begin + grain < n ? begin + grain : n, ctx);
+}
+
+void tarn__parallel_for(int64_t n, int64_t grain, tarn__range_fn fn, void *ctx)
+{
+    if (n <= 0)
+        return;
+    int threads = n > grain ? tarn_threads() : 1;
+    if (threads == 1 || inside_chunk || pthread_mutex_trylock(&pool.owner) != 0) {
+        run_alone(n, grain, fn, ctx);
+        return;
+    }
+    start_workers(threads - 1);
+    pool.job = (job){n, grain, (n + grain - 1) / grain, fn, ctx};
+    pool.limit = threads - 1;
+    atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool.left, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool.entry, 0, memory_order_release);
+    atomic_fetch_add_explicit(&pool.generation, 1, memory_order_release);
+    wake_workers();
+    run_chunks(&pool.job);
+    int entered = atomic_fetch_or_explicit(&pool.entry, CLOSED, memory_order_acq_rel);
+    while (atomic_load_explicit(&pool.left, memory_order_acquire) < entered)
+        pause_briefly();
+    pthread_mutex_unlock(&pool.owner);
+}

@@ -1,0 +1,106 @@
+/* view.c: counting, packing and collapsing views. */
+#include "base/view.h"
+
+int64_t tarn__view_count(const tarn__view *view)
+{
+    int64_t count = 1;
+    for (int i = 0; i < view->rank; i++)
+        count *= view->shape[i];
+    return count;
+}
+
+bool tarn__view_dense(const tarn__view *view)
+{
+    int64_t expected = 1;
+    for (int i = view->rank - 1; i >= 0; i--) {
+        if (view->shape[i] != 1 && view->stride[i] != expected)
+            return tarn__view_count(view) == 0;
+        expected *= view->shape[i];
+    }
+    return true;
+}
+
+void tarn__view_pack(tarn__view *view)
+{
+    int64_t next = 1;
+    for (int i = view->rank - 1; i >= 0; i--) {
+        view->stride[i] = next;
+        next *= view->shape[i] > 0 ? view->shape[i] : 1;
+    }
+}
+
+static int64_t stride_at(const tarn__view *view, int axis, int rank)
+{
+    int own = view ? axis - (rank - view->rank) : -1;
+    return own < 0 || view->shape[own] == 1 ? 0 : view->stride[own];
+}
+
+static int64_t magnitude(int64_t value)
+{
+    return value < 0 ? -value : value;
+}
+
+/* True when axis b of the nest must stand before axis a: its strides are larger in the first operand that tells them apart. */
+static bool comes_before(const tarn__nest *nest, int b, int a)
+{
+    for (int k = 0; k < nest->operands; k++) {
+        int64_t sa = magnitude(nest->stride[k][a]), sb = magnitude(nest->stride[k][b]);
+        if (sa != sb && sa != 0 && sb != 0)
+            return sb > sa;
+    }
+    return false;
+}
+
+static void swap_axes(tarn__nest *nest, int a, int b)
+{
+    int64_t size = nest->shape[a];
+    nest->shape[a] = nest->shape[b];
+    nest->shape[b] = size;
+    for (int k = 0; k < nest->operands; k++) {
+        int64_t stride = nest->stride[k][a];
+        nest->stride[k][a] = nest->stride[k][b];
+        nest->stride[k][b] = stride;
+    }
+}
+
+static bool can_merge(const tarn__nest *nest, int outer, int inner)
+{
+    for (int k = 0; k < nest->operands; k++)
+        if (nest->stride[k][outer] != nest->stride[k][inner] * nest->shape[inner])
+            return false;
+    return true;
+}
+
+void tarn__nest_make(tarn__nest *nest, int operands, const tarn__view *const *views)
+{
+    const tarn__view *first = views[0];
+    nest->operands = operands;
+    nest->rank = 0;
+    nest->count = tarn__view_count(first);
+    for (int axis = 0; axis < first->rank; axis++) {
+        if (first->shape[axis] == 1)
+            continue;
+        nest->shape[nest->rank] = first->shape[axis];
+        for (int k = 0; k < operands; k++)
+            nest->stride[k][nest->rank] = stride_at(views[k], axis, first->rank);
+        nest->rank++;
+    }
+    for (int i = 1; i < nest->rank; i++)
+        for (int j = i; j > 0 && comes_before(nest, j, j - 1); j--)
+            swap_axes(nest, j, j - 1);
+    int kept = 0;
+    for (int i = 1; i < nest->rank; i++) {
+        if (can_merge(nest, kept, i)) {
+            nest->shape[kept] *= nest->shape[i];
+            for (int k = 0; k < operands; k++)
+                nest->stride[k][kept] = nest->stride[k][i];
+        } else {
+            kept++;
+            nest->shape[kept] = nest->shape[i];
+            for (int k = 0; k < operands; k++)
+                nest->stride[k][kept] = nest->stride[k][i];
+        }
+    }
+    if (nest->rank > 0)
+        nest->rank = kept + 1;
+}

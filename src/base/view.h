@@ -1,0 +1,45 @@
+/* view.h: a strided view of memory, what kernels see of a tensor; and the loop nest that several views of one shape share. */
+#ifndef TARN__VIEW_H
+#define TARN__VIEW_H
+
+#include "base/dtype.h"
+
+/* The memory may be a device's handle without a plain address (OpenCL), so the offset stays apart. */
+typedef struct tarn__view {
+    void *memory;   /* a storage's memory on its device */
+    int64_t offset; /* of the first element, in elements */
+    tarn_dtype dtype;
+    int rank;
+    int64_t shape[TARN_MAX_RANK];
+    int64_t stride[TARN_MAX_RANK]; /* in elements; 0 on expanded axes, negative on flipped ones */
+} tarn__view;
+
+/* The address of the first element, where memory has plain addresses. */
+static inline void *tarn__view_at(const tarn__view *view)
+{
+    return (char *)view->memory + view->offset * (int64_t)tarn__dtype_bytes(view->dtype);
+}
+
+int64_t tarn__view_count(const tarn__view *view);
+
+/* True when the elements lie row-major without gaps; size-1 axes may have any stride. */
+bool tarn__view_dense(const tarn__view *view);
+
+/* Fills in row-major strides for the view's shape. */
+void tarn__view_pack(tarn__view *view);
+
+/* The loop nest over several operands of one shape: size-1 axes dropped, axes sorted so that the first operand's strides fall, and
+ * neighbours merged where every operand allows it. rank 0 means one element. */
+#define TARN__MAX_OPERANDS 6
+typedef struct tarn__nest {
+    int rank;
+    int operands;
+    int64_t count;
+    int64_t shape[TARN_MAX_RANK];
+    int64_t stride[TARN__MAX_OPERANDS][TARN_MAX_RANK];
+} tarn__nest;
+
+/* Every view broadcasts to the first one's shape: axes align at the end, sizes are equal or 1, and a NULL view has stride 0 everywhere. */
+void tarn__nest_make(tarn__nest *nest, int operands, const tarn__view *const *views);
+
+#endif

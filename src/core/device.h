@@ -1,0 +1,27 @@
+/* device.h: the registry of backends. */
+#ifndef TARN__CORE_DEVICE_H
+#define TARN__CORE_DEVICE_H
+
+#include "base/backend.h"
+
+#define TARN__MAX_BACKENDS 8
+#define TARN__CPU_SLOT 0
+
+/* The backend of a device that exists; NULL, with an error naming `function`, for one that does not. */
+const tarn__backend *tarn__backend_of(tarn_device device, const char *function);
+
+/* The loaded backend in a slot, NULL if there is none. Loads nothing. */
+const tarn__backend *tarn__backend_at(int slot);
+
+/* The backend of that name, loaded if it can be; NULL without an error. */
+const tarn__backend *tarn__backend_named(const char *name);
+
+static inline bool tarn__same_device(tarn_device a, tarn_device b)
+{
+    return a.backend == b.backend && a.index == b.index;
+}
+
+/* What to do when a backend lacks a kernel: true if that is an error. */
+bool tarn__fallback_is_error(void);
+
+#endif

@@ -1,0 +1,429 @@
+/* pool.c: a caching memory pool for each device.
+ *
+ * Memory comes from the backend in segments. A segment is cut into blocks; free blocks lie in bins by size, are split when taken and merged
+ * with free neighbours when given back. Blocks of up to QUICK_MAX bytes skip the merging and go to quick lists of exactly their size, which
+ * makes the temporaries of small operations cheap. Invariants, under the pool's lock:
+ *   1. the blocks of a segment, in order of `before`/`after`, cover it without gaps;
+ *   2. a block is in exactly one place: held by a storage, in a quick list, or in a bin;
+ *   3. no two neighbours are both in bins. */
+#include "core/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tarn/profile.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "core/device.h"
+#include "core/stats.h"
+#include "core/storage.h"
+
+#define UNIT ((size_t)TARN__ALIGNMENT)
+#define QUICK_MAX ((size_t)4096)
+#define QUICK_LISTS (QUICK_MAX / UNIT)
+#define SEGMENT_MIN ((size_t)2 << 20)
+#define BINS 64
+#define MAX_DEVICES 64
+
+enum { HELD, QUICK, BINNED };
+
+struct tarn__block {
+    tarn__block *before, *after; /* neighbours in the segment */
+    tarn__block *previous, *next; /* in the bin, quick list, or list of held blocks */
+    struct pool *pool;
+    void *segment; /* the backend's memory */
+    size_t segment_bytes;
+    size_t offset; /* in the segment */
+    size_t bytes;
+    int place;
+    const struct tarn__storage *owner;
+};
+
+struct pool {
+    pthread_mutex_t lock;
+    tarn_device device;
+    const tarn__backend *backend;
+    tarn__block *quick[QUICK_LISTS];
+    tarn__block *bin[BINS];
+    tarn__block *held;
+    int64_t used, cached, peak, blocks;
+};
+
+static struct pool pools[MAX_DEVICES];
+static _Atomic int pool_count;
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int caching = -1; /* -1: the environment has not been asked */
+
+void tarn_set_pool(bool on)
+{
+    atomic_store(&caching, on);
+}
+
+static bool is_caching(void)
+{
+    int mode = atomic_load_explicit(&caching, memory_order_relaxed);
+    if (mode < 0) {
+        const char *text = getenv("TARN_POOL");
+        mode = !(text && strcmp(text, "off") == 0);
+        atomic_store(&caching, mode);
+    }
+    return mode == 1;
+}
+
+static struct pool *find_pool(tarn_device device)
+{
+    int count = atomic_load_explicit(&pool_count, memory_order_acquire);
+    for (int i = 0; i < count; i++)
+        if (tarn__same_device(pools[i].device, device))
+            return &pools[i];
+    return NULL;
+}
+
+static struct pool *pool_of(tarn_device device, const char *function)
+{
+    struct pool *pool = find_pool(device);
+    if (pool)
+        return pool;
+    const tarn__backend *backend = tarn__backend_of(device, function);
+    if (!backend)
+        return NULL;
+    pthread_mutex_lock(&pools_lock);
+    pool = find_pool(device);
+    int count = atomic_load(&pool_count);
+    if (!pool && count < MAX_DEVICES) {
+        pool = &pools[count];
+        pthread_mutex_init(&pool->lock, NULL);
+        pool->device = device;
+        pool->backend = backend;
+        atomic_store_explicit(&pool_count, count + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&pools_lock);
+    if (!pool)
+        tarn__raise(TARN_ERROR_DEVICE, "%s: more than %d devices in use", function, MAX_DEVICES);
+    return pool;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------------------------------------- */
+
+static void push(tarn__block **list, tarn__block *block)
+{
+    block->previous = NULL;
+    block->next = *list;
+    if (*list)
+        (*list)->previous = block;
+    *list = block;
+}
+
+static void take_out(tarn__block **list, tarn__block *block)
+{
+    if (block->previous)
+        block->previous->next = block->next;
+    else
+        *list = block->next;
+    if (block->next)
+        block->next->previous = block->previous;
+    block->previous = block->next = NULL;
+}
+
+/* Bins grow by powers of two of the unit: bin b holds blocks of [unit << b, unit << (b + 1)). */
+static int bin_of(size_t bytes)
+{
+    int bin = 63 - __builtin_clzll((unsigned long long)(bytes / UNIT));
+    return bin < BINS ? bin : BINS - 1;
+}
+
+static void put_in_bin(tarn__block *block)
+{
+    block->place = BINNED;
+    push(&block->pool->bin[bin_of(block->bytes)], block);
+}
+
+/* ---- splitting and merging ------------------------------------------------------------------------------------------------- */
+
+static void forget(tarn__block *block)
+{
+    tarn__release(block, sizeof(*block));
+}
+
+/* Cuts what is beyond `bytes` off a block and puts it into a bin. Where no record can be had for the rest, the block stays whole. */
+static void split(tarn__block *block, size_t bytes)
+{
+    if (block->bytes - bytes < UNIT)
+        return;
+    tarn__error_record saved;
+    tarn__error_save(&saved);
+    tarn__block *rest = tarn__alloc(sizeof(*rest));
+    tarn_clear_error();
+    tarn__error_restore(&saved);
+    if (!rest)
+        return;
+    *rest = (tarn__block){.before = block, .after = block->after, .pool = block->pool, .segment = block->segment,
+                          .segment_bytes = block->segment_bytes, .offset = block->offset + bytes, .bytes = block->bytes - bytes};
+    if (rest->after)
+        rest->after->before = rest;
+    block->after = rest;
+    block->bytes = bytes;
+    put_in_bin(rest);
+}
+
+/* Joins `block`, which is in no list, with its binned neighbours, and returns the joint block. */
+static tarn__block *merge(tarn__block *block)
+{
+    tarn__block *after = block->after, *before = block->before;
+    if (after && after->place == BINNED) {
+        take_out(&block->pool->bin[bin_of(after->bytes)], after);
+        block->bytes += after->bytes;
+        block->after = after->after;
+        if (block->after)
+            block->after->before = block;
+        forget(after);
+    }
+    if (before && before->place == BINNED) {
+        take_out(&block->pool->bin[bin_of(before->bytes)], before);
+        before->bytes += block->bytes;
+        before->after = block->after;
+        if (before->after)
+            before->after->before = before;
+        forget(block);
+        block = before;
+    }
+    return block;
+}
+
+/* ---- taking ---------------------------------------------------------------------------------------------------------------- */
+
+static tarn__block *take_from_bins(struct pool *pool, size_t bytes)
+{
+    for (int bin = bin_of(bytes); bin < BINS; bin++) {
+        tarn__block *best = NULL;
+        for (tarn__block *block = pool->bin[bin]; block; block = block->next)
+            if (block->bytes >= bytes && (!best || block->bytes < best->bytes))
+                best = block;
+        if (!best)
+            continue;
+        /* A large block is not worn down by small requests: that would keep it from ever being whole again. */
+        if (bytes >= SEGMENT_MIN && best->bytes > bytes * 2 && best->bytes - bytes > ((size_t)64 << 20))
+            continue;
+        take_out(&pool->bin[bin], best);
+        split(best, bytes);
+        return best;
+    }
+    return NULL;
+}
+
+static tarn__block *take_segment(struct pool *pool, size_t bytes)
+{
+    size_t wanted = !is_caching() ? bytes : bytes < SEGMENT_MIN ? SEGMENT_MIN : (bytes + SEGMENT_MIN - 1) / SEGMENT_MIN * SEGMENT_MIN;
+    tarn__block *block = tarn__alloc(sizeof(*block));
+    if (!block)
+        return NULL;
+    void *memory = pool->backend->alloc(pool->device.index, wanted);
+    if (!memory && wanted > bytes)
+        memory = pool->backend->alloc(pool->device.index, wanted = bytes);
+    if (!memory) {
+        forget(block);
+        return NULL;
+    }
+    tarn__count(TARN__SYSTEM_ALLOCATIONS, 1);
+    *block = (tarn__block){.pool = pool, .segment = memory, .segment_bytes = wanted, .bytes = wanted};
+    pool->cached += (int64_t)wanted;
+    split(block, bytes);
+    return block;
+}
+
+static void flush_quick_lists(struct pool *pool)
+{
+    for (size_t i = 0; i < QUICK_LISTS; i++)
+        while (pool->quick[i]) {
+            tarn__block *block = pool->quick[i];
+            take_out(&pool->quick[i], block);
+            put_in_bin(merge(block));
+        }
+}
+
+/* Gives every segment without a held block back to the backend. */
+static void give_segments_back(struct pool *pool)
+{
+    flush_quick_lists(pool);
+    for (int bin = 0; bin < BINS; bin++)
+        for (tarn__block *block = pool->bin[bin], *next; block; block = next) {
+            next = block->next;
+            if (block->before || block->after)
+                continue;
+            take_out(&pool->bin[bin], block);
+            pool->cached -= (int64_t)block->bytes;
+            pool->backend->release(pool->device.index, block->segment, block->segment_bytes);
+            forget(block);
+        }
+}
+
+static tarn__block *take_locked(struct pool *pool, size_t bytes)
+{
+    tarn__block *block = bytes <= QUICK_MAX ? pool->quick[bytes / UNIT - 1] : NULL;
+    if (block)
+        take_out(&pool->quick[bytes / UNIT - 1], block);
+    if (!block && is_caching())
+        block = take_from_bins(pool, bytes);
+    if (!block)
+        block = take_segment(pool, bytes);
+    if (!block && !tarn_failed()) {
+        pool->backend->synchronize(pool->device.index);
+        give_segments_back(pool);
+        block = take_segment(pool, bytes);
+    }
+    return block;
+}
+
+static void raise_out_of_memory(struct pool *pool, size_t bytes)
+{
+    char name[32], table[700];
+    tarn_device_info info = {0};
+    pool->backend->device_query(pool->device.index, &info);
+    tarn_memory_table(pool->device, table, sizeof(table));
+    tarn__raise(TARN_ERROR_MEMORY, "out of memory on %s: %zu bytes asked for, %lld of %lld free; tensors hold %lld:\n%s",
+                tarn_device_name(pool->device, name, sizeof(name)), bytes, (long long)info.memory_free, (long long)info.memory_total,
+                (long long)pool->used, table);
+}
+
+tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__storage *owner)
+{
+    struct pool *pool = pool_of(device, "empty");
+    if (!pool)
+        return NULL;
+    size_t rounded = bytes < UNIT ? UNIT : (bytes + UNIT - 1) / UNIT * UNIT;
+    pthread_mutex_lock(&pool->lock);
+    tarn__block *block = take_locked(pool, rounded);
+    if (block) {
+        block->place = HELD;
+        block->owner = owner;
+        push(&pool->held, block);
+        pool->used += (int64_t)block->bytes;
+        pool->cached -= (int64_t)block->bytes;
+        pool->blocks++;
+        if (pool->used > pool->peak)
+            pool->peak = pool->used;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (!block)
+        raise_out_of_memory(pool, bytes);
+    else
+        tarn__count(TARN__ALLOCATIONS, 1);
+    return block;
+}
+
+void tarn__pool_give(tarn__block *block)
+{
+    if (!block)
+        return;
+    struct pool *pool = block->pool;
+    pthread_mutex_lock(&pool->lock);
+    take_out(&pool->held, block);
+    pool->used -= (int64_t)block->bytes;
+    pool->cached += (int64_t)block->bytes;
+    pool->blocks--;
+    block->owner = NULL;
+    if (!is_caching()) {
+        put_in_bin(merge(block));
+        give_segments_back(pool);
+    } else if (block->bytes <= QUICK_MAX) {
+        block->place = QUICK;
+        push(&pool->quick[block->bytes / UNIT - 1], block);
+    } else {
+        put_in_bin(merge(block));
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void *tarn__block_memory(const tarn__block *block)
+{
+    return block->pool->backend->plain_addresses ? (char *)block->segment + block->offset : block->segment;
+}
+
+int64_t tarn__block_offset(const tarn__block *block)
+{
+    return block->pool->backend->plain_addresses ? 0 : (int64_t)block->offset;
+}
+
+/* ---- what the pool knows --------------------------------------------------------------------------------------------------- */
+
+bool tarn_empty_cache(tarn_device device)
+{
+    struct pool *pool = pool_of(device, "empty_cache");
+    if (!pool)
+        return false;
+    pool->backend->synchronize(device.index);
+    pthread_mutex_lock(&pool->lock);
+    give_segments_back(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return true;
+}
+
+tarn_memory tarn_memory_of(tarn_device device)
+{
+    tarn_memory memory = {0};
+    struct pool *pool = pool_of(device, "memory_of");
+    if (!pool)
+        return memory;
+    pthread_mutex_lock(&pool->lock);
+    memory = (tarn_memory){pool->used, pool->cached, pool->peak, pool->blocks};
+    pthread_mutex_unlock(&pool->lock);
+    return memory;
+}
+
+void tarn__pool_reset_peaks(void)
+{
+    for (int i = 0; i < atomic_load(&pool_count); i++) {
+        pthread_mutex_lock(&pools[i].lock);
+        pools[i].peak = pools[i].used;
+        pthread_mutex_unlock(&pools[i].lock);
+    }
+}
+
+#define TABLE_ROWS 24
+
+/* One row a name, the largest first; names beyond TABLE_ROWS and blocks without one are summed up. */
+size_t tarn_memory_table(tarn_device device, char *buffer, size_t size)
+{
+    struct row {
+        char name[48];
+        int64_t bytes, blocks;
+    } rows[TABLE_ROWS + 1] = {{.name = "(no name)"}};
+    int count = 1;
+    if (buffer && size)
+        buffer[0] = 0;
+    struct pool *pool = pool_of(device, "memory_table");
+    if (!pool)
+        return 0;
+    pthread_mutex_lock(&pool->lock);
+    for (tarn__block *block = pool->held; block; block = block->next) {
+        const char *name = block->owner && block->owner->name ? block->owner->name : NULL;
+        int i = name ? 1 : 0;
+        while (name && i < count && strncmp(rows[i].name, name, sizeof(rows[i].name) - 1) != 0)
+            i++;
+        if (i == count && count < TABLE_ROWS)
+            snprintf(rows[count++].name, sizeof(rows[0].name), "%s", name);
+        else if (i == count)
+            i = 0;
+        rows[i].bytes += (int64_t)block->bytes;
+        rows[i].blocks++;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    size_t used = 0;
+    for (int done = 0; done < count; done++) {
+        int best = -1;
+        for (int i = 0; i < count; i++)
+            if (rows[i].blocks && (best < 0 || rows[i].bytes > rows[best].bytes))
+                best = i;
+        if (best < 0)
+            break;
+        int length = snprintf(buffer && used < size ? buffer + used : NULL, buffer && used < size ? size - used : 0,
+                              "  %14lld bytes in %6lld blocks  %s\n", (long long)rows[best].bytes, (long long)rows[best].blocks,
+                              rows[best].name);
+        used += (size_t)length;
+        rows[best].blocks = 0;
+    }
+    return used;
+}

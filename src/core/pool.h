@@ -1,0 +1,23 @@
+/* pool.h: the caching memory pool, one for each device. */
+#ifndef TARN__POOL_H
+#define TARN__POOL_H
+
+#include <tarn/device.h>
+
+typedef struct tarn__block tarn__block;
+struct tarn__storage;
+
+/* Takes a block of at least `bytes` bytes, aligned to 256. NULL with an error raised, holding a table of who holds what, when there is no
+ * memory even after the cache was given back. The block belongs to `owner`, whose name the table uses. */
+tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const struct tarn__storage *owner);
+
+/* Gives a block back to its pool. NULL is allowed. */
+void tarn__pool_give(tarn__block *block);
+
+/* Where a block lies: a plain address with offset 0, or a device's handle and a byte offset. */
+void *tarn__block_memory(const tarn__block *block);
+int64_t tarn__block_offset(const tarn__block *block);
+
+void tarn__pool_reset_peaks(void);
+
+#endif

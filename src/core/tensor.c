@@ -1,0 +1,270 @@
+/* tensor.c: making, sharing and asking tensors. */
+#include "core/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+
+static void place_view(tarn_tensor *tensor)
+{
+    size_t size = tarn__dtype_bytes(tensor->view.dtype);
+    tensor->view.memory = tensor->storage->memory;
+    tensor->view.offset = tensor->storage->offset / (int64_t)size + tensor->start;
+}
+
+tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order)
+{
+    if (tarn_failed() || !tarn__check_shape(function, shape, dtype))
+        return NULL;
+    tarn_tensor *tensor = tarn__alloc(sizeof(*tensor));
+    if (!tensor)
+        return NULL;
+    tensor->references = 1;
+    tensor->view.dtype = dtype;
+    tensor->view.rank = shape.rank;
+    memcpy(tensor->view.shape, shape.size, sizeof(tensor->view.shape));
+    int64_t next = 1;
+    for (int i = shape.rank - 1; i >= 0; i--) {
+        int axis = order ? order[i] : i;
+        tensor->view.stride[axis] = next;
+        next *= shape.size[axis] > 0 ? shape.size[axis] : 1;
+    }
+    tensor->storage = tarn__storage_new(device, (size_t)tarn__view_count(&tensor->view) * tarn__dtype_bytes(dtype));
+    if (!tensor->storage) {
+        tarn__release(tensor, sizeof(*tensor));
+        return NULL;
+    }
+    place_view(tensor);
+    tarn__scope_add(tensor);
+    return tensor;
+}
+
+tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device)
+{
+    return tarn__tensor_new_ordered(function, shape, dtype, device, NULL);
+}
+
+tarn_tensor *tarn__tensor_view(tarn_tensor *x)
+{
+    tarn_tensor *view = tarn__alloc(sizeof(*view));
+    if (!view)
+        return NULL;
+    view->references = 1;
+    view->view = x->view;
+    view->storage = x->storage;
+    view->start = x->start;
+    view->constant = x->constant;
+    view->is_constant = x->is_constant;
+    if (view->storage)
+        tarn__storage_hold(view->storage);
+    tarn__scope_add(view);
+    return view;
+}
+
+void tarn__tensor_restart(tarn_tensor *view, int64_t start)
+{
+    view->start = start;
+    place_view(view);
+}
+
+void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage)
+{
+    tarn__storage_drop(tensor->storage);
+    tensor->storage = storage;
+    tarn__view_pack(&tensor->view);
+    tarn__tensor_restart(tensor, 0);
+}
+
+void tarn__hold(tarn_tensor *tensor)
+{
+    atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
+}
+
+void tarn__drop(tarn_tensor *tensor)
+{
+    if (!tensor || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
+        return;
+    tarn__history_drop(tensor->history);
+    tarn__drop(tensor->grad);
+    tarn__storage_drop(tensor->storage);
+    if (tensor->name)
+        tarn__release(tensor->name, strlen(tensor->name) + 1);
+    tarn__release(tensor, sizeof(*tensor));
+}
+
+void tarn__history_hold(tarn__history *history)
+{
+    atomic_fetch_add_explicit(&history->references, 1, memory_order_relaxed);
+}
+
+void tarn__history_drop(tarn__history *history)
+{
+    if (history && atomic_fetch_sub_explicit(&history->references, 1, memory_order_acq_rel) == 1)
+        history->release(history);
+}
+
+/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__check(const char *function, const tarn_tensor *tensor, const char *role)
+{
+    if (tarn_failed())
+        return false;
+    return tensor || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is NULL", function, role);
+}
+
+bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t mask, const char *role)
+{
+    if (tensor->is_constant || ((mask >> tensor->view.dtype) & 1))
+        return true;
+    char names[64] = "";
+    for (int i = 0; i < TARN_DTYPE_COUNT; i++)
+        if ((mask >> i) & 1)
+            snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", tarn__dtypes[i].name);
+    return tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, but must be one of%s; convert it with tarn_cast()", function, role,
+                       tarn_dtype_name(tensor->view.dtype), names);
+}
+
+bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
+{
+    if ((unsigned)dtype >= TARN_DTYPE_COUNT)
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: %d is no element type", function, (int)dtype);
+    if (shape.rank < 0 || shape.rank > TARN_MAX_RANK)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: rank %d is outside 0 to %d", function, shape.rank, TARN_MAX_RANK);
+    int64_t limit = INT64_MAX / 2 / (int64_t)tarn__dtype_bytes(dtype), count = 1;
+    for (int i = 0; i < shape.rank; i++) {
+        int64_t size = shape.size[i];
+        if (size < 0)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: size %lld of axis %d is negative", function, (long long)size, i);
+        if (size > 0 && count > limit / size)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %s has more bytes than can be addressed", function,
+                               tarn__shape_text(shape.size, shape.rank, &(tarn__text){{0}}));
+        count *= size > 0 ? size : 1;
+    }
+    return true;
+}
+
+int tarn__check_axis(const char *function, int axis, int rank)
+{
+    int room = rank > 0 ? rank : 1; /* rank 0 takes axes 0 and -1, as torch does */
+    if (axis >= -room && axis < room)
+        return axis < 0 ? axis + room : axis;
+    tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d is outside %d to %d of a tensor of rank %d", function, axis, -room, room - 1, rank);
+    return -1;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+
+const char *tarn__shape_text(const int64_t *size, int rank, tarn__text *text)
+{
+    size_t used = (size_t)snprintf(text->text, sizeof(text->text), "[");
+    for (int i = 0; i < rank && i < TARN_MAX_RANK; i++)
+        used += (size_t)snprintf(text->text + used, sizeof(text->text) - used, "%s%lld", i ? ", " : "", (long long)size[i]);
+    snprintf(text->text + used, sizeof(text->text) - used, "]");
+    return text->text;
+}
+
+tarn_shape tarn__shape_of(const tarn_tensor *tensor)
+{
+    tarn_shape shape = {.rank = tensor->view.rank};
+    memcpy(shape.size, tensor->view.shape, sizeof(shape.size));
+    return shape;
+}
+
+static bool given(const char *function, const tarn_tensor *tensor)
+{
+    return tensor || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor is NULL", function);
+}
+
+tarn_dtype tarn_dtype_of(const tarn_tensor *tensor)
+{
+    return given("dtype_of", tensor) ? tensor->view.dtype : TARN_DTYPE_COUNT;
+}
+
+int tarn_rank(const tarn_tensor *tensor)
+{
+    return given("rank", tensor) ? tensor->view.rank : -1;
+}
+
+tarn_shape tarn_shape_of(const tarn_tensor *tensor)
+{
+    return given("shape_of", tensor) ? tarn__shape_of(tensor) : (tarn_shape){.rank = -1};
+}
+
+static int64_t at_axis(const char *function, const tarn_tensor *tensor, const int64_t *list, int axis)
+{
+    if (tensor->view.rank == 0) {
+        tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor of rank 0 has no axis %d", function, axis);
+        return -1;
+    }
+    axis = tarn__check_axis(function, axis, tensor->view.rank);
+    return axis < 0 ? -1 : list[axis];
+}
+
+int64_t tarn_size(const tarn_tensor *tensor, int axis)
+{
+    return given("size", tensor) ? at_axis("size", tensor, tensor->view.shape, axis) : -1;
+}
+
+int64_t tarn_stride_of(const tarn_tensor *tensor, int axis)
+{
+    return given("stride_of", tensor) ? at_axis("stride_of", tensor, tensor->view.stride, axis) : -1;
+}
+
+int64_t tarn_count(const tarn_tensor *tensor)
+{
+    return given("count", tensor) ? tarn__view_count(&tensor->view) : -1;
+}
+
+int64_t tarn_bytes(const tarn_tensor *tensor)
+{
+    return given("bytes", tensor) ? tarn__view_count(&tensor->view) * (int64_t)tarn__dtype_bytes(tensor->view.dtype) : -1;
+}
+
+tarn_device tarn_device_of(const tarn_tensor *tensor)
+{
+    return given("device_of", tensor) ? tarn__device(tensor) : tarn_device_cpu();
+}
+
+bool tarn_is_contiguous(const tarn_tensor *tensor)
+{
+    return given("is_contiguous", tensor) && tarn__view_dense(&tensor->view);
+}
+
+const char *tarn_name(const tarn_tensor *tensor)
+{
+    return given("name", tensor) && tensor->name ? tensor->name : "";
+}
+
+tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
+{
+    if (!tarn__check("set_name", tensor, "the tensor"))
+        return NULL;
+    if (!name) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "set_name: the name is NULL");
+        return NULL;
+    }
+    char *copy = tarn__alloc(strlen(name) + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, name, strlen(name) + 1);
+    if (tensor->name)
+        tarn__release(tensor->name, strlen(tensor->name) + 1);
+    tensor->name = copy;
+    if (tensor->storage)
+        tarn__storage_set_name(tensor->storage, name);
+    return tensor;
+}
+
+void *tarn_data(const tarn_tensor *tensor)
+{
+    if (!tarn__check("data", tensor, "the tensor"))
+        return NULL;
+    if (!tensor->storage || !tarn__backend_at(tarn__device(tensor).backend)->plain_addresses) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "data: %s", tensor->storage ? "memory of this device has no plain address" : "a tarn_scalar() has no memory");
+        return NULL;
+    }
+    return tarn__view_at(&tensor->view);
+}

@@ -1,0 +1,91 @@
+/* convert.c: the same values in another dtype, on another device, or in memory of their own. */
+#include "ops/op.h"
+
+/* ---- cast ------------------------------------------------------------------------------------------------------------------ */
+
+static bool cast_backward(const tarn__backward *b)
+{
+    return tarn__put(b, 0, b->grads[0]); /* the sink converts back */
+}
+
+tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
+{
+    if (!tarn__check("cast", x, "x"))
+        return NULL;
+    if ((unsigned)dtype >= TARN_DTYPE_COUNT) {
+        tarn__raise(TARN_ERROR_DTYPE, "cast: %d is no element type", (int)dtype);
+        return NULL;
+    }
+    if (x->view.dtype == dtype && !x->is_constant)
+        return x;
+    tarn_tensor *y = tarn__result_like("cast", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), dtype, tarn__device(x));
+    tarn__fill none = {0};
+    if (!y || !tarn__kernel_call(TARN__K_copy, "cast", none, TARN__IN(x), TARN__OUT(y)))
+        return NULL;
+    bool smooth = tarn__is_float(dtype) && tarn__is_float(x->view.dtype);
+    return tarn__finish("cast", smooth ? cast_backward : NULL, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
+}
+
+bool tarn__apply_cast(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_cast(v->in[0], (tarn_dtype)tarn__attribute_int(v, "dtype", TARN_F32))) != NULL;
+}
+
+/* ---- to -------------------------------------------------------------------------------------------------------------------- */
+
+/* The gradient travels the other way. */
+static bool to_backward(const tarn__backward *b)
+{
+    return tarn__put(b, 0, tarn_to(b->grads[0], tarn__input_meta(b, 0)->device));
+}
+
+tarn_tensor *tarn_to(tarn_tensor *x, tarn_device device)
+{
+    if (!tarn__check("to", x, "the tensor") || !tarn__backend_of(device, "to"))
+        return NULL;
+    if (tarn__same_device(tarn__device(x), device))
+        return x;
+    tarn_tensor *y = tarn__tensor_new("to", tarn__shape_of(x), x->view.dtype, device);
+    tarn__fill none = {0};
+    if (!y || !tarn__copy_elements("to", y, x))
+        return NULL;
+    return tarn__finish("to", to_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
+}
+
+/* ---- clone, contiguous ----------------------------------------------------------------------------------------------------- */
+
+static bool clone_backward(const tarn__backward *b)
+{
+    return tarn__put(b, 0, b->grads[0]);
+}
+
+static tarn_tensor *dense_copy(const char *function, tarn_tensor *x)
+{
+    tarn_tensor *y = tarn__tensor_new(function, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    tarn__fill none = {0};
+    if (!y || !tarn__kernel_call(TARN__K_copy, function, none, TARN__IN(x), TARN__OUT(y)))
+        return NULL;
+    return tarn__finish(function, clone_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
+}
+
+tarn_tensor *tarn_clone(tarn_tensor *x)
+{
+    return tarn__check("clone", x, "the tensor") ? dense_copy("clone", x) : NULL;
+}
+
+tarn_tensor *tarn_contiguous(tarn_tensor *x)
+{
+    if (!tarn__check("contiguous", x, "x"))
+        return NULL;
+    return tarn__view_dense(&x->view) ? x : dense_copy("contiguous", x);
+}
+
+bool tarn__apply_clone(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_clone(v->in[0])) != NULL;
+}
+
+bool tarn__apply_contiguous(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_contiguous(v->in[0])) != NULL;
+}

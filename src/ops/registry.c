@@ -1,0 +1,257 @@
+/* registry.c: every operation by name: the table that `tarn ops`, the tests and tarn_apply() share. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "ops/op.h"
+
+#define PARAMETERS_leaky_relu "slope:real"
+#define PARAMETERS_clamp "low:real high:real"
+
+static const tarn__op_row rows[] = {
+#define UNARY(name, ...) {#name, 1, 1, 1, true, "", #name, #name "_grad", tarn__apply_##name},
+#define UNARY_P(name, ...) {#name, 1, 1, 1, true, PARAMETERS_##name, #name, #name "_grad", tarn__apply_##name},
+#define BINARY(name, ...) {#name, 2, 2, 1, true, "", #name, #name "_grad " #name "_grad_a " #name "_grad_b neg", tarn__apply_##name},
+#define COMPARE(name, ...) {#name, 2, 2, 1, false, "", #name, "", tarn__apply_##name},
+#include "base/elementwise.def"
+#undef UNARY
+#undef UNARY_P
+#undef BINARY
+#undef COMPARE
+#define OP(name, fewest, most, outputs, smooth, attributes, forward, backward)                                                            \
+    {#name, fewest, most, outputs, smooth, attributes, forward, backward, tarn__apply_##name},
+#include "ops/ops.def"
+#undef OP
+};
+
+#define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
+
+int tarn_op_count(void)
+{
+    return ROWS;
+}
+
+static bool check_index(const char *function, int index)
+{
+    return (index >= 0 && index < ROWS) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: operation %d is outside 0 to %d", function, index, ROWS - 1);
+}
+
+bool tarn_op_at(int index, tarn_op_info *info)
+{
+    if (!info)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "op_at: the place for the answer is NULL");
+    if (!check_index("op_at", index))
+        return false;
+    const tarn__op_row *row = &rows[index];
+    *info = (tarn_op_info){row->name, row->attributes, row->min_inputs, row->max_inputs, row->outputs, row->differentiable};
+    return true;
+}
+
+int tarn_op_find(const char *name)
+{
+    for (int i = 0; name && i < ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+const tarn__op_row *tarn__op_row_at(int index)
+{
+    return &rows[index];
+}
+
+/* ---- which backend has it -------------------------------------------------------------------------------------------------- */
+
+static tarn__kernel kernel_named(const char *name, size_t length)
+{
+    for (int i = 0; i < TARN__KERNEL_COUNT; i++)
+        if (strlen(tarn__kernel_names[i]) == length && memcmp(tarn__kernel_names[i], name, length) == 0)
+            return (tarn__kernel)i;
+    return TARN__KERNEL_COUNT;
+}
+
+bool tarn__op_lists_kernel(const tarn__op_row *row, tarn__kernel kernel, bool backward)
+{
+    const char *list = backward ? row->backward : row->forward;
+    for (size_t length; *list; list += length + (list[length] == ' ')) {
+        length = strcspn(list, " ");
+        if (kernel_named(list, length) == kernel)
+            return true;
+    }
+    return false;
+}
+
+bool tarn_op_on(int index, const char *backend_name, bool backward)
+{
+    if (!check_index("op_on", index))
+        return false;
+    const tarn__backend *backend = tarn__backend_named(backend_name);
+    if (!backend || (backward && !rows[index].differentiable))
+        return false;
+    const char *list = backward ? rows[index].backward : rows[index].forward;
+    for (size_t length; *list; list += length + (list[length] == ' ')) {
+        length = strcspn(list, " ");
+        tarn__kernel kernel = kernel_named(list, length);
+        if (kernel == TARN__KERNEL_COUNT || !backend->kernels[kernel].run)
+            return false;
+    }
+    return true;
+}
+
+/* ---- attributes ------------------------------------------------------------------------------------------------------------ */
+
+static const tarn_attribute *find(const tarn__invocation *v, const char *name)
+{
+    for (int i = 0; i < v->attribute_count; i++)
+        if (strcmp(v->attributes[i].name, name) == 0)
+            return &v->attributes[i];
+    return NULL;
+}
+
+int64_t tarn__attribute_int(const tarn__invocation *v, const char *name, int64_t otherwise)
+{
+    const tarn_attribute *a = find(v, name);
+    return a ? a->integer : otherwise;
+}
+
+double tarn__attribute_real(const tarn__invocation *v, const char *name, double otherwise)
+{
+    const tarn_attribute *a = find(v, name);
+    return a ? a->number : otherwise;
+}
+
+tarn_axes tarn__attribute_axes(const tarn__invocation *v, const char *name)
+{
+    const tarn_attribute *a = find(v, name);
+    tarn_axes axes = {0};
+    axes.count = a ? a->count : 0;
+    for (int i = 0; i < axes.count; i++)
+        axes.axis[i] = (int)a->list[i];
+    return axes;
+}
+
+tarn_shape tarn__attribute_shape(const tarn__invocation *v, const char *name)
+{
+    const tarn_attribute *a = find(v, name);
+    tarn_shape shape = {0};
+    shape.rank = a ? a->count : 0;
+    for (int i = 0; i < shape.rank; i++)
+        shape.size[i] = a->list[i];
+    return shape;
+}
+
+/* True when "axis:int keep:bool" lists `name`. */
+static bool lists_attribute(const char *list, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = list; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strncmp(at, name, length) == 0 && at[length] == ':')
+            return true;
+    return false;
+}
+
+static bool check_attributes(const tarn__op_row *row, const tarn_attribute *attributes, int count)
+{
+    if (count < 0 || (count > 0 && !attributes))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s: a list of %d attributes that is NULL or of negative length", row->name, count);
+    for (int i = 0; i < count; i++) {
+        const tarn_attribute *a = &attributes[i];
+        if (!a->name || !lists_attribute(row->attributes, a->name))
+            return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s has no attribute '%s'; it has: %s", row->name, a->name ? a->name : "NULL",
+                               row->attributes[0] ? row->attributes : "none");
+        if (a->count < 0 || a->count > TARN_MAX_RANK)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s: attribute '%s' has %d numbers, at most %d fit", row->name, a->name, a->count,
+                               TARN_MAX_RANK);
+    }
+    return true;
+}
+
+/* ---- calling by name ------------------------------------------------------------------------------------------------------- */
+
+static const tarn__op_row *check_call(const char *name, int inputs, bool has_inputs, int outputs, bool has_outputs)
+{
+    int index = tarn_op_find(name);
+    if (index < 0) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "apply: there is no operation '%s'", name ? name : "NULL");
+        return NULL;
+    }
+    const tarn__op_row *row = &rows[index];
+    if (inputs < row->min_inputs || inputs > row->max_inputs || !has_inputs) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s takes %d to %d inputs, %d given%s", name, row->min_inputs, row->max_inputs, inputs,
+                    has_inputs ? "" : " as NULL");
+        return NULL;
+    }
+    if (outputs != row->outputs || !has_outputs) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s has %d outputs, room for %d given%s", name, row->outputs, outputs,
+                    has_outputs ? "" : " as NULL");
+        return NULL;
+    }
+    return row;
+}
+
+#define MOST_INPUTS 64
+#define MOST_OUTPUTS 8
+
+bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, const tarn_attribute *attributes, int attribute_count,
+                tarn_tensor **outputs, int output_count)
+{
+    if (tarn_failed())
+        return false;
+    const tarn__op_row *row = check_call(name, input_count, inputs != NULL, output_count, outputs != NULL);
+    if (!row || !check_attributes(row, attributes, attribute_count))
+        return false;
+    tarn_tensor *in[MOST_INPUTS] = {0};
+    for (int i = 0; i < output_count; i++)
+        outputs[i] = NULL;
+    for (int i = 0; i < input_count; i++) {
+        in[i] = inputs[i];
+        if (i < row->min_inputs && !tarn__check(name, in[i], "an input"))
+            return false;
+    }
+    tarn__invocation v = {name, in, input_count, attributes, attribute_count};
+    return row->apply(&v, outputs);
+}
+
+/* The public type says nothing of who frees an output; the size is known from shape and dtype. */
+void tarn_array_free(tarn_array *array)
+{
+    if (!array || !array->data)
+        return;
+    size_t bytes = tarn_dtype_size(array->dtype);
+    for (int i = 0; i < array->shape.rank; i++)
+        bytes *= (size_t)array->shape.size[i];
+    tarn__release(array->data, bytes);
+    *array = (tarn_array){0};
+}
+
+static bool read_back(tarn_tensor *tensor, tarn_array *array)
+{
+    if (!tensor)
+        return true;
+    size_t bytes = (size_t)tarn_bytes(tensor);
+    *array = (tarn_array){tarn__alloc(bytes), tarn__shape_of(tensor), tensor->view.dtype};
+    return array->data && tarn_read(tensor, array->data, bytes);
+}
+
+bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inputs, int input_count, const tarn_attribute *attributes,
+                     int attribute_count, tarn_array *outputs, int output_count)
+{
+    if (tarn_failed() || !check_call(name, input_count, inputs != NULL, output_count, outputs != NULL))
+        return false;
+    tarn_tensor *in[MOST_INPUTS] = {0}, *out[MOST_OUTPUTS] = {0};
+    memset(outputs, 0, sizeof(*outputs) * (size_t)output_count);
+    tarn_scope *scope = tarn_scope_open();
+    tarn_no_grad_open();
+    bool good = scope != NULL;
+    for (int i = 0; good && i < input_count; i++)
+        good = (in[i] = tarn_from(inputs[i].data, inputs[i].shape, inputs[i].dtype, device)) != NULL;
+    good = good && tarn_apply(name, in, input_count, attributes, attribute_count, out, output_count);
+    for (int i = 0; good && i < output_count; i++)
+        good = read_back(out[i], &outputs[i]);
+    for (int i = 0; !good && i < output_count; i++)
+        tarn_array_free(&outputs[i]);
+    tarn_no_grad_close();
+    tarn_scope_close(scope);
+    return good;
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Stripped, the release build's library and command stay under 5 MB together.
+set -euo pipefail
+
+build=${TARN_BUILD_DIR:?set by the build}
+limit=5000000
+grep -q '^CMAKE_BUILD_TYPE:[A-Z]*=Release$' "$build/CMakeCache.txt" || {
+    echo "only a release build is weighed"
+    exit 77
+}
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+total=0
+for file in "$TARN_LIBRARY" "${TARN_COMMAND:?set by the build}"; do
+    strip -o "$scratch/stripped" "$file"
+    bytes=$(stat -c %s "$scratch/stripped")
+    echo "$(basename "$file"): $bytes bytes"
+    total=$((total + bytes))
+done
+echo "together: $total of $limit bytes"
+[ $total -lt $limit ]
