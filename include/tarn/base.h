@@ -85,7 +85,7 @@ typedef struct tarn_allocator {
 TARN_API bool tarn_set_allocator(const tarn_allocator *allocator);
 
 /* Sets how many threads the CPU kernels may use, from 1 to 256; 0 means one for each core. Results have the same bits with any number.
- * The host program's own OpenMP settings are not touched. */
+ * The host program's own OpenMP settings are not touched. TARN_THREADS in the environment sets it at the start. */
 TARN_API bool tarn_set_threads(int count);
 
 /* How many threads the CPU kernels may use. */

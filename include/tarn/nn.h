@@ -40,12 +40,13 @@ TARN_API tarn_module *tarn_linear_with_sized(int64_t in, int64_t out, tarn_devic
 /* A layer that applies an activation. The caller owns the module. */
 TARN_API tarn_module *tarn_activation(tarn_activation_kind kind);
 
-/* Modules one after the other; the list ends with NULL. Takes the modules, on failure too (where one is NULL because it failed, the rest
- * are freed). Parameters are named "0.weight", "2.bias" … as in torch. */
-TARN_API tarn_module *tarn_sequential(tarn_module *first, ...);
-
-/* The same from an array. Takes the modules, on failure too. */
+/* Modules one after the other, from an array; a NULL at the end of it does not count. Takes the modules, on failure too (where one is NULL
+ * because it failed, the rest are freed). Parameters are named "0.weight", "2.bias" … as in torch. The caller owns the module. */
 TARN_API tarn_module *tarn_sequential_from(tarn_module *const *modules, int count);
+
+/* The same, written out: tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), NULL). */
+#define tarn_sequential(...) \
+    tarn_sequential_from((tarn_module *const[]){__VA_ARGS__}, (int)(sizeof((tarn_module *const[]){__VA_ARGS__}) / sizeof(tarn_module *)))
 
 /* What a user's own layer does: `forward` makes the result from x; `release` (may be NULL) frees ctx. */
 typedef tarn_tensor *(*tarn_forward_fn)(tarn_module *module, tarn_tensor *x, void *ctx);
@@ -53,8 +54,8 @@ typedef tarn_tensor *(*tarn_forward_fn)(tarn_module *module, tarn_tensor *x, voi
 /* A user's own layer. Takes ctx: `release` is called when the module is freed, or if this call fails. */
 TARN_API tarn_module *tarn_module_new(const char *kind, tarn_forward_fn forward, void *ctx, void (*release)(void *ctx));
 
-/* Gives a user's own layer a parameter: takes one reference of `tensor` (kept by the caller or in a scope), names it and lets gradients
- * flow into it. Returns the tensor, which lives as long as the module. */
+/* Gives a user's own layer a parameter: takes one reference of `tensor` (kept by the caller or in a scope), on failure too, names it and
+ * lets gradients flow into it. A parameter of another module is shared. Returns the tensor, which lives as long as the module. */
 TARN_API tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor);
 
 /* Gives a user's own layer a child; takes it, on failure too. */
@@ -67,7 +68,8 @@ TARN_API tarn_tensor *tarn_forward(tarn_module *module, tarn_tensor *x);
 TARN_API int tarn_module_parameter_count(const tarn_module *module);
 TARN_API int64_t tarn_module_element_count(const tarn_module *module);
 
-/* Parameter number `index`, in the order they were added, and its full name ("0.weight"). Borrowed from the module. */
+/* Parameter number `index`, and its full name ("0.weight"): a module's own parameters come first, then its children's, each in the order
+ * they were added; one that is shared counts once. Borrowed from the module. */
 TARN_API tarn_tensor *tarn_module_parameter(const tarn_module *module, int index);
 TARN_API const char *tarn_module_parameter_name(const tarn_module *module, int index);
 

@@ -27,6 +27,18 @@ bool tarn_grad_enabled(void)
     return no_grad_depth == 0;
 }
 
+int tarn__grad_force(void)
+{
+    int depth = no_grad_depth;
+    no_grad_depth = 0;
+    return depth;
+}
+
+void tarn__grad_unforce(int depth)
+{
+    no_grad_depth = depth;
+}
+
 void tarn_set_anomaly(bool on)
 {
     anomaly = on;
@@ -207,7 +219,7 @@ bool tarn__record(const tarn__recording *r)
 {
     if (anomaly && !tarn__check_finite(r->function, r->inputs, r->input_count, r->outputs, r->output_count, false))
         return false;
-    if (!r->rule || !tarn__recording_needed(r->inputs, r->input_count))
+    if (!r->rule || !(tarn__recording_needed(r->inputs, r->input_count) || (r->always && no_grad_depth == 0)))
         return true;
     tarn__node *node = new_node(r);
     if (!node)

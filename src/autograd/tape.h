@@ -38,6 +38,7 @@ typedef struct tarn__recording {
     const void *params; /* copied */
     size_t params_bytes;
     void (*params_release)(void *params); /* called on the copy when the node goes; NULL: nothing to do */
+    bool always;                          /* record even where no input wants a gradient: parameters inside a block do */
 } tarn__recording;
 
 /* Ends an operation: puts a node on the tape when a gradient is needed, and looks for non-finite values in anomaly mode. Every operation
@@ -46,6 +47,10 @@ bool tarn__record(const tarn__recording *recording);
 
 /* True when tarn__record() will put a node on the tape for these inputs: what is only needed for backward is computed only then. */
 bool tarn__recording_needed(tarn_tensor *const *inputs, int count);
+
+/* Records for a while even inside tarn_no_grad_open(): returns the depth to give back. */
+int tarn__grad_force(void);
+void tarn__grad_unforce(int depth);
 
 /* Anomaly mode's check of one result. */
 bool tarn__check_finite(const char *function, tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -51,7 +52,9 @@ int tarn_threads(void)
 {
     int count = atomic_load_explicit(&wanted, memory_order_relaxed);
     if (count == 0) {
-        count = core_count();
+        const char *text = getenv("TARN_THREADS");
+        long asked = text ? strtol(text, NULL, 10) : 0;
+        count = asked >= 1 && asked <= MAX_THREADS ? (int)asked : core_count();
         atomic_store_explicit(&wanted, count, memory_order_relaxed);
     }
     return count;

@@ -5,12 +5,7 @@
 #include "core/launch.h"
 #include "core/random.h"
 
-#define RANDOM_DEVICES 16
-
-static _Thread_local struct {
-    uint64_t seed;
-    uint64_t offset[TARN__MAX_BACKENDS][RANDOM_DEVICES];
-} generator;
+static _Thread_local tarn__generator generator;
 
 void tarn_seed(uint64_t seed)
 {
@@ -18,24 +13,19 @@ void tarn_seed(uint64_t seed)
     generator.seed = seed;
 }
 
-static uint64_t *offset_of(tarn_device device)
+tarn__generator tarn__random_save(void)
 {
-    return &generator.offset[device.backend][device.index % RANDOM_DEVICES];
+    return generator;
 }
 
-uint64_t tarn__random_offset(tarn_device device)
+void tarn__random_restore(const tarn__generator *saved)
 {
-    return *offset_of(device);
-}
-
-void tarn__random_rewind(tarn_device device, uint64_t offset)
-{
-    *offset_of(device) = offset;
+    generator = *saved;
 }
 
 tarn__random tarn__random_reserve(tarn_device device, int64_t count)
 {
-    uint64_t *offset = offset_of(device);
+    uint64_t *offset = &generator.offset[device.backend][device.index % TARN__RANDOM_DEVICES];
     tarn__random random = {.seed = generator.seed, .offset = *offset};
     *offset += (uint64_t)(count + 3) / 4;
     return random;

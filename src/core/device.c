@@ -79,6 +79,8 @@ static bool open_backend(struct slot *slot, const char *path)
     }
     slot->state = PRESENT;
     atomic_store_explicit(&slot->backend, backend, memory_order_release);
+    tarn__log(TARN_LOG_INFO, "backend %s %s: %d device%s, from %s", backend->name, backend->version, backend->device_count(),
+              backend->device_count() == 1 ? "" : "s", path);
     return true;
 }
 

@@ -87,8 +87,10 @@ static void put_axis(writer *w, const printed *p, int axis, const double **next)
     for (int64_t i = 0; i < p->shown[axis]; i++) {
         if (i > 0 && axis == rank - 1)
             put(w, ", ");
-        for (int k = 0; i > 0 && axis < rank - 1 && k < rank - axis - (k == 0 ? 0 : 1); k++)
-            put(w, k == 0 ? "," : "\n");
+        if (i > 0 && axis < rank - 1)
+            put(w, ",");
+        for (int k = axis; i > 0 && k < rank - 1; k++)
+            put(w, "\n");
         for (int k = 0; i > 0 && axis < rank - 1 && k <= axis; k++)
             put(w, " ");
         if (p->cut[axis] && i == EDGE)

@@ -7,8 +7,13 @@
 /* Reserves the counters for `count` numbers on a device and returns where they begin. */
 tarn__random tarn__random_reserve(tarn_device device, int64_t count);
 
-/* Where the generator of a device stands, and setting it: checkpointing draws the same numbers twice. */
-uint64_t tarn__random_offset(tarn_device device);
-void tarn__random_rewind(tarn_device device, uint64_t offset);
+/* The calling thread's generators as a whole: checkpointing and gradient checks draw the same numbers twice. */
+#define TARN__RANDOM_DEVICES 16
+typedef struct tarn__generator {
+    uint64_t seed;
+    uint64_t offset[TARN__MAX_BACKENDS][TARN__RANDOM_DEVICES];
+} tarn__generator;
+tarn__generator tarn__random_save(void);
+void tarn__random_restore(const tarn__generator *saved);
 
 #endif

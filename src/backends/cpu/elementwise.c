@@ -7,6 +7,10 @@
 /* ---- what the expressions of elementwise.def are made of ------------------------------------------------------------------- */
 
 #define FLOAT_HELPERS(real, t)                                                                                                            \
+    static inline real select_##t(int condition, real v, real w)                                                                         \
+    {                                                                                                                                    \
+        return condition ? v : w;                                                                                                        \
+    }                                                                                                                                    \
     static inline real sigmoid_##t(real x)                                                                                               \
     {                                                                                                                                    \
         real e = tarn__exp_##t(x < 0 ? x : -x);                                                                                          \
@@ -39,12 +43,30 @@
         real s = sigmoid_##t(x);                                                                                                         \
         return s + x * s * sigmoid_##t(-x);                                                                                              \
     }                                                                                                                                    \
+    /* floor(a / b), as the quotient that belongs to the remainder */                                                                    \
     static inline real floordiv_##t(real a, real b)                                                                                      \
     {                                                                                                                                    \
-        return b == 0 ? a / b : (real)rint((double)((a - mod_##t(a, b)) / b));                                                           \
+        double q = ((double)a - (double)mod_##t(a, b)) / (double)b;                                                                      \
+        return (real)(fabs(q) < 0x1p51 ? nearest(q) : q);                                                                                \
     }
 
+/* The nearest integer to a number below 2^51, without a call: adding 1.5 · 2^52 leaves no room for a fraction. */
+static inline double nearest(double x)
+{
+    return (x + 0x1.8p52) - 0x1.8p52;
+}
+
+/* The remainder with the sign of b. a - q · b is exact for any integer q below 2^29, so with q the nearest integer to a / b it lies within half
+ * of b around 0, and one b at most is missing. Quotients beyond that are rare and go to the C library, tile by tile. */
+#define MOD_MAX 0x1p29
 static inline float mod_f32(float a, float b)
+{
+    double wide_a = a, wide_b = b, q = nearest(wide_a / wide_b), r = wide_a - q * wide_b;
+    r = fabs(wide_b) == (double)INFINITY && fabs(wide_a) < (double)INFINITY ? wide_a : r;
+    return (float)(r != 0 && (r < 0) != (wide_b < 0) ? r + wide_b : r);
+}
+
+static inline float mod_any_f32(float a, float b)
 {
     float r = fmodf(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
@@ -132,6 +154,7 @@ static inline double trig_f64(double x, int cosine)
 #define ERF(x) ON(tarn__erf)(x)
 #define ERFC(x) ON(tarn__erfc)(x)
 #define POW(a, b) ON(tarn__pow)(a, b)
+#define SELECT(c, v, w) ON(select)(c, v, w)
 #define SIGMOID(x) ON(sigmoid)(x)
 #define SECH2(x) ON(sech2)(x)
 #define GELU(x) ON(gelu)(x)
@@ -308,6 +331,42 @@ TRIG_TILES(cos, float, f32, trig_f32(X[i], 1), -G[i] * trig_f32(X[i], 0))
 TRIG_TILES(sin, double, f64, trig_f64(X[i], 0), G[i] * trig_f64(X[i], 1))
 TRIG_TILES(cos, double, f64, trig_f64(X[i], 1), -G[i] * trig_f64(X[i], 0))
 
+/* ---- the remainder once more, for large quotients -------------------------------------------------------------------------- */
+
+static bool any_large_quotient(const float *a, const float *b, int64_t n)
+{
+    int large = 0;
+    for (int64_t i = 0; i < n; i++)
+        large |= fabs((double)a[i]) > MOD_MAX * fabs((double)b[i]);
+    return large;
+}
+
+#define MOD_TILES(name, value, value_b)                                                                                                   \
+    static void guarded_##name##_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
+    {                                                                                                                                    \
+        const float *A = in[0], *B = in[1], *G = in[2];                                                                                  \
+        float *Y = out[0], *YB = out[1];                                                                                                 \
+        if (!any_large_quotient(A, B, n)) {                                                                                              \
+            tile_##name##_f32(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        (void)G, (void)YB;                                                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            const float a = A[i], b = B[i];                                                                                              \
+            value_b;                                                                                                                     \
+            Y[i] = value;                                                                                                                \
+        }                                                                                                                                \
+    }
+/* The quotient that belongs to the remainder, for any size. */
+static inline float floordiv_any_f32(float a, float b)
+{
+    double q = ((double)a - (double)mod_any_f32(a, b)) / (double)b;
+    return (float)(fabs(q) < 0x1p51 ? nearest(q) : q);
+}
+MOD_TILES(mod, mod_any_f32(a, b), (void)0)
+MOD_TILES(mod_grad_b, -G[i] * floordiv_any_f32(a, b), (void)0)
+MOD_TILES(mod_grad, G[i], YB[i] = -G[i] * floordiv_any_f32(a, b))
+
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
 enum { PLAIN = 0, WIDE = 1, BYTES = 2 };
@@ -335,6 +394,9 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
     KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
+#define tile_mod_f32 guarded_mod_f32
+#define tile_mod_grad_f32 guarded_mod_grad_f32
+#define tile_mod_grad_b_f32 guarded_mod_grad_b_f32
 #define tile_sin_f32 guarded_sin_f32
 #define tile_sin_f64 guarded_sin_f64
 #define tile_cos_f32 guarded_cos_f32

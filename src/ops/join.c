@@ -1,0 +1,194 @@
+/* join.c: tensors put together in new memory: pad, concat, stack. Backward hands out views of the gradient. */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "ops/op.h"
+
+/* ---- pad --------------------------------------------------------------------------------------------------------------------- */
+
+/* Where x lies in the result. */
+typedef struct inner_part {
+    tarn_shape begin, end;
+} inner_part;
+
+static bool pad_backward(const tarn__backward *b)
+{
+    const inner_part *inner = b->params;
+    return tarn__put(b, 0, tarn_shrink(b->grads[0], inner->begin, inner->end));
+}
+
+static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn_shape *after, double value)
+{
+    int rank = x->view.rank;
+    if (before->rank != rank || after->rank != rank)
+        return tarn__raise(TARN_ERROR_SHAPE, "pad: %d and %d numbers before and after given for x %s of rank %d", before->rank, after->rank,
+                           TARN__SHAPE_TEXT(x), rank);
+    for (int i = 0; i < rank; i++) {
+        int64_t room = INT64_MAX - x->view.shape[i];
+        if (before->size[i] < 0 || after->size[i] < 0 || before->size[i] > room || after->size[i] > room - before->size[i])
+            return tarn__raise(TARN_ERROR_SHAPE, "pad: %lld before and %lld after axis %d of x %s are negative or too many",
+                               (long long)before->size[i], (long long)after->size[i], i, TARN__SHAPE_TEXT(x));
+    }
+    return tarn__is_float(x->view.dtype) || value == floor(value) ||
+           tarn__raise(TARN_ERROR_DTYPE, "pad: the number %g does not fit %s; convert the tensor with tarn_cast()", value,
+                       tarn_dtype_name(x->view.dtype));
+}
+
+tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, double value)
+{
+    if (!tarn__check("pad", x, "x") || !(x = tarn__materialize("pad", x, TARN_F32, tarn_device_cpu())) ||
+        !check_pad(x, &before, &after, value))
+        return NULL;
+    inner_part inner = {before, before};
+    tarn_shape shape = before;
+    for (int i = 0; i < shape.rank; i++) {
+        inner.end.size[i] = before.size[i] + x->view.shape[i];
+        shape.size[i] = inner.end.size[i] + after.size[i];
+    }
+    tarn_tensor *y = tarn__tensor_new("pad", shape, x->view.dtype, tarn__device(x));
+    tarn_tensor *place = y && tarn__fill_with("pad", y, value) ? tarn_shrink(y, inner.begin, inner.end) : NULL;
+    if (!place || !tarn__copy_elements("pad", place, x))
+        return NULL;
+    return tarn__finish("pad", pad_backward, inner, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
+}
+
+bool tarn__apply_pad(const tarn__invocation *v, tarn_tensor **out)
+{
+    tarn_shape before = tarn__attribute_shape(v, "before"), after = tarn__attribute_shape(v, "after");
+    return (out[0] = tarn_pad(v->in[0], before, after, tarn__attribute_real(v, "value", 0))) != NULL;
+}
+
+/* ---- concat, stack ------------------------------------------------------------------------------------------------------------ */
+
+/* The part of a joined tensor that came from one operand, as a view of the operand's shape. */
+static tarn_tensor *part_of(tarn_tensor *whole, int axis, bool stacked, int64_t begin, int64_t size)
+{
+    tarn_tensor *part = tarn_slice(whole, axis, begin, begin + size);
+    return part && stacked ? tarn_squeeze(part, axis) : part;
+}
+
+typedef struct join_params {
+    int axis;
+    bool stacked;
+} join_params;
+
+static bool join_backward(const tarn__backward *b)
+{
+    const join_params *p = b->params;
+    int64_t begin = 0, size;
+    bool good = true;
+    for (int i = 0; good && i < b->node->inputs; i++, begin += size) {
+        size = p->stacked ? 1 : tarn__input_meta(b, i)->shape.size[p->axis];
+        good = !tarn__wants(b, i) || tarn__put(b, i, part_of(b->grads[0], p->axis, p->stacked, begin, size));
+    }
+    return good;
+}
+
+/* Every operand a tensor, all of one dtype and device. `operand` is changed where an operand had to be moved. */
+static bool gather_operands(const char *function, tarn_tensor **operand, const char **roles, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!operand[i])
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d of %d is NULL", function, i, count);
+        if (operand[i]->is_constant)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d of %d is a tarn_scalar(); make it with tarn_full()", function, i, count);
+        roles[i] = "a tensor";
+    }
+    return tarn__bring_together(function, operand, roles, count);
+}
+
+/* The shape of the result: the first operand's with another size at `axis`, or with one more axis. */
+static bool joined_shape(const char *function, tarn_tensor *const *operand, int count, join_params p, tarn_shape *shape)
+{
+    const tarn__view *first = &operand[0]->view;
+    int64_t total = 0;
+    for (int i = 0; i < count; i++) {
+        const tarn__view *view = &operand[i]->view;
+        bool same = view->rank == first->rank;
+        for (int k = 0; same && k < first->rank; k++)
+            same = view->shape[k] == first->shape[k] || (k == p.axis && !p.stacked);
+        int64_t size = p.stacked ? 1 : view->shape[p.axis];
+        if (!same)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor %d is %s and tensor 0 is %s; sizes may differ %s", function, i,
+                               TARN__SHAPE_TEXT(operand[i]), TARN__SHAPE_TEXT(operand[0]), p.stacked ? "nowhere" : "only along the axis");
+        if (size > INT64_MAX - total)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: sizes along axis %d add up to more than can be counted", function, p.axis);
+        total += size;
+    }
+    *shape = tarn__shape_of(operand[0]);
+    if (p.stacked) {
+        memmove(shape->size + p.axis + 1, first->shape + p.axis, sizeof(int64_t) * (size_t)(first->rank - p.axis));
+        shape->rank++;
+    }
+    shape->size[p.axis] = total;
+    return true;
+}
+
+static tarn_tensor *join(const char *function, tarn_tensor **operand, const char **roles, int count, int axis, bool stacked)
+{
+    tarn_shape shape;
+    if (!gather_operands(function, operand, roles, count))
+        return NULL;
+    int rank = operand[0]->view.rank;
+    if (stacked ? rank == TARN_MAX_RANK : rank == 0) {
+        tarn__raise(TARN_ERROR_SHAPE, "%s: tensors of rank %d %s", function, rank,
+                    stacked ? "have the most axes there can be" : "have no axis to be joined along; use tarn_stack()");
+        return NULL;
+    }
+    join_params p = {tarn__check_axis(function, axis, rank + stacked), stacked};
+    if (p.axis < 0 || !joined_shape(function, operand, count, p, &shape))
+        return NULL;
+    tarn_tensor *y = tarn__tensor_new(function, shape, operand[0]->view.dtype, tarn__device(operand[0]));
+    int64_t begin = 0;
+    for (int i = 0; y && i < count; i++) {
+        int64_t size = stacked ? 1 : operand[i]->view.shape[p.axis];
+        tarn_tensor *part = part_of(y, p.axis, stacked, begin, size);
+        if (!part || !tarn__copy_elements(function, part, operand[i]))
+            return NULL;
+        begin += size;
+    }
+    return y && tarn__finish(function, join_backward, p, .inputs = operand, .input_count = count, TARN__OUTPUTS(y)) ? y : NULL;
+}
+
+/* The list of operands is copied, because those on another device may be replaced. */
+static tarn_tensor *join_list(const char *function, tarn_tensor *const *tensors, int count, int axis, bool stacked)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!tensors || count < 1) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list of %d tensors%s", function, count, tensors ? "" : " that is NULL");
+        return NULL;
+    }
+    size_t bytes = sizeof(tarn_tensor *) * (size_t)count;
+    tarn_tensor **operand = tarn__alloc(bytes);
+    const char **roles = operand ? tarn__alloc(bytes) : NULL;
+    tarn_tensor *y = NULL;
+    if (roles) {
+        memcpy(operand, tensors, bytes);
+        y = join(function, operand, roles, count, axis, stacked);
+    }
+    tarn__release(roles, bytes);
+    tarn__release(operand, bytes);
+    return y;
+}
+
+tarn_tensor *tarn_concat(tarn_tensor *const *tensors, int count, int axis)
+{
+    return join_list("concat", tensors, count, axis, false);
+}
+
+tarn_tensor *tarn_stack(tarn_tensor *const *tensors, int count, int axis)
+{
+    return join_list("stack", tensors, count, axis, true);
+}
+
+bool tarn__apply_concat(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_concat(v->in, v->inputs, (int)tarn__attribute_int(v, "axis", 0))) != NULL;
+}
+
+bool tarn__apply_stack(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_stack(v->in, v->inputs, (int)tarn__attribute_int(v, "axis", 0))) != NULL;
+}

@@ -1,0 +1,209 @@
+/* mirror.c: a backend for tests: two devices that keep their memory apart from the host's and run the CPU's kernels on it.
+ *
+ * Addresses are handed out shifted, so that the host touching device memory is a crash and not a silent success. Every kernel is wrapped:
+ * views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is opened:
+ *   TARN_MIRROR_WITHOUT=tanh,matmul   kernels this backend does not have
+ *   TARN_MIRROR_MEMORY=1048576        bytes of memory each device has */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/backend.h"
+
+#define DEVICES 2
+#define SHIFT ((uintptr_t)1 << 62)
+
+const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size);
+
+static const tarn__kernel_row *cpu;
+static tarn__kernel_row rows[TARN__KERNEL_COUNT];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t limit = (size_t)4 << 30, used[DEVICES];
+
+static void *shift(void *memory)
+{
+    return (void *)((uintptr_t)memory + SHIFT);
+}
+
+static char *real(const void *memory)
+{
+    return (char *)((uintptr_t)memory - SHIFT);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct shifted {
+    tarn__call call;
+    tarn__view in[TARN__MAX_INPUTS], out[TARN__MAX_OUTPUTS];
+} shifted;
+
+static void shift_back(shifted *s, const tarn__call *call)
+{
+    s->call = *call;
+    for (int i = 0; i < call->inputs; i++)
+        if (call->in[i]) {
+            s->in[i] = *call->in[i];
+            s->in[i].memory = real(s->in[i].memory);
+            s->call.in[i] = &s->in[i];
+        }
+    for (int i = 0; i < call->outputs; i++)
+        if (call->out[i]) {
+            s->out[i] = *call->out[i];
+            s->out[i].memory = real(s->out[i].memory);
+            s->call.out[i] = &s->out[i];
+        }
+    if (call->scratch)
+        s->call.scratch = real(call->scratch);
+}
+
+static void run(tarn__kernel kernel, const tarn__call *call)
+{
+    shifted s;
+    shift_back(&s, call);
+    cpu[kernel].run(&s.call);
+}
+
+static size_t scratch(tarn__kernel kernel, const tarn__call *call)
+{
+    shifted s;
+    shift_back(&s, call);
+    return cpu[kernel].scratch ? cpu[kernel].scratch(&s.call) : 0;
+}
+
+#define WRAP(name)                                                                                                                        \
+    static void run_##name(const tarn__call *call) { run(TARN__K_##name, call); }                                                        \
+    static size_t scratch_##name(const tarn__call *call) { return scratch(TARN__K_##name, call); }
+#define UNARY(name, ...) WRAP(name) WRAP(name##_grad)
+#define BINARY(name, ...) WRAP(name) WRAP(name##_grad) WRAP(name##_grad_a) WRAP(name##_grad_b)
+#define COMPARE(name, ...) WRAP(name)
+#define KERNEL(name, tail) WRAP(name)
+#include "base/elementwise.def"
+WRAP(where)
+#include "base/kernels.def"
+#undef UNARY
+#undef BINARY
+#undef COMPARE
+#undef KERNEL
+
+static bool listed(const char *list, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == length && strncmp(at, name, length) == 0)
+            return true;
+    return false;
+}
+
+static void fill_rows(const char *without)
+{
+#define ROW(name)                                                                                                                         \
+    if (!listed(without, #name))                                                                                                          \
+        rows[TARN__K_##name] = (tarn__kernel_row){cpu[TARN__K_##name].run ? run_##name : NULL, cpu[TARN__K_##name].dtypes, scratch_##name};
+#define UNARY(name, ...) ROW(name) ROW(name##_grad)
+#define BINARY(name, ...) ROW(name) ROW(name##_grad) ROW(name##_grad_a) ROW(name##_grad_b)
+#define COMPARE(name, ...) ROW(name)
+#define KERNEL(name, tail) ROW(name)
+#include "base/elementwise.def"
+    ROW(where)
+#include "base/kernels.def"
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+
+static void *alloc(int index, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    void *memory = used[index] + bytes <= limit ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
+    if (memory)
+        used[index] += bytes;
+    pthread_mutex_unlock(&lock);
+    return memory ? shift(memory) : NULL;
+}
+
+static void release(int index, void *memory, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    used[index] -= bytes;
+    pthread_mutex_unlock(&lock);
+    free(real(memory));
+}
+
+static bool upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream)
+{
+    (void)index, (void)stream;
+    memcpy(real(memory) + offset, host, bytes);
+    return true;
+}
+
+static bool download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
+{
+    (void)index, (void)stream;
+    memcpy(host, real(memory) + offset, bytes);
+    return true;
+}
+
+static bool peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream)
+{
+    (void)to_index, (void)from_index, (void)stream;
+    memcpy(real(to) + to_offset, real(from) + from_offset, bytes);
+    return true;
+}
+
+/* ---- the rest -------------------------------------------------------------------------------------------------------------- */
+
+static int device_count(void)
+{
+    return DEVICES;
+}
+
+static bool device_query(int index, tarn_device_info *info)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(info->description, sizeof(info->description), "mirror of the CPU, number %d", index);
+    snprintf(info->detail, sizeof(info->detail), "for tests");
+    info->memory_total = (int64_t)limit;
+    info->memory_free = (int64_t)(limit - used[index]);
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+static bool synchronize(int index)
+{
+    (void)index;
+    return true;
+}
+
+static const char *failure(void)
+{
+    return "the mirror never fails";
+}
+
+__attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size)
+{
+    static tarn__backend backend = {
+        .name = "mirror",
+        .plain_addresses = true,
+        .device_count = device_count,
+        .device_query = device_query,
+        .alloc = alloc,
+        .release = release,
+        .upload = upload,
+        .download = download,
+        .peer = peer,
+        .synchronize = synchronize,
+        .failure = failure,
+        .kernels = rows,
+    };
+    if (getenv("TARN_MIRROR_REFUSE")) {
+        snprintf(why, why_size, "%s", getenv("TARN_MIRROR_REFUSE"));
+        return NULL;
+    }
+    backend.kernels_hash = tarn__kernels_hash() + (getenv("TARN_MIRROR_OLD") != NULL);
+    backend.version = host->version;
+    cpu = host->cpu_kernels;
+    fill_rows(getenv("TARN_MIRROR_WITHOUT"));
+    if (getenv("TARN_MIRROR_MEMORY"))
+        limit = (size_t)strtoull(getenv("TARN_MIRROR_MEMORY"), NULL, 10);
+    return &backend;
+}

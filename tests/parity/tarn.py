@@ -1,0 +1,221 @@
+"""The part of tarn's public interface that the comparison needs, through ctypes. Tensors go in and come back as torch tensors of the same
+dtype, bit for bit. Errors are exceptions."""
+import contextlib
+import ctypes as c
+import os
+
+import torch
+
+MAX_RANK = 8
+DTYPES = ["f32", "f64", "bf16", "f16", "i32", "i64", "u8", "bool"]  # in the order of tarn_dtype
+TORCH = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16, "i32": torch.int32,
+         "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool}
+NAME = {dtype: name for name, dtype in TORCH.items()}
+CODES = ["ok", "argument", "shape", "dtype", "device", "memory", "io", "format", "unsupported", "internal"]
+
+
+class Error(Exception):
+    """An error that tarn reported; `code` is its kind, as in tarn_code."""
+
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+class Shape(c.Structure):
+    _fields_ = [("rank", c.c_int), ("size", c.c_int64 * MAX_RANK)]
+
+    def __init__(self, sizes=()):
+        super().__init__(len(sizes), (c.c_int64 * MAX_RANK)(*sizes))
+
+
+class Axes(c.Structure):
+    _fields_ = [("count", c.c_int), ("axis", c.c_int * MAX_RANK)]
+
+    def __init__(self, axes=()):
+        super().__init__(len(axes), (c.c_int * MAX_RANK)(*axes))
+
+
+class Device(c.Structure):
+    _fields_ = [("backend", c.c_int32), ("index", c.c_int32)]
+
+
+class Attribute(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("number", c.c_double), ("integer", c.c_int64), ("list", c.c_int64 * MAX_RANK), ("count", c.c_int)]
+
+
+class OpInfo(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("attributes", c.c_char_p), ("min_inputs", c.c_int), ("max_inputs", c.c_int), ("outputs", c.c_int),
+                ("differentiable", c.c_bool)]
+
+
+class LinearOptions(c.Structure):
+    _fields_ = [("no_bias", c.c_bool), ("dtype", c.c_int)]
+
+
+class SgdOptions(c.Structure):
+    _fields_ = [("lr", c.c_float), ("momentum", c.c_float), ("dampening", c.c_float), ("weight_decay", c.c_float), ("nesterov", c.c_bool)]
+
+
+class AdamwOptions(c.Structure):
+    _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float), ("weight_decay", c.c_float),
+                ("decay_all", c.c_bool)]
+
+
+POINTER, TENSORS = c.c_void_p, c.POINTER(c.c_void_p)
+
+# name: (result, arguments)
+FUNCTIONS = {
+    "version": (c.c_char_p, []),
+    "failed": (c.c_bool, []),
+    "error": (c.c_char_p, []),
+    "error_code": (c.c_int, []),
+    "clear_error": (None, []),
+    "set_threads": (c.c_bool, [c.c_int]),
+    "device_parse": (Device, [c.c_char_p]),
+    "seed": (None, [c.c_uint64]),
+    "scope_open": (POINTER, []),
+    "scope_close": (None, [POINTER]),
+    "from": (POINTER, [POINTER, Shape, c.c_int, Device]),
+    "scalar": (POINTER, [c.c_double]),
+    "shape_of": (Shape, [POINTER]),
+    "stride_of": (c.c_int64, [POINTER, c.c_int]),
+    "dtype_of": (c.c_int, [POINTER]),
+    "read": (c.c_bool, [POINTER, POINTER, c.c_size_t]),
+    "write": (c.c_bool, [POINTER, POINTER, c.c_size_t]),
+    "permute": (POINTER, [POINTER, Axes]),
+    "shrink": (POINTER, [POINTER, Shape, Shape]),
+    "stride": (POINTER, [POINTER, Shape]),
+    "expand": (POINTER, [POINTER, Shape]),
+    "flip": (POINTER, [POINTER, Axes]),
+    "requires_grad": (POINTER, [POINTER, c.c_bool]),
+    "backward_from_sized": (c.c_bool, [POINTER, POINTER, POINTER, c.c_size_t]),
+    "grad": (POINTER, [POINTER]),
+    "no_grad_open": (None, []),
+    "no_grad_close": (None, []),
+    "op_count": (c.c_int, []),
+    "op_at": (c.c_bool, [c.c_int, c.POINTER(OpInfo)]),
+    "apply": (c.c_bool, [c.c_char_p, TENSORS, c.c_int, c.POINTER(Attribute), c.c_int, TENSORS, c.c_int]),
+    "linear_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(LinearOptions), c.c_size_t]),
+    "activation": (POINTER, [c.c_int]),
+    "sequential_from": (POINTER, [TENSORS, c.c_int]),
+    "forward": (POINTER, [POINTER, POINTER]),
+    "module_parameter_count": (c.c_int, [POINTER]),
+    "module_parameter": (POINTER, [POINTER, c.c_int]),
+    "module_parameter_name": (c.c_char_p, [POINTER, c.c_int]),
+    "module_free": (None, [POINTER]),
+    "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
+    "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),
+    "optimizer_step": (c.c_bool, [POINTER]),
+    "optimizer_free": (None, [POINTER]),
+}
+
+library = c.CDLL(os.environ["TARN_LIBRARY"])
+
+
+def _declare(name, result, arguments):
+    function = getattr(library, "tarn_" + name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_functions = {name: _declare(name, *signature) for name, signature in FUNCTIONS.items()}
+_place = [Device(0, 0)]
+
+
+def call(name, *arguments):
+    """Calls a function of the interface; a pending error becomes an exception and is cleared."""
+    result = _functions[name](*arguments)
+    if _functions["failed"]():
+        error = Error(CODES[_functions["error_code"]()], _functions["error"]().decode())
+        _functions["clear_error"]()
+        raise error
+    return result
+
+
+def use_device(text):
+    _place[0] = call("device_parse", text.encode())
+
+
+def device():
+    return _place[0]
+
+
+@contextlib.contextmanager
+def scope():
+    opened = call("scope_open")
+    try:
+        yield
+    finally:
+        _functions["scope_close"](opened)
+
+
+@contextlib.contextmanager
+def no_grad():
+    _functions["no_grad_open"]()
+    try:
+        yield
+    finally:
+        _functions["no_grad_close"]()
+
+
+def operations():
+    """What the library says of each of its operations."""
+    infos = []
+    for index in range(call("op_count")):
+        info = OpInfo()
+        call("op_at", index, c.byref(info))
+        infos.append(info)
+    return infos
+
+
+def tensor(values):
+    """A dense tensor on the device in use, with the bits of a torch tensor."""
+    values = values.contiguous()
+    return call("from", values.data_ptr() or None, Shape(values.shape), DTYPES.index(NAME[values.dtype]), device())
+
+
+def shape_of(handle):
+    shape = call("shape_of", handle)
+    return tuple(shape.size[:shape.rank])
+
+
+def read(handle):
+    """The elements as a torch tensor of the same dtype."""
+    values = torch.empty(shape_of(handle), dtype=TORCH[DTYPES[call("dtype_of", handle)]])
+    call("read", handle, values.data_ptr() or None, values.numel() * values.element_size())
+    return values
+
+
+def write(handle, values):
+    values = values.contiguous()
+    call("write", handle, values.data_ptr(), values.numel() * values.element_size())
+
+
+def attribute(name, value):
+    """An attribute from a Python value: a list, a whole number or bool, or a real number."""
+    if isinstance(value, (list, tuple)):
+        return Attribute(name.encode(), 0, 0, (c.c_int64 * MAX_RANK)(*value), len(value))
+    if isinstance(value, float):
+        return Attribute(name.encode(), value, 0)
+    return Attribute(name.encode(), 0, int(value))
+
+
+def apply(name, inputs, attributes, outputs):
+    """Runs an operation by its name. Inputs are handles or None; returns the list of output handles (None where one is not made)."""
+    given = (c.c_void_p * len(inputs))(*inputs)
+    listed = (Attribute * len(attributes))(*(attribute(*item) for item in attributes.items()))
+    made = (c.c_void_p * outputs)()
+    call("apply", name.encode(), given, len(inputs), listed, len(attributes), made, outputs)
+    return list(made)
+
+
+def backward(handle, upstream, retain=False):
+    options = c.c_bool(retain)
+    call("backward_from_sized", handle, upstream, c.byref(options), c.sizeof(options))
+
+
+def gradient(handle):
+    """The gradient that backward left, or None."""
+    grad = call("grad", handle)
+    return read(grad) if grad else None
