@@ -30,7 +30,7 @@ TARN_API bool tarn_backward_from_sized(tarn_tensor *tensor, tarn_tensor *upstrea
     tarn_backward_from_sized(tensor, upstream, __VA_ARGS__, sizeof(tarn_backward_options))
 
 /* The gradient that backward left in a tensor that requires one; NULL (no error) if there is none yet. It belongs to the tensor: read it
- * before the next step, or clone it. A bf16 or f16 tensor has an f32 gradient. */
+ * before the next step or tarn_zero_grad(), or clone it. A bf16 or f16 tensor has an f32 gradient. */
 TARN_API tarn_tensor *tarn_grad(const tarn_tensor *tensor);
 /* Forgets the gradient of a tensor. */
 TARN_API void tarn_zero_grad(tarn_tensor *tensor);

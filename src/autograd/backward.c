@@ -68,19 +68,6 @@ static bool check_saved(const tarn__node *node)
     return true;
 }
 
-/* In anomaly mode: the gradients a rule produced, against those it was given. */
-static bool check_rule(const tarn__backward *b)
-{
-    const tarn__node *node = b->node;
-    for (int i = 0; i < node->inputs; i++) {
-        const tarn__edge *edge = &node->edge[i];
-        tarn_tensor *grad = edge->node ? edge->node->grad[edge->output] : edge->leaf ? edge->leaf->grad : NULL;
-        if (grad && !tarn__check_finite(node->function, b->grads, node->outputs, &grad, 1, true))
-            return false;
-    }
-    return true;
-}
-
 static bool run_node(tarn__node *node)
 {
     if (!check_saved(node))
@@ -92,11 +79,11 @@ static bool run_node(tarn__node *node)
         for (int i = 0; i < node->saves; i++)
             saved[i] = node->saved[i].tensor;
         tarn__backward b = {node, node->function, node->grad, saved, node->params};
+        tarn__anomaly_rule_open();
         good = node->rule(&b) && !tarn_failed();
+        tarn__anomaly_rule_close();
         if (!good && !tarn_failed())
             tarn__raise(TARN_ERROR_INTERNAL, "backward: the rule of %s failed without a reason", node->function);
-        if (good && tarn__anomaly())
-            good = check_rule(&b);
     }
     tarn__release(saved, sizeof(*saved) * (size_t)(node->saves + 1));
     tarn_scope_close(scope);
@@ -130,6 +117,8 @@ static bool walk(tarn__node *start, bool retain)
 {
     heap h = {0};
     bool good = heap_push(&h, start);
+    if (!good)
+        forget_grads(start);
     while (good && h.count > 0) {
         tarn__node *node = heap_pop(&h);
         good = step(&h, node, retain);
@@ -152,30 +141,27 @@ static bool walk(tarn__node *start, bool retain)
 
 /* ---- the public calls ------------------------------------------------------------------------------------------------------ */
 
-static bool check_upstream(const tarn_tensor *tensor, const tarn_tensor *upstream)
+static bool check_upstream(const char *function, const tarn_tensor *tensor, const tarn_tensor *upstream)
 {
     if (!tensor->history && !tensor->requires_grad)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "backward: nothing the tensor was computed from requires a gradient");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing the tensor was computed from requires a gradient", function);
     if (!upstream)
         return tarn__view_count(&tensor->view) == 1 ||
-               tarn__raise(TARN_ERROR_SHAPE, "backward: a tensor %s has more than one element; give its gradient with tarn_backward_from()",
-                           TARN__SHAPE_TEXT(tensor));
+               tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor %s does not have one element; give its gradient with tarn_backward_from()",
+                           function, TARN__SHAPE_TEXT(tensor));
     if (!tarn__same_shape(&tensor->view, &upstream->view))
-        return tarn__raise(TARN_ERROR_SHAPE, "backward: the gradient given is %s, the tensor %s", TARN__SHAPE_TEXT(upstream),
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the gradient given is %s, the tensor %s", function, TARN__SHAPE_TEXT(upstream),
                            TARN__SHAPE_TEXT(tensor));
     if (upstream->view.dtype != tensor->view.dtype)
-        return tarn__raise(TARN_ERROR_DTYPE, "backward: the gradient given is %s, the tensor %s", tarn_dtype_name(upstream->view.dtype),
-                           tarn_dtype_name(tensor->view.dtype));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: the gradient given is %s, the tensor %s", function,
+                           tarn_dtype_name(upstream->view.dtype), tarn_dtype_name(tensor->view.dtype));
     return tarn__same_device(tarn__device(tensor), tarn__device(upstream)) ||
-           tarn__raise(TARN_ERROR_DEVICE, "backward: the gradient given lies on another device than the tensor");
+           tarn__raise(TARN_ERROR_DEVICE, "%s: the gradient given lies on another device than the tensor", function);
 }
 
-bool tarn_backward_from_sized(tarn_tensor *tensor, tarn_tensor *upstream, const tarn_backward_options *options, size_t options_size)
+static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *upstream, bool retain)
 {
-    tarn_backward_options chosen = {0};
-    if (options)
-        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    if (!tarn__check("backward", tensor, "the tensor") || !check_upstream(tensor, upstream))
+    if (!tarn__check(function, tensor, "the tensor") || !check_upstream(function, tensor, upstream))
         return false;
     tarn_no_grad_open();
     tarn_scope *scope = tarn_scope_open();
@@ -185,9 +171,9 @@ bool tarn_backward_from_sized(tarn_tensor *tensor, tarn_tensor *upstream, const 
     if (good) {
         tarn__meta meta = {tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
         tarn__edge edge = {(tarn__node *)tensor->history, tensor->history ? NULL : tensor, tensor->history_output, meta};
-        good = tarn__edge_put("backward", &edge, upstream);
+        good = tarn__edge_put(function, &edge, upstream);
         if (edge.node && good)
-            good = walk(edge.node, chosen.retain);
+            good = walk(edge.node, retain);
     }
     tarn_scope_close(scope);
     tarn_no_grad_close();
@@ -196,5 +182,13 @@ bool tarn_backward_from_sized(tarn_tensor *tensor, tarn_tensor *upstream, const 
 
 bool tarn_backward(tarn_tensor *loss)
 {
-    return tarn_backward_from(loss, NULL, NULL);
+    return backward("backward", loss, NULL, false);
+}
+
+bool tarn_backward_from_sized(tarn_tensor *tensor, tarn_tensor *upstream, const tarn_backward_options *options, size_t options_size)
+{
+    tarn_backward_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    return backward("backward_from", tensor, upstream, chosen.retain);
 }

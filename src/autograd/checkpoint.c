@@ -17,11 +17,11 @@ static tarn_tensor *run_block(tarn_block_fn block, void *ctx, tarn_tensor *const
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *result = scope ? block(inputs, count, ctx) : NULL;
+    *fresh = false;
     if (scope && !result)
         tarn__raise(TARN_ERROR_ARGUMENT, "checkpoint: the block returned NULL");
-    *fresh = result && result->scope == scope;
     if (result && !tarn_failed())
-        result = tarn_scope_return(scope, result);
+        result = tarn__scope_pass_out(scope, result, fresh);
     tarn_scope_close(scope);
     return tarn_failed() ? NULL : result;
 }

@@ -59,6 +59,9 @@ static bool check_function(tarn_tensor *const *inputs, int input_count, tarn_ten
         if (outputs[i]->history || outputs[i]->requires_grad || outputs[i]->is_constant)
             return tarn__raise(TARN_ERROR_ARGUMENT, "function: output %d takes part in a gradient already; compute it between "
                                "tarn_no_grad_open() and tarn_no_grad_close()", i);
+        for (int k = 0; k < i; k++)
+            if (outputs[k] == outputs[i])
+                return tarn__raise(TARN_ERROR_ARGUMENT, "function: outputs %d and %d are the same tensor", k, i);
     }
     return true;
 }

@@ -16,6 +16,12 @@ const tarn__meta *tarn__input_meta(const tarn__backward *b, int i)
     return &b->node->edge[i].meta;
 }
 
+tarn_dtype tarn__grad_dtype(const tarn__backward *b, int i)
+{
+    const tarn__edge *edge = &b->node->edge[i];
+    return edge->leaf ? tarn__wide_dtype(edge->meta.dtype) : edge->meta.dtype;
+}
+
 static bool same_shape(const tarn_tensor *tensor, const tarn__meta *meta)
 {
     if (tensor->view.rank != meta->shape.rank)
@@ -110,7 +116,7 @@ static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *gra
         *pending = fitted;
         return true;
     }
-    if (is_exclusive(*pending))
+    if (is_exclusive(*pending) && tarn__view_dense(&(*pending)->view)) /* an expanded view would be written through */
         return add(function, *pending, fitted, *pending);
     tarn_tensor *sum = tarn__tensor_new(function, edge->meta.shape, edge->meta.dtype, edge->meta.device);
     if (!sum || !add(function, *pending, fitted, sum))
@@ -132,14 +138,27 @@ bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad)
 {
     if (!tarn__wants(b, i))
         return true;
-    return grad && tarn__edge_put(b->function, &b->node->edge[i], grad);
+    return grad && (!tarn__anomaly() || tarn__check_gradient(b, grad)) && tarn__edge_put(b->function, &b->node->edge[i], grad);
+}
+
+/* True when another input of the operation is the same tensor: both sinks may be open at once. */
+static bool is_shared(const tarn__backward *b, int i)
+{
+    const tarn__edge *own = &b->node->edge[i];
+    for (int k = 0; k < b->node->inputs; k++) {
+        const tarn__edge *other = &b->node->edge[k];
+        if (k != i && other->leaf == own->leaf && other->node == own->node && other->output == own->output)
+            return true;
+    }
+    return false;
 }
 
 bool tarn__sink_open(const tarn__backward *b, int i, tarn__sink *sink)
 {
     tarn__edge *edge = &b->node->edge[i];
+    bool apart = tarn__anomaly() || is_shared(b, i); /* the product is to be seen alone, before it is added */
     *sink = (tarn__sink){0};
-    if (edge->leaf) {
+    if (edge->leaf && !apart) {
         if (!give_leaf_a_place(b->function, edge->leaf))
             return false;
         sink->leaf = edge->leaf;
@@ -147,22 +166,22 @@ bool tarn__sink_open(const tarn__backward *b, int i, tarn__sink *sink)
         sink->beta = edge->leaf->grad_is_set ? 1 : 0;
         return true;
     }
-    tarn_tensor *pending = edge->node->grad[edge->output];
+    tarn_tensor *pending = edge->node && !apart ? edge->node->grad[edge->output] : NULL;
     if (pending && is_exclusive(pending) && tarn__view_dense(&pending->view)) {
         sink->to = pending;
         sink->beta = 1;
         return true;
     }
-    sink->to = tarn__tensor_new(b->function, edge->meta.shape, edge->meta.dtype, edge->meta.device);
+    sink->to = tarn__tensor_new(b->function, edge->meta.shape, tarn__grad_dtype(b, i), edge->meta.device);
     return sink->to != NULL;
 }
 
 bool tarn__sink_close(const tarn__backward *b, int i, tarn__sink *sink)
 {
-    tarn__edge *edge = &b->node->edge[i];
+    const tarn__edge *edge = &b->node->edge[i];
     if (sink->leaf) {
         sink->leaf->grad_is_set = true;
         return true;
     }
-    return sink->to == edge->node->grad[edge->output] || tarn__edge_put(b->function, edge, sink->to);
+    return (edge->node && sink->to == edge->node->grad[edge->output]) || tarn__put(b, i, sink->to);
 }

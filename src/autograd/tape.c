@@ -7,6 +7,7 @@
 
 static _Thread_local int no_grad_depth;
 static _Thread_local bool anomaly;
+static _Thread_local int rules_running;
 static _Atomic uint64_t next_sequence = 1;
 
 void tarn_no_grad_open(void)
@@ -49,6 +50,16 @@ bool tarn__anomaly(void)
     return anomaly;
 }
 
+void tarn__anomaly_rule_open(void)
+{
+    rules_running++;
+}
+
+void tarn__anomaly_rule_close(void)
+{
+    rules_running--;
+}
+
 static bool wants_grad(const tarn_tensor *tensor)
 {
     return tensor && (tensor->requires_grad || tensor->history);
@@ -81,23 +92,42 @@ static int64_t count_nonfinite(const char *function, tarn_tensor *tensor)
     return found;
 }
 
-bool tarn__check_finite(const char *function, tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,
-                        bool backward)
+/* True when some tensor of the list is not finite, so that nothing made from it is to blame, and on error. */
+static bool any_nonfinite(const char *function, tarn_tensor *const *tensors, int count)
 {
-    for (int i = 0; i < output_count; i++) {
-        int64_t found = count_nonfinite(function, outputs[i]);
+    for (int i = 0; i < count; i++)
+        if (count_nonfinite(function, tensors[i]) != 0)
+            return true;
+    return false;
+}
+
+static bool raise_anomaly(const char *function, const char *what, const tarn_tensor *result, int64_t found)
+{
+    return tarn__raise(TARN_ERROR_ARGUMENT, "anomaly: %s%s made %lld value%s that %s not finite from finite operands; its result is %s %s",
+                       what, function, (long long)found, found == 1 ? "" : "s", found == 1 ? "is" : "are",
+                       tarn_dtype_name(result->view.dtype), TARN__SHAPE_TEXT(result));
+}
+
+static bool check_forward(const tarn__recording *r)
+{
+    for (int i = 0; i < r->output_count; i++) {
+        int64_t found = count_nonfinite(r->function, r->outputs[i]);
+        if (found > 0)
+            return any_nonfinite(r->function, r->inputs, r->input_count) ? !tarn_failed() : raise_anomaly(r->function, "", r->outputs[i], found);
         if (found < 0)
             return false;
-        if (found == 0)
-            continue;
-        for (int k = 0; k < input_count; k++)
-            if (count_nonfinite(function, inputs[k]) != 0)
-                return !tarn_failed();
-        return tarn__raise(TARN_ERROR_ARGUMENT, "anomaly: %s%s made %lld value%s that are not finite from finite operands; its result is %s %s",
-                           backward ? "the backward of " : "", function, (long long)found, found == 1 ? "" : "s",
-                           tarn_dtype_name(outputs[i]->view.dtype), TARN__SHAPE_TEXT(outputs[i]));
     }
     return true;
+}
+
+bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad)
+{
+    int64_t found = count_nonfinite(b->function, grad);
+    if (found <= 0)
+        return found == 0;
+    if (any_nonfinite(b->function, b->grads, b->node->outputs) || any_nonfinite(b->function, b->saved, b->node->saves))
+        return !tarn_failed();
+    return raise_anomaly(b->function, "the backward of ", grad, found);
 }
 
 /* ---- letting go ------------------------------------------------------------------------------------------------------------ */
@@ -217,7 +247,7 @@ static bool save(tarn__saved *place, tarn_tensor *tensor, const tarn__recording 
 
 bool tarn__record(const tarn__recording *r)
 {
-    if (anomaly && !tarn__check_finite(r->function, r->inputs, r->input_count, r->outputs, r->output_count, false))
+    if (anomaly && rules_running == 0 && !check_forward(r))
         return false;
     if (!r->rule || !(tarn__recording_needed(r->inputs, r->input_count) || (r->always && no_grad_depth == 0)))
         return true;
@@ -292,6 +322,10 @@ void tarn_zero_grad(tarn_tensor *tensor)
         tarn__raise(TARN_ERROR_ARGUMENT, "zero_grad: the tensor is NULL");
     else
         tensor->grad_is_set = false;
+    if (tensor && !tensor->trainer) { /* an optimizer's place stays; any other would only cost the next gradient a copy */
+        tarn__drop(tensor->grad);
+        tensor->grad = NULL;
+    }
 }
 
 tarn_tensor *tarn_detach(tarn_tensor *tensor)

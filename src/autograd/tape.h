@@ -52,10 +52,13 @@ bool tarn__recording_needed(tarn_tensor *const *inputs, int count);
 int tarn__grad_force(void);
 void tarn__grad_unforce(int depth);
 
-/* Anomaly mode's check of one result. */
-bool tarn__check_finite(const char *function, tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,
-                        bool backward);
+/* Anomaly mode. Between open and close a rule runs: what it hands on is checked against what it was given, its steps are not. */
 bool tarn__anomaly(void);
+void tarn__anomaly_rule_open(void);
+void tarn__anomaly_rule_close(void);
+
+/* Anomaly mode's check of a gradient that a rule made from the gradients it was given and what was saved. */
+bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad);
 
 /* ---- in a rule ------------------------------------------------------------------------------------------------------------- */
 
@@ -64,6 +67,9 @@ bool tarn__wants(const tarn__backward *b, int i);
 
 /* Gives input `i` its gradient: sums over broadcast axes, converts, and adds to what is there already. Borrows `grad`. */
 bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad);
+
+/* The dtype in which input `i`'s gradient is best made: a leaf of 16 bits has an f32 gradient. */
+tarn_dtype tarn__grad_dtype(const tarn__backward *b, int i);
 
 /* The other way: a place of exactly the input's shape where the rule writes itself: to = (its product) + beta · to. Close it afterwards. */
 typedef struct tarn__sink {

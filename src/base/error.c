@@ -77,6 +77,14 @@ bool tarn_set_error(tarn_code code, const char *format, ...)
     return false;
 }
 
+bool tarn__raise_within(const char *function)
+{
+    tarn__error_record inner;
+    size_t head = strlen("tarn: ");
+    tarn__error_save(&inner);
+    return tarn__raise(inner.code, "%s: %s", function, inner.text + head);
+}
+
 void tarn__error_save(tarn__error_record *saved)
 {
     *saved = pending;

@@ -54,8 +54,9 @@ int tarn_threads(void)
     if (count == 0) {
         const char *text = getenv("TARN_THREADS");
         long asked = text ? strtol(text, NULL, 10) : 0;
-        count = asked >= 1 && asked <= MAX_THREADS ? (int)asked : core_count();
-        atomic_store_explicit(&wanted, count, memory_order_relaxed);
+        int chosen = asked >= 1 && asked <= MAX_THREADS ? (int)asked : core_count();
+        if (atomic_compare_exchange_strong_explicit(&wanted, &count, chosen, memory_order_relaxed, memory_order_relaxed))
+            count = chosen; /* else tarn_set_threads() was faster, and count is what it set */
     }
     return count;
 }

@@ -98,7 +98,7 @@ tarn_tensor *tarn_arange(double begin, double end, double step, tarn_dtype dtype
     double count = ceil((end - begin) / step);
     if (tarn_failed())
         return NULL;
-    if (!(step != 0) || !(fabs(count) < 9e15)) {
+    if (!(step != 0) || !(fabs(count) < 9e15) || !(fabs(begin) < 9e18) || !(fabs(step) < 9e18)) {
         tarn__raise(TARN_ERROR_ARGUMENT, "arange: from %g to %g by %g is no finite list", begin, end, step);
         return NULL;
     }
@@ -139,6 +139,10 @@ static tarn_tensor *draw(const char *function, tarn__kernel kernel, tarn_shape s
         return NULL;
     if (!isfinite(a) || !isfinite(b)) {
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the parameters %g and %g must be finite", function, a, b);
+        return NULL;
+    }
+    if (kernel == TARN__K_uniform ? a > b : b < 0) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %g and %g: %s", function, a, b, kernel == TARN__K_uniform ? "low is above high" : "the deviation is negative");
         return NULL;
     }
     tarn__random random = tarn__random_reserve(device, tarn__view_count(&tensor->view));

@@ -35,7 +35,7 @@ static bool run_row(const tarn__kernel_row *row, const tarn__launch *launch, tar
     if (row->scratch && (call.scratch_bytes = row->scratch(&call)) > 0) {
         scratch = tarn__pool_take(device, call.scratch_bytes, NULL);
         if (!scratch)
-            return false;
+            return tarn__raise_within(launch->function);
         call.scratch = tarn__block_memory(scratch);
     }
     row->run(&call);
@@ -93,7 +93,7 @@ static bool copy_to_host(host_copy *copy, const tarn_tensor *tensor)
 static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
 {
     char name[32];
-    const tarn__kernel_row *row = &tarn__backend_at(TARN__CPU_SLOT)->kernels[launch->kernel];
+    const tarn__kernel_row *row = &tarn__cpu_backend()->kernels[launch->kernel];
     if (!row_fits(row, launch))
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: no backend here has kernel '%s' for this dtype", launch->function,
                            tarn__kernel_names[launch->kernel]);
@@ -196,7 +196,7 @@ bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *fro
 bool tarn__fill_with(const char *function, tarn_tensor *x, double value)
 {
     /* A double beyond i64 is clamped as kernels would: conversion out of range is undefined in C. */
-    int64_t integer = value >= 9.2e18 ? INT64_MAX : value <= -9.2e18 ? INT64_MIN : value == value ? (int64_t)value : 0;
+    int64_t integer = value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : value == value ? (int64_t)value : 0;
     tarn__fill fill = {.value = {value, integer}};
     return tarn__run(&(tarn__launch){.kernel = TARN__K_fill, .function = function, .outputs = 1, .out = {x}, .params = &fill,
                                      .params_bytes = sizeof(fill)});

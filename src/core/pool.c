@@ -283,9 +283,10 @@ static void raise_out_of_memory(struct pool *pool, size_t bytes)
     tarn_device_info info = {0};
     pool->backend->device_query(pool->device.index, &info);
     tarn_memory_table(pool->device, table, sizeof(table));
+    int64_t used = tarn_memory_of(pool->device).used;
     tarn__raise(TARN_ERROR_MEMORY, "out of memory on %s: %zu bytes asked for, %lld of %lld free; tensors hold %lld:\n%s",
                 tarn_device_name(pool->device, name, sizeof(name)), bytes, (long long)info.memory_free, (long long)info.memory_total,
-                (long long)pool->used, table);
+                (long long)used, table);
 }
 
 tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__storage *owner)
@@ -335,6 +336,15 @@ void tarn__pool_give(tarn__block *block)
         put_in_bin(merge(block));
     }
     pthread_mutex_unlock(&pool->lock);
+}
+
+char *tarn__pool_rename(tarn__block *block, char **place, char *name)
+{
+    char *before = *place;
+    pthread_mutex_lock(&block->pool->lock);
+    *place = name;
+    pthread_mutex_unlock(&block->pool->lock);
+    return before;
 }
 
 void *tarn__block_memory(const tarn__block *block)

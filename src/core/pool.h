@@ -14,6 +14,9 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const struct tarn
 /* Gives a block back to its pool. NULL is allowed. */
 void tarn__pool_give(tarn__block *block);
 
+/* Changes a name that the table of the block's pool may be reading, and returns the one before. */
+char *tarn__pool_rename(tarn__block *block, char **place, char *name);
+
 /* Where a block lies: a plain address with offset 0, or a device's handle and a byte offset. */
 void *tarn__block_memory(const tarn__block *block);
 int64_t tarn__block_offset(const tarn__block *block);

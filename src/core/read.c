@@ -99,6 +99,8 @@ double tarn_item_at(const tarn_tensor *tensor, tarn_shape index)
 
 static bool check_writable(const char *function, const tarn_tensor *tensor)
 {
+    if (tensor->history)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor was made by a recorded operation; write into a detached one", function);
     if (tensor->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tarn_scalar() cannot be written", function);
     for (int i = 0; i < tensor->view.rank; i++)
@@ -129,8 +131,12 @@ bool tarn_copy(tarn_tensor *to, const tarn_tensor *from)
         return false;
     if (!tarn__same_shape(&to->view, &from->view))
         return tarn__raise(TARN_ERROR_SHAPE, "copy: %s cannot take the elements of %s", TARN__SHAPE_TEXT(to), TARN__SHAPE_TEXT(from));
-    if (to->history)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "copy: the target was made by a recorded operation; copy into a detached tensor");
     tarn__touch(to);
-    return tarn__copy_elements("copy", to, (tarn_tensor *)from);
+    if (to->storage != from->storage)
+        return tarn__copy_elements("copy", to, (tarn_tensor *)from);
+    tarn_scope *scope = tarn_scope_open(); /* the elements may overlap: they go through a copy */
+    tarn_tensor *between = scope ? tarn__tensor_new("copy", tarn__shape_of(from), from->view.dtype, tarn__device(from)) : NULL;
+    bool good = between && tarn__copy_elements("copy", between, (tarn_tensor *)from) && tarn__copy_elements("copy", to, between);
+    tarn_scope_close(scope);
+    return good;
 }

@@ -39,6 +39,7 @@ static void close_thread(void *ignored)
     while (top)
         tarn_scope_close(top);
     empty_scope(&root);
+    watched = false; /* another library's destructor may run after this one and make tensors */
 }
 
 static void make_key(void)
@@ -134,6 +135,15 @@ static bool of_this_thread(const char *function, const tarn_tensor *tensor)
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor belongs to a scope of another thread; keep it there first", function);
 }
 
+/* True when `scope` is `outer`, or an open scope inside it, which the close of `outer` closes too. */
+static bool is_inside(const tarn_scope *scope, const tarn_scope *outer)
+{
+    for (const tarn_scope *s = top; s != outer->parent; s = s->parent)
+        if (s == scope)
+            return true;
+    return false;
+}
+
 tarn_tensor *tarn_scope_return(tarn_scope *scope, tarn_tensor *tensor)
 {
     if (!tarn__check("scope_return", tensor, "the tensor"))
@@ -142,11 +152,28 @@ tarn_tensor *tarn_scope_return(tarn_scope *scope, tarn_tensor *tensor)
         tarn__raise(TARN_ERROR_ARGUMENT, "scope_return: the scope is %s", scope ? "not open on this thread" : "NULL");
         return NULL;
     }
-    if (tensor->scope == scope) {
+    if (!of_this_thread("scope_return", tensor))
+        return NULL;
+    if (is_inside(tensor->scope, scope)) {
         take_from(tensor);
         add_to(scope->parent ? scope->parent : &root, tensor);
     }
     return tensor;
+}
+
+tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *made_inside)
+{
+    bool had_scope = tensor->scope != NULL;
+    tarn__hold(tensor);
+    while (top != scope)
+        tarn_scope_close(top);
+    if (had_scope && !tensor->scope)
+        tarn__scope_add(tensor); /* its scope is gone: the reference from above is now this scope's */
+    else
+        tarn__drop(tensor);
+    if (made_inside)
+        *made_inside = tensor->scope == scope;
+    return tarn_scope_return(scope, tensor);
 }
 
 tarn_tensor *tarn_keep(tarn_tensor *tensor)

@@ -52,24 +52,30 @@ void tarn__storage_drop(tarn__storage *storage)
         return;
     tarn__pool_give(storage->block);
     tarn__storage_drop(storage->parent);
-    tarn__storage_set_name(storage, NULL);
+    if (storage->name)
+        tarn__release(storage->name, strlen(storage->name) + 1);
     tarn__release(storage, sizeof(*storage));
 }
 
 void tarn__storage_set_name(tarn__storage *storage, const char *name)
 {
-    if (storage->name)
-        tarn__release(storage->name, strlen(storage->name) + 1);
-    storage->name = NULL;
-    if (!name || !name[0])
-        return;
-    tarn__error_record saved;
-    tarn__error_save(&saved);
-    storage->name = tarn__alloc(strlen(name) + 1);
-    tarn_clear_error();
-    tarn__error_restore(&saved);
-    if (storage->name)
-        memcpy(storage->name, name, strlen(name) + 1);
+    char *copy = NULL;
+    if (name && name[0]) {
+        tarn__error_record saved;
+        tarn__error_save(&saved);
+        copy = tarn__alloc(strlen(name) + 1);
+        tarn_clear_error();
+        tarn__error_restore(&saved);
+        if (copy)
+            memcpy(copy, name, strlen(name) + 1);
+    }
+    char *before = storage->name;
+    if (storage->block)
+        before = tarn__pool_rename(storage->block, &storage->name, copy);
+    else
+        storage->name = copy;
+    if (before)
+        tarn__release(before, strlen(before) + 1);
 }
 
 static bool raise_transfer(const tarn__backend *backend, tarn_device device, const char *what)

@@ -17,11 +17,13 @@ static void place_view(tarn_tensor *tensor)
 
 tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order)
 {
-    if (tarn_failed() || !tarn__check_shape(function, shape, dtype))
+    if (tarn_failed() || !tarn__check_shape(function, shape, dtype) || !tarn__backend_of(device, function))
         return NULL;
     tarn_tensor *tensor = tarn__alloc(sizeof(*tensor));
-    if (!tensor)
+    if (!tensor) {
+        tarn__raise_within(function);
         return NULL;
+    }
     tensor->references = 1;
     tensor->view.dtype = dtype;
     tensor->view.rank = shape.rank;
@@ -35,6 +37,7 @@ tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, ta
     tensor->storage = tarn__storage_new(device, (size_t)tarn__view_count(&tensor->view) * tarn__dtype_bytes(dtype));
     if (!tensor->storage) {
         tarn__release(tensor, sizeof(*tensor));
+        tarn__raise_within(function);
         return NULL;
     }
     place_view(tensor);

@@ -18,7 +18,7 @@ struct tarn_tensor {
     _Atomic int references; /* one for its scope or keeper, one for each holder inside the library */
     _Atomic int kept;       /* of these, those that callers took with tarn_keep() */
     tarn__view view;        /* memory and offset are the storage's, copied */
-    tarn__storage *storage; /* NULL for a tarn_scalar() */
+    tarn__storage *storage;
     int64_t start;          /* first element, in elements from the storage's start */
     tarn_scope *scope;      /* NULL when kept */
     tarn_tensor *previous, *next; /* in the scope */
@@ -60,8 +60,12 @@ void tarn__history_drop(tarn__history *history);
 /* Puts a new tensor, with its one reference, into the open scope. */
 void tarn__scope_add(tarn_tensor *tensor);
 
-/* The innermost open scope; NULL: the root. Closing down to a mark closes what was left open by a callback. */
+/* The innermost open scope; NULL: the root. */
 tarn_scope *tarn__scope_top(void);
+
+/* Ends a callback that ran in `scope`: closes what it left open inside, and moves its result to the scope around. Returns the result;
+ * `made_inside` (may be NULL) says whether it belonged to one of these scopes. */
+tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *made_inside);
 
 /* ---- checks at the door ---------------------------------------------------------------------------------------------------- */
 
@@ -94,9 +98,9 @@ static inline bool tarn__same_shape(const tarn__view *a, const tarn__view *b)
 
 tarn_shape tarn__shape_of(const tarn_tensor *tensor);
 
-/* Writes "[32, 768]" into `text` and returns it. */
+/* Writes "[32, 768]" into `text` and returns it. There is room for eight numbers of 20 characters. */
 typedef struct tarn__text {
-    char text[160];
+    char text[192];
 } tarn__text;
 const char *tarn__shape_text(const int64_t *size, int rank, tarn__text *text);
 #define TARN__SHAPE_TEXT(tensor) tarn__shape_text((tensor)->view.shape, (tensor)->view.rank, &(tarn__text){{0}})
