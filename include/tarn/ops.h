@@ -17,7 +17,7 @@ extern "C" {
 TARN_API tarn_tensor *tarn_neg(tarn_tensor *x);
 /* The absolute value; its gradient at 0 is 0. */
 TARN_API tarn_tensor *tarn_abs(tarn_tensor *x);
-/* -1, 0 or 1; NaN stays NaN. The gradient is 0. */
+/* -1, 0 or 1; 0 for NaN. The gradient is 0. */
 TARN_API tarn_tensor *tarn_sign(tarn_tensor *x);
 /* x². */
 TARN_API tarn_tensor *tarn_square(tarn_tensor *x);
@@ -57,7 +57,7 @@ TARN_API tarn_tensor *tarn_gelu_erf(tarn_tensor *x);
 TARN_API tarn_tensor *tarn_silu(tarn_tensor *x);
 /* log(1 + exp(x)), without overflow. */
 TARN_API tarn_tensor *tarn_softplus(tarn_tensor *x);
-/* x held between low and high; NaN stays NaN. The gradient is 1 from low to high, both included. */
+/* x held between low and high; NaN stays NaN. The gradient is 1 strictly between low and high, 0 elsewhere. */
 TARN_API tarn_tensor *tarn_clamp(tarn_tensor *x, double low, double high);
 /* Converts to another dtype: to integers by cutting off the fraction, to bool by x ≠ 0. Differentiable between float dtypes. The
  * same tensor if it has that dtype already. */
@@ -231,7 +231,7 @@ typedef struct tarn_cross_entropy_options {
 } tarn_cross_entropy_options;
 
 /* The cross entropy of logits [..., C] against i64 (or i32) class indices [...]. `...` is a const tarn_cross_entropy_options *, or
- * NULL. Loss and gradient are computed in one pass. */
+ * NULL. Loss and gradient are computed in one pass. The loss of bf16 and f16 logits is f32. */
 TARN_API tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *options,
                                                size_t options_size);
 #define tarn_cross_entropy(logits, target, ...) tarn_cross_entropy_sized(logits, target, __VA_ARGS__, sizeof(tarn_cross_entropy_options))

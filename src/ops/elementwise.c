@@ -23,7 +23,7 @@ typedef struct unary_row {
 static bool unary_backward(const tarn__backward *b, tarn__kernel kernel)
 {
     tarn_tensor *x = b->saved[0], *g = b->grads[0];
-    tarn_tensor *gx = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    tarn_tensor *gx = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), tarn__grad_dtype(b, 0), tarn__device(x));
     return gx &&
            tarn__run(&(tarn__launch){.kernel = kernel, .function = b->function, .params = b->params, .params_bytes = sizeof(tarn__elementwise),
                                      TARN__IN(x, g), TARN__OUT(gx)}) &&
@@ -102,7 +102,7 @@ static void take_constants(tarn__elementwise *tail, tarn_tensor *const *operand,
         double value = operand[i]->constant;
         tail->constants |= 1u << i;
         tail->constant[i].real = value;
-        tail->constant[i].integer = value >= 9.2e18 ? INT64_MAX : value <= -9.2e18 ? INT64_MIN : value == value ? (int64_t)value : 0;
+        tail->constant[i].integer = value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : value == value ? (int64_t)value : 0;
         in[i] = NULL;
     }
 }
@@ -155,10 +155,16 @@ static tarn_tensor *binary(const binary_row *row, tarn_tensor *a, tarn_tensor *b
                : NULL;
 }
 
-static tarn_tensor *binary_grad(const tarn__backward *b, tarn__kernel kernel)
+/* A place for the gradient of operand i, before broadcasting is undone. */
+static tarn_tensor *grad_place(const tarn__backward *b, int i)
 {
     tarn_tensor *g = b->grads[0];
-    tarn_tensor *to = tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), g->view.dtype, tarn__device(g));
+    return tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), tarn__grad_dtype(b, i), tarn__device(g));
+}
+
+static tarn_tensor *binary_grad(const tarn__backward *b, int i, tarn__kernel kernel)
+{
+    tarn_tensor *g = b->grads[0], *to = grad_place(b, i);
     bool good = to && tarn__run(&(tarn__launch){.kernel = kernel, .function = b->function, .params = b->params,
                                                 .params_bytes = sizeof(tarn__elementwise), TARN__IN(b->saved[0], b->saved[1], g), TARN__OUT(to)});
     return good ? to : NULL;
@@ -169,15 +175,14 @@ static bool binary_backward(const tarn__backward *b, tarn__kernel both, tarn__ke
 {
     tarn_tensor *g = b->grads[0];
     if (tarn__wants(b, 0) && tarn__wants(b, 1)) {
-        tarn_tensor *ga = tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), g->view.dtype, tarn__device(g));
-        tarn_tensor *gb = tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), g->view.dtype, tarn__device(g));
+        tarn_tensor *ga = grad_place(b, 0), *gb = grad_place(b, 1);
         return ga && gb &&
                tarn__run(&(tarn__launch){.kernel = both, .function = b->function, .params = b->params, .params_bytes = sizeof(tarn__elementwise),
                                          TARN__IN(b->saved[0], b->saved[1], g), TARN__OUT(ga, gb)}) &&
                tarn__put(b, 0, ga) && tarn__put(b, 1, gb);
     }
     int wanted = tarn__wants(b, 0) ? 0 : 1;
-    return tarn__put(b, wanted, binary_grad(b, wanted == 0 ? first : second));
+    return tarn__put(b, wanted, binary_grad(b, wanted, wanted == 0 ? first : second));
 }
 
 /* Sums and differences pass their gradient on as it is; only the negative one takes a kernel. */
@@ -313,7 +318,7 @@ static bool where_backward(const tarn__backward *b)
         if (!tarn__wants(b, i))
             continue;
         tarn__elementwise tail = {.constants = i == 1 ? 4u : 2u};
-        tarn_tensor *to = tarn__tensor_new(b->function, tarn__shape_of(g), g->view.dtype, tarn__device(g));
+        tarn_tensor *to = grad_place(b, i);
         if (!to || !tarn__kernel_call(TARN__K_where, b->function, tail, TARN__IN(condition, i == 1 ? g : NULL, i == 1 ? NULL : g), TARN__OUT(to)) ||
             !tarn__put(b, i, to))
             return false;

@@ -108,10 +108,10 @@ static bool joined_shape(const char *function, tarn_tensor *const *operand, int 
         bool same = view->rank == first->rank;
         for (int k = 0; same && k < first->rank; k++)
             same = view->shape[k] == first->shape[k] || (k == p.axis && !p.stacked);
-        int64_t size = p.stacked ? 1 : view->shape[p.axis];
         if (!same)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor %d is %s and tensor 0 is %s; sizes may differ %s", function, i,
                                TARN__SHAPE_TEXT(operand[i]), TARN__SHAPE_TEXT(operand[0]), p.stacked ? "nowhere" : "only along the axis");
+        int64_t size = p.stacked ? 1 : view->shape[p.axis];
         if (size > INT64_MAX - total)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: sizes along axis %d add up to more than can be counted", function, p.axis);
         total += size;
@@ -185,10 +185,10 @@ tarn_tensor *tarn_stack(tarn_tensor *const *tensors, int count, int axis)
 
 bool tarn__apply_concat(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_concat(v->in, v->inputs, (int)tarn__attribute_int(v, "axis", 0))) != NULL;
+    return (out[0] = tarn_concat(v->in, v->inputs, tarn__attribute_small(v, "axis", 0))) != NULL;
 }
 
 bool tarn__apply_stack(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_stack(v->in, v->inputs, (int)tarn__attribute_int(v, "axis", 0))) != NULL;
+    return (out[0] = tarn_stack(v->in, v->inputs, tarn__attribute_small(v, "axis", 0))) != NULL;
 }

@@ -56,6 +56,7 @@ typedef struct tarn__invocation {
 
 /* Attributes, or their default where they were not given. */
 int64_t tarn__attribute_int(const tarn__invocation *v, const char *name, int64_t otherwise);
+int tarn__attribute_small(const tarn__invocation *v, const char *name, int otherwise); /* held within int, so that no axis wraps into range */
 double tarn__attribute_real(const tarn__invocation *v, const char *name, double otherwise);
 tarn_axes tarn__attribute_axes(const tarn__invocation *v, const char *name);
 tarn_shape tarn__attribute_shape(const tarn__invocation *v, const char *name);

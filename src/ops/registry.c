@@ -1,4 +1,5 @@
 /* registry.c: every operation by name: the table that `tarn ops`, the tests and tarn_apply() share. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -115,6 +116,16 @@ int64_t tarn__attribute_int(const tarn__invocation *v, const char *name, int64_t
     return a ? a->integer : otherwise;
 }
 
+static int small(int64_t value)
+{
+    return value > INT_MAX ? INT_MAX : value < INT_MIN ? INT_MIN : (int)value;
+}
+
+int tarn__attribute_small(const tarn__invocation *v, const char *name, int otherwise)
+{
+    return small(tarn__attribute_int(v, name, otherwise));
+}
+
 double tarn__attribute_real(const tarn__invocation *v, const char *name, double otherwise)
 {
     const tarn_attribute *a = find(v, name);
@@ -127,7 +138,7 @@ tarn_axes tarn__attribute_axes(const tarn__invocation *v, const char *name)
     tarn_axes axes = {0};
     axes.count = a ? a->count : 0;
     for (int i = 0; i < axes.count; i++)
-        axes.axis[i] = (int)a->list[i];
+        axes.axis[i] = small(a->list[i]);
     return axes;
 }
 
@@ -169,21 +180,21 @@ static bool check_attributes(const tarn__op_row *row, const tarn_attribute *attr
 
 /* ---- calling by name ------------------------------------------------------------------------------------------------------- */
 
-static const tarn__op_row *check_call(const char *name, int inputs, bool has_inputs, int outputs, bool has_outputs)
+static const tarn__op_row *check_call(const char *function, const char *name, int inputs, bool has_inputs, int outputs, bool has_outputs)
 {
     int index = tarn_op_find(name);
     if (index < 0) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "apply: there is no operation '%s'", name ? name : "NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no operation '%s'", function, name ? name : "NULL");
         return NULL;
     }
     const tarn__op_row *row = &rows[index];
     if (inputs < row->min_inputs || inputs > row->max_inputs || !has_inputs) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s takes %d to %d inputs, %d given%s", name, row->min_inputs, row->max_inputs, inputs,
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s takes %d to %d inputs, %d given%s", function, name, row->min_inputs, row->max_inputs, inputs,
                     has_inputs ? "" : " as NULL");
         return NULL;
     }
     if (outputs != row->outputs || !has_outputs) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s has %d outputs, room for %d given%s", name, row->outputs, outputs,
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s has %d outputs, room for %d given%s", function, name, row->outputs, outputs,
                     has_outputs ? "" : " as NULL");
         return NULL;
     }
@@ -198,7 +209,7 @@ bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, c
 {
     if (tarn_failed())
         return false;
-    const tarn__op_row *row = check_call(name, input_count, inputs != NULL, output_count, outputs != NULL);
+    const tarn__op_row *row = check_call("apply", name, input_count, inputs != NULL, output_count, outputs != NULL);
     if (!row || !check_attributes(row, attributes, attribute_count))
         return false;
     tarn_tensor *in[MOST_INPUTS] = {0};
@@ -237,7 +248,7 @@ static bool read_back(tarn_tensor *tensor, tarn_array *array)
 bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inputs, int input_count, const tarn_attribute *attributes,
                      int attribute_count, tarn_array *outputs, int output_count)
 {
-    if (tarn_failed() || !check_call(name, input_count, inputs != NULL, output_count, outputs != NULL))
+    if (tarn_failed() || !check_call("apply_host", name, input_count, inputs != NULL, output_count, outputs != NULL))
         return false;
     tarn_tensor *in[MOST_INPUTS] = {0}, *out[MOST_OUTPUTS] = {0};
     memset(outputs, 0, sizeof(*outputs) * (size_t)output_count);
@@ -251,6 +262,8 @@ bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inp
         good = read_back(out[i], &outputs[i]);
     for (int i = 0; !good && i < output_count; i++)
         tarn_array_free(&outputs[i]);
+    if (!good)
+        tarn__raise_within("apply_host");
     tarn_no_grad_close();
     tarn_scope_close(scope);
     return good;

@@ -7,14 +7,16 @@
 /* ---- what the expressions of elementwise.def are made of ------------------------------------------------------------------- */
 
 #define FLOAT_HELPERS(real, t)                                                                                                            \
-    static inline real select_##t(int condition, real v, real w)                                                                         \
-    {                                                                                                                                    \
-        return condition ? v : w;                                                                                                        \
-    }                                                                                                                                    \
     static inline real sigmoid_##t(real x)                                                                                               \
     {                                                                                                                                    \
         real e = tarn__exp_##t(x < 0 ? x : -x);                                                                                          \
         return (x < 0 ? e : (real)1) / ((real)1 + e);                                                                                    \
+    }                                                                                                                                    \
+    /* its slope, e / (1 + e)² with e = exp(-|x|): from one exponential, and without a difference that cancels */                        \
+    static inline real sigmoid_grad_##t(real x)                                                                                          \
+    {                                                                                                                                    \
+        real e = tarn__exp_##t(x < 0 ? x : -x), r = (real)1 / ((real)1 + e);                                                             \
+        return e * r * r;                                                                                                                \
     }                                                                                                                                    \
     static inline real sech2_##t(real x)                                                                                                 \
     {                                                                                                                                    \
@@ -30,24 +32,27 @@
     {                                                                                                                                    \
         real u2 = (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x);                                                           \
         real slope = (real)1.5957691216057308 * ((real)1 + (real)0.134145 * x * x);                                                      \
-        real s = sigmoid_##t(u2);                                                                                                        \
-        return s + x * s * sigmoid_##t(-u2) * slope;                                                                                     \
+        real e = tarn__exp_##t(u2 < 0 ? u2 : -u2), r = (real)1 / ((real)1 + e), s = (u2 < 0 ? e : (real)1) * r, bend = e * r * r;        \
+        /* far out the bend is 0 and the slope may be infinite: their product is 0 */                                                    \
+        return s + (((bend == 0) & (fabs((double)x) < (double)INFINITY)) ? (real)0 : x * bend * slope);                                  \
     }                                                                                                                                    \
     static inline real gelu_erf_grad_##t(real x)                                                                                         \
     {                                                                                                                                    \
         return (real)0.5 * tarn__erfc_##t(x * (real)-0.7071067811865476) +                                                               \
                x * (real)0.3989422804014327 * tarn__exp_##t((real)-0.5 * x * x);                                                         \
     }                                                                                                                                    \
+    /* below -64, e^x is taken in two factors: itself it would be subnormal while x e^x is not yet */                                    \
+    static inline real silu_##t(real x)                                                                                                  \
+    {                                                                                                                                    \
+        int far = x < -64;                                                                                                               \
+        real e = tarn__exp_##t(far ? x + (real)64 : x < 0 ? x : -x);                                                                     \
+        real top = (far ? x * (real)1.603810890548638e-28 : x) * (x < 0 ? e : (real)1);                                                  \
+        return top / ((real)1 + (far ? (real)0 : e));                                                                                    \
+    }                                                                                                                                    \
     static inline real silu_grad_##t(real x)                                                                                             \
     {                                                                                                                                    \
-        real s = sigmoid_##t(x);                                                                                                         \
-        return s + x * s * sigmoid_##t(-x);                                                                                              \
-    }                                                                                                                                    \
-    /* floor(a / b), as the quotient that belongs to the remainder */                                                                    \
-    static inline real floordiv_##t(real a, real b)                                                                                      \
-    {                                                                                                                                    \
-        double q = ((double)a - (double)mod_##t(a, b)) / (double)b;                                                                      \
-        return (real)(fabs(q) < 0x1p51 ? nearest(q) : q);                                                                                \
+        real e = tarn__exp_##t(x < 0 ? x : -x), r = (real)1 / ((real)1 + e);                                                             \
+        return (x < 0 ? e : (real)1) * r + x * (e * r * r);                                                                              \
     }
 
 /* The nearest integer to a number below 2^51, without a call: adding 1.5 · 2^52 leaves no room for a fraction. */
@@ -87,6 +92,26 @@ static inline int64_t mod_i64(int64_t a, int64_t b)
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
+/* The gradient of b is -g · floor(a / b); `remainder` is a mod b, and so a - remainder a multiple of b. In f64, where the quotient of two
+ * floats always fits. */
+static inline double mod_grad_b(double a, double b, double g, double remainder)
+{
+    double q = (a - remainder) / b, whole = fabs(q) < 0x1p51 ? nearest(q) : q;
+    whole = b == 0 ? a / b : whole;
+    whole = ((fabs(b) == (double)INFINITY) & (fabs(a) < (double)INFINITY)) ? (remainder == a ? 0.0 : -1.0) : whole;
+    return -g * whole;
+}
+
+static inline float mod_grad_b_f32(float a, float b, float g)
+{
+    return (float)mod_grad_b((double)a, (double)b, (double)g, (double)mod_f32(a, b));
+}
+
+static inline double mod_grad_b_f64(double a, double b, double g)
+{
+    return mod_grad_b(a, b, g, mod_f64(a, b));
+}
+
 /* A parameter in the type computed in; a bound beyond the integers is the last integer. */
 static inline float scalar_f32(double p)
 {
@@ -105,6 +130,34 @@ static inline int64_t scalar_i64(double p)
 
 FLOAT_HELPERS(float, f32)
 FLOAT_HELPERS(double, f64)
+
+/* The gradients of pow: g b a^(b-1), 0 where b is 0; and g a^b log a, 0 where a is 0 and b is not negative. In f32 the powers are taken
+ * in f64, because b - 1 rounded to f32 would be an error in the exponent. Powers stand before the choice, so that loops vectorise. */
+TARN__VECTOR static inline float pow_grad_a_f32(float a, float b, float g)
+{
+    double power = tarn__pow_near_f64(a, (double)b - 1.0);
+    float value = (float)((double)g * ((double)b * power));
+    return b == 0 ? 0 : value;
+}
+
+TARN__VECTOR static inline float pow_grad_b_f32(float a, float b, float g)
+{
+    double power = tarn__pow_near_f64(a, (double)b);
+    float value = (float)((double)g * (power * (double)tarn__log_f32(a)));
+    return ((a == 0) & (b >= 0)) ? 0 : value;
+}
+
+TARN__VECTOR static inline double pow_grad_a_f64(double a, double b, double g)
+{
+    double value = g * (b * tarn__pow_f64(a, b - 1.0));
+    return b == 0 ? 0 : value;
+}
+
+TARN__VECTOR static inline double pow_grad_b_f64(double a, double b, double g)
+{
+    double value = g * (tarn__pow_f64(a, b) * tarn__log_f64(a));
+    return ((a == 0) & (b >= 0)) ? 0 : value;
+}
 
 /* sin and cos of arguments beyond the range of the vector forms, which is rare, go to the C library one by one. */
 static bool any_large_f32(const float *x, int64_t n)
@@ -154,15 +207,18 @@ static inline double trig_f64(double x, int cosine)
 #define ERF(x) ON(tarn__erf)(x)
 #define ERFC(x) ON(tarn__erfc)(x)
 #define POW(a, b) ON(tarn__pow)(a, b)
-#define SELECT(c, v, w) ON(select)(c, v, w)
 #define SIGMOID(x) ON(sigmoid)(x)
+#define SIGMOID_GRAD(x) ON(sigmoid_grad)(x)
 #define SECH2(x) ON(sech2)(x)
 #define GELU(x) ON(gelu)(x)
 #define GELU_GRAD(x) ON(gelu_grad)(x)
 #define GELU_ERF_GRAD(x) ON(gelu_erf_grad)(x)
 #define SILU_GRAD(x) ON(silu_grad)(x)
 #define MOD(a, b) ON(mod)(a, b)
-#define FLOORDIV(a, b) ON(floordiv)(a, b)
+#define SILU(x) ON(silu)(x)
+#define MOD_GRAD_B(a, b, g) ON(mod_grad_b)(a, b, g)
+#define POW_GRAD_A(a, b, g) ON(pow_grad_a)(a, b, g)
+#define POW_GRAD_B(a, b, g) ON(pow_grad_b)(a, b, g)
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
 
@@ -192,7 +248,7 @@ static inline double trig_f64(double x, int cosine)
         TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
         {                                                                                                                                \
             const real x = X[i], g = G[i], y = (value);                                                                                  \
-            (void)x, (void)y;                                                                                                            \
+            (void)x, (void)g, (void)y;                                                                                                   \
             Y[i] = (gradient);                                                                                                           \
         }                                                                                                                                \
     }
@@ -357,15 +413,53 @@ static bool any_large_quotient(const float *a, const float *b, int64_t n)
             Y[i] = value;                                                                                                                \
         }                                                                                                                                \
     }
-/* The quotient that belongs to the remainder, for any size. */
-static inline float floordiv_any_f32(float a, float b)
+static inline float mod_any_grad_b_f32(float a, float b, float g)
 {
-    double q = ((double)a - (double)mod_any_f32(a, b)) / (double)b;
-    return (float)(fabs(q) < 0x1p51 ? nearest(q) : q);
+    return (float)mod_grad_b((double)a, (double)b, (double)g, (double)mod_any_f32(a, b));
 }
 MOD_TILES(mod, mod_any_f32(a, b), (void)0)
-MOD_TILES(mod_grad_b, -G[i] * floordiv_any_f32(a, b), (void)0)
-MOD_TILES(mod_grad, G[i], YB[i] = -G[i] * floordiv_any_f32(a, b))
+MOD_TILES(mod_grad_b, mod_any_grad_b_f32(a, b, G[i]), (void)0)
+MOD_TILES(mod_grad, G[i], YB[i] = mod_any_grad_b_f32(a, b, G[i]))
+
+/* ---- the gradient of a quotient once more, where a / b or g / b leave the range that the result may still have ---------------- */
+
+#define DIV_TILES(real, wide, t, low, high)                                                                                               \
+    static bool any_extreme_##t(const real *a, const real *b, int64_t n)                                                                  \
+    {                                                                                                                                    \
+        int extreme = 0;                                                                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            real q = a[i] / b[i], size = q < 0 ? -q : q;                                                                                 \
+            extreme |= (size > (real)high) | ((size < (real)low) & (a[i] != 0));                                                         \
+        }                                                                                                                                \
+        return extreme;                                                                                                                  \
+    }                                                                                                                                    \
+    static void guarded_div_grad_b_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)              \
+    {                                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *Y = out[0];                                                                                                                \
+        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
+            tile_div_grad_b_##t(n, in, out, params);                                                                                     \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = (real)(-(wide)G[i] * (((wide)A[i] / (wide)B[i]) / (wide)B[i]));                                                       \
+    }                                                                                                                                    \
+    static void guarded_div_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
+    {                                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *YA = out[0], *YB = out[1];                                                                                                 \
+        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
+            tile_div_grad_##t(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            const real a = A[i], b = B[i], g = G[i];                                                                                     \
+            YA[i] = g / b;                                                                                                               \
+            YB[i] = (real)(-(wide)g * (((wide)a / (wide)b) / (wide)b));                                                                  \
+        }                                                                                                                                \
+    }
+DIV_TILES(float, double, f32, 1e-18f, 1e18f)
+DIV_TILES(double, long double, f64, 1e-150, 1e150)
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
@@ -394,6 +488,10 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
     KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
+#define tile_div_grad_f32 guarded_div_grad_f32
+#define tile_div_grad_f64 guarded_div_grad_f64
+#define tile_div_grad_b_f32 guarded_div_grad_b_f32
+#define tile_div_grad_b_f64 guarded_div_grad_b_f64
 #define tile_mod_f32 guarded_mod_f32
 #define tile_mod_grad_f32 guarded_mod_grad_f32
 #define tile_mod_grad_b_f32 guarded_mod_grad_b_f32

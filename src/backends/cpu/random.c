@@ -56,6 +56,16 @@ static void dropout_tile(const draw *d, const uint32_t *word, float *value, int 
 
 #define TILE 256
 
+/* n neighbours of x, each times its factor; a factor of 0 gives 0 whatever x is. */
+static void drop_dense(const draw *d, const char *from, char *to, const float *factor, int n)
+{
+    double x[TILE];
+    tarn__load[d->from->dtype][COMPUTE_F64](from, 1, x, n);
+    for (int i = 0; i < n; i++)
+        x[i] = factor[i] == 0 ? 0 : x[i] * (double)factor[i];
+    tarn__store[d->to->dtype][COMPUTE_F64](x, to, 1, n);
+}
+
 static void draw_range(int64_t begin, int64_t end, void *ctx)
 {
     const draw *d = ctx;
@@ -71,12 +81,10 @@ static void draw_range(int64_t begin, int64_t end, void *ctx)
         for (int i = 0; i < n; i += 4)
             tarn__philox(d->random->seed, d->random->offset + (uint64_t)(begin + i) / 4, word + i);
         d->tile(d, word, value, (n + 3) / 4 * 4);
-        for (int i = 0; from && i < n; i++) {
-            double x;
-            tarn__load[d->from->dtype][COMPUTE_F64](from + (dense ? begin + i : place(d->from, begin + i)) * size, 1, &x, 1);
-            x = value[i] == 0 ? 0 : x * (double)value[i];
-            tarn__store[dtype][COMPUTE_F64](&x, to + (dense ? begin + i : place(d->to, begin + i)) * size, 1, 1);
-        }
+        if (from && dense)
+            drop_dense(d, from + begin * size, to + begin * size, value, n);
+        for (int i = 0; from && !dense && i < n; i++)
+            drop_dense(d, from + place(d->from, begin + i) * size, to + place(d->to, begin + i) * size, value + i, 1);
         if (!from && dense)
             tarn__store[dtype][COMPUTE_F32](value, to + begin * size, 1, n);
         for (int i = 0; !from && !dense && i < n; i++)

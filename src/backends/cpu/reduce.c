@@ -1,6 +1,361 @@
-#include "backends/cpu/level.h"
+/* reduce.c: sum, product, largest, smallest, and the count of values that are not finite.
+ *
+ * Every step below is written twice: on vectors, and on single elements for what is left over. Sums of f32 and bf16 run in f32 for a
+ * piece, then in f64. Products run in f64 throughout: they overflow and lose digits sooner. */
+#include "backends/cpu/fold.h"
+
+#include <math.h>
+
+#include "backends/cpu/convert.h"
+#include "backends/cpu/lanes.h"
+#include "backends/cpu/tile.h"
+
+/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+
+#define ONE_sum(a, x) ((a) + (x))
+#define ONE_prod(a, x) ((a) * (x))
+#define ONE_max(a, x) ((x) > (a) || (x) != (x) ? (x) : (a)) /* NaN wins, and stays */
+#define ONE_min(a, x) ((x) < (a) || (x) != (x) ? (x) : (a))
+
+#define STEP_sum(V, M, a, x) (a) += (x)
+#define STEP_prod(V, M, a, x) (a) *= (x)
+#define STEP_max(V, M, a, x) (a) = TARN__SELECT(V, M, (M)((x) > (a)) | (M)((x) != (x)), x, a)
+#define STEP_min(V, M, a, x) (a) = TARN__SELECT(V, M, (M)((x) < (a)) | (M)((x) != (x)), x, a)
+
+#define PLAIN(x) (x)
+
+/* Bytes that a run asks for ahead of time: conversions keep the processor from looking as far ahead itself. */
+#define AHEAD 2048
+
+/* RUN: n neighbours into one state, by four vectors of accumulators, then one, then single elements, in this fixed order.
+ * FOLD: rows into a tile of accumulators, four at a time. */
+#define RUN(op, name, S, T, V, M, LOAD, GET, START, part)                                                                                 \
+    static void run_##op##_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                 \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        const S *x = from;                                                                                                                \
+        V v0 = (V){0} + (T)(START), v1 = v0, v2 = v0, v3 = v0, y0, y1, y2, y3;                                                            \
+        int64_t i = 0;                                                                                                                    \
+        (void)b, (void)at, (void)aux;                                                                                                     \
+        for (; i + 4 * LANES <= n; i += 4 * LANES) {                                                                                      \
+            for (int k = 0; k < (int)(4 * LANES * sizeof(S) / 64); k++)                                                                   \
+                __builtin_prefetch((const char *)(x + i) + AHEAD + 64 * k);                                                               \
+            LOAD(V, y0, x + i);                                                                                                           \
+            LOAD(V, y1, x + i + LANES);                                                                                                   \
+            LOAD(V, y2, x + i + 2 * LANES);                                                                                               \
+            LOAD(V, y3, x + i + 3 * LANES);                                                                                               \
+            STEP_##op(V, M, v0, y0);                                                                                                      \
+            STEP_##op(V, M, v1, y1);                                                                                                      \
+            STEP_##op(V, M, v2, y2);                                                                                                      \
+            STEP_##op(V, M, v3, y3);                                                                                                      \
+        }                                                                                                                                 \
+        for (; i + LANES <= n; i += LANES) {                                                                                              \
+            LOAD(V, y0, x + i);                                                                                                           \
+            STEP_##op(V, M, v0, y0);                                                                                                      \
+        }                                                                                                                                 \
+        STEP_##op(V, M, v0, v1);                                                                                                          \
+        STEP_##op(V, M, v2, v3);                                                                                                          \
+        STEP_##op(V, M, v0, v2);                                                                                                          \
+        T total;                                                                                                                          \
+        TARN__LANES_FOLD(T, V, total, v0, ONE_##op);                                                                                      \
+        for (; i < n; i++)                                                                                                                \
+            total = ONE_##op(total, GET(x[i]));                                                                                           \
+        a->part = ONE_##op(a->part, total);                                                                                               \
+    }
+
+#define FOLD(op, name, S, T, V, M, LOAD, GET)                                                                                             \
+    static void fold_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)  \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        T *restrict a = (T *)(void *)columns->first;                                                                                      \
+        int r = 0;                                                                                                                        \
+        (void)at, (void)aux;                                                                                                              \
+        for (; r + 4 <= rows; r += 4) {                                                                                                   \
+            const S *x0 = row[r], *x1 = row[r + 1], *x2 = row[r + 2], *x3 = row[r + 3];                                                   \
+            int64_t c = 0;                                                                                                                \
+            for (; c + LANES <= width; c += LANES) {                                                                                      \
+                V v, y0, y1, y2, y3;                                                                                                      \
+                LOAD(V, y0, x0 + c);                                                                                                      \
+                LOAD(V, y1, x1 + c);                                                                                                      \
+                LOAD(V, y2, x2 + c);                                                                                                      \
+                LOAD(V, y3, x3 + c);                                                                                                      \
+                TARN__LANES_LOAD(V, v, a + c);                                                                                            \
+                STEP_##op(V, M, y0, y1);                                                                                                  \
+                STEP_##op(V, M, y2, y3);                                                                                                  \
+                STEP_##op(V, M, y0, y2);                                                                                                  \
+                STEP_##op(V, M, v, y0);                                                                                                   \
+                memcpy(a + c, &v, sizeof(v));                                                                                             \
+            }                                                                                                                             \
+            for (; c < width; c++) {                                                                                                      \
+                T y0 = ONE_##op((T)GET(x0[c]), (T)GET(x1[c])), y2 = ONE_##op((T)GET(x2[c]), (T)GET(x3[c])), y = ONE_##op(y0, y2);         \
+                a[c] = ONE_##op(a[c], y);                                                                                                 \
+            }                                                                                                                             \
+        }                                                                                                                                 \
+        for (; r < rows; r++) {                                                                                                           \
+            const S *x = row[r];                                                                                                          \
+            int64_t c = 0;                                                                                                                \
+            for (; c + LANES <= width; c += LANES) {                                                                                      \
+                V v, y;                                                                                                                   \
+                LOAD(V, y, x + c);                                                                                                        \
+                TARN__LANES_LOAD(V, v, a + c);                                                                                            \
+                STEP_##op(V, M, v, y);                                                                                                    \
+                memcpy(a + c, &v, sizeof(v));                                                                                             \
+            }                                                                                                                             \
+            for (; c < width; c++)                                                                                                        \
+                a[c] = ONE_##op(a[c], GET(x[c]));                                                                                         \
+        }                                                                                                                                 \
+    }
+
+/* What a computed type needs beside them. */
+#define TYPED(op, name, T, START, part)                                                                                                   \
+    static void open_##op##_##name(tarn__columns *columns, int64_t width)                                                                 \
+    {                                                                                                                                     \
+        T *a = (T *)(void *)columns->first;                                                                                               \
+        for (int64_t c = 0; c < width; c++)                                                                                               \
+            a[c] = (T)(START);                                                                                                            \
+    }                                                                                                                                     \
+    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state)                                \
+    {                                                                                                                                     \
+        const T *a = (const T *)(const void *)columns->first;                                                                             \
+        for (int64_t c = 0; c < width; c++)                                                                                               \
+            state[0][c].part = a[c];                                                                                                      \
+    }
+
+#define MERGE(op, name, part)                                                                                                             \
+    static void merge_##op##_##name(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)    \
+    {                                                                                                                                     \
+        (void)count_a, (void)count_b;                                                                                                     \
+        for (int64_t c = 0; c < width; c++)                                                                                               \
+            a[0][c].part = ONE_##op(a[0][c].part, b[0][c].part);                                                                          \
+    }
+
+#define OP_F32(op, START)                                                                                                                 \
+    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN, START, real)                                              \
+    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16, START, real)                           \
+    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN)                                                          \
+    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)                                       \
+    TYPED(op, f32, float, START, real)
+
+#define OP_F64_I64(op, START, START_I64)                                                                                                  \
+    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START, real)                                            \
+    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START_I64, integer)                                   \
+    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN)                                                        \
+    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN)                                                      \
+    TYPED(op, f64, double, START, real)                                                                                                   \
+    TYPED(op, i64, int64_t, START_I64, integer)                                                                                           \
+    MERGE(op, real, real)                                                                                                                 \
+    MERGE(op, integer, integer)
+
+OP_F32(sum, 0)
+OP_F32(max, -INFINITY)
+OP_F32(min, INFINITY)
+OP_F64_I64(sum, 0, 0)
+OP_F64_I64(prod, 1, 1)
+RUN(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD_F32, PLAIN, 1, real)
+FOLD(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD_F32, PLAIN)
+OP_F64_I64(max, -INFINITY, INT64_MIN)
+OP_F64_I64(min, INFINITY, INT64_MAX)
+
+/* ---- sum, prod, max, min --------------------------------------------------------------------------------------------------- */
+
+static void finish_sum(tarn__wide *const *state, int64_t width, int64_t count, const tarn__reduce *params)
+{
+    (void)count;
+    for (int64_t c = 0; params->scale != 1 && c < width; c++)
+        state[0][c].real *= params->scale;
+}
+
+#define REDUCER(op, name, COMPUTE, START, part, finisher)                                                                                 \
+    .compute = COMPUTE, .parts = 1, .widens = true, .start = {{.part = START}}, .run = run_##op##_##name, .open = open_##op##_##name,     \
+    .fold = fold_##op##_##name, .close = close_##op##_##name, .merge = merge_##op##_##part, .finish = finisher
+
+#define REDUCERS(op, START, START_I64, finisher)                                                                                          \
+    static const tarn__reducer op##_reducers[] = {                                                                                        \
+        {REDUCER(op, f32, COMPUTE_F32, START, real, finisher), .other = TARN_BF16, .run_other = run_##op##_bf16,                          \
+         .fold_other = fold_##op##_bf16},                                                                                                 \
+        {REDUCER(op, f64, COMPUTE_F64, START, real, finisher)},                                                                           \
+        {REDUCER(op, i64, COMPUTE_I64, START_I64, integer, NULL), .integer_result = true},                                                \
+    };
+REDUCERS(sum, 0, 0, finish_sum)
+REDUCERS(max, -INFINITY, INT64_MIN, NULL)
+REDUCERS(min, INFINITY, INT64_MAX, NULL)
+
+static const tarn__reducer prod_reducers[] = {
+    {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL), .other = TARN_F32, .run_other = run_prod_f32, .fold_other = fold_prod_f32},
+    {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL)},
+    {REDUCER(prod, i64, COMPUTE_I64, 1, integer, NULL), .integer_result = true},
+};
+
+static tarn__reduction describe(const tarn__call *call, const tarn__reducer *reducers)
+{
+    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)], .x = call->in[0], .y = call->out[0],
+                             .params = call->params, .scratch = call->scratch};
+}
+
+#define FACE(op)                                                                                                                          \
+    static void kernel_##op(const tarn__call *call)                                                                                       \
+    {                                                                                                                                     \
+        tarn__reduction r = describe(call, op##_reducers);                                                                                \
+        TARN__AT_LEVEL(tarn__fold)(&r);                                                                                                   \
+    }                                                                                                                                     \
+    static size_t scratch_##op(const tarn__call *call)                                                                                    \
+    {                                                                                                                                     \
+        tarn__reduction r = describe(call, op##_reducers);                                                                                \
+        return TARN__AT_LEVEL(tarn__fold_scratch)(&r);                                                                                    \
+    }
+
+FACE(sum)
+FACE(prod)
+FACE(max)
+FACE(min)
+
+/* ---- nonfinite ------------------------------------------------------------------------------------------------------------- */
+
+/* x - x is 0 for finite values and NaN for the others. All axes are reduced, so there are no columns. */
+#define COUNT_NONFINITE(name, T, INT)                                                                                                     \
+    static void run_nonfinite_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)              \
+    {                                                                                                                                     \
+        const T *x = from;                                                                                                                \
+        INT found = 0;                                                                                                                    \
+        (void)b, (void)at, (void)aux;                                                                                                     \
+        for (int64_t i = 0; i < n; i++)                                                                                                   \
+            found += !(x[i] - x[i] == 0);                                                                                                 \
+        a->integer += found;                                                                                                              \
+    }
+COUNT_NONFINITE(f32, float, int32_t)
+COUNT_NONFINITE(f64, double, int64_t)
+
+static const tarn__reducer nonfinite_reducers[] = {
+    {.compute = COMPUTE_F32, .parts = 1, .run = run_nonfinite_f32, .merge = merge_sum_integer, .integer_result = true},
+    {.compute = COMPUTE_F64, .parts = 1, .run = run_nonfinite_f64, .merge = merge_sum_integer, .integer_result = true},
+};
+
+FACE(nonfinite)
+
+/* ---- the gradient of a product --------------------------------------------------------------------------------------------- */
+
+/* The product of the other elements: from the product of all that are not 0 and the number of zeros. */
+static void run_nonzero(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)
+{
+    enum { LANES = sizeof(tarn__f64v) / sizeof(double) };
+    const double *x = from;
+    double product = 1;
+    int64_t zeros = 0, i = 0;
+    tarn__f64v v = (tarn__f64v){0} + 1, y;
+    tarn__i64v none = {0};
+    (void)at, (void)aux;
+    for (; i + LANES <= n; i += LANES) {
+        TARN__LANES_LOAD(tarn__f64v, y, x + i);
+        tarn__i64v is_zero = (tarn__i64v)(y == 0);
+        none -= is_zero;
+        v *= TARN__SELECT(tarn__f64v, tarn__i64v, is_zero, (tarn__f64v){0} + 1, y);
+    }
+    for (int k = 0; k < LANES; k++) {
+        product *= v[k];
+        zeros += none[k];
+    }
+    for (; i < n; i++) {
+        product *= x[i] == 0 ? 1 : x[i];
+        zeros += x[i] == 0;
+    }
+    a->real *= product;
+    b->real += (double)zeros;
+}
+
+static void open_nonzero(tarn__columns *columns, int64_t width)
+{
+    double *product = (double *)(void *)columns->first, *zeros = (double *)(void *)columns->second;
+    for (int64_t c = 0; c < width; c++) {
+        product[c] = 1;
+        zeros[c] = 0;
+    }
+}
+
+static void fold_nonzero(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)
+{
+    double *restrict product = (double *)(void *)columns->first, *restrict zeros = (double *)(void *)columns->second;
+    (void)at, (void)aux;
+    for (int r = 0; r < rows; r++) {
+        const double *x = row[r];
+        for (int64_t c = 0; c < width; c++) {
+            product[c] *= x[c] == 0 ? 1 : x[c];
+            zeros[c] += x[c] == 0 ? 1 : 0;
+        }
+    }
+}
+
+static void close_nonzero(const tarn__columns *columns, int64_t width, tarn__wide *const *state)
+{
+    memcpy(state[0], columns->first, sizeof(tarn__wide) * (size_t)width);
+    memcpy(state[1], columns->second, sizeof(tarn__wide) * (size_t)width);
+}
+
+static void merge_nonzero(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)
+{
+    (void)count_a, (void)count_b;
+    for (int64_t c = 0; c < width; c++) {
+        a[0][c].real *= b[0][c].real;
+        a[1][c].real += b[1][c].real;
+    }
+}
+
+static const tarn__reducer nonzero_reducer = {.compute = COMPUTE_F64, .parts = 2, .widens = true, .start = {{.real = 1}, {.real = 0}},
+                                              .run = run_nonzero, .open = open_nonzero, .fold = fold_nonzero, .close = close_nonzero,
+                                              .merge = merge_nonzero};
+
+/* in: x, g, product of what is not 0, number of zeros. */
+static void tile_prod_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const double *x = in[0], *g = in[1], *product = in[2], *zeros = in[3];
+    double *y = out[0];
+    (void)params;
+    TARN__INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        double others = zeros[i] == 0 ? product[i] / x[i] : zeros[i] == 1 && x[i] == 0 ? product[i] : 0;
+        y[i] = g[i] * others;
+    }
+}
+
+/* The outputs of a reduction in scratch: f64, in g's shape. */
+static tarn__view view_in_scratch(const tarn__call *call, const tarn__view *like)
+{
+    tarn__view view = *like;
+    view.memory = call->scratch;
+    view.offset = 0;
+    view.dtype = TARN_F64;
+    tarn__view_pack(&view);
+    return view;
+}
+
+static size_t scratch_prod_grad(const tarn__call *call)
+{
+    tarn__view products = view_in_scratch(call, call->in[1]);
+    tarn__reduction r = {.reducer = &nonzero_reducer, .x = call->in[0], .y = &products};
+    return 2 * sizeof(double) * (size_t)tarn__view_count(&products) + TARN__AT_LEVEL(tarn__fold_scratch)(&r);
+}
+
+static void kernel_prod_grad(const tarn__call *call)
+{
+    tarn__view products = view_in_scratch(call, call->in[1]), zeros = products;
+    zeros.offset = tarn__view_count(&products);
+    tarn__reduction r = {.reducer = &nonzero_reducer, .x = call->in[0], .y = &products, .second = tarn__view_at(&zeros),
+                         .scratch = (double *)call->scratch + 2 * zeros.offset};
+    TARN__AT_LEVEL(tarn__fold)(&r);
+    tarn__elementwise none = {0};
+    tarn__call tiles = {.inputs = 4, .outputs = 1, .in = {call->in[0], call->in[1], &products, &zeros}, .out = {call->out[0]},
+                        .params = &none};
+    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){tile_prod_grad, COMPUTE_F64, false});
+}
 
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows)
 {
-    (void)rows;
+    rows[TARN__K_sum] = (tarn__kernel_row){kernel_sum, TARN__ALL, scratch_sum};
+    rows[TARN__K_prod] = (tarn__kernel_row){kernel_prod, TARN__ALL, scratch_prod};
+    rows[TARN__K_max] = (tarn__kernel_row){kernel_max, TARN__ALL, scratch_max};
+    rows[TARN__K_min] = (tarn__kernel_row){kernel_min, TARN__ALL, scratch_min};
+    rows[TARN__K_nonfinite] = (tarn__kernel_row){kernel_nonfinite, TARN__FLOATS, scratch_nonfinite};
+    rows[TARN__K_prod_grad] = (tarn__kernel_row){kernel_prod_grad, TARN__FLOATS, scratch_prod_grad};
+    TARN__AT_LEVEL(tarn__cpu_variance)(rows);
+    TARN__AT_LEVEL(tarn__cpu_extremum)(rows);
+    TARN__AT_LEVEL(tarn__cpu_scan)(rows);
 }

@@ -1,6 +1,290 @@
-#include "backends/cpu/level.h"
+/* softmax.c: softmax and log_softmax along one axis, and their gradients.
+ *
+ * Where the axis lies along memory, or nothing else does, a row is read, its largest element and its sum of exponentials are found, and the
+ * result written, all while it is in the cache. Where another axis lies along memory, a tile of neighbouring columns is taken down the
+ * axis together, with a maximum and a sum for each; a tile may be larger than the cache, so both are found in one pass over it, the sum
+ * scaled down whenever the maximum rises. A row with an infinity of the wrong sign, or with nothing but -infinity, becomes NaN by
+ * arithmetic. */
+#include "backends/cpu/rows.h"
+
+#define HELD 8192       /* exponentials of a 16-bit row that are kept rather than computed twice */
+#define MAX_COLUMNS 256
+#define COLUMN_LINES 16 /* lines of a tile of columns that stay in the first-level cache between maximum and sum */
+#define ENOUGH_TILES 6
+
+/* What is done to blocks of one type. All numbers between passes are f64. */
+typedef struct maths {
+    int64_t size;
+    double (*most)(const void *x, int64_t n);
+    double (*exps)(const void *x, void *y, int64_t n, double most); /* y = exp(x - most); gives the sum */
+    void (*scale)(const void *x, void *y, int64_t n, double factor);
+    void (*logs)(const void *x, void *y, int64_t n, double most, double log_sum); /* y = x - most - log_sum */
+    double (*sum)(const void *x, int64_t n);
+    double (*dot)(const void *x, const void *y, int64_t n);
+    void (*grad)(const void *y, const void *g, void *gx, int64_t n, double dot);
+    void (*log_grad)(const void *y, const void *g, void *gx, int64_t n, double sum);
+    /* The same for columns: a maximum and a sum for each. */
+    void (*column_most)(const void *x, void *most, int64_t n);
+    void (*column_shift)(double *sum, void *most, void *risen, void *shift, int64_t n); /* most becomes risen; sum is for the new one */
+    void (*column_exps)(const void *x, void *part, const void *shift, int64_t n);       /* part += exp(x - shift) */
+    void (*column_add)(double *sum, const void *part, int64_t n);
+    void (*column_softmax)(const void *x, void *y, const void *most, const double *factor, int64_t n);
+    void (*column_logs)(const void *x, void *y, const void *most, const double *log_sum, int64_t n);
+    void (*column_dot)(const void *y, const void *g, double *sum, int64_t n);
+    void (*column_sum)(const void *y, const void *g, double *sum, int64_t n);
+    void (*column_grad)(const void *y, const void *g, void *gx, const double *dot, int64_t n);
+    void (*column_log_grad)(const void *y, const void *g, void *gx, const double *sum, int64_t n);
+} maths;
+
+#define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
+
+#define T float
+#define EXP tarn__exp_f32
+#define NAMED(x) x##_f32
+#include "backends/cpu/softmax_blocks.h"
+
+#define T double
+#define EXP tarn__exp_f64
+#define NAMED(x) x##_f64
+#include "backends/cpu/softmax_blocks.h"
+
+/* ---- rows: operand 0 is the output ----------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    row_set r;
+    const maths *maths;
+    int64_t columns; /* of a tile */
+    bool log;
+} job;
+
+#define EACH_BLOCK(begin, n, length)                                                                                                      \
+    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); begin += BLOCK)
+
+static void softmax_row(const job *j, int64_t row, char *buffer, char *held)
+{
+    const row_set *r = &j->r;
+    const maths *m = j->maths;
+    const char *in = row_at(r, 1, row);
+    char *out = row_at(r, 0, row);
+    bool keep = !j->log && (is_native(r, 0) || r->length <= HELD);
+    double most = -(double)INFINITY, sum = 0;
+    EACH_BLOCK(begin, n, r->length) {
+        double here = m->most(fetch(r, 1, in, begin, n, buffer), n);
+        most = here > most ? here : most;
+    }
+    EACH_BLOCK(begin, n, r->length)
+        sum += m->exps(fetch(r, 1, in, begin, n, buffer), keep ? place(r, 0, out, begin, held + begin * m->size) : buffer, n, most);
+    double log_sum = j->log ? log(sum) : 0;
+    EACH_BLOCK(begin, n, r->length) {
+        char *to = place(r, 0, out, begin, keep ? held + begin * m->size : buffer);
+        if (j->log) {
+            m->logs(fetch(r, 1, in, begin, n, buffer), to, n, most, log_sum);
+        } else {
+            if (!keep)
+                m->exps(fetch(r, 1, in, begin, n, buffer), to, n, most);
+            m->scale(to, to, n, 1 / sum);
+        }
+        put_back(r, 0, out, begin, n, to);
+    }
+}
+
+static void softmax_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    _Alignas(64) char buffer[BLOCK * 8], held[HELD * 8];
+    for (; begin < end; begin++)
+        softmax_row(j, begin, buffer, held);
+}
+
+static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer)
+{
+    const row_set *r = &j->r;
+    const maths *m = j->maths;
+    const char *y = row_at(r, 1, row), *g = row_at(r, 2, row);
+    char *gx = row_at(r, 0, row);
+    double sum = 0;
+    EACH_BLOCK(begin, n, r->length) {
+        const void *there = fetch(r, 2, g, begin, n, g_buffer);
+        sum += j->log ? m->sum(there, n) : m->dot(fetch(r, 1, y, begin, n, y_buffer), there, n);
+    }
+    EACH_BLOCK(begin, n, r->length) {
+        void *to = place(r, 0, gx, begin, y_buffer);
+        (j->log ? m->log_grad : m->grad)(fetch(r, 1, y, begin, n, y_buffer), fetch(r, 2, g, begin, n, g_buffer), to, n, sum);
+        put_back(r, 0, gx, begin, n, to);
+    }
+}
+
+static void grad_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    _Alignas(64) char y_buffer[BLOCK * 8], g_buffer[BLOCK * 8];
+    for (; begin < end; begin++)
+        grad_row(j, begin, y_buffer, g_buffer);
+}
+
+/* ---- columns --------------------------------------------------------------------------------------------------------------- */
+
+/* A tile of columns: where each operand begins, and how far it is from column to column. */
+typedef struct columns {
+    const job *j;
+    int64_t n;
+    char *base[3];
+    int64_t stride[3];
+    bool native[3];
+} columns;
+
+static columns columns_at(const job *j, int64_t tile, int operands)
+{
+    const row_set *r = &j->r;
+    int last = r->nest.rank - 1;
+    int64_t inner = r->nest.shape[last], tiles = (inner + j->columns - 1) / j->columns, first = tile % tiles * j->columns;
+    columns c = {.j = j, .n = inner - first < j->columns ? inner - first : j->columns};
+    for (int k = 0; k < operands; k++) {
+        c.base[k] = row_at(r, k, tile / tiles * inner + first);
+        c.stride[k] = r->nest.stride[k][last];
+        c.native[k] = c.stride[k] == 1 && r->operand[k].size == j->maths->size;
+    }
+    return c;
+}
+
+static const void *columns_fetch(const columns *c, int k, int64_t at, void *buffer)
+{
+    const operand *o = &c->j->r.operand[k];
+    const char *from = c->base[k] + at * o->along * o->size;
+    if (c->native[k])
+        return from;
+    tarn__load[o->dtype][c->j->r.compute](from, c->stride[k], buffer, c->n);
+    return buffer;
+}
+
+static void *columns_place(const columns *c, int64_t at, void *buffer)
+{
+    return c->native[0] ? c->base[0] + at * c->j->r.operand[0].along * c->j->r.operand[0].size : buffer;
+}
+
+static void columns_put_back(const columns *c, int64_t at, const void *buffer)
+{
+    const operand *o = &c->j->r.operand[0];
+    if (!c->native[0])
+        tarn__store[o->dtype][c->j->r.compute](buffer, c->base[0] + at * o->along * o->size, c->stride[0], c->n);
+}
+
+typedef struct column_sums {
+    _Alignas(64) char most[MAX_COLUMNS * 8];
+    _Alignas(64) char risen[MAX_COLUMNS * 8];
+    _Alignas(64) char shift[MAX_COLUMNS * 8];
+    _Alignas(64) char part[MAX_COLUMNS * 8];
+    _Alignas(64) char buffer[MAX_COLUMNS * 8];
+    double sum[MAX_COLUMNS];
+} column_sums;
+
+/* The maximum of each column and its sum of exponentials, some lines at a time. */
+static void sum_columns(const columns *c, column_sums *s)
+{
+    const maths *m = c->j->maths;
+    int64_t length = c->j->r.length;
+    memset(s->sum, 0, sizeof(s->sum));
+    for (int64_t begin = 0; begin < length; begin += COLUMN_LINES) {
+        int64_t end = begin + COLUMN_LINES < length ? begin + COLUMN_LINES : length;
+        memcpy(s->risen, begin == 0 ? columns_fetch(c, 1, 0, s->buffer) : s->most, (size_t)(c->n * m->size));
+        if (begin == 0)
+            memcpy(s->most, s->risen, (size_t)(c->n * m->size));
+        for (int64_t i = begin; i < end; i++)
+            m->column_most(columns_fetch(c, 1, i, s->buffer), s->risen, c->n);
+        m->column_shift(s->sum, s->most, s->risen, s->shift, c->n);
+        memset(s->part, 0, sizeof(s->part));
+        for (int64_t i = begin; i < end; i++)
+            m->column_exps(columns_fetch(c, 1, i, s->buffer), s->part, s->shift, c->n);
+        m->column_add(s->sum, s->part, c->n);
+    }
+}
+
+static void softmax_columns(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    const maths *m = j->maths;
+    column_sums s;
+    for (; begin < end; begin++) {
+        columns c = columns_at(j, begin, 2);
+        sum_columns(&c, &s);
+        for (int64_t i = 0; i < c.n; i++)
+            s.sum[i] = j->log ? log(s.sum[i]) : 1 / s.sum[i];
+        for (int64_t i = 0; i < j->r.length; i++) {
+            void *to = columns_place(&c, i, s.buffer);
+            (j->log ? m->column_logs : m->column_softmax)(columns_fetch(&c, 1, i, s.buffer), to, s.most, s.sum, c.n);
+            columns_put_back(&c, i, to);
+        }
+    }
+}
+
+static void grad_columns(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    const maths *m = j->maths;
+    _Alignas(64) char y_buffer[MAX_COLUMNS * 8], g_buffer[MAX_COLUMNS * 8];
+    double sum[MAX_COLUMNS];
+    for (; begin < end; begin++) {
+        columns c = columns_at(j, begin, 3);
+        memset(sum, 0, sizeof(sum));
+        for (int64_t i = 0; i < j->r.length; i++)
+            (j->log ? m->column_sum : m->column_dot)(columns_fetch(&c, 1, i, y_buffer), columns_fetch(&c, 2, i, g_buffer), sum, c.n);
+        for (int64_t i = 0; i < j->r.length; i++) {
+            void *to = columns_place(&c, i, y_buffer);
+            (j->log ? m->column_log_grad : m->column_grad)(columns_fetch(&c, 1, i, y_buffer), columns_fetch(&c, 2, i, g_buffer), to, sum, c.n);
+            columns_put_back(&c, i, to);
+        }
+    }
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+static void run(const tarn__call *call, bool log, int operands, tarn__range_fn by_rows, tarn__range_fn by_columns)
+{
+    const tarn__along *params = call->params;
+    const tarn__view *views[] = {call->out[0], call->in[0], operands > 2 ? call->in[1] : NULL};
+    job j = {.log = log};
+    rows_make(&j.r, params->axis, operands, views);
+    if (j.r.count == 0)
+        return;
+    j.maths = j.r.compute == COMPUTE_F64 ? &maths_f64 : &maths_f32;
+    int last = j.r.nest.rank - 1;
+    bool beside = last >= 0 && j.r.nest.shape[last] >= 8 && j.r.nest.stride[1][last] == 1 && j.r.operand[1].along != 1;
+    if (!beside || j.r.length == 1) {
+        tarn__parallel_for(j.r.count, rows_grain(&j.r), by_rows, &j);
+        return;
+    }
+    int64_t inner = j.r.nest.shape[last], outer = j.r.count / inner;
+    j.columns = MAX_COLUMNS;
+    while (j.columns > 64 && outer * ((inner + j.columns - 1) / j.columns) < ENOUGH_TILES)
+        j.columns /= 2;
+    int64_t work = j.r.length * j.columns;
+    tarn__parallel_for(outer * ((inner + j.columns - 1) / j.columns), (ROWS_GRAIN + work - 1) / work, by_columns, &j);
+}
+
+static void kernel_softmax(const tarn__call *call)
+{
+    run(call, false, 2, softmax_rows, softmax_columns);
+}
+
+static void kernel_log_softmax(const tarn__call *call)
+{
+    run(call, true, 2, softmax_rows, softmax_columns);
+}
+
+static void kernel_softmax_grad(const tarn__call *call)
+{
+    run(call, false, 3, grad_rows, grad_columns);
+}
+
+static void kernel_log_softmax_grad(const tarn__call *call)
+{
+    run(call, true, 3, grad_rows, grad_columns);
+}
 
 void TARN__AT_LEVEL(tarn__cpu_softmax)(tarn__kernel_row *rows)
 {
-    (void)rows;
+    rows[TARN__K_softmax] = (tarn__kernel_row){kernel_softmax, TARN__FLOATS, NULL};
+    rows[TARN__K_log_softmax] = (tarn__kernel_row){kernel_log_softmax, TARN__FLOATS, NULL};
+    rows[TARN__K_softmax_grad] = (tarn__kernel_row){kernel_softmax_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_log_softmax_grad] = (tarn__kernel_row){kernel_log_softmax_grad, TARN__FLOATS, NULL};
 }

@@ -1,0 +1,423 @@
+/* gemm.h: the blocked matrix product for one compute type. matmul.c includes it twice, with
+ *
+ *   T          float or double
+ *   COMPUTE    COMPUTE_F32 or COMPUTE_F64, and NATIVE its dtype
+ *   SQUARE     lines that turn_square() takes
+ *   NAMED(x)   the name x has for this type
+ *
+ * Both operands are first packed into panels: MR rows of a, or NR columns of b, side by side for every k, converted to T and filled up with
+ * zeros at the edge. So dtypes, strides and transposes are dealt with once for each element, and the innermost loop reads memory in
+ * order. The output is cut into tiles; a tile runs over all of k in blocks that keep a panel of b in the first-level cache, with its sums
+ * in a buffer of its own, and is scaled, added to what was there, given its bias and rounded once as it is stored. Which tiles there are
+ * depends on the shape alone, and every sum runs over k in order: the bits do not depend on threads. */
+
+#define LANES ((int)(VECTOR_BYTES / sizeof(T)))
+#define NR (2 * LANES)
+#define TILE_ROWS (20 * MR)
+#define TILE_COLUMNS ((int)(1024 / sizeof(T)))
+#define K_BLOCK ((int)(768 / sizeof(T)))
+#define SMALL_LINES 256 /* rows and columns together of a product that one thread packs by itself */
+
+typedef T NAMED(vector) __attribute__((vector_size(VECTOR_BYTES)));
+
+static inline NAMED(vector) NAMED(load_vector)(const T *from)
+{
+    NAMED(vector) v;
+    memcpy(&v, from, sizeof(v));
+    return v;
+}
+
+static inline void NAMED(store_vector)(T *to, NAMED(vector) v)
+{
+    memcpy(to, &v, sizeof(v));
+}
+
+/* c (MR, NR) = or += a panel (k, MR) times b panel (k, NR). The sums have names of their own so that they stay in registers. */
+static void NAMED(micro)(int64_t k, const T *restrict a, const T *restrict b, T *restrict c, int64_t ldc, bool first)
+{
+#define SUMS(i) NAMED(vector) l##i = {0}, r##i = {0};
+    EACH_ROW(SUMS)
+    for (int64_t p = 0; p < k; p++) {
+        NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);
+#define MULTIPLY(i) l##i += left * a[i], r##i += right * a[i];
+        EACH_ROW(MULTIPLY)
+        a += MR;
+        b += NR;
+    }
+#define ADD(i) l##i += NAMED(load_vector)(c + i * ldc), r##i += NAMED(load_vector)(c + i * ldc + LANES);
+    if (!first) {
+        EACH_ROW(ADD)
+    }
+#define STORE(i) NAMED(store_vector)(c + i * ldc, l##i), NAMED(store_vector)(c + i * ldc + LANES, r##i);
+    EACH_ROW(STORE)
+#undef SUMS
+#undef MULTIPLY
+#undef ADD
+#undef STORE
+}
+
+/* ---- packing --------------------------------------------------------------------------------------------------------------- */
+
+/* n numbers of each of `panel` lines, interleaved: to[p · panel + i] = line[i][p]. */
+static inline void NAMED(turn)(const T *const *line, int panel, int64_t n, T *to)
+{
+    int i = 0;
+    for (; i + SQUARE <= panel; i += SQUARE) {
+        int64_t p = 0;
+        for (; p + SQUARE <= n; p += SQUARE)
+            NAMED(turn_square)(line + i, p, to + p * panel + i, panel);
+        for (; p < n; p++)
+            for (int k = 0; k < SQUARE; k++)
+                to[p * panel + i + k] = line[i + k][p];
+    }
+    for (; i < panel; i++)
+        for (int64_t p = 0; p < n; p++)
+            to[p * panel + i] = line[i][p];
+}
+
+/* `width` lines of a matrix, element p of line i at from[i · across + p · along], as a panel: to[p · panel + i], zeros beyond the width. */
+static inline void NAMED(interleave)(const char *from, tarn_dtype dtype, int64_t across, int64_t along, int width, int panel, int64_t k, T *to)
+{
+    tarn__load_fn load = tarn__load[dtype][COMPUTE];
+    int64_t size = (int64_t)tarn__dtype_bytes(dtype);
+    if (across == 1 && dtype == NATIVE && width == panel) {
+        for (int64_t p = 0; p < k; p++)
+            memcpy(to + p * panel, from + p * along * size, sizeof(T) * (size_t)panel);
+        return;
+    }
+    if (across == 1) {
+        if (width < panel)
+            memset(to, 0, sizeof(T) * (size_t)(k * panel));
+        for (int64_t p = 0; p < k; p++)
+            load(from + p * along * size, 1, to + p * panel, width);
+        return;
+    }
+    _Alignas(64) T held[MAX_PANEL][STRIP];
+    const T *line[MAX_PANEL];
+    bool in_place = dtype == NATIVE && along == 1;
+    memset(held + width, 0, sizeof(held[0]) * (size_t)(panel - width));
+    for (int64_t begin = 0; begin < k; begin += STRIP) {
+        int64_t n = k - begin < STRIP ? k - begin : STRIP;
+        for (int i = 0; i < panel; i++) {
+            const char *at = from + (i * across + begin * along) * size;
+            line[i] = in_place && i < width ? (const T *)(const void *)at : held[i];
+            if (!in_place && i < width)
+                load(at, along, held[i], n);
+        }
+        NAMED(turn)(line, panel, n, to + begin * panel);
+    }
+}
+
+typedef struct NAMED(blocks) {
+    const product *p;
+    int64_t batch, batches;             /* the first batch, and how many are packed */
+    int64_t row, rows, column, columns; /* the part of the output */
+    int64_t row_panels, column_panels;
+    int64_t tile_rows, tile_columns, tiles_down, tiles_across;
+    T *a, *b; /* packed: (batches, panels, k, MR or NR) */
+} NAMED(blocks);
+
+static void NAMED(pack_panels)(int64_t begin, int64_t end, void *ctx)
+{
+    const NAMED(blocks) *s = ctx;
+    const product *p = s->p;
+    int64_t panels = s->row_panels + s->column_panels;
+    for (; begin < end; begin++) {
+        int64_t batch = begin / panels, at = begin % panels;
+        if (at < s->row_panels) {
+            int64_t width = s->rows - at * MR < MR ? s->rows - at * MR : MR;
+            NAMED(interleave)(element(p, &p->a, s->batch + batch, s->row + at * MR, 0), p->a.dtype, p->a.down, p->a.across, (int)width, MR, p->k,
+                              s->a + (batch * s->row_panels + at) * MR * p->k);
+        } else {
+            at -= s->row_panels;
+            int64_t width = s->columns - at * NR < NR ? s->columns - at * NR : NR;
+            NAMED(interleave)(element(p, &p->b, s->batch + batch, 0, s->column + at * NR), p->b.dtype, p->b.across, p->b.down, (int)width, NR,
+                              p->k, s->b + (batch * s->column_panels + at) * NR * p->k);
+        }
+    }
+}
+
+/* ---- storing --------------------------------------------------------------------------------------------------------------- */
+
+/* One line of the output: alpha · sum + beta · (what is there) + bias. `sum` may be that line itself. n is at most LONGEST_LINE. */
+static void NAMED(store_line)(const product *p, int64_t batch, int64_t row, int64_t column, T *sum, int64_t n)
+{
+    T other[LONGEST_LINE];
+    char *to = element(p, &p->c, batch, row, column);
+    if (p->alpha != 1)
+        for (int64_t i = 0; i < n; i++)
+            sum[i] *= (T)p->alpha;
+    if (p->beta != 0) {
+        tarn__load[p->c.dtype][COMPUTE](to, p->c.across, other, n);
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += (T)p->beta * other[i];
+    }
+    if (p->bias.base) {
+        tarn__load[p->bias.dtype][COMPUTE](element(p, &p->bias, batch, row, column), p->bias.across, other, n);
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += other[i];
+    }
+    if (to != (char *)sum)
+        tarn__store[p->c.dtype][COMPUTE](sum, to, p->c.across, n);
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
+
+static void NAMED(run_tile)(const NAMED(blocks) *s, int64_t batch, int64_t row_panel, int64_t row_panels, int64_t column_panel,
+                            int64_t column_panels, T *sums)
+{
+    int64_t k = s->p->k, ld = column_panels * NR;
+    const T *a = s->a + (batch * s->row_panels + row_panel) * MR * k, *b = s->b + (batch * s->column_panels + column_panel) * NR * k;
+    for (int64_t begin = 0; begin < k; begin += K_BLOCK) {
+        int64_t n = k - begin < K_BLOCK ? k - begin : K_BLOCK;
+        for (int64_t j = 0; j < column_panels; j++)
+            for (int64_t i = 0; i < row_panels; i++)
+                NAMED(micro)(n, a + (i * k + begin) * MR, b + (j * k + begin) * NR, sums + i * MR * ld + j * NR, ld, begin == 0);
+    }
+    if (k == 0)
+        memset(sums, 0, sizeof(T) * (size_t)(row_panels * MR * ld));
+    int64_t row = row_panel * MR, column = column_panel * NR;
+    int64_t rows = s->rows - row < row_panels * MR ? s->rows - row : row_panels * MR;
+    int64_t columns = s->columns - column < ld ? s->columns - column : ld;
+    for (int64_t i = 0; i < rows; i++)
+        NAMED(store_line)(s->p, s->batch + batch, s->row + row + i, s->column + column, sums + i * ld, columns);
+}
+
+static void NAMED(run_tiles)(int64_t begin, int64_t end, void *ctx)
+{
+    const NAMED(blocks) *s = ctx;
+    _Alignas(64) T sums[TILE_ROWS * TILE_COLUMNS];
+    int64_t tiles = s->tiles_down * s->tiles_across;
+    for (; begin < end; begin++) {
+        int64_t i = begin % tiles / s->tiles_across * s->tile_rows, j = begin % s->tiles_across * s->tile_columns;
+        int64_t rows = s->row_panels - i < s->tile_rows ? s->row_panels - i : s->tile_rows;
+        int64_t columns = s->column_panels - j < s->tile_columns ? s->column_panels - j : s->tile_columns;
+        NAMED(run_tile)(s, begin / tiles, i, rows, j, columns, sums);
+    }
+}
+
+/* Tiles of nearly equal size, and, where there is work enough, so many that several threads find some. */
+static void NAMED(choose_tiles)(NAMED(blocks) *s)
+{
+    int64_t rows = TILE_ROWS / MR, columns = TILE_COLUMNS / NR;
+    for (;;) {
+        s->tiles_down = ceiling(s->row_panels, rows);
+        s->tiles_across = ceiling(s->column_panels, columns);
+        s->tile_rows = ceiling(s->row_panels, s->tiles_down);
+        s->tile_columns = ceiling(s->column_panels, s->tiles_across);
+        s->tiles_down = ceiling(s->row_panels, s->tile_rows);
+        s->tiles_across = ceiling(s->column_panels, s->tile_columns);
+        if (s->batches * s->tiles_down * s->tiles_across >= ENOUGH_TILES ||
+            s->tile_rows * MR * s->tile_columns * NR * s->p->k < SMALL_TILE || (s->tile_rows == 1 && s->tile_columns == 1))
+            return;
+        if (s->tile_rows * MR >= s->tile_columns * NR || s->tile_columns == 1)
+            rows = ceiling(s->tile_rows, 2);
+        else
+            columns = ceiling(s->tile_columns, 2);
+    }
+}
+
+/* How much is packed at a time, so that the panels take at most PACKED_BYTES (or one tile's, where k is very long). */
+typedef struct NAMED(extent) {
+    int64_t batches, rows, columns;
+} NAMED(extent);
+
+static NAMED(extent) NAMED(choose_extent)(const product *p)
+{
+    int64_t room = PACKED_BYTES / (int64_t)sizeof(T) / (p->k > 0 ? p->k : 1); /* lines of length k */
+    int64_t rows = ceiling(p->m, MR) * MR, columns = ceiling(p->n, NR) * NR;
+    if (rows + columns <= room) {
+        int64_t batches = room / (rows + columns);
+        return (NAMED(extent)){batches < p->batches ? batches : p->batches, rows, columns};
+    }
+    int64_t half = room / 2 / TILE_ROWS * TILE_ROWS, most_rows = half > TILE_ROWS ? half : TILE_ROWS;
+    rows = rows < most_rows ? rows : most_rows;
+    int64_t left = (room - rows) / TILE_COLUMNS * TILE_COLUMNS, most_columns = left > TILE_COLUMNS ? left : TILE_COLUMNS;
+    return (NAMED(extent)){1, rows, columns < most_columns ? columns : most_columns};
+}
+
+static size_t NAMED(gemm_scratch)(const product *p)
+{
+    NAMED(extent) e = NAMED(choose_extent)(p);
+    return sizeof(T) * (size_t)(e.batches * (e.rows + e.columns) * p->k + NR);
+}
+
+static void NAMED(run_part)(NAMED(blocks) *s)
+{
+    int64_t k = s->p->k;
+    s->row_panels = ceiling(s->rows, MR);
+    s->column_panels = ceiling(s->columns, NR);
+    s->b = s->a + ceiling(s->batches * s->row_panels * MR * k, NR) * NR; /* b is read in whole vectors: aligned */
+    NAMED(choose_tiles)(s);
+    int64_t panels = s->batches * (s->row_panels + s->column_panels), panel_work = k * NR + 1;
+    tarn__parallel_for(panels, ceiling(PACK_GRAIN, panel_work), NAMED(pack_panels), s);
+    int64_t tile_work = s->tile_rows * MR * s->tile_columns * NR * k + 1;
+    tarn__parallel_for(s->batches * s->tiles_down * s->tiles_across, ceiling(SMALL_TILE / 2, tile_work), NAMED(run_tiles), s);
+}
+
+static void NAMED(gemm)(const product *p)
+{
+    NAMED(extent) e = NAMED(choose_extent)(p);
+    for (int64_t batch = 0; batch < p->batches; batch += e.batches)
+        for (int64_t column = 0; column < p->n; column += e.columns)
+            for (int64_t row = 0; row < p->m; row += e.rows) {
+                NAMED(blocks) s = {.p = p, .batch = batch, .row = row, .column = column, .a = (T *)p->scratch};
+                s.batches = p->batches - batch < e.batches ? p->batches - batch : e.batches;
+                s.rows = p->m - row < e.rows ? p->m - row : e.rows;
+                s.columns = p->n - column < e.columns ? p->n - column : e.columns;
+                NAMED(run_part)(&s);
+            }
+}
+
+/* ---- small products -------------------------------------------------------------------------------------------------------- */
+
+/* A batch of small matrices: a thread packs a block of k, multiplies it and goes on, and the panels never leave its cache. */
+static void NAMED(run_small)(int64_t begin, int64_t end, void *ctx)
+{
+    const product *p = ctx;
+    _Alignas(64) T packed[(SMALL_LINES + MR + NR) * K_BLOCK], sums[(SMALL_LINES / 2 + MR) * (SMALL_LINES / 2 + NR)];
+    int64_t row_panels = ceiling(p->m, MR), column_panels = ceiling(p->n, NR), ld = column_panels * NR;
+    for (; begin < end; begin++) {
+        for (int64_t at = 0; at < p->k; at += K_BLOCK) {
+            int64_t k = p->k - at < K_BLOCK ? p->k - at : K_BLOCK;
+            T *b = packed, *a = packed + ld * k; /* b is read in whole vectors: aligned */
+            for (int64_t i = 0; i < row_panels; i++)
+                NAMED(interleave)(element(p, &p->a, begin, i * MR, at), p->a.dtype, p->a.down, p->a.across, (int)least(p->m - i * MR, MR), MR, k,
+                                  a + i * MR * k);
+            for (int64_t j = 0; j < column_panels; j++)
+                NAMED(interleave)(element(p, &p->b, begin, at, j * NR), p->b.dtype, p->b.across, p->b.down, (int)least(p->n - j * NR, NR), NR, k,
+                                  b + j * NR * k);
+            for (int64_t j = 0; j < column_panels; j++)
+                for (int64_t i = 0; i < row_panels; i++)
+                    NAMED(micro)(k, a + i * MR * k, b + j * NR * k, sums + i * MR * ld + j * NR, ld, at == 0);
+        }
+        if (p->k == 0)
+            memset(sums, 0, sizeof(sums));
+        for (int64_t i = 0; i < p->m; i++)
+            NAMED(store_line)(p, begin, i, 0, sums + i * ld, p->n);
+    }
+}
+
+/* ---- few rows -------------------------------------------------------------------------------------------------------------- */
+
+/* With up to THIN_ROWS rows the product is bound by reading b once: nothing is packed. A chunk is LONGEST_LINE columns of one batch. */
+
+/* Columns of b lie along memory: sums run down k for a whole line of columns. */
+static void NAMED(thin_by_lines)(const product *p, int64_t batch, int64_t column, int64_t n, T sum[THIN_ROWS][LONGEST_LINE])
+{
+    T left[THIN_ROWS][STRIP], line[4][LONGEST_LINE];
+    bool native = p->b.dtype == NATIVE && p->b.across == 1;
+    int64_t size = (int64_t)tarn__dtype_bytes(p->b.dtype);
+    memset(sum, 0, sizeof(T) * THIN_ROWS * LONGEST_LINE);
+    for (int64_t begin = 0; begin < p->k; begin += STRIP) {
+        int64_t strip = p->k - begin < STRIP ? p->k - begin : STRIP;
+        for (int64_t r = 0; r < p->m; r++)
+            tarn__load[p->a.dtype][COMPUTE](element(p, &p->a, batch, r, begin), p->a.across, left[r], strip);
+        for (int64_t k = 0; k < strip; k += 4) {
+            const T *from[4];
+            int lines = strip - k < 4 ? (int)(strip - k) : 4;
+            const char *b = element(p, &p->b, batch, begin + k, column);
+            for (int i = 0; i < lines; i++) {
+                if (!native)
+                    tarn__load[p->b.dtype][COMPUTE](b + i * p->b.down * size, p->b.across, line[i], n);
+                from[i] = native ? (const T *)(const void *)(b + i * p->b.down * size) : line[i];
+            }
+            for (int64_t r = 0; r < p->m; r++) {
+                const T *x = left[r] + k;
+                if (lines == 4)
+                    for (int64_t j = 0; j < n; j++)
+                        sum[r][j] += (x[0] * from[0][j] + x[1] * from[1][j]) + (x[2] * from[2][j] + x[3] * from[3][j]);
+                else
+                    for (int i = 0; i < lines; i++)
+                        for (int64_t j = 0; j < n; j++)
+                            sum[r][j] += x[i] * from[i][j];
+            }
+        }
+    }
+}
+
+static T NAMED(dot)(const T *a, const T *b, int64_t n)
+{
+    NAMED(vector) s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        s0 += NAMED(load_vector)(a + i) * NAMED(load_vector)(b + i);
+        s1 += NAMED(load_vector)(a + i + LANES) * NAMED(load_vector)(b + i + LANES);
+        s2 += NAMED(load_vector)(a + i + 2 * LANES) * NAMED(load_vector)(b + i + 2 * LANES);
+        s3 += NAMED(load_vector)(a + i + 3 * LANES) * NAMED(load_vector)(b + i + 3 * LANES);
+    }
+    s0 = (s0 + s1) + (s2 + s3);
+    T sum = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        sum += s0[lane];
+    for (; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* Rows of k lie along memory: each element of the output is a dot product. */
+static void NAMED(thin_by_dots)(const product *p, int64_t batch, int64_t column, int64_t n, T sum[THIN_ROWS][LONGEST_LINE])
+{
+    T left[THIN_ROWS][LONGEST_LINE], line[LONGEST_LINE];
+    bool native = p->b.dtype == NATIVE;
+    memset(sum, 0, sizeof(T) * THIN_ROWS * LONGEST_LINE);
+    for (int64_t begin = 0; begin < p->k; begin += LONGEST_LINE) {
+        int64_t strip = p->k - begin < LONGEST_LINE ? p->k - begin : LONGEST_LINE;
+        for (int64_t r = 0; r < p->m; r++)
+            tarn__load[p->a.dtype][COMPUTE](element(p, &p->a, batch, r, begin), p->a.across, left[r], strip);
+        for (int64_t j = 0; j < n; j++) {
+            const char *b = element(p, &p->b, batch, begin, column + j);
+            if (!native)
+                tarn__load[p->b.dtype][COMPUTE](b, 1, line, strip);
+            for (int64_t r = 0; r < p->m; r++)
+                sum[r][j] += NAMED(dot)(left[r], native ? (const T *)(const void *)b : line, strip);
+        }
+    }
+}
+
+static void NAMED(run_thin)(int64_t begin, int64_t end, void *ctx)
+{
+    const product *p = ctx;
+    T sum[THIN_ROWS][LONGEST_LINE];
+    for (int64_t chunks = ceiling(p->n, p->thin_columns); begin < end; begin++) {
+        int64_t batch = begin / chunks, column = begin % chunks * p->thin_columns;
+        int64_t n = p->n - column < p->thin_columns ? p->n - column : p->thin_columns;
+        if (p->b.down == 1 && p->b.across != 1)
+            NAMED(thin_by_dots)(p, batch, column, n, sum);
+        else
+            NAMED(thin_by_lines)(p, batch, column, n, sum);
+        for (int64_t r = 0; r < p->m; r++)
+            NAMED(store_line)(p, batch, r, column, sum[r], n);
+    }
+}
+
+/* ---- parts of a long sum --------------------------------------------------------------------------------------------------- */
+
+/* Adds up the partial products (splits, m, n) in order. */
+static void NAMED(combine)(int64_t begin, int64_t end, void *ctx)
+{
+    const product *p = ctx;
+    const T *part = (const T *)p->scratch;
+    T sum[LONGEST_LINE];
+    for (; begin < end; begin++)
+        for (int64_t column = 0; column < p->n; column += LONGEST_LINE) {
+            int64_t n = p->n - column < LONGEST_LINE ? p->n - column : LONGEST_LINE;
+            memset(sum, 0, sizeof(sum));
+            for (int64_t s = 0; s < p->splits; s++)
+                for (int64_t j = 0; j < n; j++)
+                    sum[j] += part[(s * p->m + begin) * p->n + column + j];
+            NAMED(store_line)(p, 0, begin, column, sum, n);
+        }
+}
+
+#undef LANES
+#undef NR
+#undef TILE_ROWS
+#undef TILE_COLUMNS
+#undef K_BLOCK
+#undef SMALL_LINES
+#undef SQUARE
+#undef T
+#undef COMPUTE
+#undef NATIVE
+#undef NAMED

@@ -1,0 +1,162 @@
+/* softmax_blocks.h: what softmax does to a block of a row, or to one line of a tile of columns, for one type: softmax.c includes it with
+ * T, EXP and NAMED(x). Outputs may be their inputs. */
+
+static double NAMED(most)(const void *x, int64_t n)
+{
+    return (double)NAMED(block_max)(x, n);
+}
+
+static double NAMED(exps)(const void *from, void *to, int64_t n, double most)
+{
+    const T *x = from;
+    T *y = to, shift = (T)most;
+    EACH y[i] = EXP(x[i] - shift);
+    return NAMED(block_sum)(y, n);
+}
+
+static void NAMED(scale)(const void *from, void *to, int64_t n, double factor)
+{
+    const T *x = from;
+    T *y = to, f = (T)factor;
+    EACH y[i] = x[i] * f;
+}
+
+static void NAMED(logs)(const void *from, void *to, int64_t n, double most, double log_sum)
+{
+    const T *x = from;
+    T *y = to, shift = (T)most, l = (T)log_sum;
+    EACH y[i] = (x[i] - shift) - l;
+}
+
+static double NAMED(sum)(const void *x, int64_t n)
+{
+    return NAMED(block_sum)(x, n);
+}
+
+/* In f64, because a row with one large element leaves little of g - dot. */
+static double NAMED(dot)(const void *of, const void *from, int64_t n)
+{
+    const T *y = of, *g = from;
+    double lane[8] = {0};
+    int64_t whole = n / 8 * 8;
+    for (int64_t i = 0; i < whole; i += 8)
+        for (int k = 0; k < 8; k++)
+            lane[k] += (double)y[i + k] * (double)g[i + k];
+    double sum = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+    for (int64_t i = whole; i < n; i++)
+        sum += (double)y[i] * (double)g[i];
+    return sum;
+}
+
+static void NAMED(grad)(const void *of, const void *from, void *to, int64_t n, double dot)
+{
+    const T *y = of, *g = from;
+    T *gx = to;
+    EACH gx[i] = y[i] * (T)((double)g[i] - dot);
+}
+
+static void NAMED(log_grad)(const void *of, const void *from, void *to, int64_t n, double sum)
+{
+    const T *y = of, *g = from;
+    T *gx = to, s = (T)sum;
+    EACH gx[i] = g[i] - EXP(y[i]) * s;
+}
+
+static void NAMED(column_most)(const void *from, void *to, int64_t n)
+{
+    const T *x = from;
+    T *most = to;
+    EACH most[i] = x[i] > most[i] ? x[i] : most[i];
+}
+
+/* A column with nothing but -infinity so far has no shift, and a sum of 0. */
+static void NAMED(column_shift)(double *sum, void *before, void *after, void *by, int64_t n)
+{
+    T *most = before, *risen = after, *shift = by;
+    EACH {
+        T factor = most[i] == risen[i] ? 1 : EXP(most[i] - risen[i]);
+        sum[i] *= (double)factor;
+        shift[i] = risen[i] == -(T)INFINITY ? 0 : risen[i];
+        most[i] = risen[i];
+    }
+}
+
+static void NAMED(column_exps)(const void *from, void *to, const void *by, int64_t n)
+{
+    const T *x = from, *shift = by;
+    T *part = to;
+    EACH part[i] += EXP(x[i] - shift[i]);
+}
+
+static void NAMED(column_add)(double *sum, const void *from, int64_t n)
+{
+    const T *part = from;
+    EACH sum[i] += (double)part[i];
+}
+
+static void NAMED(column_softmax)(const void *from, void *to, const void *of, const double *factor, int64_t n)
+{
+    const T *x = from, *most = of;
+    T *y = to;
+    EACH y[i] = EXP(x[i] - most[i]) * (T)factor[i];
+}
+
+static void NAMED(column_logs)(const void *from, void *to, const void *of, const double *log_sum, int64_t n)
+{
+    const T *x = from, *most = of;
+    T *y = to;
+    EACH y[i] = (x[i] - most[i]) - (T)log_sum[i];
+}
+
+static void NAMED(column_dot)(const void *of, const void *from, double *sum, int64_t n)
+{
+    const T *y = of, *g = from;
+    EACH sum[i] += (double)y[i] * (double)g[i];
+}
+
+static void NAMED(column_sum)(const void *of, const void *from, double *sum, int64_t n)
+{
+    const T *g = from;
+    (void)of;
+    EACH sum[i] += (double)g[i];
+}
+
+static void NAMED(column_grad)(const void *of, const void *from, void *to, const double *dot, int64_t n)
+{
+    const T *y = of, *g = from;
+    T *gx = to;
+    EACH gx[i] = y[i] * (T)((double)g[i] - dot[i]);
+}
+
+static void NAMED(column_log_grad)(const void *of, const void *from, void *to, const double *sum, int64_t n)
+{
+    const T *y = of, *g = from;
+    T *gx = to;
+    EACH gx[i] = g[i] - EXP(y[i]) * (T)sum[i];
+}
+
+static const maths NAMED(maths) = {
+    .size = sizeof(T),
+    .most = NAMED(most),
+    .exps = NAMED(exps),
+    .scale = NAMED(scale),
+    .logs = NAMED(logs),
+    .sum = NAMED(sum),
+    .dot = NAMED(dot),
+    .grad = NAMED(grad),
+    .log_grad = NAMED(log_grad),
+    .column_most = NAMED(column_most),
+    .column_shift = NAMED(column_shift),
+    .column_exps = NAMED(column_exps),
+    .column_add = NAMED(column_add),
+    .column_softmax = NAMED(column_softmax),
+    .column_logs = NAMED(column_logs),
+    .column_dot = NAMED(column_dot),
+    .column_sum = NAMED(column_sum),
+    .column_grad = NAMED(column_grad),
+    .column_log_grad = NAMED(column_log_grad),
+};
+
+#undef T
+#undef EXP
+#undef NAMED

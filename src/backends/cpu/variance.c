@@ -1,0 +1,181 @@
+/* variance.c: the variance. A state is a mean and the sum of squared distances from it.
+ *
+ * Each piece, or group of rows, is small enough for the first or second cache and is read twice: for a mean m, then for the distances
+ * d = x - m. m is rounded, so the sum of d, which would be 0, is kept and corrects both numbers. Pieces are merged in f64 by the
+ * formula of Chan, Golub and LeVeque. */
+#include "backends/cpu/fold.h"
+#include "backends/cpu/lanes.h"
+
+/* Merges count_b elements into count ones; `share` is count_b / (count + count_b). */
+static inline void merge_one(double *mean, double *squares, double count, double mean_b, double squares_b, double share)
+{
+    double delta = mean_b - *mean;
+    *mean += delta * share;
+    *squares += squares_b + delta * delta * count * share;
+}
+
+#define ADD(a, b) ((a) + (b))
+#define PLAIN(x) (x)
+
+/* ---- by rows --------------------------------------------------------------------------------------------------------------- */
+
+#define RUN(name, S, T, V, LOAD, GET)                                                                                                     \
+    static T mean_##name(const S *x, int64_t n)                                                                                           \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        V v0 = {0}, v1 = {0}, v2 = {0}, v3 = {0}, y0, y1, y2, y3;                                                                         \
+        T sum;                                                                                                                            \
+        int64_t i = 0;                                                                                                                    \
+        for (; i + 4 * LANES <= n; i += 4 * LANES) {                                                                                      \
+            LOAD(V, y0, x + i);                                                                                                           \
+            LOAD(V, y1, x + i + LANES);                                                                                                   \
+            LOAD(V, y2, x + i + 2 * LANES);                                                                                               \
+            LOAD(V, y3, x + i + 3 * LANES);                                                                                               \
+            v0 += y0, v1 += y1, v2 += y2, v3 += y3;                                                                                       \
+        }                                                                                                                                 \
+        v0 = (v0 + v1) + (v2 + v3);                                                                                                       \
+        TARN__LANES_FOLD(T, V, sum, v0, ADD);                                                                                             \
+        for (; i < n; i++)                                                                                                                \
+            sum += GET(x[i]);                                                                                                             \
+        return sum / (T)n;                                                                                                                \
+    }                                                                                                                                     \
+    static void run_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                        \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        const S *x = from;                                                                                                                \
+        T mean = mean_##name(x, n), sum_d, sum_s;                                                                                         \
+        V d0 = {0}, d1 = {0}, s0 = {0}, s1 = {0}, y0, y1;                                                                                 \
+        int64_t i = 0;                                                                                                                    \
+        (void)aux;                                                                                                                        \
+        for (; i + 2 * LANES <= n; i += 2 * LANES) {                                                                                      \
+            LOAD(V, y0, x + i);                                                                                                           \
+            LOAD(V, y1, x + i + LANES);                                                                                                   \
+            y0 -= mean, y1 -= mean;                                                                                                       \
+            d0 += y0, d1 += y1;                                                                                                           \
+            s0 += y0 * y0, s1 += y1 * y1;                                                                                                 \
+        }                                                                                                                                 \
+        d0 += d1, s0 += s1;                                                                                                               \
+        TARN__LANES_FOLD(T, V, sum_d, d0, ADD);                                                                                           \
+        TARN__LANES_FOLD(T, V, sum_s, s0, ADD);                                                                                           \
+        double rest = sum_d, squares = sum_s;                                                                                             \
+        for (; i < n; i++) {                                                                                                              \
+            T d = GET(x[i]) - mean;                                                                                                       \
+            rest += d;                                                                                                                    \
+            squares += d * d;                                                                                                             \
+        }                                                                                                                                 \
+        rest /= (double)n;                                                                                                                \
+        merge_one(&a->real, &b->real, (double)at, (double)mean + rest, squares - rest * rest * (double)n, (double)n / (double)(at + n));  \
+    }
+
+/* ---- by columns ------------------------------------------------------------------------------------------------------------ */
+
+/* A few columns at a time, so that what is summed stays in registers while the rows pass by. */
+#define FOLD(name, S, T, V, LOAD, GET)                                                                                                    \
+    static void fold_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)         \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        double *restrict a = (double *)(void *)columns->first, *restrict b = (double *)(void *)columns->second;                           \
+        double count = rows, part = 1.0 / count, share = count / ((double)at + count);                                                    \
+        int64_t c = 0;                                                                                                                    \
+        (void)aux;                                                                                                                        \
+        for (; c + LANES <= width; c += LANES) {                                                                                          \
+            V sum = {0}, rest = {0}, squares = {0}, y;                                                                                    \
+            for (int r = 0; r < rows; r++) {                                                                                              \
+                LOAD(V, y, (const S *)row[r] + c);                                                                                        \
+                sum += y;                                                                                                                 \
+            }                                                                                                                             \
+            sum *= (T)part;                                                                                                               \
+            for (int r = 0; r < rows; r++) {                                                                                              \
+                LOAD(V, y, (const S *)row[r] + c);                                                                                        \
+                y -= sum;                                                                                                                 \
+                rest += y;                                                                                                                \
+                squares += y * y;                                                                                                         \
+            }                                                                                                                             \
+            T mean[LANES], d[LANES], s[LANES];                                                                                            \
+            memcpy(mean, &sum, sizeof(sum));                                                                                              \
+            memcpy(d, &rest, sizeof(rest));                                                                                               \
+            memcpy(s, &squares, sizeof(squares));                                                                                         \
+            for (int j = 0; j < LANES; j++) {                                                                                             \
+                double e = (double)d[j] * part;                                                                                           \
+                merge_one(&a[c + j], &b[c + j], (double)at, (double)mean[j] + e, (double)s[j] - e * e * count, share);                    \
+            }                                                                                                                             \
+        }                                                                                                                                 \
+        for (; c < width; c++) {                                                                                                          \
+            double sum = 0, rest = 0, squares = 0;                                                                                        \
+            for (int r = 0; r < rows; r++)                                                                                                \
+                sum += GET(((const S *)row[r])[c]);                                                                                       \
+            for (int r = 0; r < rows; r++) {                                                                                              \
+                double d = GET(((const S *)row[r])[c]) - sum * part;                                                                      \
+                rest += d;                                                                                                                \
+                squares += d * d;                                                                                                         \
+            }                                                                                                                             \
+            rest *= part;                                                                                                                 \
+            merge_one(&a[c], &b[c], (double)at, sum * part + rest, squares - rest * rest * count, share);                                 \
+        }                                                                                                                                 \
+    }
+
+RUN(f32, float, float, tarn__f32v, TARN__LANES_LOAD, PLAIN)
+RUN(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)
+RUN(f64, double, double, tarn__f64v, TARN__LANES_LOAD, PLAIN)
+FOLD(f32, float, float, tarn__f32v, TARN__LANES_LOAD, PLAIN)
+FOLD(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)
+FOLD(f64, double, double, tarn__f64v, TARN__LANES_LOAD, PLAIN)
+
+static void open_columns(tarn__columns *columns, int64_t width)
+{
+    memset(columns->first, 0, sizeof(double) * (size_t)width);
+    memset(columns->second, 0, sizeof(double) * (size_t)width);
+}
+
+static void close_columns(const tarn__columns *columns, int64_t width, tarn__wide *const *state)
+{
+    memcpy(state[0], columns->first, sizeof(tarn__wide) * (size_t)width);
+    memcpy(state[1], columns->second, sizeof(tarn__wide) * (size_t)width);
+}
+
+static void merge(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)
+{
+    double share = (double)count_b / (double)(count_a + count_b);
+    for (int64_t c = 0; c < width; c++)
+        merge_one(&a[0][c].real, &a[1][c].real, (double)count_a, b[0][c].real, b[1][c].real, share);
+}
+
+/* As torch: a divisor below 0 counts as 0, which gives NaN or infinity. */
+static void finish(tarn__wide *const *state, int64_t width, int64_t count, const tarn__reduce *params)
+{
+    double divisor = (double)count - params->correction;
+    divisor = divisor < 0 ? 0 : divisor;
+    for (int64_t c = 0; c < width; c++)
+        state[1][c].real /= divisor;
+}
+
+#define REDUCER(name, COMPUTE)                                                                                                            \
+    .compute = COMPUTE, .parts = 2, .run = run_##name, .open = open_columns, .fold = fold_##name, .close = close_columns, .merge = merge, \
+    .finish = finish, .result = 1
+static const tarn__reducer reducers[] = {
+    {REDUCER(f32, COMPUTE_F32), .other = TARN_BF16, .run_other = run_bf16, .fold_other = fold_bf16},
+    {REDUCER(f64, COMPUTE_F64)},
+};
+
+static tarn__reduction describe(const tarn__call *call)
+{
+    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)], .x = call->in[0], .y = call->out[0],
+                             .params = call->params, .scratch = call->scratch};
+}
+
+static void kernel_var(const tarn__call *call)
+{
+    tarn__reduction r = describe(call);
+    TARN__AT_LEVEL(tarn__fold)(&r);
+}
+
+static size_t scratch_var(const tarn__call *call)
+{
+    tarn__reduction r = describe(call);
+    return TARN__AT_LEVEL(tarn__fold_scratch)(&r);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_variance)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_var] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
+}

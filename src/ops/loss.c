@@ -1,0 +1,226 @@
+/* loss.c: losses. Cross entropy has a kernel that makes loss and gradient in one pass; the others are composed. */
+#include <string.h>
+
+#include "ops/op.h"
+
+/* ---- cross entropy --------------------------------------------------------------------------------------------------------- */
+
+typedef struct reduction_tail {
+    tarn_reduction reduction;
+    int64_t rows;
+} reduction_tail;
+
+/* glogits · dL/dloss; for a mean, divided by how many targets count. */
+static bool cross_entropy_backward(const tarn__backward *b)
+{
+    const reduction_tail *tail = b->params;
+    tarn_tensor *glogits = b->saved[0], *counted = b->saved[1], *scale = b->grads[0];
+    if (tail->reduction == TARN_REDUCE_NONE)
+        scale = tarn_unsqueeze(scale, 1);
+    else if (counted)
+        scale = tarn_div(scale, tarn_maximum(counted, tarn_scalar(1))); /* none: the gradient is 0, though the mean is NaN */
+    else if (tail->reduction == TARN_REDUCE_MEAN)
+        scale = tarn_mul(scale, tarn_scalar(1 / (double)tail->rows));
+    return scale && tarn__put(b, 0, tarn_mul(glogits, scale));
+}
+
+static bool check_cross_entropy(tarn_tensor **operand, const tarn_cross_entropy_options *o)
+{
+    if (!tarn__check("cross_entropy", operand[0], "logits") || !tarn__check("cross_entropy", operand[1], "target") ||
+        !tarn__check_dtype("cross_entropy", operand[0], TARN__FLOATS, "logits") ||
+        !tarn__check_dtype("cross_entropy", operand[1], TARN__INDEXES, "target") || !tarn__same_place("cross_entropy", operand, 2))
+        return false;
+    const tarn__view *logits = &operand[0]->view, *target = &operand[1]->view;
+    bool fits = logits->rank == target->rank + 1 && !operand[1]->is_constant;
+    for (int i = 0; fits && i < target->rank; i++)
+        fits = logits->shape[i] == target->shape[i];
+    if (!fits)
+        return tarn__raise(TARN_ERROR_SHAPE, "cross_entropy: logits %s and target %s do not fit: logits are [..., C], targets [...]",
+                           TARN__SHAPE_TEXT(operand[0]), TARN__SHAPE_TEXT(operand[1]));
+    if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "cross_entropy: label_smoothing %g is outside 0 to 1", o->label_smoothing);
+    return (unsigned)o->reduction <= TARN_REDUCE_NONE ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "cross_entropy: %d is no reduction", (int)o->reduction);
+}
+
+/* How many targets count, as a rank-0 tensor of the loss's dtype; NULL without an error where all of them do. */
+static tarn_tensor *count_targets(tarn_tensor *target, const tarn_cross_entropy_options *o, tarn_dtype dtype)
+{
+    if (!o->ignore_index)
+        return NULL;
+    tarn_tensor *counts = tarn_ne(target, tarn_scalar((double)*o->ignore_index));
+    tarn_tensor *sum = counts ? tarn_sum(counts, TARN_ALL_AXES, false) : NULL;
+    return sum ? tarn_cast(sum, dtype) : NULL;
+}
+
+static tarn_tensor *reduce_losses(tarn_tensor *losses, tarn_tensor *counted, tarn_reduction reduction)
+{
+    if (reduction == TARN_REDUCE_NONE)
+        return losses;
+    if (reduction == TARN_REDUCE_SUM)
+        return tarn_sum(losses, TARN_ALL_AXES, false);
+    return counted ? tarn_div(tarn_sum(losses, TARN_ALL_AXES, false), counted) : tarn_mean(losses, TARN_ALL_AXES, false);
+}
+
+/* Logits [rows, C], target [rows]. */
+static tarn_tensor *cross_entropy_rows(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *o)
+{
+    tarn_dtype wide = tarn__wide_dtype(logits->view.dtype);
+    tarn__cross_entropy tail = {.smoothing = o->label_smoothing, .has_ignore = o->ignore_index != NULL,
+                                .ignore = o->ignore_index ? *o->ignore_index : 0};
+    tarn_tensor *losses = tarn__tensor_new("cross_entropy", TARN_SHAPE(logits->view.shape[0]), wide, tarn__device(logits)), *glogits = NULL;
+    if (!losses || (tarn__recording_needed(&logits, 1) &&
+                    !(glogits = tarn__tensor_new("cross_entropy", tarn__shape_of(logits), wide, tarn__device(logits)))))
+        return NULL;
+    if (!tarn__kernel_call(TARN__K_cross_entropy, "cross_entropy", tail, TARN__IN(logits, target), TARN__OUT(losses, glogits)))
+        return NULL;
+    tarn_tensor *counted = o->reduction == TARN_REDUCE_MEAN ? count_targets(target, o, wide) : NULL;
+    if (tarn_failed())
+        return NULL;
+    tarn_tensor *y = reduce_losses(losses, counted, o->reduction);
+    reduction_tail record = {o->reduction, logits->view.shape[0]};
+    return y && tarn__finish("cross_entropy", cross_entropy_backward, record, TARN__INPUTS(logits), TARN__OUTPUTS(y), TARN__SAVED(glogits, counted))
+               ? y
+               : NULL;
+}
+
+tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *options,
+                                      size_t options_size)
+{
+    tarn_cross_entropy_options o = {0};
+    tarn_tensor *operand[] = {logits, target};
+    if (options)
+        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
+    if (!check_cross_entropy(operand, &o))
+        return NULL;
+    logits = operand[0], target = operand[1];
+    tarn_shape shape = tarn__shape_of(target);
+    int64_t rows = tarn__view_count(&target->view);
+    if (shape.rank != 1) {
+        logits = tarn_reshape(logits, TARN_SHAPE(rows, logits->view.shape[shape.rank]));
+        target = tarn_reshape(target, TARN_SHAPE(rows));
+    }
+    tarn_tensor *y = logits && target ? cross_entropy_rows(logits, target, &o) : NULL;
+    return y && o.reduction == TARN_REDUCE_NONE && shape.rank != 1 ? tarn_reshape(y, shape) : y;
+}
+
+bool tarn__apply_cross_entropy(const tarn__invocation *v, tarn_tensor **out)
+{
+    int64_t ignore = tarn__attribute_int(v, "ignore_index", INT64_MIN);
+    tarn_cross_entropy_options o = {.label_smoothing = tarn__attribute_real(v, "label_smoothing", 0),
+                                    .ignore_index = ignore == INT64_MIN ? NULL : &ignore,
+                                    .reduction = (tarn_reduction)tarn__attribute_int(v, "reduction", TARN_REDUCE_MEAN)};
+    return (out[0] = tarn_cross_entropy(v->in[0], v->in[1], &o)) != NULL;
+}
+
+/* ---- composed losses ------------------------------------------------------------------------------------------------------- */
+
+static const char *const roles[] = {"the prediction", "the target"};
+
+/* What all of these check: the error names the loss, not an operation inside it. */
+static bool check_pair(const char *function, tarn_tensor **operand)
+{
+    tarn_shape shape;
+    return tarn__bring_together(function, operand, roles, 2) && tarn__check_dtype(function, operand[0], TARN__FLOATS, roles[0]) &&
+           tarn__check_dtype(function, operand[1], TARN__FLOATS, roles[1]) && tarn__broadcast(function, operand, 2, &shape);
+}
+
+/* Runs a composed loss in a scope of its own, so that what nobody recorded goes at once. 16-bit operands are computed in f32: every step
+ * rounded to 16 bits, differences above all, would leave few digits. Where gradients cancel (`cancels`), f32 is computed in f64 for the same reason. */
+typedef tarn_tensor *(*loss_fn)(tarn_tensor *prediction, tarn_tensor *target, double parameter);
+
+static tarn_tensor *mean_loss(const char *function, loss_fn loss, bool cancels, tarn_tensor *prediction, tarn_tensor *target, double parameter)
+{
+    tarn_tensor *operand[] = {prediction, target};
+    if (!check_pair(function, operand))
+        return NULL;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_dtype dtype = operand[operand[0]->is_constant]->view.dtype, wide = cancels ? TARN_F64 : tarn__wide_dtype(dtype);
+    for (int i = 0; scope && i < 2; i++)
+        if (!operand[i]->is_constant)
+            operand[i] = tarn_cast(operand[i], wide);
+    tarn_tensor *each = scope && !tarn_failed() ? loss(operand[0], operand[1], parameter) : NULL;
+    tarn_tensor *y = each ? tarn_mean(each, TARN_ALL_AXES, false) : NULL;
+    y = y ? tarn_cast(y, dtype) : NULL;
+    if (y)
+        tarn_scope_return(scope, y);
+    tarn_scope_close(scope);
+    return y;
+}
+
+static tarn_tensor *squared(tarn_tensor *prediction, tarn_tensor *target, double parameter)
+{
+    (void)parameter;
+    tarn_tensor *difference = tarn_sub(prediction, target);
+    return difference ? tarn_square(difference) : NULL;
+}
+
+tarn_tensor *tarn_mse_loss(tarn_tensor *prediction, tarn_tensor *target)
+{
+    return mean_loss("mse_loss", squared, false, prediction, target, 0);
+}
+
+static tarn_tensor *absolute(tarn_tensor *prediction, tarn_tensor *target, double parameter)
+{
+    (void)parameter;
+    tarn_tensor *difference = tarn_sub(prediction, target);
+    return difference ? tarn_abs(difference) : NULL;
+}
+
+tarn_tensor *tarn_l1_loss(tarn_tensor *prediction, tarn_tensor *target)
+{
+    return mean_loss("l1_loss", absolute, false, prediction, target, 0);
+}
+
+/* With q = min(d, delta): q · (d - q / 2), which is d² / 2 up to delta and linear beyond. */
+static tarn_tensor *huber(tarn_tensor *prediction, tarn_tensor *target, double delta)
+{
+    tarn_tensor *d = absolute(prediction, target, 0);
+    tarn_tensor *q = d ? tarn_minimum(d, tarn_scalar(delta)) : NULL;
+    tarn_tensor *half = q ? tarn_mul(q, tarn_scalar(0.5)) : NULL;
+    tarn_tensor *rest = half ? tarn_sub(d, half) : NULL;
+    return rest ? tarn_mul(q, rest) : NULL;
+}
+
+tarn_tensor *tarn_huber_loss(tarn_tensor *prediction, tarn_tensor *target, double delta)
+{
+    if (!tarn_failed() && !(delta > 0)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "huber_loss: delta %g is not positive", delta);
+        return NULL;
+    }
+    return mean_loss("huber_loss", huber, false, prediction, target, delta);
+}
+
+/* -t log σ(x) - (1 - t) log(1 - σ(x)) = (1 - t) x + log(1 + exp -x). */
+static tarn_tensor *binary_cross_entropy(tarn_tensor *logits, tarn_tensor *target, double parameter)
+{
+    (void)parameter;
+    tarn_tensor *rest = tarn_sub(tarn_scalar(1), target), *product = rest ? tarn_mul(rest, logits) : NULL;
+    tarn_tensor *turned = product ? tarn_neg(logits) : NULL, *soft = turned ? tarn_softplus(turned) : NULL;
+    return soft ? tarn_add(product, soft) : NULL;
+}
+
+tarn_tensor *tarn_bce_with_logits_loss(tarn_tensor *logits, tarn_tensor *target)
+{
+    return mean_loss("bce_with_logits_loss", binary_cross_entropy, true, logits, target, 0);
+}
+
+bool tarn__apply_mse_loss(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_mse_loss(v->in[0], v->in[1])) != NULL;
+}
+
+bool tarn__apply_l1_loss(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_l1_loss(v->in[0], v->in[1])) != NULL;
+}
+
+bool tarn__apply_huber_loss(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_huber_loss(v->in[0], v->in[1], tarn__attribute_real(v, "delta", 1))) != NULL;
+}
+
+bool tarn__apply_bce_with_logits_loss(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_bce_with_logits_loss(v->in[0], v->in[1])) != NULL;
+}

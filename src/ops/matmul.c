@@ -1,0 +1,333 @@
+/* matmul.c: matrix products, forward and backward.
+ *
+ * Every operand is seen as [batch…, rows, columns]: a vector gets the axis it lacks, a batch axis that is broadcast gets stride 0. Where
+ * the second operand has no batches and the first one's rows lie evenly, batches and rows are one long axis and the product is one. A
+ * gradient that needs no un-broadcasting is accumulated straight into its sink. */
+#include <string.h>
+
+#include "ops/op.h"
+
+static const char *const roles[] = {"a", "b"};
+
+typedef struct layout {
+    int batch_rank;
+    int64_t batch[TARN_MAX_RANK];
+    bool a_vector, b_vector; /* of rank 1 */
+} layout;
+
+/* ---- views ----------------------------------------------------------------------------------------------------------------- */
+
+static void insert_axis(tarn__view *view, int at, int64_t size)
+{
+    memmove(view->shape + at + 1, view->shape + at, sizeof(int64_t) * (size_t)(view->rank - at));
+    memmove(view->stride + at + 1, view->stride + at, sizeof(int64_t) * (size_t)(view->rank - at));
+    view->shape[at] = size;
+    view->stride[at] = 0;
+    view->rank++;
+}
+
+/* x as [batch…, rows, columns], broadcast to `batch`; the axes that vectors lack are put in. A new view in the open scope. */
+static tarn_tensor *as_matrices(tarn_tensor *x, const layout *l, bool no_rows, bool no_columns)
+{
+    tarn_tensor *matrices = tarn__tensor_view(x);
+    if (!matrices)
+        return NULL;
+    tarn__view *view = &matrices->view;
+    if (no_columns)
+        insert_axis(view, view->rank, 1);
+    if (no_rows)
+        insert_axis(view, view->rank - 1, 1);
+    while (view->rank < l->batch_rank + 2)
+        insert_axis(view, 0, 1);
+    for (int i = 0; i < l->batch_rank; i++)
+        if (view->shape[i] == 1 && l->batch[i] != 1) {
+            view->shape[i] = l->batch[i];
+            view->stride[i] = 0;
+        }
+    return matrices;
+}
+
+static tarn_tensor *transposed(tarn_tensor *x)
+{
+    tarn_tensor *result = x ? tarn__tensor_view(x) : NULL;
+    if (!result)
+        return NULL;
+    tarn__view *view = &result->view;
+    int last = view->rank - 1;
+    view->shape[last] = x->view.shape[last - 1], view->shape[last - 1] = x->view.shape[last];
+    view->stride[last] = x->view.stride[last - 1], view->stride[last - 1] = x->view.stride[last];
+    return result;
+}
+
+/* Makes batches and rows one axis where the strides allow it. */
+static bool flatten(tarn_tensor *matrices)
+{
+    tarn__view *view = &matrices->view;
+    int64_t rows = 1, stride = 0;
+    bool empty = tarn__view_count(view) == 0;
+    for (int i = view->rank - 2; i >= 0; i--) {
+        if (view->shape[i] == 1)
+            continue;
+        if (rows > 1 && !empty && view->stride[i] != stride * rows)
+            return false;
+        stride = rows > 1 ? stride : view->stride[i];
+        rows *= view->shape[i];
+    }
+    view->shape[0] = rows, view->stride[0] = stride;
+    view->shape[1] = view->shape[view->rank - 1], view->stride[1] = view->stride[view->rank - 1];
+    view->rank = 2;
+    return true;
+}
+
+/* The same, with a copy where they do not. */
+static tarn_tensor *flat(const char *function, tarn_tensor *matrices)
+{
+    if (!matrices || flatten(matrices))
+        return matrices;
+    tarn_tensor *dense = tarn__dense(function, matrices);
+    return dense && (dense = tarn__tensor_view(dense)) && flatten(dense) ? dense : NULL;
+}
+
+static void drop_batches(tarn_tensor *matrices)
+{
+    tarn__view *view = &matrices->view;
+    memmove(view->shape, view->shape + view->rank - 2, sizeof(int64_t) * 2);
+    memmove(view->stride, view->stride + view->rank - 2, sizeof(int64_t) * 2);
+    view->rank = 2;
+}
+
+/* to = a @ b + beta · to + bias. */
+static bool multiply(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
+{
+    tarn__matmul tail = {.alpha = 1, .beta = beta};
+    return a && b && to &&
+           tarn__kernel_call(TARN__K_matmul, function, tail, TARN__IN(a, b, bias), TARN__OUT(to), .reads_output = beta != 0);
+}
+
+/* ---- matmul: shapes -------------------------------------------------------------------------------------------------------- */
+
+static bool raise_inner(const tarn_tensor *a, const tarn_tensor *b, int64_t k, int64_t inner)
+{
+    const tarn__view *va = &a->view, *vb = &b->view;
+    const char *advice = "";
+    if (vb->rank > 1 && vb->shape[vb->rank - 1] == k)
+        advice = "; did you mean to transpose the second operand?";
+    else if (va->rank > 1 && va->shape[va->rank - 2] == inner)
+        advice = "; did you mean to transpose the first operand?";
+    return tarn__raise(TARN_ERROR_SHAPE, "matmul: inner sizes differ: %s @ %s (%lld vs %lld)%s", TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b),
+                       (long long)k, (long long)inner, advice);
+}
+
+static int batch_axes(const tarn_tensor *x)
+{
+    return x->view.rank > 2 ? x->view.rank - 2 : 0;
+}
+
+/* Size of batch axis i of x, counted in the layout; 1 where x has none. */
+static int64_t batch_size(const tarn_tensor *x, const layout *l, int i)
+{
+    int own = i - (l->batch_rank - batch_axes(x));
+    return own < 0 ? 1 : x->view.shape[own];
+}
+
+/* The result's shape: the batches broadcast, then the rows and columns that are there. */
+static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_shape *shape)
+{
+    *l = (layout){.a_vector = a->view.rank == 1, .b_vector = b->view.rank == 1};
+    *shape = (tarn_shape){0};
+    if (a->view.rank == 0 || b->view.rank == 0)
+        return tarn__raise(TARN_ERROR_SHAPE, "matmul: %s @ %s: operands have one axis at least; scale a tensor with tarn_mul()",
+                           TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b));
+    int64_t k = a->view.shape[a->view.rank - 1], inner = b->view.shape[l->b_vector ? 0 : b->view.rank - 2];
+    if (k != inner)
+        return raise_inner(a, b, k, inner);
+    l->batch_rank = batch_axes(a) > batch_axes(b) ? batch_axes(a) : batch_axes(b);
+    for (int i = 0; i < l->batch_rank; i++) {
+        int64_t in_a = batch_size(a, l, i), in_b = batch_size(b, l, i);
+        if (in_a != in_b && in_a != 1 && in_b != 1)
+            return tarn__raise(TARN_ERROR_SHAPE, "matmul: batches do not broadcast: %s @ %s (axis %d has %lld vs %lld)", TARN__SHAPE_TEXT(a),
+                               TARN__SHAPE_TEXT(b), i - l->batch_rank - 2, (long long)in_a, (long long)in_b);
+        shape->size[shape->rank++] = l->batch[i] = in_a == 1 ? in_b : in_a;
+    }
+    if (!l->a_vector)
+        shape->size[shape->rank++] = a->view.shape[a->view.rank - 2];
+    if (!l->b_vector)
+        shape->size[shape->rank++] = b->view.shape[b->view.rank - 1];
+    return true;
+}
+
+/* ---- matmul: backward ------------------------------------------------------------------------------------------------------ */
+
+/* True when no batch axis of x was repeated: its gradient is a product of the result's own batches. */
+static bool has_all_batches(const tarn_shape *x, const layout *l)
+{
+    int axes = x->rank > 2 ? x->rank - 2 : 0;
+    for (int i = 0; i < l->batch_rank; i++) {
+        int own = i - (l->batch_rank - axes);
+        if ((own < 0 ? 1 : x->size[own]) != l->batch[i])
+            return false;
+    }
+    return true;
+}
+
+/* Input i's gradient is left @ right, summed over the batches that were repeated. */
+static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_tensor *left, tarn_tensor *right)
+{
+    if (!left || !right)
+        return false;
+    const tarn__meta *meta = tarn__input_meta(b, i);
+    bool no_rows = i == 0 && l->a_vector, no_columns = i == 1 && l->b_vector;
+    if (has_all_batches(&meta->shape, l)) {
+        tarn__sink sink;
+        return tarn__sink_open(b, i, &sink) &&
+               multiply(b->function, left, right, NULL, sink.beta, as_matrices(sink.to, l, no_rows, no_columns)) &&
+               tarn__sink_close(b, i, &sink);
+    }
+    tarn_shape shape = {.rank = l->batch_rank};
+    memcpy(shape.size, l->batch, sizeof(shape.size));
+    if (!no_rows)
+        shape.size[shape.rank++] = left->view.shape[left->view.rank - 2];
+    if (!no_columns)
+        shape.size[shape.rank++] = right->view.shape[right->view.rank - 1];
+    tarn_tensor *whole = tarn__tensor_new(b->function, shape, tarn__wide_dtype(meta->dtype), meta->device);
+    return whole && multiply(b->function, left, right, NULL, 0, as_matrices(whole, l, no_rows, no_columns)) && tarn__put(b, i, whole);
+}
+
+/* The second operand had no batches: batches and rows of the first are one axis, and both gradients one product each. */
+static bool flat_backward(const tarn__backward *b, const layout *l, tarn_tensor *g)
+{
+    static const layout none = {0};
+    tarn__sink sink;
+    tarn_tensor *rows = flat(b->function, g); /* (B M, N) */
+    if (!rows)
+        return false;
+    if (tarn__wants(b, 0)) {
+        if (!tarn__sink_open(b, 0, &sink))
+            return false;
+        tarn_tensor *to = as_matrices(sink.to, l, l->a_vector, false);
+        tarn_tensor *right = transposed(as_matrices(b->saved[1], &none, false, l->b_vector));
+        if (!to || !flatten(to) || !multiply(b->function, rows, right, NULL, sink.beta, to) || !tarn__sink_close(b, 0, &sink))
+            return false;
+    }
+    if (!tarn__wants(b, 1))
+        return true;
+    tarn_tensor *left = transposed(flat(b->function, as_matrices(b->saved[0], l, l->a_vector, false)));
+    return tarn__sink_open(b, 1, &sink) &&
+           multiply(b->function, left, rows, NULL, sink.beta, as_matrices(sink.to, &none, false, l->b_vector)) &&
+           tarn__sink_close(b, 1, &sink);
+}
+
+/* da = g @ bᵀ, db = aᵀ @ g. */
+static bool matmul_backward(const tarn__backward *b)
+{
+    const layout *l = b->params;
+    tarn_tensor *g = as_matrices(b->grads[0], l, l->a_vector, l->b_vector);
+    if (!g)
+        return false;
+    if (l->batch_rank > 0 && tarn__input_meta(b, 1)->shape.rank <= 2)
+        return flat_backward(b, l, g);
+    return (!tarn__wants(b, 0) || put_product(b, 0, l, g, transposed(as_matrices(b->saved[1], l, false, l->b_vector)))) &&
+           (!tarn__wants(b, 1) || put_product(b, 1, l, transposed(as_matrices(b->saved[0], l, l->a_vector, false)), g));
+}
+
+/* ---- matmul ---------------------------------------------------------------------------------------------------------------- */
+
+static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_tensor *y)
+{
+    if (a->view.rank == 2 && b->view.rank == 2)
+        return multiply("matmul", a, b, NULL, 0, y);
+    tarn_tensor *left = as_matrices(a, l, l->a_vector, false), *right = as_matrices(b, l, false, l->b_vector);
+    tarn_tensor *to = as_matrices(y, l, l->a_vector, l->b_vector);
+    if (!left || !right || !to)
+        return false;
+    if (l->batch_rank > 0 && b->view.rank <= 2 && flatten(left)) {
+        flatten(to);
+        drop_batches(right);
+    }
+    return multiply("matmul", left, right, NULL, 0, to);
+}
+
+tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b)
+{
+    tarn_tensor *operand[] = {a, b};
+    layout l;
+    tarn_shape shape;
+    if (!tarn__bring_together("matmul", operand, roles, 2) || !plan(operand[0], operand[1], &l, &shape) ||
+        !tarn__check_dtype("matmul", operand[0], TARN__NUMBERS, "a"))
+        return NULL;
+    a = operand[0], b = operand[1];
+    tarn_tensor *y = tarn__tensor_new("matmul", shape, a->view.dtype, tarn__device(a));
+    if (!y || !matmul_into(a, b, &l, y))
+        return NULL;
+    tarn_tensor *saved[] = {tarn_needs_grad(b) ? a : NULL, tarn_needs_grad(a) ? b : NULL};
+    return tarn__finish("matmul", matmul_backward, l, TARN__INPUTS(a, b), TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1])) ? y : NULL;
+}
+
+bool tarn__apply_matmul(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_matmul(v->in[0], v->in[1])) != NULL;
+}
+
+/* ---- linear ---------------------------------------------------------------------------------------------------------------- */
+
+/* x [..., in] as (rows, in). */
+static tarn_tensor *rows_of(tarn_tensor *x)
+{
+    layout l = {.batch_rank = x->view.rank > 2 ? x->view.rank - 2 : 0};
+    memcpy(l.batch, x->view.shape, sizeof(l.batch));
+    return flat("linear_apply", as_matrices(x, &l, x->view.rank == 1, false));
+}
+
+/* dx = g @ weight, dweight = gᵀ @ x, dbias = g summed over rows. */
+static bool linear_backward(const tarn__backward *b)
+{
+    tarn_tensor *x = b->saved[0], *weight = b->saved[1];
+    tarn_tensor *g = rows_of(b->grads[0]); /* (rows, out) */
+    tarn__sink sink;
+    if (!g)
+        return false;
+    if (tarn__wants(b, 0) && !(tarn__sink_open(b, 0, &sink) && multiply("linear_apply", g, weight, NULL, sink.beta, rows_of(sink.to)) &&
+                               tarn__sink_close(b, 0, &sink)))
+        return false;
+    if (tarn__wants(b, 1) && !(tarn__sink_open(b, 1, &sink) && multiply("linear_apply", transposed(g), rows_of(x), NULL, sink.beta, sink.to) &&
+                               tarn__sink_close(b, 1, &sink)))
+        return false;
+    return tarn__put(b, 2, b->grads[0]);
+}
+
+static bool check_linear(tarn_tensor **operand, bool has_bias)
+{
+    static const char *const linear_roles[] = {"x", "weight", "bias"};
+    if (!tarn__bring_together("linear_apply", operand, linear_roles, has_bias ? 3 : 2) || !tarn__check_dtype("linear_apply", operand[0], TARN__NUMBERS, "x"))
+        return false;
+    const tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
+    if (x->view.rank < 1 || weight->view.rank != 2 || x->view.shape[x->view.rank - 1] != weight->view.shape[1])
+        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: x %s and weight %s do not fit: weight is [out, in], and x ends in `in`",
+                           TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(weight));
+    if (has_bias && (bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[0]))
+        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]", TARN__SHAPE_TEXT(bias),
+                           TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[0]);
+    return true;
+}
+
+tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias)
+{
+    tarn_tensor *operand[] = {x, weight, bias};
+    if (!check_linear(operand, bias != NULL))
+        return NULL;
+    x = operand[0], weight = operand[1], bias = operand[2];
+    tarn_shape shape = tarn__shape_of(x);
+    shape.size[shape.rank - 1] = weight->view.shape[0];
+    tarn_tensor *y = tarn__tensor_new("linear_apply", shape, x->view.dtype, tarn__device(x));
+    if (!y || !multiply("linear_apply", rows_of(x), transposed(weight), bias, 0, rows_of(y)))
+        return NULL;
+    tarn__fill none = {0};
+    tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};
+    return tarn__finish("linear_apply", linear_backward, none, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1])) ? y
+                                                                                                                                         : NULL;
+}
+
+bool tarn__apply_linear(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_linear_apply(v->in[0], v->in[1], v->in[2])) != NULL;
+}

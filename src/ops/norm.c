@@ -1,0 +1,116 @@
+/* norm.c: layernorm and rmsnorm over the last axis. What backward needs of each row, its mean and 1 / deviation, is kept in f32 (f64 for
+ * f64), and only where something will be recorded. */
+#include "ops/op.h"
+
+/* Operands in order: x, weight or NULL, bias or NULL. */
+static bool check_norm(const char *function, tarn_tensor **operand, double epsilon)
+{
+    static const char *const names[] = {"x", "weight", "bias"};
+    for (int i = 0; i < 3; i++)
+        if ((i == 0 || operand[i]) && (!tarn__check(function, operand[i], names[i]) || !tarn__check_dtype(function, operand[i], TARN__FLOATS, names[i])))
+            return false;
+    const tarn_tensor *x = operand[0];
+    if (x->view.rank == 0)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: x has rank 0, but must have an axis to normalise", function);
+    if (!(epsilon >= 0))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: epsilon %g is negative", function, epsilon);
+    int64_t length = x->view.shape[x->view.rank - 1];
+    for (int i = 1; i < 3; i++) {
+        if (!operand[i])
+            continue;
+        if (operand[i]->view.dtype != x->view.dtype)
+            return tarn__raise(TARN_ERROR_DTYPE, "%s: x is %s and %s is %s; convert one with tarn_cast()", function,
+                               tarn_dtype_name(x->view.dtype), names[i], tarn_dtype_name(operand[i]->view.dtype));
+        if (operand[i]->view.rank != 1 || operand[i]->view.shape[0] != length)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s does not fit x %s: it must be [%lld]", function, names[i],
+                               TARN__SHAPE_TEXT(operand[i]), TARN__SHAPE_TEXT(x), (long long)length);
+    }
+    return tarn__same_place(function, operand, 3);
+}
+
+/* One number for each row: x's shape with a last axis of 1. */
+static tarn_tensor *one_a_row(const char *function, tarn_tensor *x)
+{
+    tarn_shape shape = tarn__shape_of(x);
+    shape.size[shape.rank - 1] = 1;
+    return tarn__tensor_new(function, shape, tarn__wide_dtype(x->view.dtype), tarn__device(x));
+}
+
+/* A place for the gradient of input i, in its wide dtype; *to stays NULL where none is wanted. */
+static bool place_for(const tarn__backward *b, int i, tarn_dtype dtype, tarn_tensor **to)
+{
+    *to = NULL;
+    if (!tarn__wants(b, i))
+        return true;
+    const tarn__meta *meta = tarn__input_meta(b, i);
+    return (*to = tarn__tensor_new(b->function, meta->shape, dtype, meta->device)) != NULL;
+}
+
+/* ---- layernorm ------------------------------------------------------------------------------------------------------------- */
+
+static bool layernorm_backward(const tarn__backward *b)
+{
+    tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0];
+    tarn_tensor *gx, *gweight, *gbias;
+    if (!place_for(b, 0, x->view.dtype, &gx) || !place_for(b, 1, rstd->view.dtype, &gweight) || !place_for(b, 2, rstd->view.dtype, &gbias))
+        return false;
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_layernorm_grad, .function = b->function, .params = b->params,
+                                     .params_bytes = sizeof(tarn__norm), TARN__IN(x, weight, mean, rstd, g), TARN__OUT(gx, gweight, gbias)}) &&
+           tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias);
+}
+
+tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, double epsilon)
+{
+    tarn_tensor *operand[] = {x, weight, bias}, *mean = NULL, *rstd = NULL;
+    if (!check_norm("layernorm", operand, epsilon))
+        return NULL;
+    x = operand[0], weight = operand[1], bias = operand[2];
+    tarn__norm tail = {.epsilon = epsilon};
+    if (tarn__recording_needed(operand, 3) && (!(mean = one_a_row("layernorm", x)) || !(rstd = one_a_row("layernorm", x))))
+        return NULL;
+    tarn_tensor *y = tarn__result_like("layernorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    if (!y || !tarn__kernel_call(TARN__K_layernorm, "layernorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
+        return NULL;
+    bool good = tarn__finish("layernorm", layernorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+                             TARN__SAVED(x, weight, mean, rstd));
+    return good ? y : NULL;
+}
+
+bool tarn__apply_layernorm(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_layernorm(v->in[0], v->in[1], v->in[2], tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
+}
+
+/* ---- rmsnorm --------------------------------------------------------------------------------------------------------------- */
+
+static bool rmsnorm_backward(const tarn__backward *b)
+{
+    tarn_tensor *x = b->saved[0], *weight = b->saved[1], *rstd = b->saved[2], *g = b->grads[0];
+    tarn_tensor *gx, *gweight;
+    if (!place_for(b, 0, x->view.dtype, &gx) || !place_for(b, 1, rstd->view.dtype, &gweight))
+        return false;
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_rmsnorm_grad, .function = b->function, .params = b->params,
+                                     .params_bytes = sizeof(tarn__norm), TARN__IN(x, weight, rstd, g), TARN__OUT(gx, gweight)}) &&
+           tarn__put(b, 0, gx) && tarn__put(b, 1, gweight);
+}
+
+tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
+{
+    tarn_tensor *operand[] = {x, weight, NULL}, *rstd = NULL;
+    if (!check_norm("rmsnorm", operand, epsilon))
+        return NULL;
+    x = operand[0], weight = operand[1];
+    tarn__norm tail = {.epsilon = epsilon};
+    if (tarn__recording_needed(operand, 2) && !(rstd = one_a_row("rmsnorm", x)))
+        return NULL;
+    tarn_tensor *y = tarn__result_like("rmsnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    if (!y || !tarn__kernel_call(TARN__K_rmsnorm, "rmsnorm", tail, TARN__IN(x, weight), TARN__OUT(y, rstd)))
+        return NULL;
+    bool good = tarn__finish("rmsnorm", rmsnorm_backward, tail, TARN__INPUTS(x, weight), TARN__OUTPUTS(y), TARN__SAVED(x, weight, rstd));
+    return good ? y : NULL;
+}
+
+bool tarn__apply_rmsnorm(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_rmsnorm(v->in[0], v->in[1], tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
+}
