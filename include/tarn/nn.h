@@ -44,7 +44,8 @@ TARN_API tarn_module *tarn_activation(tarn_activation_kind kind);
  * because it failed, the rest are freed). Parameters are named "0.weight", "2.bias" … as in torch. The caller owns the module. */
 TARN_API tarn_module *tarn_sequential_from(tarn_module *const *modules, int count);
 
-/* The same, written out: tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), NULL). */
+/* The same, written out: tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), NULL). For C; C++ has no arrays without
+ * a name, and uses the form above. */
 #define tarn_sequential(...) \
     tarn_sequential_from((tarn_module *const[]){__VA_ARGS__}, (int)(sizeof((tarn_module *const[]){__VA_ARGS__}) / sizeof(tarn_module *)))
 

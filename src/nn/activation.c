@@ -12,9 +12,10 @@ static tarn_tensor *leaky_relu(tarn_tensor *x)
 }
 
 static const activation activations[] = {
-    [TARN_RELU] = {"relu", tarn_relu},       [TARN_LEAKY_RELU] = {"leaky_relu", leaky_relu}, [TARN_GELU] = {"gelu", tarn_gelu},
-    [TARN_GELU_ERF] = {"gelu_erf", tarn_gelu_erf}, [TARN_SILU] = {"silu", tarn_silu},        [TARN_TANH] = {"tanh", tarn_tanh},
-    [TARN_SIGMOID] = {"sigmoid", tarn_sigmoid},    [TARN_SOFTPLUS] = {"softplus", tarn_softplus},
+    [TARN_RELU] = {"relu", tarn_relu},          [TARN_LEAKY_RELU] = {"leaky_relu", leaky_relu},
+    [TARN_GELU] = {"gelu", tarn_gelu},          [TARN_GELU_ERF] = {"gelu_erf", tarn_gelu_erf},
+    [TARN_SILU] = {"silu", tarn_silu},          [TARN_TANH] = {"tanh", tarn_tanh},
+    [TARN_SIGMOID] = {"sigmoid", tarn_sigmoid}, [TARN_SOFTPLUS] = {"softplus", tarn_softplus},
 };
 
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)

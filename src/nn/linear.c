@@ -38,6 +38,7 @@ tarn_module *tarn_linear_with_sized(int64_t in, int64_t out, tarn_device device,
     if (module && add(module, "weight", TARN_SHAPE(out, in), bound, chosen.dtype, device) &&
         (chosen.no_bias || add(module, "bias", TARN_SHAPE(out), bound, chosen.dtype, device)))
         return module;
+    tarn__raise_within("linear");
     tarn_module_free(module);
     return NULL;
 }

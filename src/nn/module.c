@@ -111,8 +111,8 @@ void tarn_module_free(tarn_module *module)
     if (!module)
         return;
     if (module->parent)
-        tarn__raise(TARN_ERROR_ARGUMENT, "module_free: the %s module is child '%s' of a %s module, which frees it", module->kind, module->name,
-                    module->parent->kind);
+        tarn__raise(TARN_ERROR_ARGUMENT, "module_free: the %s module is child '%s' of a %s module, which frees it", module->kind,
+                    module->name, module->parent->kind);
     else
         free_tree(module);
 }
@@ -256,8 +256,8 @@ bool tarn_module_add_child(tarn_module *module, const char *name, tarn_module *c
 {
     const char *function = "module_add_child";
     if (child && child->parent) /* not the caller's to give */
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is child '%s' of a %s module already", function, child->kind, child->name,
-                           child->parent->kind);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is child '%s' of a %s module already", function, child->kind,
+                           child->name, child->parent->kind);
     if (child && module && root_of(module) == child)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a module cannot be a child of itself or of a module inside it", function);
     bool good = !tarn_failed() && tarn__check_module(function, module) && check_name(function, module, name);
@@ -271,20 +271,6 @@ bool tarn_module_add_child(tarn_module *module, const char *name, tarn_module *c
 
 /* ---- applying -------------------------------------------------------------------------------------------------------------- */
 
-/* A callback may leave scopes open; its result is to survive their close as well. */
-static tarn_tensor *pass_out(tarn_scope *scope, tarn_tensor *y)
-{
-    bool had_scope = y->scope != NULL;
-    tarn__hold(y);
-    for (tarn_scope *top = tarn__scope_top(); top != scope; top = tarn__scope_top())
-        tarn_scope_close(top);
-    if (had_scope && !y->scope)
-        tarn__scope_add(y); /* its scope is gone: the reference from above is now this scope's */
-    else
-        tarn__drop(y);
-    return tarn_scope_return(scope, y);
-}
-
 static tarn_tensor *call_back(tarn_module *module, tarn_tensor *x)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -294,7 +280,7 @@ static tarn_tensor *call_back(tarn_module *module, tarn_tensor *x)
     if (!y && !tarn_failed())
         tarn__raise(TARN_ERROR_ARGUMENT, "forward: the %s module returned no tensor and raised no error", module->kind);
     if (y && !tarn_failed())
-        y = pass_out(scope, y);
+        y = tarn__scope_pass_out(scope, y, NULL);
     tarn_scope_close(scope);
     return tarn_failed() ? NULL : y;
 }

@@ -134,8 +134,8 @@ const char *tarn_module_parameter_name(const tarn_module *module, int index)
     return parameter ? name_from(module, parameter) : NULL;
 }
 
-#define NEAR 3        /* names that an error lists */
-#define COMPARED 95   /* characters of a name that count */
+#define NEAR 3      /* names that an error lists */
+#define COMPARED 95 /* characters of a name that count */
 
 /* How many letters must be put in, taken out or changed to make one text of the other. */
 static int edits_between(const char *a, const char *b)

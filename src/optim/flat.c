@@ -1,0 +1,252 @@
+/* flat.c: laying parameters, gradients and state out in flat buffers, and moving them into new ones.
+ *
+ * A build first makes everything that can fail (buffers, copies of all values, storage parts, gradient tensors) and then moves the
+ * parameters, which cannot. */
+#include "optim/flat.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "core/launch.h"
+
+/* What one parameter is given when everything is there. */
+typedef struct home {
+    tarn__storage *parameter, *gradient; /* parts of the new buffers, one reference each */
+    tarn_tensor *new_gradient;           /* where the parameter has no gradient tensor yet, held */
+} home;
+
+tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end)
+{
+    if (begin == 0 && end == buffer->view.shape[0])
+        return buffer;
+    tarn_tensor *range = tarn__tensor_view(buffer);
+    if (!range)
+        return NULL;
+    range->view.shape[0] = end - begin;
+    tarn__tensor_restart(range, begin);
+    return range;
+}
+
+/* A segment of a buffer in the parameter's shape. */
+static tarn_tensor *shaped(tarn_tensor *buffer, const tarn__segment *segment)
+{
+    tarn_tensor *view = tarn__tensor_view(buffer);
+    if (!view)
+        return NULL;
+    view->view.rank = segment->parameter->view.rank;
+    memcpy(view->view.shape, segment->parameter->view.shape, sizeof(view->view.shape));
+    tarn__view_pack(&view->view);
+    tarn__tensor_restart(view, segment->begin);
+    return view;
+}
+
+/* ---- the order ------------------------------------------------------------------------------------------------------------- */
+
+/* Appends the segments of `list` that belong with number `i` and decay or not; `device` becomes theirs. */
+static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device, int count, int i,
+                   bool decays)
+{
+    tarn_dtype dtype = list[i].parameter->view.dtype;
+    int64_t unit = TARN__ALIGNMENT / (int64_t)tarn__dtype_bytes(dtype); /* a multiple of 256 bytes in the wide buffers too */
+    for (int k = i; k < count; k++) {
+        if (list[k].parameter->view.dtype != dtype || !tarn__same_device(device[k], device[i]) || list[k].decays != decays)
+            continue;
+        tarn__segment *segment = &flats->segment[flats->segments++];
+        *segment = list[k];
+        segment->begin = group->count;
+        segment->count = tarn__view_count(&segment->parameter->view);
+        group->count += (segment->count + unit - 1) / unit * unit;
+        group->segments++;
+    }
+}
+
+static bool leads_a_group(const tarn__segment *list, const tarn_device *device, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (list[k].parameter->view.dtype == list[i].parameter->view.dtype && tarn__same_device(device[k], device[i]))
+            return false;
+    return true;
+}
+
+static tarn_tensor *new_buffer(const tarn__method *method, const char *what, int64_t count, tarn_dtype dtype, tarn_device device)
+{
+    char name[64];
+    tarn_tensor *buffer = tarn__tensor_new(method->name, TARN_SHAPE(count), dtype, device);
+    if (!buffer || !tarn__fill_with(method->name, buffer, 0))
+        return NULL;
+    snprintf(name, sizeof(name), "%s: %s", method->name, what);
+    tarn__storage_set_name(buffer->storage, name);
+    tarn__hold(buffer);
+    tarn_free(buffer);
+    return buffer;
+}
+
+static bool make_buffers(const tarn__method *method, tarn__group *group, tarn_dtype dtype, tarn_device device)
+{
+    static const char *const names[] = {"parameters", "gradients", "master weights", "state", "second state"};
+    tarn_dtype wide = tarn__wide_dtype(dtype);
+    for (int b = 0; b < TARN__BUFFERS; b++) {
+        if ((b == TARN__MASTER && wide == dtype) || b >= TARN__STATE + method->states)
+            continue;
+        group->buffer[b] = new_buffer(method, names[b], group->count, b == TARN__PARAMETER ? dtype : wide, device);
+        if (!group->buffer[b])
+            return false;
+    }
+    return true;
+}
+
+static bool arrange(tarn__flats *flats, const tarn__method *method, const tarn__segment *list, const tarn_device *device, int count)
+{
+    flats->room = count;
+    flats->group = tarn__alloc(sizeof(*flats->group) * (size_t)count);
+    flats->segment = flats->group ? tarn__alloc(sizeof(*flats->segment) * (size_t)count) : NULL;
+    for (int i = 0; flats->segment && i < count; i++) {
+        if (!leads_a_group(list, device, i))
+            continue;
+        tarn__group *group = &flats->group[flats->groups++];
+        group->first = flats->segments;
+        append(flats, group, list, device, count, i, true);
+        append(flats, group, list, device, count, i, false);
+        if (!make_buffers(method, group, list[i].parameter->view.dtype, device[i]))
+            return false;
+    }
+    return flats->segment != NULL;
+}
+
+/* ---- the values ------------------------------------------------------------------------------------------------------------ */
+
+/* Where buffer `b` has its values for a parameter now, in the open scope; NULL: nowhere, they are zero. */
+static tarn_tensor *source_of(const tarn__flats *old, const tarn_tensor *parameter, int b)
+{
+    for (int g = 0; old && g < old->groups; g++)
+        for (int i = 0; i < old->group[g].segments; i++) {
+            const tarn__segment *segment = &old->segment[old->group[g].first + i];
+            if (segment->parameter == parameter)
+                return shaped(old->group[g].buffer[b], segment);
+        }
+    return NULL;
+}
+
+static bool copy_values(const tarn__method *method, const tarn__group *group, const tarn__segment *segment, const tarn__flats *old)
+{
+    tarn_tensor *parameter = segment->parameter;
+    for (int b = 0; b < TARN__BUFFERS; b++) {
+        if (!group->buffer[b])
+            continue;
+        tarn_tensor *from = parameter;
+        if (b == TARN__GRADIENT)
+            from = parameter->grad_is_set ? parameter->grad : NULL;
+        else if (b == TARN__MASTER)
+            from = old ? source_of(old, parameter, b) : parameter;
+        else if (b >= TARN__STATE)
+            from = source_of(old, parameter, b);
+        if (!from)
+            continue;
+        tarn_tensor *to = shaped(group->buffer[b], segment);
+        if (!to || !tarn__copy_elements(method->name, to, from))
+            return false;
+    }
+    return !tarn_failed();
+}
+
+/* ---- the move -------------------------------------------------------------------------------------------------------------- */
+
+static tarn__storage *part_of(const tarn_tensor *buffer, const tarn__segment *segment)
+{
+    int64_t size = (int64_t)tarn__dtype_bytes(buffer->view.dtype);
+    return tarn__storage_part(buffer->storage, segment->begin * size, (size_t)(segment->count * size));
+}
+
+static bool prepare(home *h, const tarn__group *group, const tarn__segment *segment)
+{
+    h->parameter = part_of(group->buffer[TARN__PARAMETER], segment);
+    h->gradient = h->parameter ? part_of(group->buffer[TARN__GRADIENT], segment) : NULL;
+    if (!h->gradient || segment->parameter->grad)
+        return h->gradient != NULL;
+    h->new_gradient = shaped(group->buffer[TARN__GRADIENT], segment);
+    if (!h->new_gradient)
+        return false;
+    tarn__hold(h->new_gradient);
+    tarn_free(h->new_gradient);
+    return true;
+}
+
+static void move_in(home *h, tarn__segment *segment)
+{
+    tarn_tensor *parameter = segment->parameter;
+    h->parameter->version = parameter->storage->version; /* what backward has saved of it stays valid */
+    segment->version = h->parameter->version;
+    tarn__tensor_rehouse(parameter, h->parameter);
+    tarn__storage_set_name(parameter->storage, parameter->name);
+    if (h->new_gradient)
+        parameter->grad = h->new_gradient;
+    tarn__tensor_rehouse(parameter->grad, h->gradient);
+}
+
+static void forget(home *h)
+{
+    tarn__storage_drop(h->parameter);
+    tarn__storage_drop(h->gradient);
+    tarn__drop(h->new_gradient);
+}
+
+/* Everything that can fail. */
+static bool fill_in(tarn__flats *flats, const tarn__method *method, home *homes, tarn__flats *old)
+{
+    if (old && !tarn__flats_refresh(method, old))
+        return false;
+    for (int g = 0; g < flats->groups; g++)
+        for (int i = flats->group[g].first; i < flats->group[g].first + flats->group[g].segments; i++)
+            if (!copy_values(method, &flats->group[g], &flats->segment[i], old) ||
+                !prepare(&homes[i], &flats->group[g], &flats->segment[i]))
+                return false;
+    return true;
+}
+
+bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tarn__segment *list, const tarn_device *device, int count,
+                       tarn__flats *old)
+{
+    *flats = (tarn__flats){0};
+    home *homes = tarn__alloc(sizeof(*homes) * (size_t)count);
+    tarn_scope *scope = homes ? tarn_scope_open() : NULL;
+    bool good = scope && arrange(flats, method, list, device, count) && fill_in(flats, method, homes, old);
+    for (int i = 0; homes && i < count; i++)
+        if (good)
+            move_in(&homes[i], &flats->segment[i]);
+        else
+            forget(&homes[i]);
+    tarn_scope_close(scope);
+    tarn__release(homes, sizeof(*homes) * (size_t)count);
+    if (!good || old)
+        tarn__flats_release(good ? old : flats);
+    return good;
+}
+
+void tarn__flats_release(tarn__flats *flats)
+{
+    for (int g = 0; g < flats->groups; g++)
+        for (int b = 0; b < TARN__BUFFERS; b++)
+            tarn__drop(flats->group[g].buffer[b]);
+    tarn__release(flats->group, sizeof(*flats->group) * (size_t)flats->room);
+    tarn__release(flats->segment, sizeof(*flats->segment) * (size_t)flats->room);
+    *flats = (tarn__flats){0};
+}
+
+bool tarn__flats_refresh(const tarn__method *method, tarn__flats *flats)
+{
+    for (int g = 0; g < flats->groups; g++) {
+        tarn__group *group = &flats->group[g];
+        for (int i = group->first; group->buffer[TARN__MASTER] && i < group->first + group->segments; i++) {
+            tarn__segment *segment = &flats->segment[i];
+            uint32_t version = segment->parameter->storage->version;
+            if (segment->version == version)
+                continue;
+            tarn_tensor *master = shaped(group->buffer[TARN__MASTER], segment);
+            if (!master || !tarn__copy_elements(method->name, master, segment->parameter))
+                return false;
+            segment->version = version;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,48 @@
+/* flat.h: the flat buffers of an optimizer, see optimizer.h. */
+#ifndef TARN__FLAT_H
+#define TARN__FLAT_H
+
+#include "optim/optimizer.h"
+
+/* The buffers of a group. A group of 16-bit parameters has MASTER; a method has as many of the last two as it has states. */
+enum { TARN__PARAMETER, TARN__GRADIENT, TARN__MASTER, TARN__STATE, TARN__BUFFERS = TARN__STATE + 2 };
+
+/* One parameter's place. */
+typedef struct tarn__segment {
+    tarn_tensor *parameter; /* held by the optimizer */
+    int64_t begin, count;   /* in elements */
+    int64_t steps;          /* that it took part in */
+    uint32_t version;       /* of the parameter when it was last equal to its master weights */
+    bool decays;
+} tarn__segment;
+
+typedef struct tarn__group {
+    tarn_tensor *buffer[TARN__BUFFERS]; /* rank 1, held; NULL where there is none */
+    int first, segments;                /* which of the list are its own */
+    int64_t count;                      /* elements of a buffer */
+} tarn__group;
+
+/* All groups, and all segments in their order: by group, those that decay first. */
+typedef struct tarn__flats {
+    tarn__group *group;
+    tarn__segment *segment;
+    int groups, segments;
+    int room; /* of both lists */
+} tarn__flats;
+
+/* Lays parameters out anew: `list` says which, `device` where each is to be, and `old` (NULL: none yet) where gradients, master weights,
+ * state and step counts come from. Nothing has moved when it fails, with an error raised; on success `flats` has replaced `old`, whose
+ * buffers are gone, and the parameters stand on their new places. */
+bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tarn__segment *list, const tarn_device *device, int count,
+                       tarn__flats *old);
+
+/* Lets go of the buffers; parameters and gradients keep alive what they stand on. */
+void tarn__flats_release(tarn__flats *flats);
+
+/* A view of elements [begin, end) of a buffer, in the open scope; the buffer itself where that is all of it. */
+tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end);
+
+/* Brings the master weights of parameters that were written from outside up to date. In the open scope. */
+bool tarn__flats_refresh(const tarn__method *method, tarn__flats *flats);
+
+#endif
