@@ -12,7 +12,11 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "auto cpu cuda opencl" -- "$current")
         return
         ;;
-    --threads) return ;;
+    --dtype | --dtypes)
+        mapfile -t COMPREPLY < <(compgen -W "f32 f64 bf16 f16" -- "$current")
+        return
+        ;;
+    --threads | --sizes | --only | --runs) return ;;
     esac
 
     if ((COMP_CWORD == 1)); then
@@ -20,12 +24,15 @@ _tarn()
         return
     fi
     case ${COMP_WORDS[1]} in
-    info | ops) options+=" --json" ;;
+    info) options+=" --json --threads" ;;
+    ops) options+=" --json" ;;
     bench)
-        options+=" --json --threads --device"
-        if ((COMP_CWORD == 2)); then
-            options="matmul ops $options"
-        fi
+        options+=" --json --threads --device --sizes --runs"
+        case ${COMP_WORDS[2]} in
+        matmul) options+=" --dtype" ;;
+        ops) options+=" --dtypes --only" ;;
+        *) options="matmul ops --help" ;;
+        esac
         ;;
     help) options=$commands ;;
     *) options= ;;

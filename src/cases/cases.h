@@ -51,15 +51,16 @@ typedef struct tarn__case_input {
 
 /* What must move: every operand read once, every result written once. */
 typedef enum tarn__moves {
-    TARN__MOVES_ALL = 0, /* forward: all inputs and outputs; backward: `backward` times the largest of them */
+    TARN__MOVES_ALL = 0, /* as `forward` and `backward` say */
     TARN__MOVES_ROWS     /* forward: the rows that are looked up, twice; backward: these and the table */
 } tarn__moves;
 
+#define TARN__NOT_SMOOTH (1u << 31)
 #define TARN__CASE_INPUTS 3
 #define TARN__CASE_ATTRIBUTES 3
 #define TARN__CASE_OUTPUTS 8
 
-/* An "dtype" attribute of this value: bf16 for f32, f32 for all others. */
+/* A "dtype" attribute of this value: bf16 for f32, f32 for all others. */
 #define TARN__OTHER_DTYPE 99
 
 typedef struct tarn__case {
@@ -68,10 +69,11 @@ typedef struct tarn__case {
     tarn__case_input input[TARN__CASE_INPUTS];
     tarn_attribute attribute[TARN__CASE_ATTRIBUTES];
     bool copied;        /* the result, a view, is made contiguous */
-    unsigned smooth;    /* outputs that carry a gradient, as a mask; 0: the first alone */
+    unsigned smooth;    /* outputs that carry a gradient, as a mask; 0: the first alone, TARN__NOT_SMOOTH: none */
     double step;        /* of the gradient check's differences; 0: its default */
     const char *bench;  /* the row's name in `tarn bench ops`; NULL: not measured */
-    double backward;    /* bytes of its backward, in sizes of the largest operand; 0: not measured */
+    double forward;     /* bytes of its forward, in sizes of the largest operand; 0: all inputs and outputs */
+    double backward;    /* the same of its backward; 0: not measured */
     tarn__moves moves;
     int inputs, attributes; /* how many there are; filled in by tarn__case_resolve() */
 } tarn__case;
@@ -83,8 +85,12 @@ const tarn__case *tarn__case_at(int index);
 /* A case with numbers in place of letters, for tensors of `dtype`. */
 tarn__case tarn__case_resolve(const tarn__case *letters, const tarn__scale *scale, tarn_dtype dtype);
 
-/* True when gradients flow into input i of a differentiable operation. */
+/* True when gradients flow into input i; and when differences can check them too, because ties and kinks are far. */
 bool tarn__case_flows(const tarn__case *one, int input);
+bool tarn__case_checkable(const tarn__case *one, int input);
+
+/* True when output i carries a gradient. */
+bool tarn__case_smooth(const tarn__case *one, int output);
 
 /* How the inputs of a case lie in memory. */
 typedef enum tarn__layout {
@@ -99,8 +105,15 @@ const char *tarn__layout_name(tarn__layout layout);
 /* Makes the inputs of a resolved case, in the open scope; `dtype` is that of the float ones. False with an error pending. */
 bool tarn__case_make(const tarn__case *one, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed, tarn_tensor **inputs);
 
+/* The same for measuring: dense, drawn on the device, without care for kinks and ties. */
+bool tarn__case_draw(const tarn__case *one, tarn_dtype dtype, tarn_device device, tarn_tensor **inputs);
+
 /* Runs a case from the same random state every time. `outputs` has room for TARN__CASE_OUTPUTS and is NULL beyond those there are. */
 bool tarn__case_run(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor **outputs);
+
+/* The plain function call behind a case that is measured: its first output, before `copied`. NULL for one that is only called by name. */
+typedef tarn_tensor *(*tarn__case_fn)(const tarn__case *one, tarn_tensor *const *inputs);
+tarn__case_fn tarn__case_direct(const tarn__case *one);
 
 /* The bytes that the forward and the backward of a resolved case must move, given its outputs. */
 int64_t tarn__case_forward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs);

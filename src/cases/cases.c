@@ -1,0 +1,155 @@
+/* cases.c: cases at a scale: numbers for letters, what flows, running one, and what it must move. */
+#include "cases/cases.h"
+
+#include <string.h>
+
+/* ---- scales ---------------------------------------------------------------------------------------------------------------- */
+
+static tarn__scale scale_with(int64_t b, int64_t s, int64_t r, int64_t c, int64_t k, int64_t t, int64_t v, int64_t h, int64_t w)
+{
+    return (tarn__scale){{0, b, s, r, c, k, t, v, h, w}};
+}
+
+tarn__scale tarn__scale_small(void)
+{
+    return scale_with(2, 3, 7, 5, 4, 9, 6, 8, 5);
+}
+
+tarn__scale tarn__scale_chunked(void)
+{
+    return scale_with(7, 43, 301, 517, 65, 467, 331, 47, 11);
+}
+
+/* The smallest power of two whose square is at least n. */
+static int64_t root_up(int64_t n)
+{
+    int64_t root = 1;
+    while (root * root < n)
+        root *= 2;
+    return root;
+}
+
+/* Rows are as long as a model's (up to 1024), a vocabulary is large where there is room for one. */
+tarn__scale tarn__scale_of(int64_t elements)
+{
+    int64_t columns = root_up(elements) < 1024 ? root_up(elements) : 1024;
+    int64_t rows = elements < columns ? 1 : elements / columns;
+    int64_t batch = rows < 16 ? rows : 16;
+    int64_t words = elements >= 1 << 22 ? 32768 : columns;
+    int64_t high = root_up(columns), inner = columns < 256 ? columns : 256;
+    return scale_with(batch, rows / batch, rows, columns, inner, elements < words ? 1 : elements / words, words, high, columns / high);
+}
+
+static int64_t resolve(int64_t size, const tarn__scale *scale)
+{
+    int64_t letter = (size + TARN__LETTER / 2) / TARN__LETTER;
+    return letter <= 0 ? size : scale->size[letter] + (size - letter * TARN__LETTER);
+}
+
+tarn__case tarn__case_resolve(const tarn__case *letters, const tarn__scale *scale, tarn_dtype dtype)
+{
+    tarn__case one = *letters;
+    for (; one.inputs < TARN__CASE_INPUTS && one.input[one.inputs].values != TARN__NO_INPUT; one.inputs++) {
+        tarn__case_input *input = &one.input[one.inputs];
+        input->below = resolve(input->below, scale);
+        for (int i = 0; i < input->shape.rank; i++)
+            input->shape.size[i] = resolve(input->shape.size[i], scale);
+    }
+    for (; one.attributes < TARN__CASE_ATTRIBUTES && one.attribute[one.attributes].name; one.attributes++) {
+        tarn_attribute *attribute = &one.attribute[one.attributes];
+        attribute->integer = resolve(attribute->integer, scale);
+        if (attribute->integer == TARN__OTHER_DTYPE && strcmp(attribute->name, "dtype") == 0)
+            attribute->integer = dtype == TARN_F32 ? TARN_BF16 : TARN_F32;
+        for (int i = 0; i < attribute->count; i++)
+            attribute->list[i] = resolve(attribute->list[i], scale);
+    }
+    return one;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------------------- */
+
+static bool is_smooth_operation(const tarn__case *one)
+{
+    tarn_op_info info;
+    return tarn_op_at(tarn_op_find(one->operation), &info) && info.differentiable && one->smooth != TARN__NOT_SMOOTH;
+}
+
+bool tarn__case_flows(const tarn__case *one, int input)
+{
+    tarn__values values = one->input[input].values;
+    return values != TARN__NO_INPUT && values != TARN__INDEX && values != TARN__TRUTH && is_smooth_operation(one);
+}
+
+bool tarn__case_checkable(const tarn__case *one, int input)
+{
+    return one->input[input].values != TARN__STEPS && tarn__case_flows(one, input);
+}
+
+bool tarn__case_smooth(const tarn__case *one, int output)
+{
+    return ((one->smooth ? one->smooth : 1u) >> output & 1) && is_smooth_operation(one);
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__case_run(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor **outputs)
+{
+    tarn_op_info info;
+    for (int i = 0; i < TARN__CASE_OUTPUTS; i++)
+        outputs[i] = NULL;
+    tarn_seed(1);
+    if (tarn_failed() || !tarn_op_at(tarn_op_find(one->operation), &info) ||
+        !tarn_apply(one->operation, inputs, one->inputs, one->attribute, one->attributes, outputs, info.outputs))
+        return false;
+    if (one->copied)
+        outputs[0] = tarn_contiguous(outputs[0]);
+    return outputs[0] != NULL;
+}
+
+/* ---- costs ----------------------------------------------------------------------------------------------------------------- */
+
+static int64_t largest_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
+{
+    int64_t largest = tarn_bytes(outputs[0]);
+    for (int i = 0; i < one->inputs; i++)
+        if (tarn_bytes(inputs[i]) > largest)
+            largest = tarn_bytes(inputs[i]);
+    return largest;
+}
+
+int64_t tarn__case_forward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
+{
+    if (one->moves == TARN__MOVES_ROWS)
+        return 2 * tarn_bytes(outputs[0]);
+    if (one->forward > 0)
+        return (int64_t)(one->forward * (double)largest_bytes(one, inputs, outputs));
+    int64_t bytes = 0;
+    for (int i = 0; i < one->inputs; i++)
+        bytes += tarn_bytes(inputs[i]);
+    for (int i = 0; i < TARN__CASE_OUTPUTS && outputs[i]; i++)
+        bytes += tarn_bytes(outputs[i]);
+    return bytes;
+}
+
+/* The gradient of a 16-bit leaf is f32: twice as wide as the sizes above count it. */
+static int64_t wide_gradients(const tarn__case *one, tarn_tensor *const *inputs)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < one->inputs; i++)
+        if (tarn__case_flows(one, i) && tarn_dtype_size(tarn_dtype_of(inputs[i])) == 2)
+            bytes += 2 * tarn_count(inputs[i]);
+    return bytes;
+}
+
+int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
+{
+    if (one->moves == TARN__MOVES_ROWS)
+        return tarn_bytes(outputs[0]) + tarn_bytes(inputs[0]) + wide_gradients(one, inputs);
+    return (int64_t)(one->backward * (double)largest_bytes(one, inputs, outputs)) + wide_gradients(one, inputs);
+}
+
+double tarn__case_flops(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
+{
+    bool product = strcmp(one->operation, "matmul") == 0 || strcmp(one->operation, "linear") == 0;
+    return product ? 2.0 * (double)tarn_count(outputs[0]) * (double)tarn_size(inputs[0], -1) : 0;
+}

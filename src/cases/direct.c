@@ -1,0 +1,111 @@
+/* direct.c: the measured cases as plain calls of the public functions: looking an operation up by its name takes longer than running it on
+ * a few elements. */
+#include <math.h>
+#include <string.h>
+
+#include "cases/cases.h"
+
+static const tarn_attribute *attribute(const tarn__case *one, const char *name)
+{
+    for (int i = 0; i < one->attributes; i++)
+        if (strcmp(one->attribute[i].name, name) == 0)
+            return &one->attribute[i];
+    return NULL;
+}
+
+static tarn_axes axes(const tarn__case *one)
+{
+    const tarn_attribute *given = attribute(one, "axes");
+    tarn_axes list = {given ? given->count : 0, {0}};
+    for (int i = 0; i < list.count; i++)
+        list.axis[i] = (int)given->list[i];
+    return list;
+}
+
+static tarn_shape sizes(const tarn__case *one, const char *name)
+{
+    const tarn_attribute *given = attribute(one, name);
+    tarn_shape shape = {given ? given->count : 0, {0}};
+    for (int i = 0; i < shape.rank; i++)
+        shape.size[i] = given->list[i];
+    return shape;
+}
+
+static int64_t whole(const tarn__case *one, const char *name, int64_t otherwise)
+{
+    const tarn_attribute *given = attribute(one, name);
+    return given ? given->integer : otherwise;
+}
+
+static double real(const tarn__case *one, const char *name, double otherwise)
+{
+    const tarn_attribute *given = attribute(one, name);
+    return given ? given->number : otherwise;
+}
+
+#define CALL(operation, ...)                                                                                                              \
+    static tarn_tensor *call_##operation(const tarn__case *one, tarn_tensor *const *in)                                                   \
+    {                                                                                                                                     \
+        (void)one, (void)in;                                                                                                              \
+        return __VA_ARGS__;                                                                                                               \
+    }
+#define UNARY(name, ...) CALL(name, tarn_##name(in[0]))
+#define UNARY_P(name, ...)
+#define BINARY(name, ...) CALL(name, tarn_##name(in[0], in[1]))
+#define COMPARE(name, ...) CALL(name, tarn_##name(in[0], in[1]))
+#include "base/elementwise.def"
+CALL(leaky_relu, tarn_leaky_relu(in[0], real(one, "slope", 0.01)))
+CALL(clamp, tarn_clamp(in[0], real(one, "low", -INFINITY), real(one, "high", INFINITY)))
+CALL(where, tarn_where(in[0], in[1], in[2]))
+CALL(cast, tarn_cast(in[0], (tarn_dtype)whole(one, "dtype", TARN_F32)))
+CALL(sum, tarn_sum(in[0], axes(one), whole(one, "keep", 0)))
+CALL(mean, tarn_mean(in[0], axes(one), whole(one, "keep", 0)))
+CALL(prod, tarn_prod(in[0], axes(one), whole(one, "keep", 0)))
+CALL(max, tarn_max(in[0], axes(one), whole(one, "keep", 0)))
+CALL(min, tarn_min(in[0], axes(one), whole(one, "keep", 0)))
+CALL(var, tarn_var(in[0], axes(one), real(one, "correction", 1), whole(one, "keep", 0)))
+CALL(argmax, tarn_argmax(in[0], (int)whole(one, "axis", 0), whole(one, "keep", 0)))
+CALL(cumsum, tarn_cumsum(in[0], (int)whole(one, "axis", 0)))
+CALL(permute, tarn_permute(in[0], axes(one)))
+CALL(expand, tarn_expand(in[0], sizes(one, "shape")))
+CALL(pad, tarn_pad(in[0], sizes(one, "before"), sizes(one, "after"), real(one, "value", 0)))
+CALL(shrink, tarn_shrink(in[0], sizes(one, "begin"), sizes(one, "end")))
+CALL(stride, tarn_stride(in[0], sizes(one, "steps")))
+CALL(flip, tarn_flip(in[0], axes(one)))
+CALL(clone, tarn_clone(in[0]))
+CALL(concat, tarn_concat(in, one->inputs, (int)whole(one, "axis", 0)))
+CALL(embedding, tarn_embedding(in[0], in[1]))
+CALL(matmul, tarn_matmul(in[0], in[1]))
+CALL(linear, tarn_linear_apply(in[0], in[1], one->inputs > 2 ? in[2] : NULL))
+CALL(softmax, tarn_softmax(in[0], (int)whole(one, "axis", -1)))
+CALL(log_softmax, tarn_log_softmax(in[0], (int)whole(one, "axis", -1)))
+CALL(layernorm, tarn_layernorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
+CALL(rmsnorm, tarn_rmsnorm(in[0], one->inputs > 1 ? in[1] : NULL, real(one, "epsilon", 1e-5)))
+CALL(cross_entropy, tarn_cross_entropy(in[0], in[1], NULL))
+#undef UNARY
+#undef UNARY_P
+#undef BINARY
+#undef COMPARE
+#undef CALL
+
+static const struct {
+    const char *name;
+    tarn__case_fn call;
+} calls[] = {
+#define CALL(operation) {#operation, call_##operation},
+#define UNARY(name, ...) CALL(name)
+#define BINARY(name, ...) CALL(name)
+#define COMPARE(name, ...) CALL(name)
+#include "base/elementwise.def"
+    CALL(where) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax) CALL(cumsum)
+    CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
+    CALL(embedding) CALL(matmul) CALL(linear) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(cross_entropy)
+};
+
+tarn__case_fn tarn__case_direct(const tarn__case *one)
+{
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        if (strcmp(calls[i].name, one->operation) == 0)
+            return calls[i].call;
+    return NULL;
+}

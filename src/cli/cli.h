@@ -1,0 +1,23 @@
+/* cli.h: the sub-commands, one file each, and what they share on a terminal. */
+#ifndef TARN__CLI_H
+#define TARN__CLI_H
+
+#include "cli/json.h"
+#include "cli/options.h"
+
+/* Each runs with its options read, and returns the exit status. */
+int tarn__info(const tarn__options *options);
+int tarn__ops(const tarn__options *options);
+int tarn__bench_matmul(const tarn__options *options);
+int tarn__bench_ops(const tarn__options *options);
+
+/* Says on standard error what went wrong in the library, clears it, and is TARN__FAILED. */
+int tarn__complain(const char *command);
+
+/* A heading line: bold on a terminal, plain in a pipe or with NO_COLOR. */
+void tarn__heading(const char *format, ...) TARN_PRINTF(1, 2);
+
+/* "64 MiB", "23.5 GiB", in one of a few buffers that are used in turn. */
+const char *tarn__bytes_text(int64_t bytes);
+
+#endif

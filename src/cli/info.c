@@ -1,0 +1,90 @@
+/* info.c: `tarn info`: what this build is, which devices are here, what `auto` takes, and why not the others. */
+#include <string.h>
+
+#include "cli/cli.h"
+#include "tarn_features.h"
+
+static const char *const backends[] = {"cpu", "cuda", "opencl"};
+#define BACKENDS ((int)(sizeof(backends) / sizeof(backends[0])))
+
+/* Device `index` of a backend; false with an error pending. */
+static bool query(const char *backend, int index, tarn_device_info *info)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "%s:%d", backend, index);
+    return tarn_device_query(tarn_device_parse(name), info);
+}
+
+static int print_json(void)
+{
+    tarn__json json = {stdout, false};
+    char name[32];
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "version", tarn_version());
+    tarn__json_open(&json, "build", '{');
+    tarn__json_text(&json, "type", TARN__BUILD_TYPE);
+    tarn__json_text(&json, "compiler", TARN__COMPILER);
+    tarn__json_text(&json, "processor", TARN__PROCESSOR);
+    tarn__json_text(&json, "sanitizers", TARN__SANITIZE);
+    tarn__json_close(&json, '}');
+    tarn__json_open(&json, "features", '{');
+    tarn__json_bool(&json, "openblas", TARN__HAVE_OPENBLAS);
+    tarn__json_close(&json, '}');
+    tarn__json_whole(&json, "threads", tarn_threads());
+    tarn__json_open(&json, "devices", '[');
+    for (int b = 0; b < BACKENDS; b++)
+        for (int i = 0; i < tarn_device_count(backends[b]); i++) {
+            tarn_device_info info;
+            if (!query(backends[b], i, &info))
+                return tarn__complain("info");
+            tarn__json_open(&json, NULL, '{');
+            tarn__json_text(&json, "name", info.name);
+            tarn__json_text(&json, "description", info.description);
+            tarn__json_text(&json, "detail", info.detail);
+            tarn__json_whole(&json, "memory_total", info.memory_total);
+            tarn__json_whole(&json, "memory_free", info.memory_free);
+            tarn__json_close(&json, '}');
+        }
+    tarn__json_close(&json, ']');
+    tarn__json_text(&json, "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)));
+    tarn__json_open(&json, "missing", '{');
+    for (int b = 0; b < BACKENDS; b++) {
+        const char *why = tarn_backend_missing(backends[b]);
+        if (why[0])
+            tarn__json_text(&json, backends[b], why);
+    }
+    tarn__json_close(&json, '}');
+    tarn__json_end(&json);
+    return TARN__DONE;
+}
+
+static int print_text(void)
+{
+    char name[32];
+    tarn__heading("tarn %s", tarn_version());
+    printf("  build    %s, %s, %s%s%s\n", TARN__BUILD_TYPE, TARN__COMPILER, TARN__PROCESSOR, TARN__SANITIZE[0] ? ", sanitizers " : "",
+           TARN__SANITIZE);
+    printf("  BLAS     %s\n", TARN__HAVE_OPENBLAS ? "OpenBLAS" : "none, so matrix products are slower (libopenblas-dev brings one)");
+    printf("  threads  %d\n", tarn_threads());
+    tarn__heading("devices");
+    for (int b = 0; b < BACKENDS; b++) {
+        for (int i = 0; i < tarn_device_count(backends[b]); i++) {
+            tarn_device_info info;
+            if (!query(backends[b], i, &info))
+                return tarn__complain("info");
+            printf("  %-8s %s\n", info.name, info.description[0] ? info.description : "unknown processor");
+            printf("  %-8s %s; %s of memory, %s free\n", "", info.detail, tarn__bytes_text(info.memory_total),
+                   tarn__bytes_text(info.memory_free));
+        }
+        const char *why = tarn_backend_missing(backends[b]);
+        if (why[0])
+            printf("  %-8s not here: %s\n", backends[b], why);
+    }
+    printf("  %-8s takes %s\n", "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)));
+    return TARN__DONE;
+}
+
+int tarn__info(const tarn__options *options)
+{
+    return options->json ? print_json() : print_text();
+}

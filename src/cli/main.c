@@ -1,0 +1,169 @@
+/* main.c: the command `tarn`: finds the sub-command, reads its options, runs it. Exit status 0: done, 1: failed, 2: called wrongly. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+typedef struct command {
+    const char *name; /* one word, or two */
+    tarn__command bit;
+    int (*run)(const tarn__options *options);
+    const char *summary;
+} command;
+
+static const command commands[] = {
+    {"info", TARN__INFO, tarn__info, "devices, build, what is accelerated and what is missing"},
+    {"ops", TARN__OPS, tarn__ops, "every operation, its gradient, and which backends run it"},
+    {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul, "matrix products: a plain loop, BLAS called directly, and tarn"},
+    {"bench ops", TARN__BENCH_OPS, tarn__bench_ops, "operations forward and backward, beside a plain copy of the same bytes"},
+};
+#define COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))
+
+static void print_usage(FILE *to)
+{
+    fprintf(to, "usage: tarn COMMAND [OPTION...]\n\n");
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(to, "  tarn %-16s %s\n", commands[i].name, commands[i].summary);
+    fprintf(to, "  tarn %-16s %s\n  tarn %-16s %s\n\n", "version", "print the version", "help [COMMAND]", "explain tarn or a command");
+    fprintf(to, "tarn COMMAND --help lists the options of a command.\n");
+}
+
+static int print_help(const command *one)
+{
+    printf("usage: tarn %s [OPTION...]\n\n%s\n\n", one->name, one->summary);
+    tarn__options_help(one->bit);
+    return TARN__DONE;
+}
+
+/* The command that the words name, one or two of them; `*used` is how many. */
+static const command *find(int count, char *const *words, int *used)
+{
+    char two[64];
+    for (int i = 0; i < COMMANDS; i++) {
+        *used = strchr(commands[i].name, ' ') ? 2 : 1;
+        if (count < *used)
+            continue;
+        snprintf(two, sizeof(two), "%s%s%s", words[0], *used == 2 ? " " : "", *used == 2 ? words[1] : "");
+        if (strcmp(two, commands[i].name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+/* True when a command of two words begins with this one, as bench. */
+static bool begins(const char *name, const char *word)
+{
+    size_t length = strlen(word);
+    return strncmp(name, word, length) == 0 && name[length] == ' ';
+}
+
+static bool is_family(const char *word)
+{
+    for (int i = 0; i < COMMANDS; i++)
+        if (begins(commands[i].name, word))
+            return true;
+    return false;
+}
+
+static int print_family(const char *word, FILE *to)
+{
+    fprintf(to, "usage: tarn %s WHAT [OPTION...]\n\n", word);
+    for (int i = 0; i < COMMANDS; i++)
+        if (begins(commands[i].name, word))
+            fprintf(to, "  tarn %-16s %s\n", commands[i].name, commands[i].summary);
+    return TARN__DONE;
+}
+
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* A first or second word that leads nowhere. */
+static int not_a_command(int count, char *const *words)
+{
+    const char *names[COMMANDS + 2];
+    char typed[64];
+    int known = 0;
+    for (int i = 0; i < COMMANDS; i++)
+        names[known++] = commands[i].name;
+    names[known++] = "version";
+    names[known++] = "help";
+    bool family = is_family(words[0]);
+    if (family && count < 2) {
+        print_family(words[0], stderr);
+        return TARN__MISUSED;
+    }
+    snprintf(typed, sizeof(typed), "%s%s%s", words[0], family ? " " : "", family ? words[1] : "");
+    const char *near = tarn__nearest(typed, names, known);
+    fprintf(stderr, "tarn: there is no command '%s'; %s%s%s\n", typed, near ? "did you mean '" : "see tarn help", near ? near : "",
+            near ? "'?" : "");
+    return TARN__MISUSED;
+}
+
+static int help(int count, char *const *words)
+{
+    int used;
+    if (count == 0) {
+        print_usage(stdout);
+        return TARN__DONE;
+    }
+    const command *one = find(count, words, &used);
+    if (one && count == used)
+        return print_help(one);
+    return count == 1 && is_family(words[0]) ? print_family(words[0], stdout) : not_a_command(count, words);
+}
+
+static int version(int count, char *const *words)
+{
+    if (count > 0 && !is_help(words[0])) {
+        fprintf(stderr, "tarn version: '%s' is not expected here\n", words[0]);
+        return TARN__MISUSED;
+    }
+    printf("tarn %s\n", tarn_version());
+    return TARN__DONE;
+}
+
+static int run(const command *one, int count, char *const *words)
+{
+    tarn__options options;
+    int status = tarn__options_read(one->bit, one->name, count, words, &options);
+    if (status != TARN__DONE)
+        return status;
+    if (options.help)
+        return print_help(one);
+    if (!tarn_set_threads((int)options.threads))
+        return tarn__complain(one->name);
+    return one->run(&options);
+}
+
+static int dispatch(int count, char *const *words)
+{
+    int used;
+    if (count == 0) {
+        print_usage(stderr);
+        return TARN__MISUSED;
+    }
+    if (is_help(words[0]) || strcmp(words[0], "help") == 0)
+        return help(count - 1, words + 1);
+    if (strcmp(words[0], "version") == 0 || strcmp(words[0], "--version") == 0)
+        return version(count - 1, words + 1);
+    const command *one = find(count, words, &used);
+    if (one)
+        return run(one, count - used, words + used);
+    if (count == 2 && is_help(words[1]) && is_family(words[0]))
+        return print_family(words[0], stdout);
+    return not_a_command(count, words);
+}
+
+/* What could not be written (a full disk, a closed pipe) is a failure too. */
+int main(int count, char **words)
+{
+    int status = dispatch(count - 1, words + 1);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "tarn: the output could not be written: %s\n", strerror(errno));
+        status = status == TARN__DONE ? TARN__FAILED : status;
+    }
+    return status;
+}

@@ -1,0 +1,50 @@
+/* ops.c: `tarn ops`: every operation, whether it has a gradient, and which backends run it. Read from the table the library runs by. */
+#include "cli/cli.h"
+#include <tarn/ops.h>
+
+static const char *const backends[] = {"cpu", "cuda", "opencl"};
+
+typedef enum support { NOWHERE, FORWARD_ONLY, WHOLE } support;
+
+static support supported(int index, const tarn_op_info *info, const char *backend)
+{
+    if (!tarn_op_on(index, backend, false))
+        return NOWHERE;
+    return !info->differentiable || tarn_op_on(index, backend, true) ? WHOLE : FORWARD_ONLY;
+}
+
+static void print_row(int index, const tarn_op_info *info)
+{
+    static const char *const words[] = {"-", "forward", "yes"};
+    printf("%-22s %-8s %-9s", info->name, "yes", info->differentiable ? "yes" : "-");
+    for (int b = 0; b < 3; b++)
+        printf(b < 2 ? " %-8s" : " %s", words[supported(index, info, backends[b])]);
+    printf("\n");
+}
+
+static void print_json(int index, const tarn_op_info *info)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "name", info->name);
+    tarn__json_bool(&json, "differentiable", info->differentiable);
+    for (int b = 0; b < 3; b++)
+        tarn__json_bool(&json, backends[b], supported(index, info, backends[b]) == WHOLE);
+    tarn__json_end(&json);
+}
+
+int tarn__ops(const tarn__options *options)
+{
+    if (!options->json)
+        tarn__heading("%-22s %-8s %-9s %-8s %-8s %s", "operation", "forward", "backward", "cpu", "cuda", "opencl");
+    for (int i = 0; i < tarn_op_count(); i++) {
+        tarn_op_info info;
+        if (!tarn_op_at(i, &info))
+            return tarn__complain("ops");
+        if (options->json)
+            print_json(i, &info);
+        else
+            print_row(i, &info);
+    }
+    return TARN__DONE;
+}

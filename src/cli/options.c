@@ -1,0 +1,297 @@
+/* options.c: the table of options, and reading arguments by it. */
+#include "cli/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind {
+    FLAG,
+    WHOLE,  /* one number */
+    COUNTS, /* numbers, separated by commas */
+    BYTES,  /* the same with KiB, MiB and GiB */
+    DTYPES, /* element types, separated by commas; `high` says how many */
+    WORDS,  /* any words, separated by commas */
+    DEVICE
+} kind;
+
+typedef struct option {
+    const char *name;
+    kind type;
+    int64_t low, high;
+    const char *otherwise; /* the default, as it would be typed */
+    const char *value;     /* what stands for the value in --help */
+    unsigned commands;
+    size_t offset; /* of its place in tarn__options */
+    size_t count;  /* of its length there, for lists */
+    const char *help;
+} option;
+
+#define AT(field) offsetof(tarn__options, field)
+#define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS)
+#define EVERY (TARN__INFO | TARN__OPS | BENCH)
+
+static const option table[] = {
+    {"json", FLAG, 0, 1, NULL, NULL, EVERY, AT(json), 0, "print one JSON object a line instead of a table"},
+    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH, AT(threads), 0, "threads on the CPU; 0 means one for each core"},
+    {"device", DEVICE, 0, 0, "auto", "DEVICE", BENCH, AT(device), 0, "where to run: cpu, cuda:0, opencl:1 or auto"},
+    {"sizes", COUNTS, 1, 32768, "128,256,512,1024,2048,4096", "N,N", TARN__BENCH_MATMUL, AT(sizes), AT(size_count),
+     "rows and columns of the matrices"},
+    {"sizes", BYTES, 256, (int64_t)4 << 30, "4KiB,1MiB,64MiB", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
+     "bytes of the main operand, with KiB, MiB or GiB"},
+    {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL, AT(dtypes), AT(dtype_count), "element type: f32, f64, bf16 or f16"},
+    {"dtypes", DTYPES, 1, 4, "f32,bf16", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
+     "element types: f32, f64, bf16 or f16"},
+    {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
+     "measure only these rows or operations, such as add,sum-last,softmax"},
+    {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
+    {"help", FLAG, 0, 1, NULL, NULL, EVERY, AT(help), 0, "explain the command"},
+};
+#define ROWS ((int)(sizeof(table) / sizeof(table[0])))
+
+/* ---- names that are nearly right ------------------------------------------------------------------------------------------- */
+
+static int least(int a, int b, int c)
+{
+    int two = a < b ? a : b;
+    return two < c ? two : c;
+}
+
+/* How many letters must be changed, added or left out to turn one word into the other. */
+static int distance(const char *a, const char *b)
+{
+    int row[64], n = (int)strlen(b);
+    if (n >= 64)
+        return n;
+    for (int j = 0; j <= n; j++)
+        row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int kept = row[j];
+            row[j] = least(row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = kept;
+        }
+    }
+    return row[n];
+}
+
+const char *tarn__nearest(const char *typed, const char *const *names, int count)
+{
+    const char *best = NULL;
+    int best_distance = 4;
+    for (int i = 0; i < count; i++) {
+        int far = distance(typed, names[i]);
+        if (far < best_distance && far < (int)strlen(names[i])) {
+            best = names[i];
+            best_distance = far;
+        }
+    }
+    return best;
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------------------- */
+
+static int misuse(const char *command, const option *row, const char *text, const char *problem)
+{
+    fprintf(stderr, "tarn %s: --%s: '%s' %s\n", command, row->name, text, problem);
+    return TARN__MISUSED;
+}
+
+/* Multiplies by the unit that follows a number; 0 for one that is none. */
+static int64_t unit_of(const char *text)
+{
+    static const struct {
+        const char *name;
+        int64_t bytes;
+    } units[] = {{"", 1}, {"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}};
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+        if (strcmp(text, units[i].name) == 0)
+            return units[i].bytes;
+    return 0;
+}
+
+static int read_number(const char *command, const option *row, const char *text, int64_t *number)
+{
+    char *end, problem[96];
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    int64_t unit = end == text || isspace((unsigned char)text[0]) ? 0 : row->type == BYTES ? unit_of(end) : *end == 0;
+    if (unit == 0)
+        return misuse(command, row, text, row->type == BYTES ? "is no size; write 4096, 4KiB, 64MiB" : "is not a whole number");
+    if (errno == ERANGE || value > row->high / unit || value * unit < row->low) {
+        snprintf(problem, sizeof(problem), "is outside %lld to %lld", (long long)row->low, (long long)row->high);
+        return misuse(command, row, text, problem);
+    }
+    *number = value * unit;
+    return TARN__DONE;
+}
+
+static int read_dtype(const char *command, const option *row, const char *text, tarn_dtype *dtype)
+{
+    static const tarn_dtype floats[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(text, tarn_dtype_name(floats[i])) == 0) {
+            *dtype = floats[i];
+            return TARN__DONE;
+        }
+    return misuse(command, row, text, "is none of f32, f64, bf16 and f16");
+}
+
+static int read_word(const char *command, const option *row, const char *text, char *word, size_t size)
+{
+    if (strlen(text) >= size)
+        return misuse(command, row, text, "is too long for a name");
+    snprintf(word, size, "%s", text);
+    return TARN__DONE;
+}
+
+static int read_list(const char *command, const option *row, const char *text, tarn__options *options)
+{
+    char copy[1024], *rest = copy;
+    int *count = (int *)((char *)options + row->count), status = TARN__DONE;
+    int room = row->type == DTYPES ? (int)row->high : TARN__LIST_MAX;
+    if (strlen(text) >= sizeof(copy))
+        return misuse(command, row, text, "is too long a list");
+    snprintf(copy, sizeof(copy), "%s", text);
+    *count = 0;
+    for (char *part; status == TARN__DONE && text[0] && (part = strsep(&rest, ",")) != NULL;) {
+        if (*count == room)
+            return misuse(command, row, text, row->type == DTYPES && room == 1 ? "is more than one element type" : "is too long a list");
+        if (row->type == DTYPES)
+            status = read_dtype(command, row, part, &options->dtypes[*count]);
+        else if (row->type == WORDS)
+            status = read_word(command, row, part, options->only[*count], sizeof(options->only[0]));
+        else
+            status = read_number(command, row, part, &options->sizes[*count]);
+        ++*count;
+    }
+    return status;
+}
+
+static int read_device(const char *command, const char *text, tarn_device *device)
+{
+    *device = tarn_device_parse(text);
+    if (!tarn_failed())
+        return TARN__DONE;
+    fprintf(stderr, "tarn %s: --device: %s\n", command, tarn_error());
+    tarn_clear_error();
+    return TARN__FAILED;
+}
+
+static int read_value(const char *command, const option *row, const char *text, tarn__options *options)
+{
+    char *place = (char *)options + row->offset;
+    if (row->type == FLAG) {
+        *(bool *)place = true;
+        return TARN__DONE;
+    }
+    if (row->type == DEVICE)
+        return read_device(command, text, (tarn_device *)place);
+    return row->type == WHOLE ? read_number(command, row, text, (int64_t *)place) : read_list(command, row, text, options);
+}
+
+/* ---- arguments ------------------------------------------------------------------------------------------------------------- */
+
+static const option *find(const char *name, size_t length, unsigned commands)
+{
+    for (int i = 0; i < ROWS; i++)
+        if ((table[i].commands & commands) && strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0)
+            return &table[i];
+    return NULL;
+}
+
+static int unknown(tarn__command command, const char *command_name, const char *name, size_t length)
+{
+    const char *names[ROWS], *near;
+    char typed[64];
+    int count = 0;
+    for (int i = 0; i < ROWS; i++)
+        if (table[i].commands & command)
+            names[count++] = table[i].name;
+    snprintf(typed, sizeof(typed), "%.*s", (int)length, name);
+    if (find(name, length, EVERY))
+        fprintf(stderr, "tarn %s: takes no --%s; see tarn %s --help\n", command_name, typed, command_name);
+    else if ((near = tarn__nearest(typed, names, count)) != NULL)
+        fprintf(stderr, "tarn %s: there is no option --%s; did you mean --%s?\n", command_name, typed, near);
+    else
+        fprintf(stderr, "tarn %s: there is no option --%s; see tarn %s --help\n", command_name, typed, command_name);
+    return TARN__MISUSED;
+}
+
+/* One argument, `--name`, `--name value` or `--name=value`; `*used` is how many words it took. */
+static int read_argument(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
+{
+    const char *word = words[0];
+    *used = 1;
+    if (strcmp(word, "-h") == 0) {
+        options->help = true;
+        return TARN__DONE;
+    }
+    if (strncmp(word, "--", 2) != 0 || !word[2]) {
+        fprintf(stderr, "tarn %s: '%s' is not expected here; see tarn %s --help\n", command_name, word, command_name);
+        return TARN__MISUSED;
+    }
+    const char *name = word + 2, *equals = strchr(name, '=');
+    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    const option *row = find(name, length, command);
+    if (!row)
+        return unknown(command, command_name, name, length);
+    const char *text = equals ? equals + 1 : NULL;
+    if (row->type == FLAG && text)
+        return misuse(command_name, row, text, "is not expected: the option is on or absent");
+    if (row->type != FLAG && !text) {
+        if (count < 2) {
+            fprintf(stderr, "tarn %s: --%s needs a value: %s\n", command_name, row->name, row->value);
+            return TARN__MISUSED;
+        }
+        text = words[1];
+        *used = 2;
+    }
+    if (row->type != FLAG && !text[0])
+        return misuse(command_name, row, text, "is empty");
+    return read_value(command_name, row, text, options);
+}
+
+/* Defaults are read by the same rules; the device is only looked for when it is not given. */
+static int fill_in(tarn__command command, const char *command_name, tarn__options *options, bool device_given)
+{
+    int status = TARN__DONE;
+    for (int i = 0; i < ROWS && status == TARN__DONE; i++)
+        if ((table[i].commands & command) && table[i].otherwise && !(table[i].type == DEVICE && device_given))
+            status = read_value(command_name, &table[i], table[i].otherwise, options);
+    return status;
+}
+
+int tarn__options_read(tarn__command command, const char *command_name, int count, char *const *arguments, tarn__options *options)
+{
+    bool device_given = false;
+    for (int i = 0; i < count; i++)
+        device_given = device_given || strncmp(arguments[i], "--device", 8) == 0;
+    *options = (tarn__options){0};
+    int status = fill_in(command, command_name, options, device_given);
+    for (int i = 0, used; i < count && status == TARN__DONE && !options->help; i += used)
+        status = read_argument(command, command_name, count - i, arguments + i, options, &used);
+    return status;
+}
+
+void tarn__options_help(tarn__command command)
+{
+    for (int i = 0; i < ROWS; i++) {
+        const option *row = &table[i];
+        char left[48], bounds[64] = "";
+        if (!(row->commands & command))
+            continue;
+        snprintf(left, sizeof(left), "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
+        if (row->type == WHOLE || row->type == COUNTS)
+            snprintf(bounds, sizeof(bounds), ", from %lld to %lld", (long long)row->low, (long long)row->high);
+        printf("  %-22s %s%s", left, row->help, bounds);
+        if (row->otherwise && row->otherwise[0])
+            printf(" [%s]", row->otherwise);
+        printf("\n");
+    }
+}

@@ -1,0 +1,47 @@
+/* options.h: the options of every sub-command, from one table: flags, --help and the errors for what is unknown or out of bounds. */
+#ifndef TARN__OPTIONS_H
+#define TARN__OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <tarn/tensor.h>
+
+/* The sub-commands, as a mask: an option says which of them take it. */
+typedef enum tarn__command {
+    TARN__INFO = 1 << 0,
+    TARN__OPS = 1 << 1,
+    TARN__BENCH_MATMUL = 1 << 2,
+    TARN__BENCH_OPS = 1 << 3
+} tarn__command;
+
+#define TARN__LIST_MAX 64
+
+/* What was asked for; defaults where nothing was. Texts point into the arguments. */
+typedef struct tarn__options {
+    bool json;
+    bool help;
+    int64_t threads;
+    int64_t runs;
+    tarn_device device;
+    int64_t sizes[TARN__LIST_MAX];
+    int size_count;
+    tarn_dtype dtypes[TARN__LIST_MAX];
+    int dtype_count;
+    char only[TARN__LIST_MAX][32];
+    int only_count;
+} tarn__options;
+
+/* How the program ends. */
+enum { TARN__DONE = 0, TARN__FAILED = 1, TARN__MISUSED = 2 };
+
+/* Reads the arguments of a sub-command. TARN__DONE, or TARN__MISUSED (TARN__FAILED for a device that is not there) with a sentence on
+ * standard error. */
+int tarn__options_read(tarn__command command, const char *command_name, int count, char *const *arguments, tarn__options *options);
+
+/* Prints the options that a sub-command takes, with bounds and defaults. */
+void tarn__options_help(tarn__command command);
+
+/* The name in `names` that is nearest to what was typed; NULL when none is near. */
+const char *tarn__nearest(const char *typed, const char *const *names, int count);
+
+#endif

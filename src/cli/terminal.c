@@ -1,0 +1,44 @@
+/* terminal.c: what is printed for people. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+int tarn__complain(const char *command)
+{
+    fprintf(stderr, "tarn %s: %s\n", command, tarn_failed() ? tarn_error() : "failed without a reason");
+    tarn_clear_error();
+    return TARN__FAILED;
+}
+
+static bool in_colour(void)
+{
+    const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
+    return !(no && no[0]) && isatty(STDOUT_FILENO) && kind && kind[0] && !(kind[0] == 'd' && kind[1] == 'u');
+}
+
+void tarn__heading(const char *format, ...)
+{
+    bool bold = in_colour();
+    va_list arguments;
+    va_start(arguments, format);
+    fputs(bold ? "\033[1m" : "", stdout);
+    vprintf(format, arguments);
+    fputs(bold ? "\033[0m\n" : "\n", stdout);
+    va_end(arguments);
+}
+
+const char *tarn__bytes_text(int64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    static char buffers[8][24];
+    static int turn;
+    char *text = buffers[turn++ % 8];
+    double amount = (double)bytes;
+    int unit = 0;
+    for (; amount >= 1024 && unit < 4; unit++)
+        amount /= 1024;
+    snprintf(text, sizeof(buffers[0]), amount == (double)(int64_t)amount ? "%.0f %s" : "%.1f %s", amount, units[unit]);
+    return text;
+}
