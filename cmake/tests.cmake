@@ -17,9 +17,10 @@ if(TARGET tarn_command)
 endif()
 if(TARN_SANITIZE)
     list(APPEND TEST_ENVIRONMENT
-        "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1"
+        # Not detect_stack_use_after_return: its frames are not aligned for 64-byte vectors with every compiler.
+        "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:allocator_may_return_null=1"
         "UBSAN_OPTIONS=print_stacktrace=1"
-        "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+        "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1")
 endif()
 
 # The exit status of a cmocka program is its number of failures, so only the others may say "skipped" with one.

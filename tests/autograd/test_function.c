@@ -1,0 +1,245 @@
+/* test_function.c: a user's own operations: several inputs and outputs, wrong gradients, and a release that comes exactly once. */
+#include "support/check.h"
+
+#define CPU tarn_device_cpu()
+
+/* product and difference of two tensors; what went wrong is chosen by `mode`. */
+typedef enum mode { RIGHT, WRONG_SHAPE, WRONG_DTYPE, FAILS, FAILS_SILENTLY, GIVES_NOTHING } mode;
+
+typedef struct product {
+    tarn_tensor *a, *b; /* kept */
+    mode mode;
+    int calls, arrived; /* bit i: output i had a gradient */
+    int *released;
+} product;
+
+static void release_product(void *ctx)
+{
+    product *p = ctx;
+    ++*p->released;
+    tarn_free(p->a);
+    tarn_free(p->b);
+    free(p);
+}
+
+static bool product_backward(tarn_tensor *const *g, tarn_tensor **grads, void *ctx)
+{
+    product *p = ctx;
+    p->calls++;
+    p->arrived = (g[0] != NULL) | (g[1] != NULL) << 1;
+    if (p->mode == FAILS)
+        return tarn_set_error(TARN_ERROR_IO, "the user's own failure");
+    if (p->mode == FAILS_SILENTLY)
+        return false;
+    if (p->mode == GIVES_NOTHING)
+        return true;
+    grads[0] = g[0] ? tarn_mul(g[0], p->b) : NULL;
+    grads[1] = g[0] ? tarn_mul(g[0], p->a) : NULL;
+    if (g[1]) {
+        grads[0] = grads[0] ? tarn_add(grads[0], g[1]) : g[1];
+        grads[1] = grads[1] ? tarn_sub(grads[1], g[1]) : tarn_neg(g[1]);
+    }
+    if (p->mode == WRONG_SHAPE)
+        grads[1] = tarn_sum(grads[1], TARN_ALL_AXES, false);
+    if (p->mode == WRONG_DTYPE)
+        grads[1] = tarn_cast(grads[1], TARN_I32);
+    return grads[0] && grads[1];
+}
+
+static product *record(tarn_tensor *a, tarn_tensor *b, mode how, int *released, tarn_tensor **out)
+{
+    product *p = calloc(1, sizeof(*p));
+    assert_non_null(p);
+    tarn_no_grad_open();
+    *p = (product){.a = tarn_keep(tarn_detach(a)), .b = tarn_keep(tarn_detach(b)), .mode = how, .released = released};
+    out[0] = tarn_mul(a, b);
+    out[1] = tarn_sub(a, b);
+    tarn_no_grad_close();
+    *released = 0;
+    tarn_tensor *in[] = {a, b};
+    return tarn_function(in, 2, out, 2, product_backward, p, release_product) ? p : NULL;
+}
+
+static tarn_tensor *leaf2(float a, float b)
+{
+    return good(tarn_requires_grad(vector(a, b), true));
+}
+
+static tarn_tensor *sum(tarn_tensor *x)
+{
+    return good(tarn_sum(x, TARN_ALL_AXES, false));
+}
+
+static void several_inputs_and_outputs(void **state)
+{
+    (void)state;
+    int released;
+    tarn_tensor *a = leaf2(2, 3), *b = leaf2(5, 7), *out[2];
+    product *p = record(a, b, RIGHT, &released, out);
+    assert_non_null(p);
+    assert_true(tarn_needs_grad(out[0]) && tarn_needs_grad(out[1]));
+    tarn_backward_options retain = {.retain = true};
+    assert_true(tarn_backward_from(tarn_add(sum(out[0]), sum(out[1])), NULL, &retain));
+    assert_int_equal(p->arrived, 3);
+    assert_values(tarn_grad(a), 0, 6, 8);
+    assert_values(tarn_grad(b), 0, 1, 2);
+    assert_true(tarn_backward_from(tarn_square(sum(out[1])), NULL, &retain)); /* only the second */
+    assert_int_equal(p->arrived, 2);
+    assert_values(tarn_grad(a), 0, 6 - 14, 8 - 14);
+    assert_int_equal(released, 0);
+    assert_true(tarn_backward(sum(out[0])));
+    assert_int_equal(released, 1); /* the record is gone */
+    assert_false(tarn_backward(sum(out[0])));
+    assert_error(TARN_ERROR_ARGUMENT, "the record of function was walked before");
+    assert_int_equal(released, 1);
+}
+
+static void release_comes_once_when_nothing_is_walked(void **state)
+{
+    (void)state;
+    int released;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *out[2];
+    assert_non_null(record(leaf2(1, 2), leaf2(3, 4), RIGHT, &released, out));
+    assert_int_equal(released, 0);
+    tarn_scope_close(scope);
+    assert_int_equal(released, 1);
+}
+
+static void release_comes_at_once_when_nothing_is_recorded(void **state)
+{
+    (void)state;
+    int released;
+    tarn_tensor *out[2];
+    record(good(vector(1, 2)), good(vector(3, 4)), RIGHT, &released, out);
+    assert_ok();
+    assert_int_equal(released, 1);
+    assert_false(tarn_needs_grad(out[0]));
+    tarn_no_grad_open();
+    record(leaf2(1, 2), leaf2(3, 4), RIGHT, &released, out);
+    tarn_no_grad_close();
+    assert_int_equal(released, 1);
+    assert_ok();
+}
+
+static int releases;
+
+static void count_release(void *ctx)
+{
+    (void)ctx;
+    releases++;
+}
+
+static void release_comes_once_when_the_call_fails(void **state)
+{
+    (void)state;
+    tarn_tensor *x = leaf2(1, 2), *plain = good(vector(1, 2)), *whole = good(tarn_arange(0, 2, 1, TARN_I32, CPU));
+    tarn_tensor *const null[] = {NULL}, *const in[] = {x}, *const out[] = {plain}, *const twice[] = {plain, plain}, *const ints[] = {whole};
+    tarn_tensor *const recorded[] = {tarn_square(x)};
+    releases = 0;
+    assert_false(tarn_function(NULL, 1, out, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function");
+    assert_false(tarn_function(in, 0, out, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function");
+    assert_false(tarn_function(in, 1, NULL, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function");
+    assert_false(tarn_function(in, 1, out, 1, NULL, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function");
+    assert_false(tarn_function(null, 1, out, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function: an input is NULL");
+    assert_false(tarn_function(in, 1, null, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function: an output is NULL");
+    assert_false(tarn_function(in, 1, ints, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_DTYPE, "function: an output is i32");
+    assert_false(tarn_function(in, 1, recorded, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function: output 0 takes part in a gradient already");
+    assert_false(tarn_function(in, 1, in, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function: output 0 takes part in a gradient already");
+    assert_false(tarn_function(in, 1, twice, 2, product_backward, x, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function: outputs 0 and 1 are the same tensor");
+    assert_int_equal(releases, 10);
+    tarn_set_error(TARN_ERROR_IO, "pending");
+    assert_false(tarn_function(in, 1, out, 1, product_backward, x, count_release));
+    assert_error(TARN_ERROR_IO, "pending");
+    assert_int_equal(releases, 11);
+    assert_false(tarn_function(in, 0, out, 1, product_backward, x, NULL));
+    assert_error(TARN_ERROR_ARGUMENT, "function");
+}
+
+static void wrong_gradients_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        mode mode;
+        tarn_code code;
+        const char *text;
+    } cases[] = {{WRONG_SHAPE, TARN_ERROR_SHAPE, "function: the gradient of input 1 is f32 [], the input f32 [2]"},
+                 {WRONG_DTYPE, TARN_ERROR_SHAPE, "function: the gradient of input 1 is i32 [2]"},
+                 {FAILS, TARN_ERROR_IO, "the user's own failure"},
+                 {FAILS_SILENTLY, TARN_ERROR_ARGUMENT, "function: a user's backward failed without setting an error"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int released;
+        tarn_scope *scope = tarn_scope_open();
+        tarn_tensor *a = leaf2(2, 3), *b = leaf2(5, 7), *out[2];
+        assert_non_null(record(a, b, cases[i].mode, &released, out));
+        assert_false(tarn_backward(sum(out[0])));
+        assert_error(cases[i].code, cases[i].text);
+        assert_null(tarn_grad(b));
+        tarn_scope_close(scope);
+        assert_int_equal(released, 1);
+    }
+}
+
+static void a_rule_may_give_nothing(void **state)
+{
+    (void)state;
+    int released;
+    tarn_tensor *a = leaf2(2, 3), *b = leaf2(5, 7), *out[2], *middle = tarn_square(a);
+    assert_non_null(record(middle, b, GIVES_NOTHING, &released, out));
+    assert_true(tarn_backward(sum(out[0])));
+    assert_null(tarn_grad(a));
+    assert_null(tarn_grad(b));
+    assert_ok();
+}
+
+static void inputs_that_want_no_gradient_are_skipped(void **state)
+{
+    (void)state;
+    int released;
+    tarn_tensor *a = leaf2(2, 3), *b = good(vector(5, 7)), *out[2];
+    assert_non_null(record(a, b, WRONG_SHAPE, &released, out)); /* the wrong one is b's, and nobody wants it */
+    assert_true(tarn_backward(sum(out[0])));
+    assert_values(tarn_grad(a), 0, 5, 7);
+}
+
+static void an_output_that_outlives_its_inputs(void **state)
+{
+    (void)state;
+    int released;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *a = tarn_keep(leaf2(2, 3)), *out[2];
+    assert_non_null(record(a, leaf2(5, 7), RIGHT, &released, out));
+    tarn_keep(out[1]);
+    tarn_scope_close(scope);
+    assert_int_equal(released, 0);
+    assert_true(tarn_backward(sum(out[1])));
+    assert_values(tarn_grad(a), 0, 1, 1);
+    assert_int_equal(released, 1);
+    tarn_free(out[1]);
+    tarn_free(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(several_inputs_and_outputs),
+        in_scope(release_comes_once_when_nothing_is_walked),
+        in_scope(release_comes_at_once_when_nothing_is_recorded),
+        in_scope(release_comes_once_when_the_call_fails),
+        in_scope(wrong_gradients_are_refused),
+        in_scope(a_rule_may_give_nothing),
+        in_scope(inputs_that_want_no_gradient_are_skipped),
+        in_scope(an_output_that_outlives_its_inputs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,197 @@
+/* test_view.c: counting and packing views, and the collapsed loop nest against a plain walk over all indices. */
+#include "base/view.h"
+#include "support/check.h"
+
+/* A random view of at most `most` elements: permuted, strided, flipped, expanded, with empty and size-1 axes. */
+static tarn__view random_view(uint64_t *seed, int rank, bool small)
+{
+    tarn__view view = {.rank = rank, .dtype = TARN_F32};
+    int order[TARN_MAX_RANK];
+    for (int i = 0; i < rank; i++) {
+        int64_t draw = random_below(seed, small ? 10 : 100);
+        view.shape[i] = draw == 0 ? 0 : draw < 4 ? 1 : 2 + random_below(seed, 3);
+        int k = (int)random_below(seed, i + 1);
+        order[i] = order[k];
+        order[k] = i;
+    }
+    int64_t next = 1;
+    for (int i = 0; i < rank; i++) {
+        int axis = order[i];
+        view.stride[axis] = next * (random_below(seed, 4) == 0 ? -1 : 1);
+        if (random_below(seed, 5) == 0)
+            view.stride[axis] = 0;
+        next *= (view.shape[axis] > 0 ? view.shape[axis] : 1) * (random_below(seed, 3) == 0 ? 2 : 1);
+    }
+    return view;
+}
+
+/* A view that broadcasts to `first`: leading axes dropped, some sizes 1, other strides. */
+static tarn__view broadcast_view(uint64_t *seed, const tarn__view *first)
+{
+    int drop = (int)random_below(seed, first->rank + 1);
+    if (random_below(seed, 2))
+        drop = 0;
+    tarn__view view = random_view(seed, first->rank - drop, false);
+    bool same_layout = random_below(seed, 2) != 0;
+    for (int i = 0; i < view.rank; i++) {
+        view.shape[i] = random_below(seed, 4) == 0 ? 1 : first->shape[i + drop];
+        if (same_layout)
+            view.stride[i] = first->stride[i + drop];
+    }
+    return view;
+}
+
+static int64_t offset_at(const tarn__view *view, const int64_t *index, int rank)
+{
+    int64_t offset = 0;
+    for (int i = 0; i < view->rank; i++)
+        offset += view->shape[i] == 1 ? 0 : index[rank - view->rank + i] * view->stride[i];
+    return offset;
+}
+
+enum { OPERANDS = 4, MOST = 1 << 13 };
+
+typedef struct tuple {
+    int64_t offset[OPERANDS];
+} tuple;
+
+static int compare_tuples(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(tuple));
+}
+
+static bool advance(int64_t *index, const int64_t *shape, int rank)
+{
+    for (int i = rank - 1; i >= 0; i--) {
+        if (++index[i] < shape[i])
+            return true;
+        index[i] = 0;
+    }
+    return false;
+}
+
+static int64_t walk_views(const tarn__view *const *views, tuple *out)
+{
+    int64_t index[TARN_MAX_RANK] = {0}, count = 0;
+    if (tarn__view_count(views[0]) == 0)
+        return 0;
+    do {
+        memset(&out[count], 0, sizeof(out[count]));
+        for (int k = 0; k < OPERANDS; k++)
+            out[count].offset[k] = views[k] ? offset_at(views[k], index, views[0]->rank) : 0;
+        count++;
+    } while (advance(index, views[0]->shape, views[0]->rank));
+    return count;
+}
+
+static int64_t walk_nest(const tarn__nest *nest, tuple *out)
+{
+    int64_t index[TARN_MAX_RANK] = {0}, count = 0;
+    if (nest->count == 0)
+        return 0;
+    do {
+        memset(&out[count], 0, sizeof(out[count]));
+        for (int k = 0; k < OPERANDS; k++)
+            for (int i = 0; i < nest->rank; i++)
+                out[count].offset[k] += index[i] * nest->stride[k][i];
+        count++;
+    } while (advance(index, nest->shape, nest->rank));
+    return count;
+}
+
+static void a_nest_visits_what_the_views_do(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed(21);
+    tuple *expected = malloc(sizeof(tuple) * MOST), *found = malloc(sizeof(tuple) * MOST);
+    assert_true(expected && found);
+    for (int round = 0; round < 4000; round++) {
+        tarn__view view[OPERANDS] = {random_view(&seed, (int)random_below(&seed, TARN_MAX_RANK + 1), true)};
+        if (tarn__view_count(&view[0]) > MOST)
+            continue;
+        const tarn__view *views[OPERANDS] = {&view[0]};
+        for (int k = 1; k < OPERANDS; k++) {
+            view[k] = broadcast_view(&seed, &view[0]);
+            views[k] = random_below(&seed, 8) == 0 ? NULL : &view[k];
+        }
+        tarn__nest nest;
+        tarn__nest_make(&nest, OPERANDS, views);
+        assert_int_equal(nest.count, tarn__view_count(&view[0]));
+        for (int i = 0; i < nest.rank; i++)
+            assert_true(nest.shape[i] != 1 || nest.count == 0);
+        int64_t count = walk_views(views, expected);
+        assert_int_equal(walk_nest(&nest, found), count);
+        qsort(expected, (size_t)count, sizeof(tuple), compare_tuples);
+        qsort(found, (size_t)count, sizeof(tuple), compare_tuples);
+        assert_memory_equal(expected, found, sizeof(tuple) * (size_t)count);
+    }
+    free(expected);
+    free(found);
+}
+
+static tarn__view packed(int rank, const int64_t *shape)
+{
+    tarn__view view = {.rank = rank};
+    memcpy(view.shape, shape, sizeof(int64_t) * (size_t)rank);
+    tarn__view_pack(&view);
+    return view;
+}
+
+static void dense_views_of_any_rank_collapse_to_one_loop(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed(22);
+    for (int round = 0; round < 500; round++) {
+        int64_t shape[TARN_MAX_RANK];
+        int rank = (int)random_below(&seed, TARN_MAX_RANK + 1);
+        for (int i = 0; i < rank; i++)
+            shape[i] = 1 + random_below(&seed, 3);
+        tarn__view view = packed(rank, shape);
+        assert_true(tarn__view_dense(&view));
+        tarn__nest nest;
+        tarn__nest_make(&nest, 2, (const tarn__view *const[]){&view, &view});
+        assert_int_equal(nest.rank, tarn__view_count(&view) == 1 ? 0 : 1);
+        assert_true(nest.rank == 0 || (nest.stride[0][0] == 1 && nest.shape[0] == nest.count));
+    }
+}
+
+static void permuted_operands_of_one_layout_collapse_too(void **state)
+{
+    (void)state;
+    tarn__view view = packed(3, (const int64_t[]){2, 3, 4});
+    tarn__view turned = {.rank = 3, .shape = {4, 2, 3}, .stride = {1, 12, 4}};
+    tarn__nest nest;
+    tarn__nest_make(&nest, 2, (const tarn__view *const[]){&turned, &turned});
+    assert_int_equal(nest.rank, 1);
+    assert_int_equal(nest.shape[0], 24);
+    tarn__nest_make(&nest, 2, (const tarn__view *const[]){&view, &view});
+    assert_int_equal(nest.rank, 1);
+}
+
+static void density_ignores_size_one_and_empty_axes(void **state)
+{
+    (void)state;
+    tarn__view one = {.rank = 3, .shape = {2, 1, 3}, .stride = {3, 77, 1}};
+    assert_true(tarn__view_dense(&one));
+    tarn__view empty = {.rank = 2, .shape = {0, 5}, .stride = {99, 3}};
+    assert_true(tarn__view_dense(&empty));
+    assert_int_equal(tarn__view_count(&empty), 0);
+    tarn__view gap = {.rank = 2, .shape = {2, 3}, .stride = {4, 1}};
+    assert_false(tarn__view_dense(&gap));
+    tarn__view flipped = {.rank = 1, .shape = {3}, .stride = {-1}};
+    assert_false(tarn__view_dense(&flipped));
+    tarn__view scalar = {.rank = 0};
+    assert_true(tarn__view_dense(&scalar));
+    assert_int_equal(tarn__view_count(&scalar), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_nest_visits_what_the_views_do),
+        cmocka_unit_test(dense_views_of_any_rank_collapse_to_one_loop),
+        cmocka_unit_test(permuted_operands_of_one_layout_collapse_too),
+        cmocka_unit_test(density_ignores_size_one_and_empty_axes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,100 @@
+/* test_mirror_refused.c: a backend that cannot be used is refused with its reason, and the program goes on without it. Each case is a process
+ * of its own, because a backend is opened once. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/check.h"
+
+static bool refused_for(const char *reason)
+{
+    if (tarn_device_count("mirror") != 0 || tarn_failed() || !strstr(tarn_backend_missing("mirror"), reason)) {
+        print_error("missing: '%s', error: '%s'\n", tarn_backend_missing("mirror"), tarn_error());
+        return false;
+    }
+    tarn_device device = tarn_device_parse("mirror:0");
+    bool said = tarn_error_code() == TARN_ERROR_DEVICE && strstr(tarn_error(), reason) && strstr(tarn_error(), "device_parse");
+    if (!said)
+        print_error("error: '%s'\n", tarn_error());
+    tarn_clear_error();
+    return said && tarn_device_equal(device, tarn_device_cpu()) && tarn_item(tarn_scalar(2)) == 2;
+}
+
+static int in_child(const char *variable, const char *value, const char *reason)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv(variable, value, 1);
+        _exit(refused_for(reason) ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return status;
+}
+
+static void a_backend_may_say_why_it_does_not_work(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child("TARN_MIRROR_REFUSE", "no driver of version 9", "does not work here: no driver of version 9"), 0);
+}
+
+static void a_backend_with_another_kernel_list_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child("TARN_MIRROR_OLD", "1", "another kernel list"), 0);
+}
+
+static void a_backend_that_is_not_there_is_missing(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child("TARN_BACKEND_PATH", "/nowhere:relative:/tmp/does-not-exist", "no backend 'mirror'"), 0);
+}
+
+static void a_file_that_is_no_backend_cannot_be_opened(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tarn-test-XXXXXX", path[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/libtarn-mirror.so", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("not a shared object", file);
+    fclose(file);
+    int status = in_child("TARN_BACKEND_PATH", folder, "cannot be opened");
+    remove(path);
+    rmdir(folder);
+    assert_int_equal(status, 0);
+}
+
+static bool path_by_call(const char *folders, bool found)
+{
+    return tarn_set_backend_path(folders) && (tarn_device_count("mirror") == 2) == found;
+}
+
+static void the_path_can_be_set_by_a_call(void **state)
+{
+    (void)state;
+    const char *folder = getenv("TARN_BACKEND_PATH");
+    assert_non_null(folder);
+    for (int found = 0; found < 2; found++) {
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0)
+            _exit(path_by_call(found ? folder : "/nowhere", found) ? 0 : 1);
+        int status = -1;
+        waitpid(child, &status, 0);
+        assert_int_equal(status, 0);
+    }
+    assert_false(tarn_set_backend_path(NULL));
+    assert_error(TARN_ERROR_ARGUMENT, "set_backend_path");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_backend_may_say_why_it_does_not_work),     cmocka_unit_test(a_backend_with_another_kernel_list_is_refused),
+        cmocka_unit_test(a_backend_that_is_not_there_is_missing),     cmocka_unit_test(a_file_that_is_no_backend_cannot_be_opened),
+        cmocka_unit_test(the_path_can_be_set_by_a_call),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

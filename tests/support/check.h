@@ -1,0 +1,65 @@
+/* check.h: what the tests of tensors share: cmocka with its includes, checks of errors, and comparisons of values. */
+#ifndef TESTS_CHECK_H
+#define TESTS_CHECK_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <tarn/tarn.h>
+
+/* No error is pending; fails with its sentence otherwise. */
+#define assert_ok() check_ok(__FILE__, __LINE__)
+
+/* An error of that code is pending and its sentence contains the text; clears it. */
+#define assert_error(code, text) check_error((code), (text), __FILE__, __LINE__)
+
+/* The expression is a tensor or true, and no error is pending. Is the value. */
+#define good(tensor) check_tensor((tensor), #tensor, __FILE__, __LINE__)
+
+/* The tensor has these elements, row-major, each within `tolerance` · max(1, |expected|); NaN equals NaN. */
+#define assert_values(tensor, tolerance, ...)                                                                                             \
+    check_values((tensor), (const double[]){__VA_ARGS__}, (int)(sizeof((const double[]){__VA_ARGS__}) / sizeof(double)), (tolerance), __FILE__, \
+                 __LINE__)
+
+/* Two tensors of one shape have elements within `tolerance` · max(1, |b|) of each other. */
+#define assert_close(a, b, tolerance) check_close((a), (b), (tolerance), __FILE__, __LINE__)
+
+/* The tensor has exactly these sizes. */
+#define assert_shape(tensor, ...) check_shape((tensor), TARN_SHAPE(__VA_ARGS__), __FILE__, __LINE__)
+
+/* The text contains a part. */
+#define assert_contains(text, part) check_contains((text), (part), __FILE__, __LINE__)
+
+void check_ok(const char *file, int line);
+void check_error(tarn_code code, const char *text, const char *file, int line);
+tarn_tensor *check_tensor(tarn_tensor *tensor, const char *expression, const char *file, int line);
+void check_values(const tarn_tensor *tensor, const double *expected, int count, double tolerance, const char *file, int line);
+void check_close(const tarn_tensor *a, const tarn_tensor *b, double tolerance, const char *file, int line);
+void check_shape(const tarn_tensor *tensor, tarn_shape expected, const char *file, int line);
+void check_contains(const char *text, const char *part, const char *file, int line);
+
+/* A small tensor on the CPU from numbers written where it is used: vector(1, 2, 3). */
+#define vector(...)                                                                                                                       \
+    tarn_from_f32((const float[]){__VA_ARGS__}, TARN_SHAPE((int64_t)(sizeof((const float[]){__VA_ARGS__}) / sizeof(float))), tarn_device_cpu())
+
+/* The elements of a tensor as doubles; the caller frees them with free(). */
+double *values_of(const tarn_tensor *tensor);
+
+/* cmocka setup and teardown: every test runs in a scope of its own, begins and ends without an error, and leaves no memory held on the CPU. */
+int open_test(void **state);
+int close_test(void **state);
+#define in_scope(test) cmocka_unit_test_setup_teardown(test, open_test, close_test)
+
+/* Numbers for random tests: the seed is $TARN_TEST_SEED or the default, and printed. */
+uint64_t test_seed(uint64_t otherwise);
+uint64_t random_bits(uint64_t *state);
+int64_t random_below(uint64_t *state, int64_t limit);
+
+#endif
