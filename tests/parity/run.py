@@ -1,0 +1,138 @@
+"""Compares every operation of tarn, forward and every gradient, with torch in f64:  run.py [--seed N] [--only OP[,OP]] [--cases N] …
+
+The library is asked for its operations; one that no table knows is a failure. TARN_LIBRARY names libtarn.so. Values, shapes and layouts
+are drawn from a seed that is new in every run and printed (TARN_PARITY_SEED or --seed fixes it); with the same seed --only repeats exactly
+what the whole run did for that operation."""
+import argparse
+import os
+import random
+import sys
+import time
+import traceback
+import warnings
+import zlib
+
+import torch
+
+import case as cases
+import ops_elementwise
+import ops_index
+import ops_movement
+import ops_products
+import ops_reduce
+import tarn
+import training
+
+TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products]
+SHOWN = 5  # failures printed for each operation
+
+warnings.filterwarnings("ignore", category=UserWarning)
+
+
+class Tally:
+    """What happened to one operation."""
+
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+        self.worst = {}  # (dtype, unit): the largest error
+
+    def note(self, dtype, verdicts):
+        for v in verdicts:
+            if v.good and v.unit and dtype in cases.FLOATS:
+                key = dtype, v.unit
+                self.worst[key] = max(self.worst.get(key, 0.0), v.error)
+
+    def line(self, name):
+        worst = ", ".join(f"{dtype} {error:.2g} {unit}" for (dtype, unit), error in self.worst.items()) or "exact"
+        count = f"{self.passed} cases" if not self.failed else f"{self.passed} cases, {self.failed} FAILED"
+        return f"{name:<22} {count:<28} worst: {worst}"
+
+
+def run_one(case, seed, info, tally):
+    """Runs a case and counts it; returns texts of what failed."""
+    try:
+        verdicts = cases.run(case, seed, info.differentiable)
+    except tarn.Error as error:
+        if error.code == "unsupported" and tarn.device().backend != 0:
+            tally.skipped += 1
+            return []
+        verdicts = [cases.compare.Verdict(False, text=f"tarn: {error}")]
+    except Exception:  # torch refused, or the table is wrong: a failure with its place
+        verdicts = [cases.compare.Verdict(False, text=traceback.format_exc(limit=-2).replace("\n", " | "))]
+    wrong = [v.text for v in verdicts if not v.good]
+    tally.note(case.dtype, verdicts)
+    tally.failed += bool(wrong)
+    tally.passed += not wrong
+    return wrong
+
+
+def run_operation(info, make, options):
+    name, tally, shown = info.name.decode(), Tally(), 0
+    rng = random.Random(f"{options.seed}/{name}")
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{options.seed}/{name}".encode()))
+    for number, case in enumerate(make(name, rng, generator, options.cases)):
+        if options.layout and any(i.layout != options.layout for i in case.inputs):
+            continue
+        case.upstream_layout = options.layout or case.upstream_layout
+        for text in run_one(case, zlib.crc32(f"{options.seed}/{name}/{number}".encode()), info, tally):
+            shown += 1
+            if shown <= options.show:
+                print(f"FAIL {case.title()}: {text}; seed {options.seed}", flush=True)
+    print(tally.line(name), flush=True)
+    return tally
+
+
+def run_training(options):
+    """The same network trained in both, by each optimizer."""
+    tally = Tally()
+    for recipe in training.RECIPES:
+        try:
+            verdict = training.compare_training(recipe, zlib.crc32(f"{options.seed}/{recipe}".encode()))
+        except tarn.Error as error:
+            verdict = cases.compare.Verdict(False, text=f"tarn: {error}")
+        tally.note(recipe.dtype, [verdict])
+        tally.failed += not verdict.good
+        tally.passed += verdict.good
+        if not verdict.good:
+            print(f"FAIL training {recipe}: {verdict.text}; seed {options.seed}", flush=True)
+    print(tally.line("training"), flush=True)
+    return tally
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
+    parser.add_argument("--only", default="", help="operations to run, separated by commas")
+    parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
+    parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda …")
+    parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
+    parser.add_argument("--show", type=int, default=SHOWN, help="how many failures to print for each operation")
+    return parser.parse_args()
+
+
+def main():
+    options = parse()
+    torch.set_num_threads(1)  # small tensors: threads would only wait for each other
+    tarn.use_device(options.device)
+    version = tarn.call("version").decode()
+    print(f"tarn {version} on {options.device} against torch {torch.__version__} in f64, seed {options.seed}", flush=True)
+    table = {name: make for module in TABLES for name, make in module.OPS.items()}
+    infos = {info.name.decode(): info for info in tarn.operations()}
+    chosen = [name for name in options.only.split(",") if name != "training"] if options.only else list(infos)
+    begin, tallies, strangers = time.monotonic(), [], 0
+    for name in chosen:
+        if name not in infos or name not in table:
+            print(f"FAIL {name}: {'tarn has no such operation' if name not in infos else 'the comparison does not know this operation'}")
+            strangers += 1
+            continue
+        tallies.append(run_operation(infos[name], table[name], options))
+    if not options.only or "training" in options.only.split(","):
+        tallies.append(run_training(options))
+    failed = sum(t.failed for t in tallies) + strangers
+    print(f"{time.monotonic() - begin:.0f} s")
+    print(f"{sum(t.passed for t in tallies)} passed, {failed} failed, {sum(t.skipped for t in tallies)} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
