@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Every public function is called with bad input in tests/core/test_bad_input.c: its name must stand there.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+# A declaration begins with TARN_API; its name stands before the first parenthesis. A function for callers' macros ends in _sized.
+names() {
+    cat include/tarn/*.h | tr '\n' ' ' | grep -oE 'TARN_API [^;(]*\(' | grep -oE 'tarn_[a-z0-9_]+ *\(' | tr -d ' (' | sort -u
+}
+
+count=0 missing=0
+for name in $(names); do
+    count=$((count + 1))
+    if ! grep -qE "\b${name}\b" tests/core/test_bad_input.c; then
+        echo "tests/core/test_bad_input.c never calls ${name}()" >&2
+        missing=$((missing + 1))
+    fi
+done
+[ "$count" -gt 200 ] || { echo "only ${count} functions were found in include/tarn" >&2; exit 1; }
+[ "$missing" -eq 0 ] || exit 1
+echo "${count} functions"

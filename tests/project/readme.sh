@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The program in README.md has at most 25 lines, compiles without a warning, trains, and prints what README.md says it prints.
+set -euo pipefail
+
+source=${TARN_SOURCE_DIR:?set by the build}
+library=${TARN_LIBRARY:?set by the build}
+folder=$(dirname "$library")
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+block() { # block LANGUAGE: the first block of code in that language
+    awk -v fence="\`\`\`$1" '$0 == fence { inside = 1; next } inside && /^```/ { exit } inside' "$source/README.md"
+}
+
+block c > "$scratch/sine.c"
+block text > "$scratch/expected"
+lines=$(wc -l < "$scratch/sine.c")
+[ "$lines" -ge 10 ] && [ "$lines" -le 25 ] || {
+    echo "the program in README.md has $lines lines; it should have at most 25"
+    exit 1
+}
+
+"${TARN_CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic -Werror "$scratch/sine.c" -o "$scratch/sine" -I "$source/include" -L "$folder" -ltarn \
+    -Wl,-rpath,"$folder"
+"$scratch/sine" > "$scratch/printed"
+cat "$scratch/printed"
+
+# The same words and steps. Losses: instruction levels round differently, and training carries that on, so within a factor of two.
+paste "$scratch/expected" "$scratch/printed" | awk '
+    NF != 8 || $1 != $5 || $2 != $6 || $3 != $7 || $8 > 2 * $4 || $8 < $4 / 2 { print "README.md has another line: " $0; bad = 1 }
+    { last = $8 }
+    END { if (NR < 3 || last > 0.001) { print "it did not learn: the last loss is " last; bad = 1 } exit bad }'
