@@ -473,7 +473,7 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
         if (call->in[k])
             dtype = call->in[k]->dtype;
     int compute = tarn__compute_of(dtype);
-    if (mode == WIDE && dtype == TARN_F32)
+    if (mode == WIDE && compute == COMPUTE_F32)
         compute = COMPUTE_F64;
     tarn__tile_job job = {compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, compute, mode == BYTES};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
