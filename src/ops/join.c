@@ -37,8 +37,7 @@ static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn
 
 tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, double value)
 {
-    if (!tarn__check("pad", x, "x") || !(x = tarn__materialize("pad", x, TARN_F32, tarn_device_cpu())) ||
-        !check_pad(x, &before, &after, value))
+    if (!(x = tarn__take("pad", x)) || !check_pad(x, &before, &after, value))
         return NULL;
     inner_part inner = {before, before};
     tarn_shape shape = before;

@@ -7,12 +7,6 @@
 
 #include "ops/op.h"
 
-/* x, or a constant as a tensor. */
-static tarn_tensor *take(const char *function, tarn_tensor *x)
-{
-    return tarn__check(function, x, "x") ? tarn__materialize(function, x, TARN_F32, tarn_device_cpu()) : NULL;
-}
-
 /* A view of x with the rank, shape and strides of `layout`, beginning `skip` elements after x does. */
 static tarn_tensor *view_of(tarn_tensor *x, const tarn__view *layout, int64_t skip)
 {
@@ -106,7 +100,7 @@ static bool reshape_backward(const tarn__backward *b)
 
 tarn_tensor *tarn_reshape(tarn_tensor *x, tarn_shape shape)
 {
-    if (!(x = take("reshape", x)) || !resolve_shape(x, &shape))
+    if (!(x = tarn__take("reshape", x)) || !resolve_shape(x, &shape))
         return NULL;
     tarn__view layout = x->view;
     layout.rank = shape.rank;
@@ -135,7 +129,7 @@ bool tarn__apply_reshape(const tarn__invocation *v, tarn_tensor **out)
 
 tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
 {
-    if (!(x = take("unsqueeze", x)))
+    if (!(x = tarn__take("unsqueeze", x)))
         return NULL;
     int rank = x->view.rank;
     if (rank == TARN_MAX_RANK) {
@@ -157,7 +151,7 @@ tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
 
 tarn_tensor *tarn_squeeze(tarn_tensor *x, int axis)
 {
-    if (!(x = take("squeeze", x)) || (axis = tarn__check_axis("squeeze", axis, x->view.rank)) < 0)
+    if (!(x = tarn__take("squeeze", x)) || (axis = tarn__check_axis("squeeze", axis, x->view.rank)) < 0)
         return NULL;
     tarn__view layout = x->view;
     if (x->view.rank > 0) {
@@ -209,7 +203,7 @@ static tarn_tensor *permute(const char *function, tarn_tensor *x, const int *ord
 tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
 {
     uint32_t mask;
-    if (!(x = take("permute", x)))
+    if (!(x = tarn__take("permute", x)))
         return NULL;
     if (axes.count != x->view.rank) {
         tarn__raise(TARN_ERROR_SHAPE, "permute: %d axes given for x %s of rank %d", axes.count, TARN__SHAPE_TEXT(x), x->view.rank);
@@ -225,7 +219,7 @@ tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
 tarn_tensor *tarn_transpose(tarn_tensor *x, int a, int b)
 {
     int order[TARN_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
-    if (!(x = take("transpose", x)) || (a = tarn__check_axis("transpose", a, x->view.rank)) < 0 ||
+    if (!(x = tarn__take("transpose", x)) || (a = tarn__check_axis("transpose", a, x->view.rank)) < 0 ||
         (b = tarn__check_axis("transpose", b, x->view.rank)) < 0)
         return NULL;
     order[a] = b;
@@ -267,7 +261,7 @@ static bool expand_axis(const tarn_tensor *x, tarn_shape *shape, int axis, tarn_
 
 tarn_tensor *tarn_expand(tarn_tensor *x, tarn_shape shape)
 {
-    if (!(x = take("expand", x)))
+    if (!(x = tarn__take("expand", x)))
         return NULL;
     if (shape.rank < x->view.rank || shape.rank > TARN_MAX_RANK) {
         tarn__raise(TARN_ERROR_SHAPE, "expand: x %s cannot have %d axes, only %d to %d", TARN__SHAPE_TEXT(x), shape.rank, x->view.rank,
@@ -314,7 +308,7 @@ static bool flip_backward(const tarn__backward *b)
 tarn_tensor *tarn_flip(tarn_tensor *x, tarn_axes axes)
 {
     uint32_t mask;
-    if (!(x = take("flip", x)) || !tarn__axes_mask("flip", axes, x->view.rank, &mask))
+    if (!(x = tarn__take("flip", x)) || !tarn__axes_mask("flip", axes, x->view.rank, &mask))
         return NULL;
     tarn_tensor *y = flipped(x, mask);
     return y && tarn__finish("flip", flip_backward, mask, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;

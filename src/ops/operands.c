@@ -119,6 +119,11 @@ tarn_tensor *tarn__materialize(const char *function, tarn_tensor *x, tarn_dtype 
     return tensor && tarn__fill_with(function, tensor, x->constant) ? tensor : NULL;
 }
 
+tarn_tensor *tarn__take(const char *function, tarn_tensor *x)
+{
+    return tarn__check(function, x, "x") ? tarn__materialize(function, x, TARN_F32, tarn_device_cpu()) : NULL;
+}
+
 bool tarn__axes_mask(const char *function, tarn_axes axes, int rank, uint32_t *mask)
 {
     *mask = 0;

@@ -59,12 +59,6 @@ static bool window_backward(const tarn__backward *b)
 
 /* ---- shrink, slice, stride ---------------------------------------------------------------------------------------------------- */
 
-/* x, or a constant as a tensor. */
-static tarn_tensor *take(const char *function, tarn_tensor *x)
-{
-    return tarn__check(function, x, "x") ? tarn__materialize(function, x, TARN_F32, tarn_device_cpu()) : NULL;
-}
-
 /* A list of numbers, one for each axis. */
 static bool check_list(const char *function, const tarn_tensor *x, tarn_shape list, const char *what)
 {
@@ -90,7 +84,7 @@ static bool cut(const char *function, const tarn_tensor *x, window *w, int axis,
 
 tarn_tensor *tarn_shrink(tarn_tensor *x, tarn_shape begin, tarn_shape end)
 {
-    if (!(x = take("shrink", x)) || !check_list("shrink", x, begin, "beginnings") || !check_list("shrink", x, end, "ends"))
+    if (!(x = tarn__take("shrink", x)) || !check_list("shrink", x, begin, "beginnings") || !check_list("shrink", x, end, "ends"))
         return NULL;
     window w = whole(x);
     for (int i = 0; i < x->view.rank; i++)
@@ -110,7 +104,7 @@ static int real_axis(const char *function, const tarn_tensor *x, int axis)
 
 tarn_tensor *tarn_slice(tarn_tensor *x, int axis, int64_t begin, int64_t end)
 {
-    if (!(x = take("slice", x)) || (axis = real_axis("slice", x, axis)) < 0)
+    if (!(x = tarn__take("slice", x)) || (axis = real_axis("slice", x, axis)) < 0)
         return NULL;
     window w = whole(x);
     return cut("slice", x, &w, axis, begin, end) ? take_window("slice", x, &w) : NULL;
@@ -118,7 +112,7 @@ tarn_tensor *tarn_slice(tarn_tensor *x, int axis, int64_t begin, int64_t end)
 
 tarn_tensor *tarn_stride(tarn_tensor *x, tarn_shape steps)
 {
-    if (!(x = take("stride", x)) || !check_list("stride", x, steps, "steps"))
+    if (!(x = tarn__take("stride", x)) || !check_list("stride", x, steps, "steps"))
         return NULL;
     window w = whole(x);
     for (int i = 0; i < x->view.rank; i++) {
@@ -188,7 +182,7 @@ static bool check_split(const tarn_tensor *x, int axis, const int64_t *sizes, in
 
 bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_tensor **parts)
 {
-    if (!(x = take("split", x)))
+    if (!(x = tarn__take("split", x)))
         return false;
     if (!sizes || !parts || count < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "split: %d parts%s", count,

@@ -17,7 +17,6 @@ typedef struct copy_plan {
     const char *from;
     int64_t size;
     int inner; /* axes of the nest that one job covers: 1, or 2 for a transposition */
-    int across; /* the axis along which the source is dense, swapped to the place before the last */
 } copy_plan;
 
 static void move_row(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, int64_t size)
