@@ -12,11 +12,19 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "auto cpu cuda opencl" -- "$current")
         return
         ;;
-    --dtype | --dtypes)
+    --dtype)
         mapfile -t COMPREPLY < <(compgen -W "f32 f64 bf16 f16" -- "$current")
         return
         ;;
-    --threads | --sizes | --only | --runs) return ;;
+    --dtypes)
+        mapfile -t COMPREPLY < <(compgen -W "f32 f64 bf16 f16 tf32" -- "$current")
+        return
+        ;;
+    --sizes)
+        [[ ${COMP_WORDS[2]} != ops ]] || mapfile -t COMPREPLY < <(compgen -W "model 4KiB 1MiB 64MiB" -- "$current")
+        return
+        ;;
+    --threads | --only | --runs) return ;;
     esac
 
     if ((COMP_CWORD == 1)); then

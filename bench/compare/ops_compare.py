@@ -8,12 +8,13 @@ Runs `tarn bench ops --json`, then the same rows in PyTorch, and prints a table:
 and the share of a plain copy. Marked are rows where tarn is slower ("slower") and rows at 64 MiB and above that miss the bar
 of their kind ("below"). Exit status 1 when a row is marked.
 
-A row is timed three ways: forward without a record, backward alone, and both together with the record. PyTorch's backward is
-timed as a user runs it: into leaves whose gradients are None. --saved reads tarn's rows from a file. The two programs run one
+A row is timed three ways: forward without a record, backward alone, and both together with the record. A backward ends with the
+gradients of the operands, in their own dtypes, which nobody keeps (torch.autograd.grad). --saved reads tarn's rows from a file. The two programs run one
 after the other: on a machine that does other work meanwhile, the ratios say little.
 """
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def work_of(row):
         "log_softmax": (lambda x: F.log_softmax(x, -1), lambda: (normal(*shape),)),
         "layernorm": (lambda x, w, b: F.layer_norm(x, (columns,), w, b), lambda: (normal(*shape), normal(columns), normal(columns))),
         "rmsnorm": (lambda x, w: F.rms_norm(x, (columns,), w, 1e-5), lambda: (normal(*shape), normal(columns))),
-        "copy": (lambda x: x.clone(), lambda: (normal(*shape),)),
+        "clone": (lambda x: x.clone(), lambda: (normal(*shape),)),
         "permute-copy": (lambda x: x.permute(0, 2, 1).contiguous(), lambda: (normal(*shape),)),
         "expand-copy": (lambda x: x.expand(*row["result"]).contiguous(), lambda: (normal(*shape),)),
         "pad": (lambda x: F.pad(x, (1, 1, 1, 1)), lambda: (normal(*shape),)),
@@ -112,14 +113,14 @@ def work_of(row):
     if op == "cross_entropy":
         target = torch.randint(0, columns, (shape[0],))
         return (lambda x: F.cross_entropy(x, target)), lambda: (normal(*shape),)
-    if op in ("matmul-batched", "matmul-3d-2d", "linear"):
-        inner, columns = shape[-1], row["result"][-1]
-        right = {"matmul-batched": (shape[0], inner, columns), "matmul-3d-2d": (inner, columns)}.get(op)
-        if right:
-            return torch.matmul, lambda: (normal(*shape), normal(*right))
-        return F.linear, lambda: (normal(*shape), normal(columns, inner), normal(columns))
-    if op == "embedding":
-        index = torch.randint(0, shape[0], (shape[2],))
+    if op in ("matmul", "matmul-batched", "matmul-3d-2d", "linear"):
+        left, inner, columns = shape[:-1], shape[-2], shape[-1]
+        if op == "linear":
+            return F.linear, lambda: (normal(*left), normal(columns, inner), normal(columns))
+        right = (shape[0], inner, columns) if op == "matmul-batched" else (inner, columns)
+        return torch.matmul, lambda: (normal(*left), normal(*right))
+    if op == "embedding":  # small indices are frequent, as frequent words are
+        index = (torch.rand(shape[2]) * math.log(shape[0])).exp().long().clamp(0, shape[0] - 1)
         return (lambda w: F.embedding(index, w)), lambda: (normal(shape[0], shape[1]),)
     return table.get(op)
 
@@ -157,14 +158,10 @@ def measure(row, runs):
     leaves = [[t for t in x if torch.is_tensor(t) and t.requires_grad] for x in inputs]
 
     def backward(i):
-        for leaf in leaves[i]:
-            leaf.grad = None
-        results[i].backward(upstream[i], retain_graph=True)
+        torch.autograd.grad(results[i], leaves[i], upstream[i], retain_graph=True)
 
     def both(i):
-        for leaf in leaves[i]:
-            leaf.grad = None
-        fn(*inputs[i]).backward(upstream[i])
+        torch.autograd.grad(fn(*inputs[i]), leaves[i], upstream[i])
 
     return forward, median_us(backward, sets, runs), median_us(both, sets, runs)
 

@@ -51,6 +51,24 @@ TARN_API bool tarn_device_query(tarn_device device, tarn_device_info *info);
 /* Waits until everything enqueued on the device has finished; errors of asynchronous work surface here. */
 TARN_API bool tarn_synchronize(tarn_device device);
 
+/* A point in a device's work, to wait for or to measure from. */
+typedef struct tarn_event tarn_event;
+
+/* Marks this point in the device's work. The caller owns the event. */
+TARN_API tarn_event *tarn_event_record(tarn_device device);
+
+/* Waits until the device has passed the event. */
+TARN_API bool tarn_event_wait(tarn_event *event);
+
+/* Microseconds between two events of one device, measured by the device; waits for both. NaN on error. */
+TARN_API double tarn_event_elapsed(tarn_event *from, tarn_event *to);
+
+/* Frees an event. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_event_free(tarn_event *event);
+
+/* The device's own stream, for code that enqueues its work in tarn's order: a cudaStream_t on CUDA devices, NULL on the CPU. */
+TARN_API void *tarn_native_stream(tarn_device device);
+
 /* Gives the pool's unused blocks of a device back to the system. */
 TARN_API bool tarn_empty_cache(tarn_device device);
 

@@ -205,6 +205,9 @@ TARN_API bool tarn_sort(tarn_tensor *x, int axis, bool descending, tarn_tensor *
 /* The matrix product of the last two axes, as in NumPy: vectors, matrices, batches, [B,M,K] @ [K,N], broadcast batches. Transposed views
  * are used as they are. */
 TARN_API tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b);
+/* Lets products of f32 tensors, forward and backward, be made from operands cut to 10 bits after the point (TF32) on devices that are faster
+ * so, or (the default) not. For all threads; no effect on the CPU and on other dtypes. */
+TARN_API void tarn_set_tf32(bool on);
 /* x · weightᵀ + bias, with weight [out, in] and bias [out] or NULL, over the last axis of x. */
 TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
 /* exp(x) divided by its sum along an axis; a row of -infinity gives NaN. */

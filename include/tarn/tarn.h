@@ -5,6 +5,7 @@
 #include <tarn/autograd.h>
 #include <tarn/base.h>
 #include <tarn/device.h>
+#include <tarn/graph.h>
 #include <tarn/nn.h>
 #include <tarn/ops.h>
 #include <tarn/optim.h>

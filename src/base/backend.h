@@ -10,6 +10,8 @@
 
 #include "base/kernels.h"
 
+#define TARN__POKE_BYTES 256
+
 typedef void (*tarn__kernel_fn)(const tarn__call *call);
 
 typedef struct tarn__kernel_row {
@@ -33,8 +35,26 @@ typedef struct tarn__backend {
     bool (*upload)(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
     bool (*download)(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
     bool (*peer)(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream);
-    void *(*stream)(int index); /* the calling thread's stream of that device; NULL function: synchronous */
+    void *(*stream)(int index); /* the device's stream, in whose order everything runs; NULL function: synchronous */
     bool (*synchronize)(int index);
+    /* For asynchronous devices (else NULL): what has come up since the last call. False: the device failed, see `failure`; a fault that a
+     * kernel found is handed over and forgotten. Never waits. */
+    bool (*poll)(int index, tarn__fault *fault);
+
+    /* Points in a device's stream. NULL functions: the host's clock serves. */
+    void *(*event_new)(int index);
+    void (*event_free)(int index, void *event);
+    bool (*event_record)(int index, void *event, void *stream);
+    bool (*event_wait)(int index, void *event);                                /* the host waits */
+    bool (*event_elapsed)(int index, void *from, void *to, double *microseconds); /* both have passed */
+
+    /* Recording of what is enqueued, to be enqueued again as one. NULL functions: not here. `poke` writes a few bytes, at most
+     * TARN__POKE_BYTES, from the host's stack in stream order and is no transfer: the values travel with the command. */
+    bool (*capture_begin)(int index);
+    void *(*capture_end)(int index); /* NULL: see `failure` */
+    bool (*graph_launch)(int index, void *graph, void *stream);
+    void (*graph_free)(int index, void *graph);
+    bool (*poke)(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
     const char *(*failure)(void); /* why the last call of this thread failed */
 
     const tarn__kernel_row *kernels; /* TARN__KERNEL_COUNT rows */

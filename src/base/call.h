@@ -8,9 +8,11 @@
 #define TARN__MAX_INPUTS 6
 #define TARN__MAX_OUTPUTS 3
 
-/* An index outside its axis, found by a kernel. The kernel goes on as if the element were not there; the launch raises the error. */
+/* An index outside its axis, found by a kernel. The kernel goes on as if the element were not there; the launch raises the error. A device
+ * that works asynchronously keeps its own record and gives it up when it is polled: `function` is then the call's. */
 typedef struct tarn__fault {
     int32_t raised;
+    const char *function;
     int64_t value;
     int64_t limit;
 } tarn__fault;
@@ -22,7 +24,9 @@ typedef struct tarn__call {
     uint32_t reads_output;                    /* bit i: output i is also read, its old values count */
     void *scratch;                            /* as many bytes as the kernel's row asked for */
     size_t scratch_bytes;
+    int device; /* its index in the backend */
     void *stream;
+    const char *function; /* for errors; a text that lives as long as the program */
     tarn__fault *fault;
     const void *params; /* the typed tail */
     size_t params_bytes;
@@ -48,11 +52,18 @@ typedef struct tarn__fill {
     tarn__number value, step;
 } tarn__fill;
 
+/* spread: element i of x's axis k lies at begin[k] + i · step[k] of y's. */
+typedef struct tarn__spread {
+    tarn__number value; /* everywhere else */
+    int64_t begin[TARN_MAX_RANK], step[TARN_MAX_RANK];
+} tarn__spread;
+
 /* uniform: [a, b); normal: mean a, deviation b; dropout: a is the probability. Element i, counted row-major, takes its number from counter
  * offset + i / 4, word i % 4 of Philox under `seed`. */
 typedef struct tarn__random {
     uint64_t seed, offset;
     double a, b;
+    const uint64_t *live; /* in a captured step: the seed, and what to add to the offset, in device memory; else NULL */
 } tarn__random;
 
 /* sum, prod, max, min, argmax, argmin, var: output shape is the input's with size 1 on reduced axes. */
@@ -70,7 +81,13 @@ typedef struct tarn__along {
 /* matmul: out = alpha · a @ b + beta · out (+ bias on the last axis). Batches are leading axes with strides, 0 where broadcast. */
 typedef struct tarn__matmul {
     double alpha, beta;
+    int32_t epilogue; /* what follows, below */
+    int32_t tf32;     /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
 } tarn__matmul;
+
+/* GELU: out = gelu(z), z = a @ b + bias, and z itself goes to the second output where that is wanted. GELU_GRAD: out = (a @ b) · gelu'(z), z the
+ * fourth input. Without either, a third output takes a's sums along k: the gradient of a bias, where a is a gradient transposed. */
+enum { TARN__EPILOGUE_NONE = 0, TARN__EPILOGUE_GELU, TARN__EPILOGUE_GELU_GRAD };
 
 typedef struct tarn__norm {
     double epsilon;
@@ -82,11 +99,21 @@ typedef struct tarn__cross_entropy {
     int32_t has_ignore;
 } tarn__cross_entropy;
 
-/* A step over one flat segment; `step` counts from 1. */
+/* What changes from one step to the next; made by the optimizer, so that every backend has the same numbers. */
+typedef struct tarn__step_now {
+    double lr;
+    double keep;  /* adamw: 1 - lr · decay */
+    double size;  /* adamw: lr / (1 - beta1^step) */
+    double scale; /* adamw: 1 / sqrt(1 - beta2^step) */
+    int64_t step; /* counts from 1 */
+} tarn__step_now;
+
+/* A step over one flat segment. */
 typedef struct tarn__optimizer_step {
-    double lr, beta1, beta2, epsilon, decay, dampening;
-    int64_t step;
+    double beta1, beta2, epsilon, decay, dampening;
     int32_t nesterov;
+    tarn__step_now now;
+    const tarn__step_now *live; /* in a captured step: this, in device memory, counts instead of `now`; else NULL */
 } tarn__optimizer_step;
 
 #endif

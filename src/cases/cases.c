@@ -5,9 +5,10 @@
 
 /* ---- scales ---------------------------------------------------------------------------------------------------------------- */
 
+/* All words of the vocabulary are used. */
 static tarn__scale scale_with(int64_t b, int64_t s, int64_t r, int64_t c, int64_t k, int64_t t, int64_t v, int64_t h, int64_t w)
 {
-    return (tarn__scale){{0, b, s, r, c, k, t, v, h, w}};
+    return (tarn__scale){{0, b, s, r, c, k, t, v, h, w, v}};
 }
 
 tarn__scale tarn__scale_small(void)
@@ -38,6 +39,12 @@ tarn__scale tarn__scale_of(int64_t elements)
     int64_t words = elements >= 1 << 22 ? 32768 : columns;
     int64_t high = root_up(columns), inner = columns < 256 ? columns : 256;
     return scale_with(batch, rows / batch, rows, columns, inner, elements < words ? 1 : elements / words, words, high, columns / high);
+}
+
+tarn__scale tarn__scale_rows(int64_t rows)
+{
+    int64_t batch = rows < 16 ? rows : 16;
+    return scale_with(batch, rows / batch, rows, 1024, 1024, rows, 1024, 32, 32);
 }
 
 static int64_t resolve(int64_t size, const tarn__scale *scale)
@@ -77,7 +84,7 @@ static bool is_smooth_operation(const tarn__case *one)
 bool tarn__case_flows(const tarn__case *one, int input)
 {
     tarn__values values = one->input[input].values;
-    return values != TARN__NO_INPUT && values != TARN__INDEX && values != TARN__TRUTH && is_smooth_operation(one);
+    return values != TARN__NO_INPUT && values < TARN__INDEX && is_smooth_operation(one);
 }
 
 bool tarn__case_checkable(const tarn__case *one, int input)
@@ -131,25 +138,19 @@ int64_t tarn__case_forward_bytes(const tarn__case *one, tarn_tensor *const *inpu
     return bytes;
 }
 
-/* The gradient of a 16-bit leaf is f32: twice as wide as the sizes above count it. */
-static int64_t wide_gradients(const tarn__case *one, tarn_tensor *const *inputs)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < one->inputs; i++)
-        if (tarn__case_flows(one, i) && tarn_dtype_size(tarn_dtype_of(inputs[i])) == 2)
-            bytes += 2 * tarn_count(inputs[i]);
-    return bytes;
-}
-
 int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
     if (one->moves == TARN__MOVES_ROWS)
-        return tarn_bytes(outputs[0]) + tarn_bytes(inputs[0]) + wide_gradients(one, inputs);
-    return (int64_t)(one->backward * (double)largest_bytes(one, inputs, outputs)) + wide_gradients(one, inputs);
+        return tarn_bytes(outputs[0]) + tarn_bytes(inputs[0]);
+    return (int64_t)(one->backward * (double)largest_bytes(one, inputs, outputs));
+}
+
+bool tarn__case_is_product(const tarn__case *one)
+{
+    return strcmp(one->operation, "matmul") == 0 || strcmp(one->operation, "linear") == 0;
 }
 
 double tarn__case_flops(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
-    bool product = strcmp(one->operation, "matmul") == 0 || strcmp(one->operation, "linear") == 0;
-    return product ? 2.0 * (double)tarn_count(outputs[0]) * (double)tarn_size(inputs[0], -1) : 0;
+    return tarn__case_is_product(one) ? 2.0 * (double)tarn_count(outputs[0]) * (double)tarn_size(inputs[0], -1) : 0;
 }

@@ -9,7 +9,7 @@
 
 /* Sizes that depend on the scale; a small number may be added or taken away: TARN__C - 1. Any smaller number is itself. */
 #define TARN__LETTER ((int64_t)1 << 20)
-enum { TARN__LETTERS = 10 };
+enum { TARN__LETTERS = 11 };
 #define TARN__B (1 * TARN__LETTER) /* batch */
 #define TARN__S (2 * TARN__LETTER) /* sequence: B · S rows of C are as many as R rows at the scales of a benchmark */
 #define TARN__R (3 * TARN__LETTER) /* rows */
@@ -19,16 +19,19 @@ enum { TARN__LETTERS = 10 };
 #define TARN__V (7 * TARN__LETTER) /* vocabulary */
 #define TARN__H (8 * TARN__LETTER) /* height: H · W is as large as C */
 #define TARN__W (9 * TARN__LETTER) /* width */
+#define TARN__U (10 * TARN__LETTER) /* words of the vocabulary that are used: V, or fewer where V is rounded up */
 
 /* What each letter stands for; [0] is not used. */
 typedef struct tarn__scale {
     int64_t size[TARN__LETTERS];
 } tarn__scale;
 
-/* A few elements, every letter another size; large enough to be cut into chunks, with odd sizes; and R · C elements of a given number. */
+/* A few elements, every letter another size; large enough to be cut into chunks, with odd sizes; R · C elements of a given number; and R rows
+ * of 1024, with products of R × 1024 by 1024 × 1024. */
 tarn__scale tarn__scale_small(void);
 tarn__scale tarn__scale_chunked(void);
 tarn__scale tarn__scale_of(int64_t elements);
+tarn__scale tarn__scale_rows(int64_t rows);
 
 /* What the elements of an input are. Float values are representable in f32. */
 typedef enum tarn__values {
@@ -40,6 +43,7 @@ typedef enum tarn__values {
     TARN__DISTINCT,     /* no two alike, in any order: for sorting and extrema */
     TARN__STEPS,        /* whole numbers from -2 to 2, so that there are ties; no gradient can be checked */
     TARN__INDEX,        /* i64 from 0 up to `below` */
+    TARN__WORDS,        /* the same, small ones as much more frequent as frequent words are in a text */
     TARN__TRUTH         /* bool */
 } tarn__values;
 
@@ -73,7 +77,7 @@ typedef struct tarn__case {
     double step;        /* of the gradient check's differences; 0: its default */
     const char *bench;  /* the row's name in `tarn bench ops`; NULL: not measured */
     double forward;     /* bytes of its forward, in sizes of the largest operand; 0: all inputs and outputs */
-    double backward;    /* the same of its backward; 0: not measured */
+    double backward;    /* the same of its backward; 0: gradients are only passed on */
     tarn__moves moves;
     int inputs, attributes; /* how many there are; filled in by tarn__case_resolve() */
 } tarn__case;
@@ -81,6 +85,11 @@ typedef struct tarn__case {
 /* The list. */
 int tarn__case_count(void);
 const tarn__case *tarn__case_at(int index);
+
+/* The rows that are measured at the sizes of a model, GPT-2 with 32768 tokens: measured rows of the list, some at several scales, products
+ * first; then every other measured row at one scale. */
+int tarn__model_count(void);
+const tarn__case *tarn__model_at(int index, tarn__scale *scale);
 
 /* A case with numbers in place of letters, for tensors of `dtype`. */
 tarn__case tarn__case_resolve(const tarn__case *letters, const tarn__scale *scale, tarn_dtype dtype);
@@ -115,9 +124,12 @@ bool tarn__case_run(const tarn__case *one, tarn_tensor *const *inputs, tarn_tens
 typedef tarn_tensor *(*tarn__case_fn)(const tarn__case *one, tarn_tensor *const *inputs);
 tarn__case_fn tarn__case_direct(const tarn__case *one);
 
-/* The bytes that the forward and the backward of a resolved case must move, given its outputs. */
+/* The bytes that the forward and the backward of a resolved case must move, given its outputs; gradients have their operand's dtype. */
 int64_t tarn__case_forward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs);
 int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs);
+
+/* True for a matrix product, which is measured by its arithmetic rather than by its bytes. */
+bool tarn__case_is_product(const tarn__case *one);
 
 /* Floating-point operations of a product's forward; 0 for what is measured by its bytes. */
 double tarn__case_flops(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs);

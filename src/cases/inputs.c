@@ -32,6 +32,12 @@ static double draw_normal(uint64_t *state)
     return radius * cos(6.283185307179586 * draw_unit(state));
 }
 
+/* Every doubling of the index is as likely as every other: near enough to how words are spread in a text. */
+static double draw_word(int64_t below, uint64_t *state)
+{
+    return below > 1 ? floor(exp(draw_unit(state) * log((double)below))) : 0;
+}
+
 static double draw_value(const tarn__case_input *input, uint64_t *state)
 {
     switch (input->values) {
@@ -44,6 +50,7 @@ static double draw_value(const tarn__case_input *input, uint64_t *state)
     }
     case TARN__STEPS: return (double)(draw(state) % 5) - 2;
     case TARN__INDEX: return (double)(draw(state) % (uint64_t)(input->below > 0 ? input->below : 1));
+    case TARN__WORDS: return draw_word(input->below, state);
     case TARN__TRUTH: return (double)(draw(state) & 1);
     default: return 0;
     }
@@ -162,7 +169,7 @@ static tarn_tensor *view_of(tarn_tensor *whole, tarn_shape shape, tarn__layout l
 
 static tarn_dtype host_dtype(tarn__values values)
 {
-    return values == TARN__INDEX ? TARN_I64 : values == TARN__TRUTH ? TARN_BOOL : TARN_F32;
+    return values == TARN__INDEX || values == TARN__WORDS ? TARN_I64 : values == TARN__TRUTH ? TARN_BOOL : TARN_F32;
 }
 
 static void put(void *memory, tarn_dtype dtype, int64_t at, double value)
@@ -232,7 +239,8 @@ bool tarn__case_make(const tarn__case *one, tarn_dtype dtype, tarn__layout layou
 static tarn_tensor *draw_input(const tarn__case_input *input, tarn_dtype dtype, tarn_device device)
 {
     switch (input->values) {
-    case TARN__INDEX: return make_input(input, dtype, TARN__DENSE, device, 1);
+    case TARN__INDEX:
+    case TARN__WORDS: return make_input(input, dtype, TARN__DENSE, device, 1);
     case TARN__TRUTH: return tarn_gt(tarn_uniform(input->shape, -1, 1, TARN_F32, device), tarn_scalar(0));
     case TARN__POSITIVE:
     case TARN__UNIT: return tarn_uniform(input->shape, 0.5, 1.5, dtype, device);

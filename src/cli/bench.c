@@ -17,14 +17,15 @@ double tarn__clock(void)
 
 static bool time_turns(tarn__meter *meter, tarn_device device, int turns, double *microseconds)
 {
-    double start = tarn__clock();
-    for (int i = 0; i < turns; i++)
-        if (!meter->work(meter->ctx, i % meter->sets))
-            return false;
-    if (!tarn_synchronize(device))
-        return false;
-    *microseconds = (tarn__clock() - start) / turns;
-    return true;
+    tarn_event *start = tarn_event_record(device), *end = NULL;
+    bool good = start != NULL;
+    for (int i = 0; good && i < turns; i++)
+        good = meter->work(meter->ctx, i % meter->sets);
+    if (good && (end = tarn_event_record(device)) != NULL)
+        *microseconds = tarn_event_elapsed(start, end) / turns;
+    tarn_event_free(end);
+    tarn_event_free(start);
+    return good && !tarn_failed();
 }
 
 bool tarn__meter_start(tarn__meter *meter, tarn_device device)
@@ -32,7 +33,7 @@ bool tarn__meter_start(tarn__meter *meter, tarn_device device)
     double once;
     if (!time_turns(meter, device, meter->sets, &once) || !time_turns(meter, device, meter->sets, &once))
         return false;
-    double turns = ceil(RUN_MICROSECONDS / fmax(once, 1e-3));
+    double turns = ceil((meter->length > 0 ? meter->length : RUN_MICROSECONDS) / fmax(once, 1e-3));
     meter->turns = turns < 1 ? 1 : turns > 100000 ? 100000 : (int)turns;
     return true;
 }
@@ -69,4 +70,13 @@ double tarn__meter_median(const tarn__meter *meter)
 double tarn__meter_spread(const tarn__meter *meter)
 {
     return (quantile(meter, 0.75) - quantile(meter, 0.25)) / quantile(meter, 0.5);
+}
+
+const char *tarn__cell(double value, int digits)
+{
+    static char buffers[16][24];
+    static int turn;
+    char *text = buffers[turn++ % 16];
+    snprintf(text, sizeof(buffers[0]), isnan(value) ? "-" : "%.*f", digits, value);
+    return text;
 }

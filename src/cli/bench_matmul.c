@@ -91,14 +91,9 @@ static bool with_blas_threads(tarn__meter *meter, bool (*step)(tarn__meter *, ta
 }
 #endif
 
-typedef struct row {
-    double tarn, blas, naive; /* microseconds; NaN where not measured */
-    double tarn_spread, blas_spread;
-} row;
-
-static bool measure(product *p, const tarn__options *options, row *found)
+static bool measure(product *p, tarn_device device, int64_t runs, tarn__product *found)
 {
-    bool plain = tarn_device_equal(options->device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
+    bool plain = tarn_device_equal(device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
     bool has_blas = plain && TARN__HAVE_OPENBLAS, has_naive = plain && p->n <= LARGEST_NAIVE;
     tarn__meter *meters = calloc(3, sizeof(*meters)), *own = meters, *blas = meters + 1, *naive = meters + 2;
     if (!meters)
@@ -106,42 +101,47 @@ static bool measure(product *p, const tarn__options *options, row *found)
     *own = (tarn__meter){.work = run_tarn, .ctx = p, .sets = 1};
     *blas = (tarn__meter){.work = run_blas, .ctx = p, .sets = 1};
     *naive = (tarn__meter){.work = run_naive, .ctx = p, .sets = 1, .turns = 1};
-    bool good = tarn__meter_start(own, options->device) && (!has_blas || with_blas_threads(blas, tarn__meter_start, options->device));
-    for (int i = 0; good && i < options->runs; i++)
-        good = (!has_blas || with_blas_threads(blas, tarn__meter_run, options->device)) && tarn__meter_run(own, options->device);
+    bool good = tarn__meter_start(own, device) && (!has_blas || with_blas_threads(blas, tarn__meter_start, device));
+    for (int64_t i = 0; good && i < runs; i++)
+        good = (!has_blas || with_blas_threads(blas, tarn__meter_run, device)) && tarn__meter_run(own, device);
     for (int i = 0; good && has_naive && i < (p->n <= 256 ? 5 : 1); i++)
-        good = tarn__meter_run(naive, options->device);
-    *found = (row){tarn__meter_median(own), tarn__meter_median(blas), tarn__meter_median(naive), tarn__meter_spread(own),
-                   tarn__meter_spread(blas)};
+        good = tarn__meter_run(naive, device);
+    *found = (tarn__product){tarn__meter_median(own), tarn__meter_median(blas), tarn__meter_median(naive), tarn__meter_spread(own),
+                             tarn__meter_spread(blas)};
     free(meters);
     return good;
 }
 
-/* The figure as text, "-" where there is none. */
-static const char *cell(char *text, size_t size, double value, int digits)
+bool tarn__measure_product(int64_t n, tarn_dtype dtype, tarn_device device, int64_t runs, tarn__product *found)
 {
-    snprintf(text, size, isnan(value) ? "-" : "%.*f", digits, value);
-    return text;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_shape shape = TARN_SHAPE(n, n);
+    product p = {.n = n, .dtype = dtype};
+    p.a = tarn_normal(shape, 0, 1, dtype, device);
+    p.b = tarn_normal(shape, 0, 1, dtype, device);
+    p.c = tarn_zeros(shape, dtype, device);
+    bool good = !tarn_failed() && measure(&p, device, runs, found);
+    tarn_scope_close(scope);
+    return good;
 }
 
-static void print_row(const product *p, const row *r)
+static void print_row(int64_t n, tarn_dtype dtype, const tarn__product *r)
 {
-    double flops = 2.0 * (double)p->n * (double)p->n * (double)p->n / 1e3;
-    char naive[24], blas[24], ratio[24], faster[24];
-    printf("%6lld %-6s %12s %12s %12.1f %12s %12s %7.0f%%\n", (long long)p->n, tarn_dtype_name(p->dtype),
-           cell(naive, sizeof(naive), flops / r->naive, 2), cell(blas, sizeof(blas), flops / r->blas, 1), flops / r->tarn,
-           cell(ratio, sizeof(ratio), r->blas / r->tarn, 3), cell(faster, sizeof(faster), r->naive / r->tarn, 1), 100 * r->tarn_spread);
+    double flops = 2.0 * (double)n * (double)n * (double)n / 1e3;
+    printf("%6lld %-6s %12s %12s %12.1f %12s %12s %7.0f%%\n", (long long)n, tarn_dtype_name(dtype), tarn__cell(flops / r->naive, 2),
+           tarn__cell(flops / r->blas, 1), flops / r->tarn, tarn__cell(r->blas / r->tarn, 3), tarn__cell(r->naive / r->tarn, 1),
+           100 * r->tarn_spread);
     fflush(stdout);
 }
 
-static void print_json(const product *p, const row *r)
+static void print_json(int64_t n, tarn_dtype dtype, const tarn__product *r)
 {
-    double flops = 2.0 * (double)p->n * (double)p->n * (double)p->n;
+    double flops = 2.0 * (double)n * (double)n * (double)n;
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "op", "matmul");
-    tarn__json_text(&json, "dtype", tarn_dtype_name(p->dtype));
-    tarn__json_shape(&json, "shape", TARN_SHAPE(p->n, p->n, p->n));
+    tarn__json_text(&json, "dtype", tarn_dtype_name(dtype));
+    tarn__json_shape(&json, "shape", TARN_SHAPE(n, n, n));
     tarn__json_whole(&json, "threads", tarn_threads());
     tarn__json_real(&json, "fwd_us", r->tarn, 2);
     tarn__json_real(&json, "fwd_spread", r->tarn_spread, 3);
@@ -168,22 +168,14 @@ int tarn__bench_matmul(const tarn__options *options)
                       "spread");
     }
     for (int i = 0; i < options->size_count; i++) {
-        tarn_scope *scope = tarn_scope_open();
-        product p = {.n = options->sizes[i], .dtype = options->dtypes[0]};
-        tarn_shape shape = TARN_SHAPE(p.n, p.n);
-        row found = {0};
-        p.a = tarn_normal(shape, 0, 1, p.dtype, options->device);
-        p.b = tarn_normal(shape, 0, 1, p.dtype, options->device);
-        p.c = tarn_zeros(shape, p.dtype, options->device);
-        if (tarn_failed() || !measure(&p, options, &found)) {
-            tarn_scope_close(scope);
+        tarn__product found;
+        tarn_dtype dtype = options->dtypes[0].dtype;
+        if (!tarn__measure_product(options->sizes[i], dtype, options->device, options->runs, &found))
             return tarn__complain("bench matmul");
-        }
         if (options->json)
-            print_json(&p, &found);
+            print_json(options->sizes[i], dtype, &found);
         else
-            print_row(&p, &found);
-        tarn_scope_close(scope);
+            print_row(options->sizes[i], dtype, &found);
     }
     return TARN__DONE;
 }

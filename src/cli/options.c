@@ -12,10 +12,10 @@ typedef enum kind {
     FLAG,
     WHOLE,  /* one number */
     COUNTS, /* numbers, separated by commas */
-    BYTES,  /* the same with KiB, MiB and GiB */
-    DTYPES, /* element types, separated by commas; `high` says how many */
+    BYTES,  /* the same with KiB, MiB and GiB, or "model" */
+    DTYPES, /* element types, separated by commas; `high` says how many; tf32 where there may be several */
     WORDS,  /* any words, separated by commas */
-    DEVICE
+    DEVICE  /* devices, separated by commas; `high` says how many */
 } kind;
 
 typedef struct option {
@@ -37,14 +37,17 @@ typedef struct option {
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY, AT(json), 0, "print one JSON object a line instead of a table"},
     {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH, AT(threads), 0, "threads on the CPU; 0 means one for each core"},
-    {"device", DEVICE, 0, 0, "auto", "DEVICE", BENCH, AT(device), 0, "where to run: cpu, cuda:0, opencl:1 or auto"},
+    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL, AT(devices), AT(device_count),
+     "where to run: cpu, cuda:0, opencl:1 or auto"},
+    {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
+     "where to run: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
     {"sizes", COUNTS, 1, 32768, "128,256,512,1024,2048,4096", "N,N", TARN__BENCH_MATMUL, AT(sizes), AT(size_count),
      "rows and columns of the matrices"},
-    {"sizes", BYTES, 256, (int64_t)4 << 30, "4KiB,1MiB,64MiB", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
-     "bytes of the main operand, with KiB, MiB or GiB"},
+    {"sizes", BYTES, 256, (int64_t)4 << 30, "", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
+     "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; on other devices than the CPU model]"},
     {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL, AT(dtypes), AT(dtype_count), "element type: f32, f64, bf16 or f16"},
-    {"dtypes", DTYPES, 1, 4, "f32,bf16", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
-     "element types: f32, f64, bf16 or f16"},
+    {"dtypes", DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
+     "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on other devices than the CPU tf32 too]"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
      "measure only these rows or operations, such as add,sum-last,softmax"},
     {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
@@ -120,9 +123,13 @@ static int read_number(const char *command, const option *row, const char *text,
     char *end, problem[96];
     errno = 0;
     long long value = strtoll(text, &end, 10);
+    if (row->type == BYTES && strcmp(text, "model") == 0) {
+        *number = TARN__MODEL_SIZE;
+        return TARN__DONE;
+    }
     int64_t unit = end == text || isspace((unsigned char)text[0]) ? 0 : row->type == BYTES ? unit_of(end) : *end == 0;
     if (unit == 0)
-        return misuse(command, row, text, row->type == BYTES ? "is no size; write 4096, 4KiB, 64MiB" : "is not a whole number");
+        return misuse(command, row, text, row->type == BYTES ? "is no size; write 4096, 4KiB, 64MiB or model" : "is not a whole number");
     if (errno == ERANGE || value > row->high / unit || value * unit < row->low) {
         snprintf(problem, sizeof(problem), "is outside %lld to %lld", (long long)row->low, (long long)row->high);
         return misuse(command, row, text, problem);
@@ -131,15 +138,21 @@ static int read_number(const char *command, const option *row, const char *text,
     return TARN__DONE;
 }
 
-static int read_dtype(const char *command, const option *row, const char *text, tarn_dtype *dtype)
+const char *tarn__element_name(tarn__element element)
 {
-    static const tarn_dtype floats[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16};
-    for (int i = 0; i < 4; i++)
-        if (strcmp(text, tarn_dtype_name(floats[i])) == 0) {
-            *dtype = floats[i];
+    return element.tf32 ? "tf32" : tarn_dtype_name(element.dtype);
+}
+
+static int read_element(const char *command, const option *row, const char *text, tarn__element *element)
+{
+    static const tarn__element elements[] = {{TARN_F32, false}, {TARN_F64, false}, {TARN_BF16, false}, {TARN_F16, false}, {TARN_F32, true}};
+    int known = row->high > 1 ? 5 : 4;
+    for (int i = 0; i < known; i++)
+        if (strcmp(text, tarn__element_name(elements[i])) == 0) {
+            *element = elements[i];
             return TARN__DONE;
         }
-    return misuse(command, row, text, "is none of f32, f64, bf16 and f16");
+    return misuse(command, row, text, known == 5 ? "is none of f32, f64, bf16, f16 and tf32" : "is none of f32, f64, bf16 and f16");
 }
 
 static int read_word(const char *command, const option *row, const char *text, char *word, size_t size)
@@ -150,20 +163,45 @@ static int read_word(const char *command, const option *row, const char *text, c
     return TARN__DONE;
 }
 
+static int read_device(const char *command, const option *row, const char *text, tarn__options *options)
+{
+    tarn_device device = tarn_device_parse(text);
+    if (tarn_failed()) {
+        fprintf(stderr, "tarn %s: --device: %s\n", command, tarn_error());
+        tarn_clear_error();
+        return TARN__FAILED;
+    }
+    if (options->device_count > 0 && tarn_device_equal(device, options->device))
+        return misuse(command, row, text, "is the device that was named before");
+    options->devices[options->device_count] = device;
+    options->device = options->devices[0];
+    return TARN__DONE;
+}
+
+/* What to say of a list that has more entries than the option takes. */
+static const char *too_many(const option *row, int room)
+{
+    if (row->type == DEVICE)
+        return room == 1 ? "is more than one device" : "is more than two devices";
+    return row->type == DTYPES && room == 1 ? "is more than one element type" : "is too long a list";
+}
+
 static int read_list(const char *command, const option *row, const char *text, tarn__options *options)
 {
     char copy[1024], *rest = copy;
     int *count = (int *)((char *)options + row->count), status = TARN__DONE;
-    int room = row->type == DTYPES ? (int)row->high : TARN__LIST_MAX;
+    int room = row->type == DTYPES || row->type == DEVICE ? (int)row->high : TARN__LIST_MAX;
     if (strlen(text) >= sizeof(copy))
         return misuse(command, row, text, "is too long a list");
     snprintf(copy, sizeof(copy), "%s", text);
     *count = 0;
     for (char *part; status == TARN__DONE && text[0] && (part = strsep(&rest, ",")) != NULL;) {
         if (*count == room)
-            return misuse(command, row, text, row->type == DTYPES && room == 1 ? "is more than one element type" : "is too long a list");
+            return misuse(command, row, text, too_many(row, room));
         if (row->type == DTYPES)
-            status = read_dtype(command, row, part, &options->dtypes[*count]);
+            status = read_element(command, row, part, &options->dtypes[*count]);
+        else if (row->type == DEVICE)
+            status = read_device(command, row, part, options);
         else if (row->type == WORDS)
             status = read_word(command, row, part, options->only[*count], sizeof(options->only[0]));
         else
@@ -173,16 +211,6 @@ static int read_list(const char *command, const option *row, const char *text, t
     return status;
 }
 
-static int read_device(const char *command, const char *text, tarn_device *device)
-{
-    *device = tarn_device_parse(text);
-    if (!tarn_failed())
-        return TARN__DONE;
-    fprintf(stderr, "tarn %s: --device: %s\n", command, tarn_error());
-    tarn_clear_error();
-    return TARN__FAILED;
-}
-
 static int read_value(const char *command, const option *row, const char *text, tarn__options *options)
 {
     char *place = (char *)options + row->offset;
@@ -190,8 +218,6 @@ static int read_value(const char *command, const option *row, const char *text, 
         *(bool *)place = true;
         return TARN__DONE;
     }
-    if (row->type == DEVICE)
-        return read_device(command, text, (tarn_device *)place);
     return row->type == WHOLE ? read_number(command, row, text, (int64_t *)place) : read_list(command, row, text, options);
 }
 

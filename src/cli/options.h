@@ -15,6 +15,16 @@ typedef enum tarn__command {
 } tarn__command;
 
 #define TARN__LIST_MAX 64
+#define TARN__MODEL_SIZE 0 /* in a list of sizes: "model", each row at the sizes it has in a model */
+
+/* An element type to measure, and how its products are made. */
+typedef struct tarn__element {
+    tarn_dtype dtype;
+    bool tf32; /* "tf32": f32 whose products may be cut to TF32 */
+} tarn__element;
+
+/* The name it was asked for by. */
+const char *tarn__element_name(tarn__element element);
 
 /* What was asked for; defaults where nothing was. Texts point into the arguments. */
 typedef struct tarn__options {
@@ -22,10 +32,12 @@ typedef struct tarn__options {
     bool help;
     int64_t threads;
     int64_t runs;
-    tarn_device device;
+    tarn_device device;     /* the first of them */
+    tarn_device devices[2]; /* two to compare */
+    int device_count;
     int64_t sizes[TARN__LIST_MAX];
     int size_count;
-    tarn_dtype dtypes[TARN__LIST_MAX];
+    tarn__element dtypes[TARN__LIST_MAX];
     int dtype_count;
     char only[TARN__LIST_MAX][32];
     int only_count;

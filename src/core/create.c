@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/graph.h"
 #include "core/launch.h"
 #include "core/random.h"
 
@@ -23,10 +24,17 @@ void tarn__random_restore(const tarn__generator *saved)
     generator = *saved;
 }
 
+uint64_t *tarn__random_offset(tarn_device device)
+{
+    return &generator.offset[device.backend][device.index % TARN__RANDOM_DEVICES];
+}
+
 tarn__random tarn__random_reserve(tarn_device device, int64_t count)
 {
-    uint64_t *offset = &generator.offset[device.backend][device.index % TARN__RANDOM_DEVICES];
+    uint64_t *offset = tarn__random_offset(device);
     tarn__random random = {.seed = generator.seed, .offset = *offset};
+    if (tarn__is_capturing(device)) /* what a run draws follows what was drawn before it: seed and offset are read there */
+        random.live = tarn__graph_random(device);
     *offset += (uint64_t)(count + 3) / 4;
     return random;
 }
@@ -146,6 +154,8 @@ static tarn_tensor *draw(const char *function, tarn__kernel kernel, tarn_shape s
         return NULL;
     }
     tarn__random random = tarn__random_reserve(device, tarn__view_count(&tensor->view));
+    if (tarn_failed())
+        return NULL;
     random.a = a;
     random.b = b;
     bool good = tarn__run(&(tarn__launch){.kernel = kernel, .function = function, .outputs = 1, .out = {tensor}, .params = &random,
@@ -189,7 +199,7 @@ tarn_tensor *tarn_from(const void *values, tarn_shape shape, tarn_dtype dtype, t
         tarn__raise(TARN_ERROR_ARGUMENT, "from: the values are NULL");
         return NULL;
     }
-    return tarn__storage_upload(tensor->storage, 0, values, bytes) ? tensor : NULL;
+    return tarn__not_captured("from", device, "a copy from the host") && tarn__storage_upload(tensor->storage, 0, values, bytes) ? tensor : NULL;
 }
 
 tarn_tensor *tarn_from_f32(const float *values, tarn_shape shape, tarn_device device)

@@ -154,6 +154,18 @@ const tarn__backend *tarn__backend_named(const char *name)
     return slot < 0 ? NULL : tarn__backend_at(slot);
 }
 
+/* "cuda:0 (NVIDIA H200), cuda:1 (NVIDIA H200)" */
+static void list_devices(const tarn__backend *backend, char *text, size_t size)
+{
+    size_t used = 0;
+    snprintf(text, size, "none of that kind");
+    for (int i = 0; i < backend->device_count() && used < size; i++) {
+        tarn_device_info info = {0};
+        backend->device_query(i, &info);
+        used += (size_t)snprintf(text + used, size - used, "%s%s:%d (%s)", i ? ", " : "", backend->name, i, info.description);
+    }
+}
+
 const tarn__backend *tarn__backend_of(tarn_device device, const char *function)
 {
     const tarn__backend *backend = tarn__backend_at(device.backend);
@@ -165,8 +177,9 @@ const tarn__backend *tarn__backend_of(tarn_device device, const char *function)
         return NULL;
     }
     if (device.index < 0 || device.index >= backend->device_count()) {
-        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no %s:%d; this machine has %d device%s of that kind", function, backend->name,
-                    device.index, backend->device_count(), backend->device_count() == 1 ? "" : "s");
+        char list[512];
+        list_devices(backend, list, sizeof(list));
+        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no %s:%d; there is %s", function, backend->name, device.index, list);
         return NULL;
     }
     return backend;
@@ -280,12 +293,35 @@ bool tarn_device_query(tarn_device device, tarn_device_info *info)
            tarn__raise(TARN_ERROR_DEVICE, "device_query: %s does not answer: %s", info->name, backend->failure());
 }
 
+void *tarn_native_stream(tarn_device device)
+{
+    const tarn__backend *backend = tarn__backend_of(device, "native_stream");
+    return backend && backend->stream ? backend->stream(device.index) : NULL;
+}
+
+bool tarn__fault_check(const tarn__fault *fault)
+{
+    return !fault->raised || tarn__raise(TARN_ERROR_ARGUMENT, "%s: index %lld is outside the axis, which has %lld elements", fault->function,
+                                         (long long)fault->value, (long long)fault->limit);
+}
+
+bool tarn__device_poll(tarn_device device, const char *function)
+{
+    const tarn__backend *backend = tarn__backend_at(device.backend);
+    tarn__fault fault = {0};
+    char name[32];
+    if (!backend->poll(device.index, &fault))
+        return tarn__raise(TARN_ERROR_DEVICE, "%s: %s failed: %s", function, tarn_device_name(device, name, sizeof(name)), backend->failure());
+    return tarn__fault_check(&fault);
+}
+
 bool tarn_synchronize(tarn_device device)
 {
     const tarn__backend *backend = tarn__backend_of(device, "synchronize");
     char name[32];
     if (!backend)
         return false;
-    return backend->synchronize(device.index) || tarn__raise(TARN_ERROR_DEVICE, "synchronize: %s failed: %s",
-                                                             tarn_device_name(device, name, sizeof(name)), backend->failure());
+    if (!backend->synchronize(device.index))
+        return tarn__raise(TARN_ERROR_DEVICE, "synchronize: %s failed: %s", tarn_device_name(device, name, sizeof(name)), backend->failure());
+    return !backend->poll || tarn__device_poll(device, "synchronize");
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "core/graph.h"
 #include "core/stats.h"
 
 static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
@@ -17,17 +18,13 @@ static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
     return !first || ((row->dtypes >> first->view.dtype) & 1);
 }
 
-static bool check_fault(const tarn__launch *launch, const tarn__fault *fault)
-{
-    return !fault->raised || tarn__raise(TARN_ERROR_ARGUMENT, "%s: index %lld is outside the axis, which has %lld elements",
-                                         launch->function, (long long)fault->value, (long long)fault->limit);
-}
-
-static bool run_row(const tarn__kernel_row *row, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
+static bool run_row(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
                     const tarn__view *const *out)
 {
-    tarn__fault fault = {0};
-    tarn__call call = {.inputs = launch->inputs, .outputs = launch->outputs, .reads_output = launch->reads_output, .fault = &fault,
+    const tarn__kernel_row *row = &backend->kernels[launch->kernel];
+    tarn__fault fault = {.function = launch->function};
+    tarn__call call = {.inputs = launch->inputs, .outputs = launch->outputs, .reads_output = launch->reads_output, .device = device.index,
+                       .stream = backend->stream ? backend->stream(device.index) : NULL, .function = launch->function, .fault = &fault,
                        .params = launch->params, .params_bytes = launch->params_bytes};
     memcpy(call.in, in, sizeof(call.in[0]) * (size_t)launch->inputs);
     memcpy(call.out, out, sizeof(call.out[0]) * (size_t)launch->outputs);
@@ -40,7 +37,7 @@ static bool run_row(const tarn__kernel_row *row, const tarn__launch *launch, tar
     }
     row->run(&call);
     tarn__pool_give(scratch);
-    return check_fault(launch, &fault);
+    return backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault);
 }
 
 /* ---- the fallback ---------------------------------------------------------------------------------------------------------- */
@@ -100,6 +97,8 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
     if (tarn__fallback_is_error())
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s has no kernel '%s', and fallbacks are errors (TARN_FALLBACK=error)",
                            launch->function, tarn_device_name(device, name, sizeof(name)), tarn__kernel_names[launch->kernel]);
+    if (!tarn__not_captured(launch->function, device, "a kernel that only the CPU has"))
+        return false;
     warn_once(launch->kernel, device);
     tarn__count(TARN__FALLBACKS, 1);
     host_copy copies[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS] = {0};
@@ -117,7 +116,7 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
             out[i] = &copies[used].view;
             good = copy_to_host(&copies[used++], launch->out[i]);
         }
-    good = good && run_row(row, launch, tarn_device_cpu(), in, out);
+    good = good && run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), in, out);
     tarn__count_kernel(TARN__CPU_SLOT, launch->kernel);
     for (int i = 0, k = first_output; good && i < launch->outputs; i++)
         if (launch->out[i]) {
@@ -137,8 +136,8 @@ bool tarn__run(const tarn__launch *launch)
     for (int i = 1; !place && i < launch->outputs; i++)
         place = launch->out[i];
     tarn_device device = tarn__device(place);
-    const tarn__kernel_row *row = &tarn__backend_at(device.backend)->kernels[launch->kernel];
-    if (!row_fits(row, launch))
+    const tarn__backend *backend = tarn__backend_at(device.backend);
+    if (!row_fits(&backend->kernels[launch->kernel], launch))
         return run_on_cpu(launch, device);
     const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
     for (int i = 0; i < launch->inputs; i++)
@@ -146,7 +145,7 @@ bool tarn__run(const tarn__launch *launch)
     for (int i = 0; i < launch->outputs; i++)
         out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
     tarn__count_kernel(device.backend, launch->kernel);
-    return run_row(row, launch, device, in, out);
+    return run_row(backend, launch, device, in, out);
 }
 
 /* ---- the two calls that the core itself needs ------------------------------------------------------------------------------ */
@@ -170,6 +169,9 @@ tarn_tensor *tarn__dense(const char *function, tarn_tensor *x)
 /* Across devices: a dense source of the target's bytes travels; what the target's layout or dtype needs is done on the target. */
 static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
+    if (!tarn__not_captured(function, tarn__device(to), "a copy between devices") ||
+        !tarn__not_captured(function, tarn__device(from), "a copy between devices"))
+        return false;
     tarn_tensor *source = tarn__dense(function, from);
     if (!source)
         return false;
@@ -193,11 +195,14 @@ bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *fro
     return good;
 }
 
+tarn__number tarn__number_of(double value)
+{
+    return (tarn__number){value, value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : value == value ? (int64_t)value : 0};
+}
+
 bool tarn__fill_with(const char *function, tarn_tensor *x, double value)
 {
-    /* A double beyond i64 is clamped as kernels would: conversion out of range is undefined in C. */
-    int64_t integer = value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : value == value ? (int64_t)value : 0;
-    tarn__fill fill = {.value = {value, integer}};
+    tarn__fill fill = {.value = tarn__number_of(value)};
     return tarn__run(&(tarn__launch){.kernel = TARN__K_fill, .function = function, .outputs = 1, .out = {x}, .params = &fill,
                                      .params_bytes = sizeof(fill)});
 }

@@ -25,6 +25,9 @@ bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *fro
 /* x itself when it is dense (row-major), else a dense copy, counted as a layout copy. In the open scope. */
 tarn_tensor *tarn__dense(const char *function, tarn_tensor *x);
 
+/* A number as kernels take it. A double beyond i64 becomes the last integer: conversion out of range is undefined in C. */
+tarn__number tarn__number_of(double value);
+
 /* Sets every element to a number. */
 bool tarn__fill_with(const char *function, tarn_tensor *x, double value);
 

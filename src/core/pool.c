@@ -50,6 +50,17 @@ struct pool {
     tarn__block *bin[BINS];
     tarn__block *held;
     int64_t used, cached, peak, blocks;
+    _Atomic(tarn__arena *) entered; /* a device's pool: the arena that stands in for it now */
+    tarn__arena *arenas;            /* a device's pool: all of its arenas */
+    tarn__arena *is_of;             /* an arena's pool: that arena */
+};
+
+struct tarn__arena {
+    struct pool pool;
+    struct pool *device_pool;
+    tarn__block *kept; /* blocks of the device's pool that were given back meanwhile */
+    tarn__arena *next;
+    bool is_orphan; /* freed, but tensors still hold blocks of it */
 };
 
 static struct pool pools[MAX_DEVICES];
@@ -272,6 +283,11 @@ static tarn__block *take_locked(struct pool *pool, size_t bytes)
     if (!block && !tarn_failed()) {
         pool->backend->synchronize(pool->device.index);
         give_segments_back(pool);
+        if (pool->is_of) {
+            pthread_mutex_lock(&pool->is_of->device_pool->lock);
+            give_segments_back(pool->is_of->device_pool);
+            pthread_mutex_unlock(&pool->is_of->device_pool->lock);
+        }
         block = take_segment(pool, bytes);
     }
     return block;
@@ -294,6 +310,9 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__stora
     struct pool *pool = pool_of(device, "empty");
     if (!pool)
         return NULL;
+    tarn__arena *arena = atomic_load_explicit(&pool->entered, memory_order_relaxed);
+    if (arena)
+        pool = &arena->pool;
     size_t rounded = bytes < UNIT ? UNIT : (bytes + UNIT - 1) / UNIT * UNIT;
     pthread_mutex_lock(&pool->lock);
     tarn__block *block = take_locked(pool, rounded);
@@ -315,11 +334,41 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__stora
     return block;
 }
 
+/* A captured step goes on using what is given back while it is recorded. */
+static bool keep_for_arena(struct pool *pool, tarn__block *block)
+{
+    tarn__arena *arena = atomic_load_explicit(&pool->entered, memory_order_relaxed);
+    if (!arena)
+        return false;
+    pthread_mutex_lock(&pool->lock);
+    take_out(&pool->held, block);
+    block->owner = NULL;
+    push(&arena->kept, block);
+    pthread_mutex_unlock(&pool->lock);
+    return true;
+}
+
+static void destroy_arena(tarn__arena *arena)
+{
+    struct pool *pool = arena->device_pool;
+    give_segments_back(&arena->pool);
+    pthread_mutex_lock(&pool->lock);
+    tarn__arena **place = &pool->arenas;
+    while (*place != arena)
+        place = &(*place)->next;
+    *place = arena->next;
+    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_destroy(&arena->pool.lock);
+    tarn__release(arena, sizeof(*arena));
+}
+
 void tarn__pool_give(tarn__block *block)
 {
     if (!block)
         return;
     struct pool *pool = block->pool;
+    if (keep_for_arena(pool, block))
+        return;
     pthread_mutex_lock(&pool->lock);
     take_out(&pool->held, block);
     pool->used -= (int64_t)block->bytes;
@@ -335,7 +384,61 @@ void tarn__pool_give(tarn__block *block)
     } else {
         put_in_bin(merge(block));
     }
+    bool is_last = pool->is_of && pool->is_of->is_orphan && pool->blocks == 0;
     pthread_mutex_unlock(&pool->lock);
+    if (is_last)
+        destroy_arena(pool->is_of);
+}
+
+/* ---- arenas ---------------------------------------------------------------------------------------------------------------- */
+
+tarn__arena *tarn__arena_new(tarn_device device)
+{
+    struct pool *pool = pool_of(device, "graph_capture");
+    tarn__arena *arena = pool ? tarn__alloc(sizeof(*arena)) : NULL;
+    if (!arena)
+        return NULL;
+    pthread_mutex_init(&arena->pool.lock, NULL);
+    arena->pool.device = device;
+    arena->pool.backend = pool->backend;
+    arena->pool.is_of = arena;
+    arena->device_pool = pool;
+    pthread_mutex_lock(&pool->lock);
+    arena->next = pool->arenas;
+    pool->arenas = arena;
+    pthread_mutex_unlock(&pool->lock);
+    return arena;
+}
+
+void tarn__arena_enter(tarn__arena *arena)
+{
+    atomic_store(&arena->device_pool->entered, arena);
+}
+
+void tarn__arena_leave(tarn__arena *arena)
+{
+    atomic_store(&arena->device_pool->entered, NULL);
+}
+
+void tarn__arena_free(tarn__arena *arena)
+{
+    if (!arena)
+        return;
+    struct pool *pool = arena->device_pool;
+    while (arena->kept) {
+        tarn__block *block = arena->kept;
+        pthread_mutex_lock(&pool->lock);
+        take_out(&arena->kept, block);
+        push(&pool->held, block);
+        pthread_mutex_unlock(&pool->lock);
+        tarn__pool_give(block);
+    }
+    pthread_mutex_lock(&arena->pool.lock);
+    arena->is_orphan = true;
+    bool is_empty = arena->pool.blocks == 0;
+    pthread_mutex_unlock(&arena->pool.lock);
+    if (is_empty)
+        destroy_arena(arena);
 }
 
 char *tarn__pool_rename(tarn__block *block, char **place, char *name)
@@ -379,6 +482,12 @@ tarn_memory tarn_memory_of(tarn_device device)
         return memory;
     pthread_mutex_lock(&pool->lock);
     memory = (tarn_memory){pool->used, pool->cached, pool->peak, pool->blocks};
+    for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next) {
+        memory.used += arena->pool.used;
+        memory.cached += arena->pool.cached;
+        memory.peak_used += arena->pool.peak;
+        memory.blocks += arena->pool.blocks;
+    }
     pthread_mutex_unlock(&pool->lock);
     return memory;
 }

@@ -23,4 +23,12 @@ int64_t tarn__block_offset(const tarn__block *block);
 
 void tarn__pool_reset_peaks(void);
 
+/* An arena: a pool of its own that stands in for the device's while a step is captured. Entered, it hands out all blocks of the device, and the
+ * device's own blocks that are given back stay with it. Freed, it gives those back; what tensors still hold of it lives on until they are gone. */
+typedef struct tarn__arena tarn__arena;
+tarn__arena *tarn__arena_new(tarn_device device);
+void tarn__arena_enter(tarn__arena *arena);
+void tarn__arena_leave(tarn__arena *arena);
+void tarn__arena_free(tarn__arena *arena);
+
 #endif

@@ -7,6 +7,9 @@
 /* Reserves the counters for `count` numbers on a device and returns where they begin. */
 tarn__random tarn__random_reserve(tarn_device device, int64_t count);
 
+/* Where the device's counters stand, in the calling thread's generator. */
+uint64_t *tarn__random_offset(tarn_device device);
+
 /* The calling thread's generators as a whole: checkpointing and gradient checks draw the same numbers twice. */
 #define TARN__RANDOM_DEVICES 16
 typedef struct tarn__generator {

@@ -2,12 +2,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/graph.h"
 #include "core/launch.h"
 
 /* Copies the elements in `dtype`, row-major, to the host; whatever is needed on the way lives in a scope of its own. */
 static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype dtype, void *values)
 {
-    tarn_scope *scope = tarn_scope_open();
+    tarn_scope *scope = tarn__not_captured(function, tarn__device(tensor), "a value read by the host") ? tarn_scope_open() : NULL;
     if (!scope)
         return false;
     tarn_tensor *source = (tarn_tensor *)tensor; /* only read */
@@ -112,7 +113,8 @@ static bool check_writable(const char *function, const tarn_tensor *tensor)
 bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
 {
     uint64_t needed = tensor ? (uint64_t)tarn__view_count(&tensor->view) * tarn__dtype_bytes(tensor->view.dtype) : 0;
-    if (!check_target("write", tensor, values, bytes, needed) || !check_writable("write", tensor))
+    if (!check_target("write", tensor, values, bytes, needed) || !check_writable("write", tensor) ||
+        !tarn__not_captured("write", tarn__device(tensor), "a copy from the host"))
         return false;
     tarn__touch(tensor);
     int64_t size = (int64_t)tarn__dtype_bytes(tensor->view.dtype);

@@ -45,9 +45,10 @@ tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, doubl
         inner.end.size[i] = before.size[i] + x->view.shape[i];
         shape.size[i] = inner.end.size[i] + after.size[i];
     }
+    tarn__spread spread = {.value = tarn__number_of(value), .step = {1, 1, 1, 1, 1, 1, 1, 1}};
+    memcpy(spread.begin, before.size, sizeof(spread.begin));
     tarn_tensor *y = tarn__tensor_new("pad", shape, x->view.dtype, tarn__device(x));
-    tarn_tensor *place = y && tarn__fill_with("pad", y, value) ? tarn_shrink(y, inner.begin, inner.end) : NULL;
-    if (!place || !tarn__copy_elements("pad", place, x))
+    if (!y || !tarn__kernel_call(TARN__K_spread, "pad", spread, TARN__IN(x), TARN__OUT(y)))
         return NULL;
     return tarn__finish("pad", pad_backward, inner, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }

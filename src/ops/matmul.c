@@ -3,9 +3,22 @@
  * Every operand is seen as [batch…, rows, columns]: a vector gets the axis it lacks, a batch axis that is broadcast gets stride 0. Where
  * the second operand has no batches and the first one's rows lie evenly, batches and rows are one long axis and the product is one. A
  * gradient that needs no un-broadcasting is accumulated straight into its sink. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "ops/op.h"
+
+static atomic_bool allows_tf32;
+
+void tarn_set_tf32(bool on)
+{
+    atomic_store(&allows_tf32, on);
+}
+
+bool tarn__tf32(void)
+{
+    return atomic_load_explicit(&allows_tf32, memory_order_relaxed);
+}
 
 static const char *const roles[] = {"a", "b"};
 
@@ -99,7 +112,7 @@ static void drop_batches(tarn_tensor *matrices)
 /* to = a @ b + beta · to + bias. */
 static bool multiply(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
 {
-    tarn__matmul tail = {.alpha = 1, .beta = beta};
+    tarn__matmul tail = {.alpha = 1, .beta = beta, .tf32 = tarn__tf32()};
     return a && b && to &&
            tarn__kernel_call(TARN__K_matmul, function, tail, TARN__IN(a, b, bias), TARN__OUT(to), .reads_output = beta != 0);
 }

@@ -46,6 +46,9 @@ bool tarn__axes_mask(const char *function, tarn_axes axes, int rank, uint32_t *m
 #define tarn__finish(name, how, tail, ...)                                                                                                \
     tarn__record(&(tarn__recording){.function = (name), .rule = (how), .params = &(tail), .params_bytes = sizeof(tail), __VA_ARGS__})
 
+/* True when products of f32 tensors may be made in TF32: tarn_set_tf32(). */
+bool tarn__tf32(void);
+
 /* ---- operations by name ---------------------------------------------------------------------------------------------------- */
 
 /* A call by name: what tarn_apply() was given, checked against the operation's row. */

@@ -49,12 +49,20 @@ static bool put_in_window(const char *function, const tarn__sink *sink, tarn_ten
     return same && tarn__kernel_call(TARN__K_add, function, none, TARN__IN(to, same), TARN__OUT(to), .reads_output = 1);
 }
 
+/* An empty sink takes the gradient and the zeros around it in one pass. */
 static bool window_backward(const tarn__backward *b)
 {
+    const window *w = b->params;
     tarn__sink sink;
-    if (!tarn__sink_open(b, 0, &sink) || (sink.beta == 0 && !tarn__fill_with(b->function, sink.to, 0)))
+    if (!tarn__sink_open(b, 0, &sink))
         return false;
-    return put_in_window(b->function, &sink, window_of(sink.to, b->params), b->grads[0]) && tarn__sink_close(b, 0, &sink);
+    if (sink.beta != 0 || !tarn__view_dense(&sink.to->view))
+        return (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
+               put_in_window(b->function, &sink, window_of(sink.to, w), b->grads[0]) && tarn__sink_close(b, 0, &sink);
+    tarn__spread spread = {0};
+    memcpy(spread.begin, w->begin, sizeof(spread.begin));
+    memcpy(spread.step, w->step, sizeof(spread.step));
+    return tarn__kernel_call(TARN__K_spread, b->function, spread, TARN__IN(b->grads[0]), TARN__OUT(sink.to)) && tarn__sink_close(b, 0, &sink);
 }
 
 /* ---- shrink, slice, stride ---------------------------------------------------------------------------------------------------- */

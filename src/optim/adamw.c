@@ -21,12 +21,12 @@ tarn_optimizer *tarn_adamw_sized(tarn_module *module, const tarn_adamw_options *
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     tarn__method method = {.name = "adamw", .kernel = TARN__K_adamw, .states = 2, .counts_steps = true, .decay_all = chosen.decay_all};
     tarn__optimizer_step *rates = &method.rates;
-    *rates = (tarn__optimizer_step){.lr = (double)chosen.lr,
+    *rates = (tarn__optimizer_step){.now.lr = (double)chosen.lr,
                                     .beta1 = or_default(chosen.beta1, 0.9),
                                     .beta2 = or_default(chosen.beta2, 0.999),
                                     .epsilon = or_default(chosen.epsilon, 1e-8),
                                     .decay = (double)chosen.weight_decay};
-    if (!tarn__check_lr("adamw", rates->lr) || !tarn__check_rate("adamw", "beta1", rates->beta1, 0, 1) ||
+    if (!tarn__check_lr("adamw", rates->now.lr) || !tarn__check_rate("adamw", "beta1", rates->beta1, 0, 1) ||
         !tarn__check_rate("adamw", "beta2", rates->beta2, 0, 1) ||
         !tarn__check_rate("adamw", "epsilon", rates->epsilon, 0, (double)INFINITY) ||
         !tarn__check_rate("adamw", "weight_decay", rates->decay, 0, (double)INFINITY))

@@ -2,8 +2,10 @@
 #include "optim/optimizer.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
+#include "core/graph.h"
 #include "core/launch.h"
 #include "optim/flat.h"
 
@@ -142,6 +144,31 @@ static bool go_together(const tarn__method *method, const tarn__segment *a, cons
     return a->decays == b->decays && (method->counts_steps ? a->steps == b->steps : (a->steps == 0) == (b->steps == 0));
 }
 
+/* A captured update: each run counts a step for its segments and reads the learning rate of the moment. */
+typedef struct captured_update {
+    const tarn__method *method;
+    tarn__segment *first, *last;
+} captured_update;
+
+/* The numbers of a segment's step number `step`. */
+static tarn__step_now numbers_at(const tarn__method *method, const tarn__segment *segment, int64_t step)
+{
+    const tarn__optimizer_step *rates = &method->rates;
+    double lr = rates->now.lr, first_left = 1 - pow(rates->beta1, (double)step), second_left = 1 - pow(rates->beta2, (double)step);
+    return (tarn__step_now){.lr = lr, .keep = 1 - lr * (segment->decays ? rates->decay : 0), .size = lr / first_left,
+                            .scale = 1 / sqrt(second_left), .step = step};
+}
+
+static void refresh_update(void *ctx, void *values)
+{
+    captured_update u;
+    memcpy(&u, ctx, sizeof(u));
+    for (tarn__segment *s = u.first; s <= u.last; s++)
+        s->steps++;
+    tarn__step_now now = numbers_at(u.method, u.first, u.first->steps);
+    memcpy(values, &now, sizeof(now));
+}
+
 /* Updates neighbours, from one segment to another, with one kernel. */
 static bool update(const tarn__method *method, const tarn__group *group, tarn__segment *first, tarn__segment *last)
 {
@@ -153,8 +180,12 @@ static bool update(const tarn__method *method, const tarn__group *group, tarn__s
         if (group->buffer[b] && !(range[b] = tarn__flat_range(group->buffer[b], begin, end)))
             return false;
     tarn__optimizer_step step = method->rates;
-    step.step = first->steps + 1;
+    step.now = numbers_at(method, first, first->steps + 1);
     step.decay = first->decays ? step.decay : 0;
+    tarn_device device = tarn__device(range[TARN__GRADIENT]);
+    if (tarn__is_capturing(device) &&
+        !(step.live = tarn__graph_live(device, sizeof(tarn__step_now), refresh_update, &(captured_update){method, first, last}, sizeof(captured_update))))
+        return false;
     bool mixed = range[TARN__MASTER] != NULL;
     tarn__launch launch = {.kernel = method->kernel,
                            .function = method->name,
@@ -182,7 +213,8 @@ static bool step_group(const tarn__method *method, const tarn__group *group, tar
         if (!update(method, group, &segment[i], &segment[end - 1]))
             return false;
         for (; i < end; i++) {
-            segment[i].steps++;
+            if (!tarn__is_capturing(tarn__device(segment[i].parameter))) /* else a run of the graph counts it */
+                segment[i].steps++;
             tarn__touch(segment[i].parameter);
             segment[i].version = segment[i].parameter->storage->version;
             segment[i].parameter->grad_is_set = false;
@@ -220,11 +252,11 @@ bool tarn_optimizer_set_lr(tarn_optimizer *optimizer, double lr)
         return false;
     if (!(lr >= 0) || !isfinite(lr)) /* a schedule may begin or end at 0 */
         return tarn__raise(TARN_ERROR_ARGUMENT, "optimizer_set_lr: the learning rate is %g, but must be 0 or above", lr);
-    optimizer->method.rates.lr = lr;
+    optimizer->method.rates.now.lr = lr;
     return true;
 }
 
 double tarn_optimizer_lr(const tarn_optimizer *optimizer)
 {
-    return check_optimizer("optimizer_lr", optimizer) ? optimizer->method.rates.lr : (double)NAN;
+    return check_optimizer("optimizer_lr", optimizer) ? optimizer->method.rates.now.lr : (double)NAN;
 }

@@ -28,7 +28,7 @@ tarn_optimizer *tarn_sgd_sized(tarn_module *module, const tarn_sgd_options *opti
     if (!check(&chosen))
         return NULL;
     tarn__method method = {.name = "sgd", .kernel = TARN__K_sgd, .states = chosen.momentum != 0, .decay_all = true};
-    method.rates = (tarn__optimizer_step){.lr = (double)chosen.lr,
+    method.rates = (tarn__optimizer_step){.now.lr = (double)chosen.lr,
                                           .beta1 = (double)chosen.momentum,
                                           .decay = (double)chosen.weight_decay,
                                           .dampening = (double)chosen.dampening,

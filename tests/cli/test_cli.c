@@ -179,6 +179,10 @@ static void values_out_of_bounds_are_refused(void **state)
     expect("bench matmul --runs 4 2>&1", 2, "'4' is outside 5 to 1000");
     expect("bench ops --sizes 4KB 2>&1", 2, "is no size");
     expect("bench ops --sizes 9GiB 2>&1", 2, "is outside 256 to");
+    expect("bench ops --sizes modle 2>&1", 2, "write 4096, 4KiB, 64MiB or model");
+    expect("bench ops --dtypes tf16 2>&1", 2, "is none of f32, f64, bf16, f16 and tf32");
+    expect("bench matmul --dtype tf32 2>&1", 2, "is none of f32, f64, bf16 and f16");
+    expect("bench matmul --sizes model 2>&1", 2, "'model' is not a whole number");
     expect("bench ops --only tahn 2>&1", 2, "did you mean 'tanh'?");
 }
 
@@ -188,6 +192,17 @@ static void a_device_that_is_not_there_is_a_failure_that_says_why(void **state)
     expect("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
     expect("bench matmul --sizes 8 --device cpu:5 2>&1 >/dev/null", 1, "cpu:5");
     expect("bench matmul --sizes 8 --device=3 2>&1 >/dev/null", 1, "--device");
+    expect("bench ops --device cpu,nowhere 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
+}
+
+static void devices_that_cannot_be_compared_are_refused(void **state)
+{
+    (void)state;
+    expect("bench ops --device cpu,cpu 2>&1 >/dev/null", 2, "'cpu' is the device that was named before");
+    expect("bench ops --device cpu,mirror:0,mirror:1 2>&1 >/dev/null", 2, "is more than two devices");
+    expect("bench matmul --sizes 8 --device cpu,mirror 2>&1 >/dev/null", 2, "is more than one device");
+    expect("bench ops --device cpu,mirror --sizes 4KiB 2>&1 >/dev/null", 2, "--sizes is for one device");
+    expect("bench ops --device cpu,mirror --only tiny 2>&1 >/dev/null", 2, "is called 'tiny'");
 }
 
 static void info_tells_devices_and_what_is_missing(void **state)
@@ -232,13 +247,58 @@ static void bench_matmul_measures(void **state)
 static void bench_ops_measures(void **state)
 {
     (void)state;
-    int rows = objects("bench ops --sizes 1KiB,4KiB --dtypes f32,bf16 --only add,cmplt,sum-last,softmax,embedding,tiny --runs 5 --json");
+    int rows = objects("bench ops --sizes 1KiB,4KiB --dtypes f32,bf16 --only add,cmplt,sum-last,softmax,embedding,tiny --runs 5 --device cpu --json");
     assert_int_equal(rows, 2 * 2 * 6 + 1); /* add has a broadcast row too */
+    assert_non_null(strstr(output, "\"device\": \"cpu\""));
+    assert_non_null(strstr(output, "\"both_us\": "));
     assert_non_null(strstr(output, "\"op\": \"add-broadcast-row\", \"dtype\": \"bf16\", \"shape\": [["));
     assert_non_null(strstr(output, "\"fwd_of_copy\": "));
     assert_non_null(strstr(output, "\"bwd_of_copy\": "));
     expect("bench ops --sizes 1KiB --only tanh --runs 5 --dtypes f32", 0, "backward");
     assert_null(strchr(output, '\033')); /* no colours in a pipe */
+    expect("bench ops --sizes 4KiB --only copy 2>&1", 2, "is called 'copy'"); /* that of a model's sizes */
+}
+
+/* The bytes of an addition's gradients: none are moved where they are only passed on, and a row's are the operand's own dtype. */
+static void bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype(void **state)
+{
+    (void)state;
+    assert_int_equal(objects("bench ops --sizes 4KiB --dtypes bf16 --only add-broadcast-row,mul,clone --runs 5 --json --device cpu"), 4); /* mul has a broadcast row */
+    assert_non_null(strstr(output, "\"bwd_bytes\": 20480")); /* mul: 5 × 4 KiB */
+    assert_non_null(strstr(output, "\"bwd_bytes\": 4096"));  /* the row of a broadcast: the gradient is read */
+    const char *clone = strstr(output, "\"op\": \"clone\"");
+    assert_non_null(clone);
+    assert_non_null(strstr(clone, "\"bwd_us\": "));
+    assert_null(strstr(clone, "bwd_bytes"));
+}
+
+static void bench_ops_measures_products_in_tf32_and_nothing_else(void **state)
+{
+    (void)state;
+    assert_int_equal(objects("bench ops --sizes 4KiB --dtypes f32,tf32 --only matmul,linear,exp --runs 5 --json --device cpu"), 4 + 1 + 4);
+    assert_non_null(strstr(output, "\"op\": \"linear\", \"dtype\": \"tf32\", \"shape\": [32, 32, 32], "));
+    assert_null(strstr(output, "\"op\": \"exp\", \"dtype\": \"tf32\""));
+}
+
+static void bench_ops_compares_two_devices(void **state)
+{
+    (void)state;
+    assert_int_equal(objects("bench ops --device cpu,mirror --only add,argmax --runs 5 --json"), 3 * 3);
+    assert_non_null(strstr(output, "{\"devices\": [\"cpu\", \"mirror:0\"], \"op\": \"add\", \"dtype\": \"f32\", \"shape\": [16, 1024], \"fwd_us\": ["));
+    assert_non_null(strstr(output, "\"shape\": [1024, 1024]"));
+    assert_non_null(strstr(output, "\"bwd_us\": [null, null]")); /* of argmax */
+    expect("bench ops --device mirror,cpu --only sum-last --runs 5 --dtypes bf16", 0, "128 rows of 1024");
+}
+
+/* A device other than the CPU is measured at a model's sizes. */
+static void bench_ops_measures_at_the_sizes_of_a_model(void **state)
+{
+    (void)state;
+    assert_int_equal(objects("bench ops --device mirror --only rmsnorm,tiny --dtypes bf16,tf32 --runs 5 --json"), 2);
+    assert_non_null(strstr(output, "\"op\": \"rmsnorm\", \"dtype\": \"bf16\", \"shape\": [32768, 768], "));
+    assert_non_null(strstr(output, "\"bwd_bytes\": 150994944"));
+    assert_non_null(strstr(output, "\"bwd_copy_us\": "));
+    expect("bench ops --device mirror --only tiny", 0, "a model's sizes");
 }
 
 static void output_that_cannot_be_written_is_a_failure(void **state)
@@ -257,10 +317,15 @@ int main(void)
         cmocka_unit_test(wrong_calls_end_with_2_and_say_so_on_standard_error),
         cmocka_unit_test(values_out_of_bounds_are_refused),
         cmocka_unit_test(a_device_that_is_not_there_is_a_failure_that_says_why),
+        cmocka_unit_test(devices_that_cannot_be_compared_are_refused),
         cmocka_unit_test(info_tells_devices_and_what_is_missing),
         cmocka_unit_test(ops_lists_every_operation),
         cmocka_unit_test(bench_matmul_measures),
         cmocka_unit_test(bench_ops_measures),
+        cmocka_unit_test(bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype),
+        cmocka_unit_test(bench_ops_measures_products_in_tf32_and_nothing_else),
+        cmocka_unit_test(bench_ops_compares_two_devices),
+        cmocka_unit_test(bench_ops_measures_at_the_sizes_of_a_model),
         cmocka_unit_test(output_that_cannot_be_written_is_a_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -666,6 +666,13 @@ static void scopes(void **state)
     ACCEPT(tarn_free(NULL));
 }
 
+/* A step that cannot be done. */
+static bool refuse_step(void *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
 static void devices_and_settings(void **state)
 {
     (void)state;
@@ -679,6 +686,22 @@ static void devices_and_settings(void **state)
     REFUSE(tarn_device_query, tarn_device_query(negative, &info));
     REFUSE(tarn_synchronize, tarn_synchronize(nowhere));
     REFUSE(tarn_synchronize, tarn_synchronize(second_cpu));
+    REFUSE(tarn_native_stream, tarn_native_stream(nowhere));
+    tarn_set_tf32(false);
+    tarn_event *event = tarn_event_record(cpu);
+    REFUSE(tarn_event_record, tarn_event_record(nowhere));
+    REFUSE(tarn_event_wait, tarn_event_wait(NULL));
+    REFUSE(tarn_event_elapsed, tarn_event_elapsed(event, NULL));
+    REFUSE(tarn_event_elapsed, tarn_event_elapsed(NULL, event));
+    tarn_event_free(event);
+    tarn_event_free(NULL);
+    tarn_graph *graph = tarn_graph_capture(cpu, refuse_step, NULL); /* nothing runs before the first run */
+    REFUSE(tarn_graph_capture, tarn_graph_capture(cpu, NULL, NULL));
+    REFUSE(tarn_graph_capture, tarn_graph_capture(nowhere, refuse_step, NULL));
+    REFUSE(tarn_graph_run, tarn_graph_run(NULL));
+    REFUSE(tarn_graph_run, tarn_graph_run(graph));
+    tarn_graph_free(graph);
+    tarn_graph_free(NULL);
     REFUSE(tarn_empty_cache, tarn_empty_cache(nowhere));
     REFUSE(tarn_empty_cache, tarn_empty_cache((tarn_device){1000, 1000}));
     REFUSE(tarn_memory_of, tarn_memory_of(nowhere));

@@ -41,6 +41,7 @@ MAY_INCLUDE = {
 DEFINED_BY = {
     "base.h": "base",
     "device.h": "base",
+    "graph.h": "core",
     "tensor.h": "base",
     "profile.h": "core",
     "autograd.h": "autograd",

@@ -217,6 +217,27 @@ static void kernel_fill(const tarn__call *call)
     TARN__AT_LEVEL(tarn__run_tiles)(&with, &job);
 }
 
+/* The number first, then the elements over it. */
+static void kernel_spread(const tarn__call *call)
+{
+    const tarn__spread *spread = call->params;
+    tarn__fill fill = {.value = spread->value};
+    tarn__call part = *call;
+    part.inputs = 0;
+    part.params = &fill;
+    kernel_fill(&part);
+    tarn__view window = *call->out[0];
+    for (int i = 0; i < window.rank; i++) {
+        window.offset += spread->begin[i] * window.stride[i];
+        window.shape[i] = call->in[0]->shape[i];
+        window.stride[i] *= spread->step[i];
+    }
+    part.inputs = 1;
+    part.out[0] = &window;
+    if (tarn__view_count(&window) > 0)
+        kernel_copy(&part);
+}
+
 typedef struct arange_job {
     const tarn__view *view;
     const tarn__fill *fill;
@@ -250,5 +271,6 @@ void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows)
 {
     rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
     rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};
+    rows[TARN__K_spread] = (tarn__kernel_row){kernel_spread, TARN__ALL, NULL};
     rows[TARN__K_arange] = (tarn__kernel_row){kernel_arange, TARN__NUMBERS, NULL};
 }

@@ -95,7 +95,7 @@ static void find_fault(const tarn__call *call, const tarn__view *index, int64_t 
         }
         int64_t value = read_index(index, offset);
         if (value < 0 || value >= limit) {
-            *call->fault = (tarn__fault){1, value, limit};
+            *call->fault = (tarn__fault){1, call->function, value, limit};
             return;
         }
     }

@@ -127,7 +127,7 @@ static void check_targets(const job *j, tarn__fault *fault)
         int64_t target = target_of(j, row);
         if (counts(j, target) || (j->params->has_ignore && target == j->params->ignore))
             continue;
-        *fault = (tarn__fault){.raised = 1, .value = target, .limit = j->r.length};
+        *fault = (tarn__fault){1, fault->function, target, j->r.length};
     }
 }
 

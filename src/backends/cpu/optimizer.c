@@ -21,7 +21,7 @@ typedef void (*tile_fn)(int64_t n, void *const *tile, const tarn__optimizer_step
     {                                                                                                                                    \
         type *restrict p = tile[PARAMETER];                                                                                              \
         const type *restrict gradient = tile[GRADIENT];                                                                                  \
-        type lr = (type)s->lr, decay = (type)s->decay;                                                                                   \
+        type lr = (type)s->now.lr, decay = (type)s->decay;                                                                               \
         for (int64_t i = 0; i < n; i++)                                                                                                  \
             p[i] -= lr * (decay != 0 ? gradient[i] + decay * p[i] : gradient[i]);                                                        \
     }                                                                                                                                    \
@@ -29,8 +29,8 @@ typedef void (*tile_fn)(int64_t n, void *const *tile, const tarn__optimizer_step
     {                                                                                                                                    \
         type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST];                                                                   \
         const type *restrict gradient = tile[GRADIENT];                                                                                  \
-        bool first = s->step == 1, nesterov = s->nesterov;                                                                               \
-        type lr = (type)s->lr, decay = (type)s->decay, momentum = (type)s->beta1, take = (type)(1 - s->dampening);                       \
+        bool first = s->now.step == 1, nesterov = s->nesterov;                                                                           \
+        type lr = (type)s->now.lr, decay = (type)s->decay, momentum = (type)s->beta1, take = (type)(1 - s->dampening);                   \
         for (int64_t i = 0; i < n; i++) {                                                                                                \
             type g = decay != 0 ? gradient[i] + decay * p[i] : gradient[i];                                                              \
             m[i] = first ? g : momentum * m[i] + take * g;                                                                               \
@@ -41,9 +41,8 @@ typedef void (*tile_fn)(int64_t n, void *const *tile, const tarn__optimizer_step
     {                                                                                                                                    \
         type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST], *restrict v = tile[SECOND];                                       \
         const type *restrict gradient = tile[GRADIENT];                                                                                  \
-        double first_left = 1 - pow(s->beta1, (double)s->step), second_left = 1 - pow(s->beta2, (double)s->step);                        \
         type take1 = (type)(1 - s->beta1), beta2 = (type)s->beta2, take2 = (type)(1 - s->beta2), epsilon = (type)s->epsilon;             \
-        type keep = (type)(1 - s->lr * s->decay), size = (type)(s->lr / first_left), scale = (type)(1 / sqrt(second_left));              \
+        type keep = (type)s->now.keep, size = (type)s->now.size, scale = (type)s->now.scale;                                             \
         for (int64_t i = 0; i < n; i++) {                                                                                                \
             type g = gradient[i];                                                                                                        \
             m[i] += (g - m[i]) * take1;                                                                                                  \

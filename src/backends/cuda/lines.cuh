@@ -1,0 +1,79 @@
+/* lines.cuh: what kernels along one axis share (indexing, sorting, running sums): the axis, what lies across it, and elements whose dtype
+ * is known when the kernel is compiled, or only when it runs. */
+#ifndef TARN__LINES_CUH
+#define TARN__LINES_CUH
+
+#include "backends/cuda/element.cuh"
+
+/* Rank 0 counts as one axis of size 1. */
+static inline int64_t axis_size(const tarn__view *view, int axis)
+{
+    return view->rank ? view->shape[axis] : 1;
+}
+
+static inline int64_t axis_stride(const tarn__view *view, int axis)
+{
+    return view->rank ? view->stride[axis] : 0;
+}
+
+/* The view without an axis, cut to the sizes of `like`, which may be smaller. */
+static inline tarn__view across(const tarn__view *view, int axis, const tarn__view *like)
+{
+    tarn__view rest = *view;
+    rest.rank = 0;
+    for (int i = 0; i < view->rank; i++)
+        if (i != axis) {
+            rest.shape[rest.rank] = like->shape[i];
+            rest.stride[rest.rank++] = view->stride[i];
+        }
+    return rest;
+}
+
+static inline int64_t magnitude(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
+
+/* The place of a dtype in a template's arguments where it is chosen while the kernel runs. */
+struct mixed {
+};
+
+/* N neighbours as they lie in memory, to be computed in C. */
+template <typename T, int N, typename C> struct raw {
+    pack<T, N> held;
+    __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at) { held = *(const pack<T, N> *)((const T *)base + at); }
+    __device__ __forceinline__ C get(int i) const { return (C)widen(held.at[i]); }
+};
+template <int N, typename C> struct raw<mixed, N, C> {
+    C held;
+    __device__ __forceinline__ void load(const void *base, tarn_dtype dtype, int64_t at) { held = load_any<C>(base, dtype, at); }
+    __device__ __forceinline__ C get(int) const { return held; }
+};
+
+template <typename T, int N, typename C> struct put {
+    static __device__ __forceinline__ void at(void *base, tarn_dtype, int64_t at, const C *x)
+    {
+        pack<T, N> out;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            out.at[i] = narrow<T>(x[i]);
+        *(pack<T, N> *)((T *)base + at) = out;
+    }
+};
+template <int N, typename C> struct put<mixed, N, C> {
+    static __device__ __forceinline__ void at(void *base, tarn_dtype dtype, int64_t at, const C *x) { store_any(base, dtype, at, x[0]); }
+};
+
+/* True when operand k of the nest can be moved in packs of n along the last axis; `size` is an element's bytes. */
+static inline bool is_packable(const tarn__nest *nest, int k, const void *address, size_t size, int n)
+{
+    int last = nest->rank - 1;
+    if (last < 0 || nest->stride[k][last] != 1 || nest->shape[last] % n != 0 || !is_aligned(address, size * (size_t)n))
+        return false;
+    for (int i = 0; i < last; i++)
+        if (nest->stride[k][i] % n != 0)
+            return false;
+    return true;
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* matmul_plan.c: descriptors of a product, made once and kept in a table for each device. */
+#include "backends/cuda/matmul.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUCKETS 1024
+#define MAX_DEVICES 64
+#define CANDIDATES 24
+
+static struct table {
+    cublasLtHandle_t handle;
+    tarn__cuda_plan *bucket[BUCKETS];
+} tables[MAX_DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool good(cublasStatus_t status, const char *what)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return true;
+    tarn__cuda_fail("%s: %s", what, cublasLtGetStatusString(status));
+    return false;
+}
+
+static uint32_t hash_of(const tarn__cuda_product *product)
+{
+    const uint64_t *word = (const uint64_t *)(const void *)product;
+    uint64_t hash = 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < sizeof(*product) / sizeof(uint64_t); i++)
+        hash = (hash ^ word[i]) * 0xff51afd7ed558ccdu, hash ^= hash >> 32;
+    return (uint32_t)(hash % BUCKETS);
+}
+
+static cudaDataType_t type_of(int32_t dtype)
+{
+    return dtype == TARN_F64 ? CUDA_R_64F : dtype == TARN_BF16 ? CUDA_R_16BF : dtype == TARN_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+/* ---- descriptors ----------------------------------------------------------------------------------------------------------- */
+
+static bool make_layout(cublasLtMatrixLayout_t *layout, int32_t dtype, int64_t rows, int64_t columns, int64_t line, int64_t batches, int64_t batch)
+{
+    int32_t count = (int32_t)batches;
+    return good(cublasLtMatrixLayoutCreate(layout, type_of(dtype), (uint64_t)rows, (uint64_t)columns, line), "a matrix layout") &&
+           good(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)), "a matrix layout") &&
+           good(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch, sizeof(batch)), "a matrix layout");
+}
+
+static bool set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which, const void *value, size_t bytes)
+{
+    return good(cublasLtMatmulDescSetAttribute(desc, which, value, bytes), "a product's description");
+}
+
+static bool make_descriptors(tarn__cuda_plan *plan)
+{
+    const tarn__cuda_product *p = &plan->product;
+    cublasComputeType_t compute = p->in_dtype == TARN_F64 ? CUBLAS_COMPUTE_64F : p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cudaDataType_t scale = p->in_dtype == TARN_F64 ? CUDA_R_64F : CUDA_R_32F;
+    cublasOperation_t first = p->b_by_columns ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->a_by_columns ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)p->epilogue;
+    bool is_good = good(cublasLtMatmulDescCreate(&plan->desc, compute, scale), "a product's description") &&
+                   set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)) &&
+                   set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)) &&
+                   set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    if (is_good && p->ldx)
+        is_good = set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->ldx, sizeof(p->ldx));
+    return is_good &&
+           make_layout(&plan->a, p->in_dtype, p->b_by_columns ? p->k : p->n, p->b_by_columns ? p->n : p->k, p->ldb, p->batches, p->batch_b) &&
+           make_layout(&plan->b, p->in_dtype, p->a_by_columns ? p->m : p->k, p->a_by_columns ? p->k : p->m, p->lda, p->batches, p->batch_a) &&
+           make_layout(&plan->c, p->out_dtype, p->n, p->m, p->ldc, p->batches, p->batch_c);
+}
+
+/* Only deterministic schemes of adding up the parts of a long k, and none that rounds the parts to 16 bits. */
+static int ask_heuristic(cublasLtHandle_t handle, const tarn__cuda_plan *plan, cublasLtMatmulHeuristicResult_t *found)
+{
+    const tarn__cuda_product *p = &plan->product;
+    cublasLtMatmulPreference_t preference;
+    size_t workspace = TARN__CUDA_WORKSPACE;
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t align_a = (uint32_t)p->align_b, align_b = (uint32_t)p->align_a, align_c = (uint32_t)p->align_c;
+    int count = 0;
+    if (!good(cublasLtMatmulPreferenceCreate(&preference), "a product's preferences"))
+        return 0;
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes));
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_a, sizeof(align_a));
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_b, sizeof(align_b));
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof(align_c));
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_c, sizeof(align_c));
+    bool is_good = good(cublasLtMatmulAlgoGetHeuristic(handle, plan->desc, plan->a, plan->b, plan->c, plan->c, preference, CANDIDATES, found, &count),
+                        "no algorithm for this product");
+    cublasLtMatmulPreferenceDestroy(preference);
+    return is_good ? count : 0;
+}
+
+/* ---- plans ----------------------------------------------------------------------------------------------------------------- */
+
+static void free_plan(tarn__cuda_plan *plan)
+{
+    if (plan->a)
+        cublasLtMatrixLayoutDestroy(plan->a);
+    if (plan->b)
+        cublasLtMatrixLayoutDestroy(plan->b);
+    if (plan->c)
+        cublasLtMatrixLayoutDestroy(plan->c);
+    if (plan->desc)
+        cublasLtMatmulDescDestroy(plan->desc);
+    free(plan);
+}
+
+static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cuda_product *product)
+{
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    tarn__cuda_plan *plan = calloc(1, sizeof(*plan));
+    if (!plan)
+        return NULL;
+    plan->product = *product;
+    if (!make_descriptors(plan)) {
+        free_plan(plan);
+        return NULL;
+    }
+    if (tarn__cuda_recall(index, plan))
+        return plan;
+    bool is_too_late = tarn__cuda_at(index)->is_capturing && tarn__cuda_must_measure(product);
+    if (is_too_late)
+        tarn__cuda_fail("no algorithm has been chosen for this product; run the step once before capturing it");
+    int count = is_too_late ? 0 : ask_heuristic(table->handle, plan, found);
+    if (count == 0) {
+        free_plan(plan);
+        return NULL;
+    }
+    tarn__cuda_choose(index, plan, found, count);
+    return plan;
+}
+
+tarn__cuda_plan *tarn__cuda_plan_of(int index, const tarn__cuda_product *product)
+{
+    static _Thread_local tarn__cuda_plan *last; /* scratch and run ask for the same one */
+    static _Thread_local int last_index;
+    if (last && last_index == index && memcmp(&last->product, product, sizeof(*product)) == 0)
+        return last;
+    struct table *table = &tables[index];
+    uint32_t at = hash_of(product);
+    pthread_mutex_lock(&lock);
+    tarn__cuda_plan *plan = table->bucket[at];
+    while (plan && memcmp(&plan->product, product, sizeof(*product)) != 0)
+        plan = plan->next;
+    if (!plan && (table->handle || good(cublasLtCreate(&table->handle), "cuBLASLt")) && (plan = make_plan(index, table, product)) != NULL) {
+        plan->next = table->bucket[at];
+        table->bucket[at] = plan;
+    }
+    pthread_mutex_unlock(&lock);
+    last = plan;
+    last_index = index;
+    return plan;
+}
+
+static void set_pointers(const tarn__cuda_plan *plan, const tarn__cuda_operands *operands)
+{
+    if (operands->bias)
+        set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands->bias, sizeof(operands->bias));
+    if (operands->extra)
+        set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &operands->extra, sizeof(operands->extra));
+}
+
+cublasStatus_t tarn__cuda_plan_try(int index, const tarn__cuda_plan *plan, const cublasLtMatmulAlgo_t *algorithm, size_t workspace,
+                                   const tarn__cuda_operands *operands, double alpha, double beta, cudaStream_t stream)
+{
+    float single[] = {(float)alpha, (float)beta};
+    double twice[] = {alpha, beta};
+    bool is_wide = plan->product.in_dtype == TARN_F64;
+    set_pointers(plan, operands);
+    return cublasLtMatmul(tables[index].handle, plan->desc, is_wide ? (void *)&twice[0] : (void *)&single[0], operands->b, plan->a, operands->a, plan->b,
+                          is_wide ? (void *)&twice[1] : (void *)&single[1], operands->c, plan->c, operands->c, plan->c, algorithm, operands->workspace,
+                          workspace, stream);
+}
+
+bool tarn__cuda_plan_run(int index, tarn__cuda_plan *plan, const tarn__cuda_operands *operands, double alpha, double beta, cudaStream_t stream)
+{
+    pthread_mutex_lock(&lock); /* the descriptor holds the call's addresses */
+    cublasStatus_t status = tarn__cuda_plan_try(index, plan, &plan->algorithm, plan->workspace, operands, alpha, beta, stream);
+    pthread_mutex_unlock(&lock);
+    return good(status, "a matrix product");
+}

@@ -1,0 +1,65 @@
+/* norm.cuh: what layernorm and rmsnorm share with their gradients. */
+#ifndef TARN__NORM_CUH
+#define TARN__NORM_CUH
+
+#include "backends/cuda/rows.cuh"
+
+#define SHORT_ROW WARP /* rows this short are computed in f64: their gradient is what little normalising leaves */
+
+/* A vector over the axis; base NULL where there is none. */
+static inline row_operand vector_of(const tarn__view *view)
+{
+    if (!view)
+        return row_operand{NULL, 1, TARN_F32};
+    return row_operand{tarn__view_at(view), view->shape[view->rank - 1] > 1 ? view->stride[view->rank - 1] : 1, view->dtype};
+}
+
+static inline bool vector_has_packs(const row_operand &o, int width)
+{
+    return !o.base || (o.along == 1 && is_aligned(o.base, tarn__dtype_bytes(o.dtype) * (size_t)width));
+}
+
+/* A sum over a row, divided by its length. An exact quotient in f64: the mean of equal numbers is that number. */
+__device__ __forceinline__ float mean_of(double sum, double length, double inverse, float) { return (float)(sum * inverse); }
+__device__ __forceinline__ double mean_of(double sum, double length, double inverse, double) { return sum / length; }
+
+__device__ __forceinline__ float inverse_root(double x, float) { return 1.0f / sqrtf((float)x); }
+__device__ __forceinline__ double inverse_root(double x, double) { return 1 / sqrt(x); }
+
+/* Mean and 1 / deviation of a row whose elements the row's threads hold, two passes, so that nothing cancels. rmsnorm's mean is 0. */
+template <typename R, int P, bool is_warp>
+__device__ __forceinline__ void measure(const typename R::raw *x, int packs, bool is_centred, double length, double inverse, double epsilon,
+                                        typename R::real *mean, typename R::real *rstd)
+{
+    typedef typename R::real C;
+    const int me = row_thread<is_warp>(), threads = row_threads<is_warp>();
+    C sum = 0, spread = 0;
+    *mean = 0;
+    if (is_centred) {
+#pragma unroll
+        for (int p = 0; p < P; p++)
+            if (me + p * threads < packs) {
+#pragma unroll
+                for (int i = 0; i < R::width; i++)
+                    sum += R::element(x[p], i);
+            }
+        *mean = mean_of(over_row<is_warp, add_up>((double)sum, 0.0), length, inverse, (C)0);
+    }
+#pragma unroll
+    for (int p = 0; p < P; p++)
+        if (me + p * threads < packs) {
+#pragma unroll
+            for (int i = 0; i < R::width; i++) {
+                C d = R::element(x[p], i) - *mean;
+                spread += d * d;
+            }
+        }
+    double total = over_row<is_warp, add_up>((double)spread, 0.0);
+    *rstd = inverse_root((double)mean_of(total, length, inverse, (C)0) + epsilon, (C)0);
+}
+
+/* In norm_grad.cu. */
+void tarn__cuda_run_norm_grad(const tarn__call *call, bool is_centred);
+size_t tarn__cuda_norm_grad_scratch(const tarn__call *call, bool is_centred);
+
+#endif

@@ -1,0 +1,84 @@
+/* model.c: the measured rows at the sizes of a model: GPT-2's widths (768, 3072, a vocabulary of 50304 of which 50257 are used) for 32768 tokens,
+ * square products, images for what moves elements. */
+#include <string.h>
+
+#include "cases/cases.h"
+
+enum { B = 1, S, R, C, K, T, V, H, W, U };
+
+typedef struct model_row {
+    const char *row;
+    tarn__scale scale;
+} model_row;
+
+#define PRODUCT(name, r, k, c) {name, {{[R] = r, [K] = k, [C] = c}}},
+#define BATCHED(name, b, s, k, c) {name, {{[B] = b, [S] = s, [K] = k, [C] = c}}},
+#define ROWS(name, r, c) {name, {{[R] = r, [C] = c}}},
+#define WIDE(name) ROWS(name, 32768, 3072)
+#define IMAGES(name) {name, {{[B] = 64, [S] = 64, [H] = 128, [W] = 128}}},
+
+static const model_row rows[] = {
+    PRODUCT("matmul", 128, 128, 128)
+    PRODUCT("matmul", 256, 256, 256)
+    PRODUCT("matmul", 512, 512, 512)
+    PRODUCT("matmul", 1024, 1024, 1024)
+    PRODUCT("matmul", 2048, 2048, 2048)
+    PRODUCT("matmul", 4096, 4096, 4096)
+    PRODUCT("matmul", 8192, 8192, 8192)
+    BATCHED("matmul-batched", 384, 1024, 64, 1024)
+    BATCHED("matmul-batched", 64, 512, 512, 512)
+    BATCHED("matmul-3d-2d", 32, 1024, 768, 768)
+    PRODUCT("linear", 32768, 768, 2304)
+    PRODUCT("linear", 32768, 768, 768)
+    PRODUCT("linear", 32768, 768, 3072)
+    PRODUCT("linear", 32768, 3072, 768)
+    PRODUCT("linear", 32768, 768, 50304)
+    ROWS("layernorm", 32768, 768)
+    ROWS("rmsnorm", 32768, 768)
+    WIDE("neg") WIDE("exp") WIDE("log") WIDE("exp2") WIDE("log2") WIDE("sqrt") WIDE("recip") WIDE("abs") WIDE("square")
+    WIDE("sin") WIDE("cos") WIDE("tanh") WIDE("sigmoid") WIDE("relu") WIDE("gelu") WIDE("silu")
+    WIDE("add") WIDE("sub") WIDE("mul") WIDE("div") WIDE("maximum") WIDE("pow") WIDE("mod") WIDE("cmplt")
+    WIDE("add-broadcast-row")
+    WIDE("mul-broadcast-col")
+    ROWS("softmax", 32768, 1024)
+    ROWS("log_softmax", 32768, 1024)
+    WIDE("sum-last") WIDE("sum-first") WIDE("mean-last") WIDE("mean-first") WIDE("max-last") WIDE("max-first") WIDE("sum-all")
+    {"permute-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
+    {"expand-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
+    IMAGES("pad") IMAGES("shrink-copy") IMAGES("stride-copy") IMAGES("flip") IMAGES("concat")
+    {"cross_entropy", {{[T] = 8192, [V] = 50304, [U] = 50257}}},
+    {"embedding", {{[V] = 50304, [C] = 768, [R] = 32768, [U] = 50257}}},
+};
+#define COUNT ((int)(sizeof(rows) / sizeof(rows[0])))
+
+static const tarn__scale scale_of_others = {
+    {[B] = 64, [S] = 512, [R] = 32768, [C] = 3072, [K] = 768, [T] = 8192, [V] = 50304, [H] = 64, [W] = 48, [U] = 50257}};
+
+/* True when a measured row of the list is none of those above. */
+static bool is_other(const tarn__case *one)
+{
+    for (int i = 0; one->bench && i < COUNT; i++)
+        if (strcmp(one->bench, rows[i].row) == 0)
+            return false;
+    return one->bench != NULL;
+}
+
+int tarn__model_count(void)
+{
+    int count = COUNT;
+    for (int i = 0; i < tarn__case_count(); i++)
+        count += is_other(tarn__case_at(i));
+    return count;
+}
+
+const tarn__case *tarn__model_at(int index, tarn__scale *scale)
+{
+    int others = index - COUNT;
+    *scale = others < 0 ? rows[index].scale : scale_of_others;
+    for (int i = 0; i < tarn__case_count(); i++) {
+        const tarn__case *one = tarn__case_at(i);
+        if (others < 0 ? one->bench && strcmp(one->bench, rows[index].row) == 0 : is_other(one) && others-- == 0)
+            return one;
+    }
+    return NULL;
+}
