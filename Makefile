@@ -2,10 +2,11 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+BUILD ?= build/release
 export DESTDIR
 
 .NOTPARALLEL:
-.PHONY: all demo test parity bench install uninstall check-long asan tsan debug valgrind format docs clean help
+.PHONY: all demo test test-gpu sanitize-gpu parity bench install uninstall check-long asan tsan debug valgrind format docs clean help
 
 all: ## build the library and the command into build/release
 	@scripts/bootstrap build
@@ -20,6 +21,14 @@ test: ## build and run the C test suite
 	@scripts/bootstrap test
 	@scripts/build release
 	@scripts/test release
+
+test-gpu: ## run what needs an NVIDIA GPU, in the build folder BUILD (build/release)
+	@[ -e "$(BUILD)/tarn" ] || scripts/build release
+	@scripts/test-gpu "$(BUILD)"
+
+sanitize-gpu: ## our own CUDA kernels under compute-sanitizer: memory, races, uninitialised reads
+	@[ -e "$(BUILD)/tarn" ] || scripts/build release
+	@TARN_TEST_SANITIZE="memcheck racecheck initcheck" scripts/test-gpu "$(BUILD)"
 
 parity: ## compare every operation with PyTorch (PYTHON= chooses the interpreter)
 	@scripts/bootstrap build

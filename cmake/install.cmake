@@ -10,6 +10,9 @@ install(TARGETS tarn tarn_static EXPORT tarnTargets
 if(TARGET tarn_command)
     install(TARGETS tarn_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+if(TARGET tarn_cuda)
+    install(TARGETS tarn_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(DIRECTORY include/tarn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 # pkg-config: the prefix is found from where the file lies, so that the installed tree can be moved.

@@ -109,6 +109,20 @@ static __device__ __noinline__ void run_tail(const elementwise_args<Op, wide<T>>
         ((O *)a.out[k])[at] = narrow<O>(y[k]);
 }
 
+/* Operand k of a pack: its elements, one value for all of them, or a constant. The same for all threads, so that branches cost nothing. */
+template <typename Op, typename T, int N>
+__device__ __forceinline__ void widen_operand(const elementwise_args<Op, wide<T>> &a, int k, const pack<T, N> &x, wide<T> *y)
+{
+    if ((a.dense >> k) & 1) {
+        widen_pack(x, y);
+        return;
+    }
+    wide<T> one = (a.constants >> k) & 1 ? a.constant[k] : widen(x.at[0]);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        y[i] = one;
+}
+
 /* U packs of N elements a thread, all of them loaded before the first is computed. */
 template <typename Op, typename T, typename O, int N, int U>
 static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_constant__ elementwise_args<Op, wide<T>> a)
@@ -146,21 +160,27 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
     for (int u = 0; u < U; u++) {
         if (first + u * THREADS >= a.count)
             break;
-        pack<O, N> y[OUT];
+        C from[IN][N], made[OUT][N];
+#pragma unroll
+        for (int k = 0; k < IN; k++)
+            widen_operand(a, k, x[u][k], from[k]);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             C in[IN], out[OUT];
 #pragma unroll
             for (int k = 0; k < IN; k++)
-                in[k] = (a.constants >> k) & 1 ? a.constant[k] : widen((a.dense >> k) & 1 ? x[u][k].at[i] : x[u][k].at[0]);
+                in[k] = from[k][i];
             run_checked<Op, typename maths_of<T>::type>(in, out, a.p0, a.p1);
 #pragma unroll
             for (int k = 0; k < OUT; k++)
-                y[k].at[i] = narrow<O>(out[k]);
+                made[k][i] = out[k];
         }
 #pragma unroll
-        for (int k = 0; k < OUT; k++)
-            *(pack<O, N> *)((O *)a.out[k] + to[u][k]) = y[k];
+        for (int k = 0; k < OUT; k++) {
+            pack<O, N> y;
+            narrow_pack(made[k], y);
+            *(pack<O, N> *)((O *)a.out[k] + to[u][k]) = y;
+        }
     }
     if (a.tail && blockIdx.x == 0)
         run_tail<Op, T, O, N>(a);

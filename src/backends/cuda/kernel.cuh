@@ -112,6 +112,51 @@ template <typename T> struct pack_size {
     static constexpr int value = 16 / (int)sizeof(T);
 };
 
+/* All of a pack's elements as numbers to compute with, and back. 16-bit floats go in pairs: one instruction to widen each, one to narrow two. */
+template <typename T, int N> __device__ __forceinline__ void widen_pack(const pack<T, N> &x, wide<T> *y)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        y[i] = widen(x.at[i]);
+}
+template <int N> __device__ __forceinline__ void widen_pack(const pack<bf16, N> &x, float *y)
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        uint32_t two = ((const uint32_t *)&x)[i];
+        y[2 * i] = __uint_as_float(two << 16);
+        y[2 * i + 1] = __uint_as_float(two & 0xffff0000u);
+    }
+}
+template <int N> __device__ __forceinline__ void widen_pack(const pack<f16, N> &x, float *y)
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        float2 two = __half22float2(((const __half2 *)&x)[i]);
+        y[2 * i] = two.x;
+        y[2 * i + 1] = two.y;
+    }
+}
+
+template <typename T, int N, typename C> __device__ __forceinline__ void narrow_pack(const C *y, pack<T, N> &x)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x.at[i] = narrow<T>(y[i]);
+}
+template <int N> __device__ __forceinline__ void narrow_pack(const float *y, pack<bf16, N> &x)
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        ((__nv_bfloat162 *)&x)[i] = __floats2bfloat162_rn(y[2 * i], y[2 * i + 1]);
+}
+template <int N> __device__ __forceinline__ void narrow_pack(const float *y, pack<f16, N> &x)
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        ((__half2 *)&x)[i] = __floats2half2_rn(y[2 * i], y[2 * i + 1]);
+}
+
 static inline bool is_aligned(const void *address, size_t bytes)
 {
     return (uintptr_t)address % bytes == 0;

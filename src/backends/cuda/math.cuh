@@ -108,20 +108,46 @@ struct fine {
     DEVICE real exp2(real x) { return exp2f(x); }
     DEVICE real log(real x) { return logf(x); }
     DEVICE real log2(real x) { return log2f(x); }
-    DEVICE real sin(real x) { return sinf(x); }
-    DEVICE real cos(real x) { return cosf(x); }
+    DEVICE real sin(real x) { return turn(x, 0); }
+    DEVICE real cos(real x) { return turn(x, 1); }
     DEVICE real tanh(real x) { return tanhf(x); }
     DEVICE real erf(real x) { return erff(x); }
     DEVICE real sqrt(real x) { return sqrtf(x); }
+    /* sin(x + quarter π/2): quarters of the circle are taken off in three parts of π/2; arguments too large for that go to the library */
+    DEVICE real turn(real x, int quarter)
+    {
+        if (!(fabsf(x) < 1e5f))
+            return turn_far(x, quarter);
+        real k = rintf(x * 0.636619772f), r = fmaf(k, -1.57079637f, x);
+        r = fmaf(k, 4.37113883e-8f, r);
+        r = fmaf(k, 1.71512489e-15f, r);
+        int at = (int)k + quarter;
+        const real sines[] = {-1.6666654611e-1f, 8.3321608736e-3f, -1.9515295891e-4f};
+        const real cosines[] = {4.166664568298827e-2f, -1.388731625493765e-3f, 2.443315711809948e-5f};
+        real square = r * r;
+        real y = at & 1 ? fmaf(square * square, polynomial(square, cosines), fmaf(-0.5f, square, 1.0f)) : fmaf(r * square, polynomial(square, sines), r);
+        return at & 2 ? -y : y;
+    }
+    static __device__ __noinline__ real turn_far(real x, int quarter) { return quarter ? cosf(x) : sinf(x); }
+    /* a / b for b between 1 and 4: no case needs care */
+    DEVICE real divide(real a, real b)
+    {
+        real r;
+        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+        real q = a * r;
+        return fmaf(fmaf(-b, q, a), r, q);
+    }
     DEVICE real inverse_sqrt(real x) { return rsqrtf(x); }
     /* e^x for x below 88, to 1 ulp: 2^k times a polynomial of what is left. Where it leaves the normal numbers it is 0. */
     DEVICE real exp_close(real x)
     {
         const real c[] = {0.5f, 1.6666667e-1f, 4.1666667e-2f, 8.3333333e-3f, 1.3888889e-3f, 1.9841270e-4f};
-        real k = rintf(x * 1.4426950408889634f), r = fmaf(-k, 0.693359375f, x);
+        real low = x < -88 ? -88.1f : x;                                /* 2^-127, whose bits are 0 */
+        real shifted = fmaf(low, 1.4426950408889634f, 12583039.0f);      /* 1.5 · 2^23 + 127: the integer lies in the low bits */
+        real k = shifted - 12583039.0f, r = fmaf(-k, 0.693359375f, low);
         r = fmaf(-k, -2.12194440e-4f, r);
         real y = fmaf(r * r, polynomial(r, c), r) + 1;
-        return x < -87 ? 0.0f : __int_as_float(__float_as_int(y) + ((int)k << 23));
+        return y * __int_as_float(__float_as_int(shifted) << 23);
     }
     /* g e^x in one factor where that will do */
     DEVICE real exp_slope(real x, real g)
@@ -132,17 +158,17 @@ struct fine {
     DEVICE real sigmoid(real x)
     {
         real e = exp(-fabsf(x));
-        return (x < 0 ? e : 1.0f) / (1 + e);
+        return divide(x < 0 ? e : 1.0f, 1 + e);
     }
     DEVICE real sigmoid_slope(real x)
     {
         real e = exp_close(-fabsf(x));
-        return e / fmaf(e, 2 + e, 1.0f);
+        return divide(e, fmaf(e, 2 + e, 1.0f));
     }
     DEVICE real tanh_slope(real x)
     {
         real e = exp_close(-2 * fabsf(x));
-        return 4 * e / fmaf(e, 2 + e, 1.0f);
+        return 4 * divide(e, fmaf(e, 2 + e, 1.0f));
     }
     DEVICE real exp2_slope(real x) { return 0.6931471805599453f * exp2(x); }
     /* exp of a number given in two parts: the small one is what rounding took from the large one */
@@ -170,7 +196,7 @@ struct fine {
     DEVICE real gelu(real x)
     {
         real e = gelu_exponential(x);
-        return x * ((x < 0 ? e : 1.0f) / (1 + e));
+        return x * divide(x < 0 ? e : 1.0f, 1 + e);
     }
     DEVICE real gelu_slope(real x)
     {
@@ -182,7 +208,7 @@ struct fine {
         real e = gelu_exponential(x), rise = 1.5957691216057308f * fmaf(0.134145f * x, x, 1.0f);
         if (x < -1)
             return far_slope(e, (double)x * 1.5957691216057308 * (1 + 0.134145 * (double)x * (double)x));
-        real r = 1 / (1 + e), bend = e * r * r;
+        real r = divide(1, 1 + e), bend = e * r * r;
         return (x < 0 ? e : 1.0f) * r + (bend == 0 && fabsf(x) < CUDART_INF_F ? 0 : x * bend * rise);
     }
     /* e (1 + e + x u') / (1 + e)², where the sum in the middle costs digits that f32 does not have */
@@ -207,26 +233,57 @@ struct fine {
         real t = (x + 1.2784645557403564f) - 1.2979283e-8f;
         if (x > -2.0f && x < -0.6f)
             return t * polynomial(t, near_root);
-        real e = exp_close(-fabsf(x)), r = 1 / (1 + e);
+        real e = exp_close(-fabsf(x)), r = divide(1, 1 + e);
         if (x < -1)
             return far_slope(e, (double)x);
         return (x < 0 ? e : 1.0f) * r + x * (e * r * r);
     }
     DEVICE real softplus(real x) { return (x < 0 ? 0.0f : x) + log1pf(exp(-fabsf(x))); }
-    /* a - q b is exact for the q nearest to a / b while q is small; beyond that the library's loop */
+    /* The integer nearest to a / b, or one off where it lies between two: a - q b is exact while q is small. */
+    DEVICE real nearest_quotient(real a, real b)
+    {
+        real r;
+        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+        return rintf(a * r);
+    }
+    DEVICE bool has_small_quotient(real q, real b) { return fabsf(q) < 4194304.0f && fabsf(b) > 1e-30f && fabsf(b) < 1e30f; }
     DEVICE real mod(real a, real b)
     {
-        real q = rintf(a / b), r;
-        if (fabsf(q) < 4194304.0f && fabsf(b) > 1e-30f && fabsf(b) < CUDART_INF_F)
-            r = fmaf(-q, b, a);
-        else
-            r = fmodf(a, b);
+        real q = nearest_quotient(a, b), r = fmaf(-q, b, a);
+        if (!has_small_quotient(q, b))
+            return mod_far(a, b);
         return r != 0 && (r < 0) != (b < 0) ? r + b : r;
     }
-    DEVICE real mod_slope_b(real a, real b, real g) { return (real)twice::mod_slope_b((double)a, (double)b, (double)g); }
+    static __device__ __noinline__ real mod_far(real a, real b)
+    {
+        real r = fmodf(a, b);
+        return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+    }
+    DEVICE real mod_slope_b(real a, real b, real g)
+    {
+        real q = nearest_quotient(a, b), r = fmaf(-q, b, a);
+        if (!has_small_quotient(q, b))
+            return mod_slope_far(a, b, g);
+        return -g * (r != 0 && (r < 0) != (b < 0) ? q - 1 : q);
+    }
+    static __device__ __noinline__ real mod_slope_far(real a, real b, real g) { return (real)twice::mod_slope_b((double)a, (double)b, (double)g); }
     DEVICE real power(real a, real b) { return powf(a, b); }
-    DEVICE real power_slope_a(real a, real b, real g) { return b == 0 ? 0 : (real)((double)g * ((double)b * ::pow((double)a, (double)b - 1))); }
+    /* both slopes from the power itself, which a compiler computes once for the two; in f64 where it is no ordinary number */
+    DEVICE real power_slope_a(real a, real b, real g)
+    {
+        real p = powf(a, b), y = g * (b * (p / a));
+        return !(a > 0) || b == 0 || is_strange(p) || is_strange(y) ? power_slope_a_far(a, b, g) : y;
+    }
     DEVICE real power_slope_b(real a, real b, real g)
+    {
+        real p = powf(a, b), y = g * (p * logf(a));
+        return !(a > 0) || is_strange(p) || is_strange(y) ? power_slope_b_far(a, b, g) : y;
+    }
+    static __device__ __noinline__ real power_slope_a_far(real a, real b, real g)
+    {
+        return b == 0 ? 0 : (real)((double)g * ((double)b * ::pow((double)a, (double)b - 1)));
+    }
+    static __device__ __noinline__ real power_slope_b_far(real a, real b, real g)
     {
         return a == 0 && b >= 0 ? 0 : (real)((double)g * (::pow((double)a, (double)b) * (double)logf(a)));
     }
@@ -235,8 +292,9 @@ struct fine {
         real q = a / b, y = -g * (q / b);
         if ((fabsf(q) > 1e-18f && fabsf(q) < 1e18f && fabsf(y) > 1e-30f && fabsf(y) < 1e36f) || a == 0)
             return y;
-        return (real)(-(double)g * (((double)a / (double)b) / (double)b));
+        return quotient_slope_far(a, b, g);
     }
+    static __device__ __noinline__ real quotient_slope_far(real a, real b, real g) { return (real)(-(double)g * (((double)a / (double)b) / (double)b)); }
 };
 
 /* The hardware's approximations, good to about 20 bits. */
@@ -247,8 +305,8 @@ struct coarse {
     DEVICE real exp2(real x) { return exp2f(x); }
     DEVICE real log(real x) { return __logf(x); }
     DEVICE real log2(real x) { return __log2f(x); }
-    DEVICE real sin(real x) { return sinf(x); }
-    DEVICE real cos(real x) { return cosf(x); }
+    DEVICE real sin(real x) { return fine::turn(x, 0); }
+    DEVICE real cos(real x) { return fine::turn(x, 1); }
     DEVICE real tanh(real x)
     {
         real y;
@@ -312,18 +370,19 @@ struct coarse {
     DEVICE real power(real a, real b)
     {
         real y = exp2f(b * __log2f(a));
-        return a > 0 && a <= 1e36f && !is_strange(y) ? y : powf(a, b);
+        return a > 0 && a <= 1e36f && !is_strange(y) ? y : power_far(a, b);
     }
     DEVICE real power_slope_a(real a, real b, real g)
     {
         real y = g * (b * exp2f((b - 1) * __log2f(a)));
-        return a > 0 && a <= 1e36f && fabsf(b) > 1e-3f && !is_strange(y) ? y : fine::power_slope_a(a, b, g);
+        return a > 0 && a <= 1e36f && fabsf(b) > 1e-3f && !is_strange(y) ? y : fine::power_slope_a_far(a, b, g);
     }
     DEVICE real power_slope_b(real a, real b, real g)
     {
         real l = __log2f(a), y = g * (exp2f(b * l) * (l * 0.6931471805599453f));
-        return a > 0 && a <= 1e36f && !is_strange(y) ? y : fine::power_slope_b(a, b, g);
+        return a > 0 && a <= 1e36f && !is_strange(y) ? y : fine::power_slope_b_far(a, b, g);
     }
+    static __device__ __noinline__ real power_far(real a, real b) { return powf(a, b); }
     DEVICE real quotient_slope_b(real a, real b, real g) { return fine::quotient_slope_b(a, b, g); }
 };
 

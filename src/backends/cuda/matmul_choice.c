@@ -158,7 +158,8 @@ bool tarn__cuda_must_measure(const tarn__cuda_product *product)
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------------- */
 
-/* Memory of its own, taken and given back here: operands of the product's sizes with small numbers in them, and two results. */
+/* Memory of its own, taken and given back here: operands of the product's sizes full of random numbers (equal ones would draw less power, and the
+ * device would run faster than it does in earnest), and two results. */
 typedef struct bench {
     char *memory;
     tarn__cuda_operands operands[2]; /* the second one's result is another */
@@ -196,8 +197,8 @@ static bool open_bench(bench *t, const tarn__cuda_product *p, cudaStream_t strea
     t->operands[1] = t->operands[0];
     t->operands[1].c = at + a + b + c;
     t->differ = (int *)(void *)(t->memory + all - 256);
-    /* 0x3c bytes are small positive numbers in every float format: 0.0117 in bf16 and f32, 1.06 in f16. */
-    return cudaMemsetAsync(t->memory, 0x3c, all, stream) == cudaSuccess && cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
+    return cudaMemsetAsync(t->memory, 0, all, stream) == cudaSuccess && tarn__cuda_noise(at, a + b, (tarn_dtype)p->in_dtype, stream) &&
+           cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
 }
 
 static void close_bench(bench *t)
@@ -211,22 +212,32 @@ static void close_bench(bench *t)
     cudaGetLastError();
 }
 
-/* Milliseconds of the best of a few runs; infinite for a candidate that fails. */
-static float time_candidate(int index, const tarn__cuda_plan *plan, const cublasLtMatmulHeuristicResult_t *one, bench *t)
+#define NEVER 1e30f
+
+/* Milliseconds of one of `count` runs in a row; NEVER for a candidate that fails. */
+static float time_runs(int index, const tarn__cuda_plan *plan, const cublasLtMatmulHeuristicResult_t *one, bench *t, int count)
 {
-    float best = 1e30f, spent = 0;
-    for (int run = 0; run < 6 && (run < 2 || spent < 20); run++) {
-        float now = 0;
-        cudaEventRecord(t->begin, t->stream);
-        if (tarn__cuda_plan_try(index, plan, &one->algo, one->workspaceSize, &t->operands[0], 1, plan->product.accumulates ? 1 : 0, t->stream) != CUBLAS_STATUS_SUCCESS)
-            return 1e30f;
-        cudaEventRecord(t->end, t->stream);
-        if (cudaEventSynchronize(t->end) != cudaSuccess || cudaEventElapsedTime(&now, t->begin, t->end) != cudaSuccess)
-            return 1e30f;
-        spent += now;
-        best = run > 0 && now < best ? now : best; /* the first one warms up */
-    }
-    return best;
+    float took = 0;
+    cudaEventRecord(t->begin, t->stream);
+    for (int i = 0; i < count; i++)
+        if (tarn__cuda_plan_try(index, plan, &one->algo, one->workspaceSize, &t->operands[0], 1, plan->product.accumulates ? 1 : 0, t->stream) !=
+            CUBLAS_STATUS_SUCCESS)
+            return NEVER;
+    cudaEventRecord(t->end, t->stream);
+    if (cudaEventSynchronize(t->end) != cudaSuccess || cudaEventElapsedTime(&took, t->begin, t->end) != cudaSuccess)
+        return NEVER;
+    return took / (float)count;
+}
+
+/* The better of two measurements of about a millisecond, after one that warms up; a candidate far behind the best one is left at that. */
+static float time_candidate(int index, const tarn__cuda_plan *plan, const cublasLtMatmulHeuristicResult_t *one, bench *t, float best)
+{
+    float first = time_runs(index, plan, one, t, 2);
+    if (first > 2 * best)
+        return first;
+    int count = (int)(1.0f / (first > 0.02f ? first : 0.02f)) + 1;
+    float a = time_runs(index, plan, one, t, count), b = time_runs(index, plan, one, t, count);
+    return a < b ? a : b;
 }
 
 /* Runs it twice, into two results that must be equal. */
@@ -243,22 +254,22 @@ static bool repeats_itself(int index, const tarn__cuda_plan *plan, const cublasL
            cudaStreamSynchronize(t->stream) == cudaSuccess && differ == 0;
 }
 
-/* The fastest comes first. A candidate must be faster by 2 % to pass one that cuBLASLt itself puts before it. */
+/* A candidate must be faster by 1 % to pass one that cuBLASLt itself puts before it. */
 static int fastest(int index, const tarn__cuda_plan *plan, const cublasLtMatmulHeuristicResult_t *candidates, int count, bench *t)
 {
     float time[64];
-    int best = -1;
+    int best = 0;
     for (int i = 0; i < count && i < 64; i++) {
-        time[i] = candidates[i].state == CUBLAS_STATUS_SUCCESS ? time_candidate(index, plan, &candidates[i], t) : 1e30f;
-        if (best < 0 || time[i] < 0.98f * time[best])
+        time[i] = candidates[i].state == CUBLAS_STATUS_SUCCESS ? time_candidate(index, plan, &candidates[i], t, i ? time[best] : NEVER) : NEVER;
+        if (time[i] < 0.99f * time[best])
             best = i;
     }
-    while (best >= 0 && time[best] < 1e30f && !repeats_itself(index, plan, &candidates[best], t)) {
-        time[best] = 1e30f;
+    while (time[best] < NEVER && !repeats_itself(index, plan, &candidates[best], t)) {
+        time[best] = NEVER;
         for (int i = 0; i < count && i < 64; i++)
             best = time[i] < time[best] ? i : best;
     }
-    return best >= 0 && time[best] < 1e30f ? best : -1;
+    return time[best] < NEVER ? best : -1;
 }
 
 void tarn__cuda_choose(int index, tarn__cuda_plan *plan, cublasLtMatmulHeuristicResult_t *candidates, int count)

@@ -87,6 +87,25 @@ void tarn__cuda_matmul_plain(const tarn__call *call)
         launch_plain<float, double>(call);
 }
 
+/* Bits of numbers of either sign from 0.5 to 2, whatever the format. */
+static __global__ void noise_kernel(uint32_t *to, int64_t count, uint32_t keep, uint32_t add)
+{
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
+        uint32_t x = (uint32_t)i * 0x9e3779b9u;
+        x = (x ^ (x >> 16)) * 0x85ebca6bu;
+        x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+        to[i] = ((x ^ (x >> 16)) & keep) | add;
+    }
+}
+
+bool tarn__cuda_noise(void *memory, size_t bytes, tarn_dtype dtype, cudaStream_t stream)
+{
+    uint32_t keep = dtype == TARN_BF16 ? 0x80ff80ffu : dtype == TARN_F16 ? 0x87ff87ffu : dtype == TARN_F64 ? 0x800fffffu : 0x80ffffffu;
+    uint32_t add = dtype == TARN_BF16 ? 0x3f003f00u : dtype == TARN_F16 ? 0x38003800u : dtype == TARN_F64 ? 0x3fe00000u : 0x3f000000u;
+    noise_kernel<<<1024, THREADS, 0, stream>>>((uint32_t *)memory, (int64_t)(bytes / 4), keep, add);
+    return cudaGetLastError() == cudaSuccess;
+}
+
 static __global__ void differs_kernel(const uint32_t *x, const uint32_t *y, int64_t count, int *flag)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS)
