@@ -1,6 +1,7 @@
 /* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32, f64 and i64 tiles. */
 #include <math.h>
 
+#include "backends/cpu/near.h"
 #include "backends/cpu/tile.h"
 #include "backends/cpu/vmath.h"
 
@@ -12,35 +13,6 @@
         real e = tarn__exp_##t(x < 0 ? x : -x);                                                                                          \
         return (x < 0 ? e : (real)1) / ((real)1 + e);                                                                                    \
     }                                                                                                                                    \
-    /* its slope, e / (1 + e)² with e = exp(-|x|): from one exponential, and without a difference that cancels */                        \
-    static inline real sigmoid_grad_##t(real x)                                                                                          \
-    {                                                                                                                                    \
-        real e = tarn__exp_##t(x < 0 ? x : -x), r = (real)1 / ((real)1 + e);                                                             \
-        return e * r * r;                                                                                                                \
-    }                                                                                                                                    \
-    static inline real sech2_##t(real x)                                                                                                 \
-    {                                                                                                                                    \
-        real e = tarn__exp_##t((real)-2 * (x < 0 ? -x : x));                                                                             \
-        return (real)4 * e / (((real)1 + e) * ((real)1 + e));                                                                            \
-    }                                                                                                                                    \
-    /* gelu(x) = x · sigmoid(2u) with u = sqrt(2/π) (x + 0.044715 x³); tanh turned into a sigmoid keeps the digits of the negative side */ \
-    static inline real gelu_##t(real x)                                                                                                  \
-    {                                                                                                                                    \
-        return x * sigmoid_##t((real)1.5957691216057308 * (x + (real)0.044715 * x * x * x));                                             \
-    }                                                                                                                                    \
-    static inline real gelu_grad_##t(real x)                                                                                             \
-    {                                                                                                                                    \
-        real u2 = (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x);                                                           \
-        real slope = (real)1.5957691216057308 * ((real)1 + (real)0.134145 * x * x);                                                      \
-        real e = tarn__exp_##t(u2 < 0 ? u2 : -u2), r = (real)1 / ((real)1 + e), s = (u2 < 0 ? e : (real)1) * r, bend = e * r * r;        \
-        /* far out the bend is 0 and the slope may be infinite: their product is 0 */                                                    \
-        return s + (((bend == 0) & (fabs((double)x) < (double)INFINITY)) ? (real)0 : x * bend * slope);                                  \
-    }                                                                                                                                    \
-    static inline real gelu_erf_grad_##t(real x)                                                                                         \
-    {                                                                                                                                    \
-        return (real)0.5 * tarn__erfc_##t(x * (real)-0.7071067811865476) +                                                               \
-               x * (real)0.3989422804014327 * tarn__exp_##t((real)-0.5 * x * x);                                                         \
-    }                                                                                                                                    \
     /* below -64, e^x is taken in two factors: itself it would be subnormal while x e^x is not yet */                                    \
     static inline real silu_##t(real x)                                                                                                  \
     {                                                                                                                                    \
@@ -48,12 +20,62 @@
         real e = tarn__exp_##t(far ? x + (real)64 : x < 0 ? x : -x);                                                                     \
         real top = (far ? x * (real)1.603810890548638e-28 : x) * (x < 0 ? e : (real)1);                                                  \
         return top / ((real)1 + (far ? (real)0 : e));                                                                                    \
-    }                                                                                                                                    \
-    static inline real silu_grad_##t(real x)                                                                                             \
-    {                                                                                                                                    \
-        real e = tarn__exp_##t(x < 0 ? x : -x), r = (real)1 / ((real)1 + e);                                                             \
-        return (x < 0 ? e : (real)1) * r + x * (e * r * r);                                                                              \
     }
+
+/* What WIDE rows need, in f64: with the functions for f64 results, and with those of near.h for f32 results. */
+#define WIDE_HELPERS(t)                                                                                                                   \
+    /* the slope of the sigmoid, e / (1 + e)² with e = exp(-|x|): from one exponential, and without a difference that cancels */         \
+    static inline double sigmoid_grad_##t(double x)                                                                                      \
+    {                                                                                                                                    \
+        double e = tarn__exp_##t(x < 0 ? x : -x), r = 1 / (1 + e);                                                                       \
+        return e * r * r;                                                                                                                \
+    }                                                                                                                                    \
+    static inline double sech2_##t(double x)                                                                                             \
+    {                                                                                                                                    \
+        double e = tarn__exp_##t(-2 * (x < 0 ? -x : x));                                                                                 \
+        return 4 * e / ((1 + e) * (1 + e));                                                                                              \
+    }                                                                                                                                    \
+    /* gelu(x) = x · sigmoid(2u) with u = sqrt(2/π) (x + 0.044715 x³); tanh turned into a sigmoid keeps the digits of the negative side */ \
+    static inline double gelu_##t(double x)                                                                                              \
+    {                                                                                                                                    \
+        return x * sigmoid_##t(1.5957691216057308 * (x + 0.044715 * x * x * x));                                                         \
+    }                                                                                                                                    \
+    static inline double silu_grad_##t(double x)                                                                                         \
+    {                                                                                                                                    \
+        double e = tarn__exp_##t(x < 0 ? x : -x), r = 1 / (1 + e);                                                                       \
+        return (x < 0 ? e : 1.0) * r + x * (e * r * r);                                                                                  \
+    }
+
+/* The sum of sigmoid(2u) and `bent`, which is x times its slope. */
+#define GELU_SLOPE(t)                                                                                                                     \
+    double u2 = 1.5957691216057308 * (x + 0.044715 * x * x * x), slope = 1.5957691216057308 * (1 + 0.134145 * x * x);                    \
+    double e = tarn__exp_##t(u2 < 0 ? u2 : -u2), r = 1 / (1 + e), s = (u2 < 0 ? e : 1.0) * r, bend = e * r * r, bent = x * bend * slope
+
+/* Far out the bend is 0 and the slope may be infinite: their product is 0. */
+static inline double gelu_grad_f64(double x)
+{
+    GELU_SLOPE(f64);
+    return s + (((bend == 0) & (fabs(x) < (double)INFINITY)) ? 0.0 : bent);
+}
+
+/* The slope at an f32 is finite. */
+static inline double gelu_grad_near(double x)
+{
+    GELU_SLOPE(near);
+    return s + bent;
+}
+
+static inline double gelu_erf_grad_f64(double x)
+{
+    return 0.5 * tarn__erfc_f64(x * -0.7071067811865476) + x * 0.3989422804014327 * tarn__exp_f64(-0.5 * x * x);
+}
+
+/* The same from one exponential. */
+static inline double gelu_erf_grad_near(double x)
+{
+    double e = tarn__exp_near(-0.5 * x * x), tail = 0.5 * tarn__erfcx_near(fabs(x) * 0.7071067811865476) * e;
+    return (x < 0 ? tail : 1 - tail) + x * 0.3989422804014327 * e;
+}
 
 /* The nearest integer to a number below 2^51, without a call: adding 1.5 · 2^52 leaves no room for a fraction. */
 static inline double nearest(double x)
@@ -123,6 +145,8 @@ static inline double scalar_f64(double p)
     return p;
 }
 
+#define scalar_near scalar_f64
+
 static inline int64_t scalar_i64(double p)
 {
     return p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : (int64_t)p;
@@ -130,6 +154,9 @@ static inline int64_t scalar_i64(double p)
 
 FLOAT_HELPERS(float, f32)
 FLOAT_HELPERS(double, f64)
+FLOAT_HELPERS(double, near)
+WIDE_HELPERS(f64)
+WIDE_HELPERS(near)
 
 /* The gradients of pow: g b a^(b-1), 0 where b is 0; and g a^b log a, 0 where a is 0 and b is not negative. In f32 the powers are taken
  * in f64, because b - 1 rounded to f32 would be an error in the exponent. Powers stand before the choice, so that loops vectorise. */
@@ -320,11 +347,41 @@ static inline double trig_f64(double x, int cosine)
         TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = C[i] != 0 ? A[i] : B[i];                                                \
     }
 
-/* Floats: every row, with gradients. */
-#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_TILE(name, value) GRAD_TILE(name, value, gradient)
+/* WIDE rows between f32 tiles: everything in between is f64. Their gradients are written without y, which no WIDE row needs. */
+#define NEAR_VALUE_TILE(name, value)                                                                                                      \
+    TILE_HEAD(tile_##name)                                                                                                               \
+    {                                                                                                                                    \
+        SCALARS;                                                                                                                         \
+        const float *X = in[0];                                                                                                          \
+        float *Y = out[0];                                                                                                               \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real x = (real)X[i];                                                                                                   \
+            Y[i] = (float)(value);                                                                                                       \
+        }                                                                                                                                \
+    }
+#define NEAR_GRAD_TILE(name, gradient)                                                                                                    \
+    TILE_HEAD(tile_##name##_grad)                                                                                                        \
+    {                                                                                                                                    \
+        SCALARS;                                                                                                                         \
+        const float *X = in[0], *G = in[1];                                                                                              \
+        float *Y = out[0];                                                                                                               \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real x = (real)X[i], g = (real)G[i];                                                                                   \
+            Y[i] = (float)(gradient);                                                                                                    \
+        }                                                                                                                                \
+    }
+
+/* Floats: every row, with gradients; f32's WIDE rows apart. */
+#define COMPARE(name, value) COMPARE_TILE(name, value)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
     PAIR_TILE(name, value) PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
-#define COMPARE(name, value) COMPARE_TILE(name, value)
+#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, value, gradient)
+#define VALUE_PLAIN(name, value) VALUE_TILE(name, value)
+#define VALUE_WIDE(name, value)
+#define GRAD_PLAIN(name, value, gradient) GRAD_TILE(name, value, gradient)
+#define GRAD_WIDE(name, value, gradient)
 
 #define T f32
 #define real float
@@ -333,6 +390,9 @@ WHERE_TILE
 #undef T
 #undef real
 
+#undef UNARY
+#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_TILE(name, value) GRAD_TILE(name, value, gradient)
+
 #define T f64
 #define real double
 #include "base/elementwise.def"
@@ -340,8 +400,38 @@ WHERE_TILE
 #undef T
 #undef real
 
+#undef COMPARE
+#undef BINARY
+#undef VALUE_PLAIN
+#undef VALUE_WIDE
+#undef GRAD_PLAIN
+#undef GRAD_WIDE
+#undef UNARY
+#undef GELU_GRAD
+#undef GELU_ERF_GRAD
+#undef SILU_GRAD
+#define COMPARE(name, value)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb)
+#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, gradient)
+#define VALUE_PLAIN(name, value)
+#define VALUE_WIDE(name, value) NEAR_VALUE_TILE(name, value)
+#define GRAD_PLAIN(name, gradient)
+#define GRAD_WIDE(name, gradient) NEAR_GRAD_TILE(name, gradient)
+#define GELU_GRAD(x) TARN__GELU_ROOT_NEAR(x, gelu_grad_near(x))
+#define GELU_ERF_GRAD(x) TARN__GELU_ERF_ROOT_NEAR(x, gelu_erf_grad_near(x))
+#define SILU_GRAD(x) TARN__SILU_ROOT_NEAR(x, silu_grad_near(x))
+
+#define T near
+#define ABS_near fabs
+#define real double
+#include "base/elementwise.def"
+#undef T
+#undef real
+
 #undef UNARY
 #undef BINARY
+#undef COMPARE
+#define COMPARE(name, value) COMPARE_TILE(name, value)
 
 /* Integers: the rows that have them, no gradients. */
 #define UNARY(name, dtypes, pv, pg, value, gradient) UNARY_##dtypes(name, value)
@@ -480,7 +570,8 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
         if (call->in[k])
             dtype = call->in[k]->dtype;
     int compute = tarn__compute_of(dtype);
-    if (mode == WIDE && compute == COMPUTE_F32)
+    /* The f32 tiles of WIDE rows round to f32: a 16-bit result would then be rounded twice. */
+    if (mode == WIDE && compute == COMPUTE_F32 && call->out[0]->dtype != TARN_F32)
         compute = COMPUTE_F64;
     tarn__tile_job job = {compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, compute, mode == BYTES};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
@@ -488,8 +579,11 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 
 #define INTEGER_FLOAT(name) NULL
 #define INTEGER_NUMBER(name) tile_##name##_i64
+#define F32_PLAIN(name) tile_##name##_f32
+#define F32_BYTES(name) tile_##name##_f32
+#define F32_WIDE(name) tile_##name##_near
 #define KERNEL(name, i64, mode)                                                                                                           \
-    static void kernel_##name(const tarn__call *call) { run(call, tile_##name##_f32, tile_##name##_f64, i64, mode, 0); }
+    static void kernel_##name(const tarn__call *call) { run(call, F32_##mode(name), tile_##name##_f64, i64, mode, 0); }
 
 #define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
