@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/cpu/convert.h"
+#include "backends/cpu/stream.h"
 #include "backends/cpu/tile.h"
 
 #define GRAIN_BYTES (256 * 1024)
@@ -16,28 +17,71 @@ typedef struct copy_plan {
     char *to;
     const char *from;
     int64_t size;
-    int inner; /* axes of the nest that one job covers: 1, or 2 for a transposition */
+    int inner;   /* axes of the nest that one job covers: 1, or 2 for a transposition */
+    bool stream; /* a source that is repeated, and so stays in the caches, is written past them */
 } copy_plan;
 
-static void move_row(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, int64_t size)
+/* `run` on elements as the type of their size. */
+#define BY_SIZE(size, run)                                                                                                                \
+    if ((size) == 4) {                                                                                                                   \
+        run(uint32_t)                                                                                                                    \
+    } else if ((size) == 2) {                                                                                                            \
+        run(uint16_t)                                                                                                                    \
+    } else if ((size) == 8) {                                                                                                            \
+        run(uint64_t)                                                                                                                    \
+    } else {                                                                                                                             \
+        run(uint8_t)                                                                                                                     \
+    }
+
+/* n times one element. */
+static void repeat_element(char *to, const char *from, int64_t n, int64_t size, bool stream)
+{
+    _Alignas(64) char line[64];
+#define REPEAT(type)                                                                                                                      \
+    for (size_t i = 0; i < 64 / sizeof(type); i++)                                                                                       \
+        ((type *)(void *)line)[i] = *(const type *)(const void *)from;                                                                   \
+    if (!stream)                                                                                                                         \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            ((type *)(void *)to)[i] = ((type *)(void *)line)[0];
+    BY_SIZE(size, REPEAT)
+#undef REPEAT
+    if (!stream)
+        return;
+    int64_t bytes = n * size, head = (int64_t)(-(uintptr_t)to & 63);
+    head = head < bytes ? head : bytes;
+    memcpy(to, line, (size_t)head);
+    tarn__stream_repeated(to + head, line, bytes - head);
+}
+
+/* Strides that are numbers in the code become vector instructions: every second element, the order turned round. Others stay a plain loop:
+ * gathers and scatters are slower. */
+static void move_row(const copy_plan *p, char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n)
 {
     if (to_stride == 1 && from_stride == 1) {
-        memcpy(to, from, (size_t)(n * size));
+        if (p->stream && ((uintptr_t)to & 63) == 0)
+            tarn__stream(to, from, n * p->size);
+        else
+            memcpy(to, from, (size_t)(n * p->size));
         return;
     }
-#define MOVE(type)                                                                                                                        \
-    for (int64_t i = 0; i < n; i++)                                                                                                      \
-        ((type *)to)[i * to_stride] = ((const type *)from)[i * from_stride];
-    if (size == 4) {
-        MOVE(uint32_t)
-    } else if (size == 2) {
-        MOVE(uint16_t)
-    } else if (size == 8) {
-        MOVE(uint64_t)
-    } else {
-        MOVE(uint8_t)
+    if (to_stride == 1 && from_stride == 0) {
+        repeat_element(to, from, n, p->size, p->stream);
+        return;
     }
+#define MOVE_BY(type, to_by, from_by)                                                                                                     \
+    for (int64_t i = 0; i < n; i++)                                                                                                      \
+        ((type *)(void *)to)[i * (to_by)] = ((const type *)(const void *)from)[i * (from_by)];
+#define MOVE(type)                                                                                                                        \
+    if (to_stride == 1 && from_stride == 2) {                                                                                            \
+        TARN__INDEPENDENT MOVE_BY(type, 1, 2)                                                                                            \
+    } else if (to_stride == 1 && from_stride == -1) {                                                                                    \
+        TARN__INDEPENDENT MOVE_BY(type, 1, -1)                                                                                           \
+    } else {                                                                                                                             \
+        MOVE_BY(type, to_stride, from_stride)                                                                                            \
+    }
+    BY_SIZE(p->size, MOVE)
 #undef MOVE
+#undef MOVE_BY
 }
 
 /* rows × columns elements; the target is dense along columns, the source along rows. */
@@ -47,15 +91,7 @@ static void transpose_block(char *to, int64_t to_row, const char *from, int64_t 
     for (int64_t r = 0; r < rows; r++)                                                                                                   \
         for (int64_t c = 0; c < columns; c++)                                                                                            \
             ((type *)to)[r * to_row + c] = ((const type *)from)[c * from_column + r];
-    if (size == 4) {
-        MOVE(uint32_t)
-    } else if (size == 2) {
-        MOVE(uint16_t)
-    } else if (size == 8) {
-        MOVE(uint64_t)
-    } else {
-        MOVE(uint8_t)
-    }
+    BY_SIZE(size, MOVE)
 #undef MOVE
 }
 
@@ -70,25 +106,52 @@ static void transpose_slab(const copy_plan *p, char *to, const char *from)
         }
 }
 
+/* Where a job begins on both sides, in elements, and its index on each axis before the inner ones. */
+typedef struct position {
+    int64_t index[TARN_MAX_RANK];
+    int64_t to, from;
+} position;
+
+static void go_to(const copy_plan *p, position *at, int64_t job)
+{
+    at->to = at->from = 0;
+    for (int i = p->nest.rank - p->inner - 1; i >= 0; i--) {
+        at->index[i] = job % p->nest.shape[i];
+        job /= p->nest.shape[i];
+        at->to += at->index[i] * p->nest.stride[0][i];
+        at->from += at->index[i] * p->nest.stride[1][i];
+    }
+}
+
+static void go_on(const copy_plan *p, position *at)
+{
+    for (int i = p->nest.rank - p->inner - 1; i >= 0; i--) {
+        at->to += p->nest.stride[0][i];
+        at->from += p->nest.stride[1][i];
+        if (++at->index[i] < p->nest.shape[i])
+            return;
+        at->to -= at->index[i] * p->nest.stride[0][i];
+        at->from -= at->index[i] * p->nest.stride[1][i];
+        at->index[i] = 0;
+    }
+}
+
 static void copy_range(int64_t begin, int64_t end, void *ctx)
 {
     const copy_plan *p = ctx;
-    int outer = p->nest.rank - p->inner;
-    for (int64_t k = begin; k < end; k++) {
-        int64_t to = 0, from = 0, rest = k;
-        for (int i = outer - 1; i >= 0; i--) {
-            int64_t index = rest % p->nest.shape[i];
-            rest /= p->nest.shape[i];
-            to += index * p->nest.stride[0][i];
-            from += index * p->nest.stride[1][i];
-        }
-        int last = p->nest.rank - 1;
+    int last = p->nest.rank - 1;
+    position at;
+    go_to(p, &at, begin);
+    for (int64_t k = begin; k < end; k++, go_on(p, &at)) {
+        char *to = p->to + at.to * p->size;
+        const char *from = p->from + at.from * p->size;
         if (p->inner == 2)
-            transpose_slab(p, p->to + to * p->size, p->from + from * p->size);
+            transpose_slab(p, to, from);
         else
-            move_row(p->to + to * p->size, p->nest.stride[0][last], p->from + from * p->size, p->nest.stride[1][last], p->nest.shape[last],
-                     p->size);
+            move_row(p, to, p->nest.stride[0][last], from, p->nest.stride[1][last], p->nest.shape[last]);
     }
+    if (p->stream)
+        tarn__stream_end();
 }
 
 static void copy_bytes(int64_t begin, int64_t end, void *ctx)
@@ -126,7 +189,7 @@ static void choose_transposition(copy_plan *p)
 {
     tarn__nest *nest = &p->nest;
     int last = nest->rank - 1;
-    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->stride[1][last] == 1)
+    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->stride[1][last] == 1 || nest->stride[1][last] == 0)
         return;
     int across = -1;
     for (int i = 0; i < last; i++)
@@ -158,6 +221,8 @@ static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
         return;
     }
     choose_transposition(&p);
+    for (int i = 0; i < p.nest.rank; i++)
+        p.stream |= p.nest.stride[1][i] == 0 && p.nest.count * p.size >= TARN__STREAM_MIN;
     int64_t job = p.size;
     for (int i = p.nest.rank - p.inner; i < p.nest.rank; i++)
         job *= p.nest.shape[i];

@@ -4,13 +4,9 @@
 #include <string.h>
 
 #include "backends/cpu/convert.h"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
+#include "backends/cpu/stream.h"
 
 #define TILE 1024
-#define STREAM_MIN ((int64_t)32 << 20) /* results of at least this many bytes go past the caches, which could not hold them anyway */
 #define GRAIN (32 * TILE)   /* elements a thread takes at a time */
 #define ROW_MIN 128         /* rows at least this long are tiled one by one, so that their elements can be used in place */
 
@@ -139,31 +135,6 @@ typedef struct buffers {
     void *out[TARN__MAX_OUTPUTS];
 } buffers;
 
-/* Writes whole lines past the caches: the processor need not read what it is about to overwrite, which saves a third of the traffic of
- * an addition. `to` is aligned to 64 bytes. The caller fences. */
-static void stream_bytes(char *to, const char *from, int64_t bytes)
-{
-    int64_t i = 0;
-#if defined(__AVX512F__)
-    for (; i + 64 <= bytes; i += 64)
-        _mm512_stream_si512((__m512i *)(void *)(to + i), _mm512_load_si512((const void *)(from + i)));
-#elif defined(__AVX__)
-    for (; i + 32 <= bytes; i += 32)
-        _mm256_stream_si256((__m256i *)(void *)(to + i), _mm256_load_si256((const __m256i *)(const void *)(from + i)));
-#elif defined(__SSE2__)
-    for (; i + 16 <= bytes; i += 16)
-        _mm_stream_si128((__m128i *)(void *)(to + i), _mm_load_si128((const __m128i *)(const void *)(from + i)));
-#endif
-    memcpy(to + i, from + i, (size_t)(bytes - i));
-}
-
-static void fence(void)
-{
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
-}
-
 /* A linear result of a streaming call: converted into a buffer if it must be, then written out. */
 static void stream_result(const operand *o, buffers *b, int k, int64_t begin, int64_t n)
 {
@@ -172,7 +143,7 @@ static void stream_result(const operand *o, buffers *b, int k, int64_t begin, in
         o->store(b->out[k], b->narrow, 1, n);
         from = b->narrow;
     }
-    stream_bytes(o->base + begin * o->size, from, n * o->size);
+    tarn__stream(o->base + begin * o->size, from, n * o->size);
 }
 
 static bool streams(const plan *p, const operand *o, int64_t begin)
@@ -238,7 +209,7 @@ static void run_range(int64_t begin, int64_t end, void *ctx)
         begin += n;
     }
     if (p->stream)
-        fence();
+        tarn__stream_end();
 }
 
 void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_job *job)
@@ -272,6 +243,6 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
             p.in[k] = (operand){.constant = true, .value = p.params->constant[k]};
     }
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
-    p.stream = p.nest.count * p.out[0].size >= STREAM_MIN;
+    p.stream = p.nest.count * p.out[0].size >= TARN__STREAM_MIN;
     tarn__parallel_for(p.nest.count, GRAIN, run_range, &p);
 }
