@@ -28,7 +28,7 @@ TARN__LOAD(f32, float, i64, int64_t, tarn__f32_to_i64(x))
 TARN__LOAD(f64, double, f32, float, (float)x)
 TARN__LOAD(f64, double, f64, double, x)
 TARN__LOAD(f64, double, i64, int64_t, tarn__f64_to_i64(x))
-TARN__LOAD(bf16, uint16_t, f32, float, tarn__bf16_to_f32(x))
+TARN__LOAD(bf16, uint16_t, strided_f32, float, tarn__bf16_to_f32(x))
 TARN__LOAD(bf16, uint16_t, f64, double, (double)tarn__bf16_to_f32(x))
 TARN__LOAD(bf16, uint16_t, i64, int64_t, tarn__f32_to_i64(tarn__bf16_to_f32(x)))
 TARN__LOAD(f16, uint16_t, strided_f32, float, tarn__f16_to_f32(x))
@@ -46,6 +46,11 @@ TARN__LOAD(u8, uint8_t, i64, int64_t, x)
 TARN__LOAD(bool, uint8_t, f32, float, x != 0 ? 1.0f : 0.0f)
 TARN__LOAD(bool, uint8_t, f64, double, x != 0 ? 1.0 : 0.0)
 TARN__LOAD(bool, uint8_t, i64, int64_t, x != 0)
+
+static void load_bf16_f32(const void *src, int64_t stride, void *dst, int64_t n) {
+    if (stride == 1) tarn__bf16_to_f32_dense(src, dst, n);
+    else load_bf16_strided_f32(src, stride, dst, n);
+}
 
 static void load_f16_f32(const void *src, int64_t stride, void *dst, int64_t n) {
     if (stride == 1) tarn__f16_to_f32_dense(src, dst, n);
@@ -76,7 +81,7 @@ static void load_f16_f32(const void *src, int64_t stride, void *dst, int64_t n) 
 
 TARN__STORE(f32, float, f32, float, x)
 TARN__STORE(f32, float, f64, double, (double)x)
-TARN__STORE(f32, float, bf16, uint16_t, tarn__f32_to_bf16(x))
+TARN__STORE(f32, float, strided_bf16, uint16_t, tarn__f32_to_bf16(x))
 TARN__STORE(f32, float, strided_f16, uint16_t, tarn__f32_to_f16(x))
 TARN__STORE(f32, float, i32, int32_t, tarn__f32_to_i32(x))
 TARN__STORE(f32, float, i64, int64_t, tarn__f32_to_i64(x))
@@ -98,6 +103,11 @@ TARN__STORE(i64, int64_t, i32, int32_t, tarn__i64_to_i32(x))
 TARN__STORE(i64, int64_t, i64, int64_t, x)
 TARN__STORE(i64, int64_t, u8, uint8_t, (uint8_t)(x & 0xff))
 TARN__STORE(i64, int64_t, bool, uint8_t, x != 0)
+
+static void store_f32_bf16(const void *src, void *dst, int64_t stride, int64_t n) {
+    if (stride == 1) tarn__f32_to_bf16_dense(src, dst, n);
+    else store_f32_strided_bf16(src, dst, stride, n);
+}
 
 static void store_f32_f16(const void *src, void *dst, int64_t stride, int64_t n) {
     if (stride == 1) tarn__f32_to_f16_dense(src, dst, n);

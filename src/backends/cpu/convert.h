@@ -13,8 +13,8 @@
  *  4. Integer to a narrower integer keeps the low bits. To bool is x != 0, so NaN is true.
  *
  * Scalar forms are branch-free and vectorise from SSE2 on, and static: the header is included by files compiled for different instruction
- * sets. The loaders and storers themselves are compiled once for each, in convert.c; where the processor converts f16 itself, dense tiles
- * use that.
+ * sets. The loaders and storers themselves are compiled once for each, in convert.c; where vectors do better by
+ * hand (f16, bf16), dense tiles use that.
  */
 #ifndef TARN_BACKENDS_CPU_CONVERT_H
 #define TARN_BACKENDS_CPU_CONVERT_H
@@ -25,7 +25,7 @@
 
 #include "backends/cpu/level.h"
 
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -174,16 +174,25 @@ static inline uint16_t tarn__i64_to_f16(int64_t x) {
     return tarn__f64_to_f16(tarn__i64_to_f64_odd(x));
 }
 
+/* Bytes that a conversion asks for ahead of time, a tile of 16-bit elements: what follows it works in the cache, and memory would rest. */
+#define TARN__AHEAD 2048
+
 /* ---- dense f16 ---- */
 
 TARN__UNUSED static void tarn__f16_to_f32_dense(const uint16_t *restrict x, float *restrict y, int64_t n) {
     int64_t whole = 0;
 #if defined(__AVX512F__)
     whole = n & ~(int64_t)15;
-    for (int64_t i = 0; i < whole; i += 16) _mm512_storeu_ps(y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
+    for (int64_t i = 0; i < whole; i += 16) {
+        __builtin_prefetch((const char *)(x + i) + TARN__AHEAD);
+        _mm512_storeu_ps(y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
+    }
 #elif defined(__F16C__)
     whole = n & ~(int64_t)7;
-    for (int64_t i = 0; i < whole; i += 8) _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+    for (int64_t i = 0; i < whole; i += 8) {
+        __builtin_prefetch((const char *)(x + i) + TARN__AHEAD);
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+    }
 #endif
     for (int64_t i = whole; i < n; i++) y[i] = tarn__f16_to_f32(x[i]);
 }
@@ -200,6 +209,68 @@ TARN__UNUSED static void tarn__f32_to_f16_dense(const float *restrict x, uint16_
         _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
     for (int64_t i = whole; i < n; i++) y[i] = tarn__f32_to_f16(x[i]);
+}
+
+/* ---- dense bf16: the scalar forms above on whole vectors, which compilers widen and narrow in many more steps ---- */
+
+TARN__UNUSED static void tarn__bf16_to_f32_dense(const uint16_t *restrict x, float *restrict y, int64_t n) {
+    int64_t whole = 0;
+#if defined(__AVX512F__)
+    const __m512i quiet = _mm512_set1_epi32(0x00400000);
+    whole = n & ~(int64_t)15;
+    for (int64_t i = 0; i < whole; i += 16) {
+        __builtin_prefetch((const char *)(x + i) + TARN__AHEAD);
+        __m512i u = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))), 16);
+        __m512 v = _mm512_castsi512_ps(u);
+        _mm512_storeu_si512(y + i, _mm512_mask_or_epi32(u, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u, quiet));
+    }
+#elif defined(__AVX2__)
+    const __m256i quiet = _mm256_set1_epi32(0x00400000);
+    whole = n & ~(int64_t)7;
+    for (int64_t i = 0; i < whole; i += 8) {
+        __builtin_prefetch((const char *)(x + i) + TARN__AHEAD);
+        __m256i u = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(x + i))), 16);
+        __m256 v = _mm256_castsi256_ps(u);
+        __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+        _mm256_storeu_si256((__m256i *)(void *)(y + i), _mm256_or_si256(u, _mm256_and_si256(is_nan, quiet)));
+    }
+#endif
+    for (int64_t i = whole; i < n; i++) y[i] = tarn__bf16_to_f32(x[i]);
+}
+
+#if defined(__AVX512BW__)
+/* The bf16 of 16 elements, each in the low half of 32 bits. */
+static inline __m512i tarn__bf16_of_16(const float *x) {
+    __m512 v = _mm512_loadu_ps(x);
+    __m512i u = _mm512_castps_si512(v), high = _mm512_srli_epi32(u, 16);
+    __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(high, _mm512_set1_epi32(1))));
+    return _mm512_mask_or_epi32(_mm512_srli_epi32(rounded, 16), _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), high, _mm512_set1_epi32(0x40));
+}
+#elif defined(__AVX2__)
+static inline __m256i tarn__bf16_of_8(const float *x) {
+    __m256 v = _mm256_loadu_ps(x);
+    __m256i u = _mm256_castps_si256(v), high = _mm256_srli_epi32(u, 16);
+    __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(high, _mm256_set1_epi32(1))));
+    __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), _mm256_or_si256(high, _mm256_set1_epi32(0x40)), is_nan);
+}
+#endif
+
+/* Packing interleaves the quarters of its operands; the permutation puts them in order. */
+TARN__UNUSED static void tarn__f32_to_bf16_dense(const float *restrict x, uint16_t *restrict y, int64_t n) {
+    int64_t whole = 0;
+#if defined(__AVX512BW__)
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    whole = n & ~(int64_t)31;
+    for (int64_t i = 0; i < whole; i += 32)
+        _mm512_storeu_si512(y + i, _mm512_permutexvar_epi64(order, _mm512_packus_epi32(tarn__bf16_of_16(x + i), tarn__bf16_of_16(x + i + 16))));
+#elif defined(__AVX2__)
+    whole = n & ~(int64_t)15;
+    for (int64_t i = 0; i < whole; i += 16)
+        _mm256_storeu_si256((__m256i *)(void *)(y + i),
+                            _mm256_permute4x64_epi64(_mm256_packus_epi32(tarn__bf16_of_8(x + i), tarn__bf16_of_8(x + i + 8)), 0xd8));
+#endif
+    for (int64_t i = whole; i < n; i++) y[i] = tarn__f32_to_bf16(x[i]);
 }
 
 /* ---- loaders ----
