@@ -570,9 +570,6 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
         if (call->in[k])
             dtype = call->in[k]->dtype;
     int compute = tarn__compute_of(dtype);
-    /* The f32 tiles of WIDE rows round to f32: a 16-bit result would then be rounded twice. */
-    if (mode == WIDE && compute == COMPUTE_F32 && call->out[0]->dtype != TARN_F32)
-        compute = COMPUTE_F64;
     tarn__tile_job job = {compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, compute, mode == BYTES};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
