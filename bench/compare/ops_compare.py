@@ -9,8 +9,9 @@ and the share of a plain copy. Marked are rows where tarn is slower ("slower") a
 of their kind ("below"). Exit status 1 when a row is marked.
 
 A row is timed three ways: forward without a record, backward alone, and both together with the record. A backward ends with the
-gradients of the operands, in their own dtypes, which nobody keeps (torch.autograd.grad). --saved reads tarn's rows from a file. The two programs run one
-after the other: on a machine that does other work meanwhile, the ratios say little.
+gradients of the operands, in their own dtypes, which nobody keeps (torch.autograd.grad). Both programs rotate through as many sets of
+inputs, with a copy of the row's bytes between two runs: what a cache still holds decides a reduction's time. --saved reads tarn's
+rows from a file. The two programs run one after the other: on a machine that does other work meanwhile, the ratios say little.
 """
 import argparse
 import json
@@ -125,8 +126,26 @@ def work_of(row):
     return table.get(op)
 
 
-def median_us(fn, sets, runs):
-    """Microseconds a call: the median of several runs, each long enough to be timed."""
+MOST_SETS, SET_BYTES = 4, 256 << 20  # as `tarn bench ops` has them: inputs take turns until they fill about this much
+
+
+def sets_of(make):
+    """Several sets of inputs, as many as tarn takes."""
+    sets, filled = [], 0
+    while len(sets) < MOST_SETS and not (len(sets) > 1 and filled > SET_BYTES):
+        sets.append(make())
+        filled += sum(x.numel() * x.element_size() for x in sets[-1])
+    return sets
+
+
+def copies(bytes_moved, count):
+    """A function that copies half of the bytes to as many others."""
+    pairs = [torch.zeros(2, max(1, bytes_moved // 2), dtype=torch.uint8) for _ in range(count)]
+    return lambda i: pairs[i % count][1].copy_(pairs[i % count][0])
+
+
+def median_us(fn, sets, runs, between=lambda i: None):
+    """Microseconds a call: the median of several runs, each long enough to be timed. `between` runs before each, untimed."""
     for i in range(2 * sets):
         fn(i % sets)
     start = time.perf_counter()
@@ -134,6 +153,7 @@ def median_us(fn, sets, runs):
     turns = max(1, min(20000, int(4e-3 / max(time.perf_counter() - start, 1e-7))))
     figures = []
     for _ in range(runs):
+        between(0)
         start = time.perf_counter()
         for i in range(turns):
             fn(i % sets)
@@ -147,10 +167,10 @@ def measure(row, runs):
     if not found:
         return None, None, None
     fn, make = found
-    sets = 2 if row["size"] > (16 << 20) else 4
-    inputs = [make() for _ in range(sets)]
+    inputs = sets_of(make)
+    sets = len(inputs)
     with torch.no_grad():
-        forward = median_us(lambda i: fn(*inputs[i]), sets, runs)
+        forward = median_us(lambda i: fn(*inputs[i]), sets, runs, copies(row["fwd_bytes"], sets))
     if not row.get("bwd_us"):
         return forward, None, None
     results = [fn(*x) for x in inputs]
@@ -163,7 +183,8 @@ def measure(row, runs):
     def both(i):
         torch.autograd.grad(fn(*inputs[i]), leaves[i], upstream[i])
 
-    return forward, median_us(backward, sets, runs), median_us(both, sets, runs)
+    between = copies(row["bwd_bytes"], sets)
+    return forward, median_us(backward, sets, runs, between), median_us(both, sets, runs, between)
 
 
 def tarn_rows(args):

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""tarn, PyTorch and a plain copy in turn, in one process and on one thread, by processor time: for machines that do other work meanwhile.
+
+  python3 in_turn.py [--library build/release/libtarn.so] [--dtype f32] [--size 67108864] [--runs 10] ROW...
+
+Rows are those of `tarn bench ops` that are element-wise, broadcasts or reductions: add, gelu_erf, add-broadcast-row, sum-last. Prints the least
+time of each in milliseconds, tarn / PyTorch (below 1 is faster) and the share of a copy of the same bytes.
+"""
+import argparse
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/parity"), str(ROOT / "bench/compare")]
+
+
+def described(row, dtype, size):
+    """(operation, attributes, the row as ops_compare knows it)."""
+    columns = 1024 if size >= 1 << 20 else 32
+    rows = max(1, size // torch.empty(0, dtype=dtype).element_size() // columns)
+    name, _, rest = row.partition("-")
+    shape = [rows, columns]
+    if rest.startswith("broadcast"):
+        return name, {}, [shape, [columns] if rest.endswith("row") else [rows, 1]]
+    if rest:
+        return name, {"axes": {"last": [-1], "first": [0], "all": []}[rest]}, shape
+    return name, {}, shape
+
+
+def least(works, runs):
+    """The least processor time of each, in milliseconds; all take turns."""
+    times = [float("inf")] * len(works)
+    for turn in range(runs + 1):
+        for k, work in enumerate(works):
+            start = time.thread_time()
+            work()
+            if turn:
+                times[k] = min(times[k], 1e3 * (time.thread_time() - start))
+    return times
+
+
+def passes(tarn, fn, inputs, operation, attributes):
+    """(name, tarn's work, PyTorch's work, bytes moved) for forward and backward."""
+    handles = [tarn.tensor(x.detach()) for x in inputs]
+    moved = sum(x.numel() * x.element_size() for x in inputs)
+
+    def forward():
+        with tarn.scope():
+            tarn.apply(operation, handles, attributes, 1)
+
+    def forward_torch():
+        with torch.no_grad():
+            fn(*inputs)
+
+    result = fn(*inputs)
+    yield "forward", forward, forward_torch, moved + result.numel() * result.element_size()
+    for handle in handles:
+        tarn.call("requires_grad", handle, True)
+    recorded = tarn.apply(operation, handles, attributes, 1)[0]
+    gradient = torch.ones_like(result)
+    upstream = tarn.tensor(gradient)
+
+    def backward():
+        for handle in handles:
+            tarn.library.tarn_zero_grad(ctypes.c_void_p(handle))
+        tarn.backward(recorded, upstream, retain=True)
+
+    def backward_torch():
+        for x in inputs:
+            x.grad = None
+        result.backward(gradient, retain_graph=True)
+
+    saved = 0 if operation in ("add", "sub", "sum", "mean") else moved
+    yield "backward", backward, backward_torch, saved + moved + result.numel() * result.element_size()
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--library", default=str(ROOT / "build/release/libtarn.so"))
+    ap.add_argument("--dtype", default="f32")
+    ap.add_argument("--size", type=int, default=64 << 20)
+    ap.add_argument("--runs", type=int, default=10)
+    ap.add_argument("rows", nargs="+", metavar="ROW")
+    args = ap.parse_args()
+    os.environ["TARN_LIBRARY"] = args.library
+    import ops_compare
+    import tarn
+    torch.set_num_threads(1)
+    tarn.call("set_threads", 1)
+    dtype = ops_compare.DTYPES[args.dtype]
+    print(f"{'row':<20}{'pass':<10}{'tarn':>10}{'PyTorch':>10}{'copy':>10}{'ratio':>8}{'of copy':>9}")
+    for row in args.rows:
+        operation, attributes, shape = described(row, dtype, args.size)
+        fn, make = ops_compare.work_of({"op": row, "dtype": args.dtype, "shape": shape})
+        with tarn.scope():
+            for name, ours, theirs, moved in passes(tarn, fn, make(), operation, attributes):
+                source, target = torch.zeros(2, moved // 2, dtype=torch.uint8)
+                a, b, copy = least([ours, theirs, lambda: target.copy_(source)], args.runs)
+                print(f"{row:<20}{name:<10}{a:>10.3f}{b:>10.3f}{copy:>10.3f}{a / b:>8.2f}{copy / a:>9.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
