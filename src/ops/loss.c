@@ -191,13 +191,16 @@ tarn_tensor *tarn_huber_loss(tarn_tensor *prediction, tarn_tensor *target, doubl
     return mean_loss("huber_loss", huber, false, prediction, target, delta);
 }
 
-/* -t log σ(x) - (1 - t) log(1 - σ(x)) = (1 - t) x + log(1 + exp -x). */
+/* -t log σ(x) - (1 - t) log(1 - σ(x)) = t · softplus(-x) + (1 - t) · softplus(x): no term is negative, and the gradient of a logit,
+ * (1 - t) · σ(x) - t · σ(-x), keeps the digits of a prediction that is all but certain and right. */
 static tarn_tensor *binary_cross_entropy(tarn_tensor *logits, tarn_tensor *target, double parameter)
 {
     (void)parameter;
-    tarn_tensor *rest = tarn_sub(tarn_scalar(1), target), *product = rest ? tarn_mul(rest, logits) : NULL;
-    tarn_tensor *turned = product ? tarn_neg(logits) : NULL, *soft = turned ? tarn_softplus(turned) : NULL;
-    return soft ? tarn_add(product, soft) : NULL;
+    tarn_tensor *rest = tarn_sub(tarn_scalar(1), target), *soft = rest ? tarn_softplus(logits) : NULL;
+    tarn_tensor *negative = soft ? tarn_mul(rest, soft) : NULL, *turned = negative ? tarn_neg(logits) : NULL;
+    soft = turned ? tarn_softplus(turned) : NULL;
+    tarn_tensor *positive = soft ? tarn_mul(target, soft) : NULL;
+    return positive ? tarn_add(negative, positive) : NULL;
 }
 
 tarn_tensor *tarn_bce_with_logits_loss(tarn_tensor *logits, tarn_tensor *target)

@@ -33,6 +33,7 @@ class Case:
     gradient_kind: Optional[str] = None
     outputs: int = 1
     upstream: str = "normal"        # or "special": with zeros, infinities and NaN
+    given: Optional[torch.Tensor] = None  # the upstream gradient itself, in the dtype of the result
     upstream_layout: str = "dense"
     bars: Optional[dict] = None     # in ulps, where they are not compare.ULPS
     sizes: Optional[Callable] = None  # sizes of sums' terms, see by_squares() and by_terms()
@@ -176,8 +177,8 @@ def run(case, seed, differentiable):
                 tarn.call("requires_grad", handle, True)
         made = tarn.apply(case.op, handles, case.attributes, case.outputs)
         got = [tarn.read(y) if y else None for y in made]
-        draw = lambda outputs: [upstream_for(y, tarn.NAME[g.dtype], case.upstream, generator) if g.is_floating_point() else None
-                                for y, g in zip(outputs, got)]
+        draw = lambda outputs: [case.given if case.given is not None else upstream_for(y, tarn.NAME[g.dtype], case.upstream, generator)
+                                if g.is_floating_point() else None for y, g in zip(outputs, got)]
         if case.check:
             upstreams = draw(got)
         else:

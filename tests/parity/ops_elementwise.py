@@ -205,6 +205,27 @@ def special_values(dtype):
     return cast(torch.tensor(SPECIAL_F64 if dtype == "f64" else SPECIAL, dtype=torch.float64), dtype)
 
 
+# Upstream gradients whose product with a derivative is an ordinary number although the derivative is not, or the other way round: every one of
+# them meets every argument below, in the dtypes whose derivatives f64 can still hold.
+NARROW = [dtype for dtype in FLOATS if dtype != "f64"]
+EXTREME_UPSTREAMS = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 3.3e38, -3.3e38, 1e30, -1e20, 1e10, 65504.0, 1e-10, -1e-20, 1e-30,
+                     2.0 ** -14, 2.0 ** -24, 2.0 ** -126, -2.0 ** -130, 2.0 ** -149]
+EXTREME_SIZES = [1e-45, 1e-40, 1e-38, 1e-20, 1e-10, 1e-5, 0.1, 0.3, 0.7, 1.5, 4, 5.5, 7, 12, 17, 25, 44, 60, 87.3, 95, 103, 110, 130, 150, 180,
+                 210, 300, 400, 500, 600, 700, 740, 800, 1000, 1e4, 1e10, 1e19, 1e25, 1e35]
+
+
+def extremes(dtype):
+    sizes = torch.tensor(EXTREME_SIZES, dtype=torch.float64)
+    return torch.cat([special_values(dtype), cast(sizes, dtype), cast(-sizes, dtype)])
+
+
+def extreme_case(case, *operands):
+    """Every combination of the operands' values with every extreme upstream gradient."""
+    grid = torch.cartesian_prod(*operands, cast(torch.tensor(EXTREME_UPSTREAMS, dtype=torch.float64), tarn.NAME[operands[0].dtype]))
+    columns = [column.contiguous() for column in grid.unbind(1)]
+    return case(*columns[:-1], given=columns[-1], label="extreme upstream")
+
+
 SHAPES = [(3, 4, 5), (2, 3), (7,), (1,), (1, 1), (5, 1, 3), (2, 1, 2, 1, 3), (), (0,), (3, 0, 2), (2, 2, 2, 2, 2, 2, 2, 2), (70, 33)]
 
 
@@ -264,6 +285,8 @@ def unary_cases(op, rng, generator, count):
                 yield case(special_values(dtype), layout, label="special values")
             yield case(bit_patterns(dtype, generator), label="bit patterns")
             yield case(random_values((300, 401), dtype, generator), rng.choice(["permuted", "general"]), label="large")
+        if dtype in NARROW:
+            yield extreme_case(case, extremes(dtype))
     yield from refusals(op, dtypes_of(kind))
     if len(UNARY[op]) > 2:
         yield agreement(op)
@@ -363,6 +386,8 @@ def binary_cases(op, rng, generator, count):
                 yield case(Input(values((9, 11)), smooth=i == 0), Input(values((9, 11)), smooth=i == 1), label=f"gradient {i} only")
             same = values((6, 7))
             yield case(Input(same), Input(same.clone()), label="ties")
+        if dtype in NARROW and op in BINARY:
+            yield extreme_case(lambda a, b, **more: case(Input(a), Input(b), **more), special, special)
     yield from refusals(op, dtypes, 2)
 
 

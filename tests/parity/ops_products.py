@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import compare
 import tarn
 from case import Case, FLOATS, INTEGERS, Input, LAYOUTS, by_squares
-from ops_elementwise import cast, random_shape, random_values, refusals
+from ops_elementwise import NARROW, UNARY, cast, random_shape, random_values, refusals
 from ops_index import indices, long
 
 # ---- products -------------------------------------------------------------------------------------------------------------------------
@@ -112,7 +112,30 @@ def softmax_cases(op, rng, generator, count):
             yield case(values, -1, label=f"with {number} and a row of -infinity")
         yield case(cast(random_values((6, 8), "f64", generator) * 1000, dtype), -1, label="large")
         yield case(cast(random_values((6, 8), "f64", generator) + 60000, dtype), -1, label="far from zero")
+        if dtype in NARROW:
+            yield from extreme_softmax_cases(op, dtype, case)
     yield from refusals(op, FLOATS, attributes={"axis": 0})
+
+
+HUGE = [1e38, -1e30, 1e10, 65504.0, 1e-10, -1e-30, 2.0 ** -126, 2.0 ** -149]  # upstream gradients, finite where the dtype holds them
+
+
+def extreme_softmax_cases(op, dtype, case):
+    """One extreme upstream gradient in a row, at an element that may be far below the largest. The gradient of softmax is taken from its result,
+    so there the results stay within the range of f32; the logarithm's may not, and its gradient may be infinite."""
+    lowest = 80 if op == "softmax" else 700
+    far = [-d for d in (0, 20, 50, 80, 95, 103, 104.5, 110, 150, 250, 400, 700) if d <= lowest]
+    upstreams = HUGE + [math.inf, -math.inf] if op == "log_softmax" else HUGE
+    rows = [(d, g, position) for d in far for g in upstreams for position in range(4)]
+    x = torch.tensor([[0, d, -1, d / 2, -2, 0, -30, -3, -4] for d, _, _ in rows], dtype=torch.float64)
+    g = torch.zeros_like(x)
+    for row, (_, number, position) in enumerate(rows):
+        g[row, position] = number
+    g = cast(g, dtype)
+    if op == "softmax":
+        g = g.clamp(-65504, 65504) if dtype == "f16" else g
+    yield case(cast(x, dtype), -1, "dense", given=g, label="extreme upstream")
+    yield case(cast(x, dtype).T.contiguous(), 0, "dense", given=g.T.contiguous(), label="extreme upstream")
 
 
 EQUAL = 0.01  # of |x|: what the rounding of a mean leaves where all elements of a row are equal and the result is 0
@@ -256,6 +279,24 @@ def loss_cases(op, rng, generator, count):
             a, b = random_values((6, 5), dtype, generator), cast(torch.rand((6, 5), generator=generator, dtype=torch.float64), dtype)
             a[2, 3] = number
             yield Case(op, [Input(a), Input(b)], loss_with_default(op), kind="sum", dtype=dtype, label=f"with {number}")
+
+
+        if op.startswith("bce") and dtype in NARROW:
+            yield from extreme_bce_cases(op, dtype)
+
+
+def extreme_bce_cases(op, dtype):
+    """Logits far on either side, whose sigmoid is below the range of f32, with upstream gradients that bring the product back. torch's own
+    loss and gradient are differences that cancel there."""
+    softplus = UNARY["softplus"][1]
+    reference = lambda x, t: (t * softplus(-x) + (1 - t) * softplus(x)).mean()
+    x = torch.tensor([s * d for d in (0, 20, 50, 90, 104.5, 110, 150, 300, 700) for s in (1, -1)], dtype=torch.float64)
+    for target in (0.0, 1.0, 0.25):
+        for number in HUGE:
+            given = cast(torch.tensor(number, dtype=torch.float64), dtype)
+            if torch.isfinite(given):  # infinity times (1 - t) less infinity times t is NaN
+                inputs = [Input(cast(x, dtype)), Input(cast(torch.full_like(x, target), dtype))]
+                yield Case(op, inputs, reference, kind="sum", gradient_kind="ulp", dtype=dtype, given=given, label="extreme upstream")
 
 
 def loss_with_default(op):

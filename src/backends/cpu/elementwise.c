@@ -158,7 +158,7 @@ FLOAT_HELPERS(double, near)
 WIDE_HELPERS(f64)
 WIDE_HELPERS(near)
 
-/* The gradients of pow: g b a^(b-1), 0 where b is 0; and g a^b log a, 0 where a is 0 and b is not negative. In f32 the powers are taken
+/* The gradients of pow: g b a^(b-1), 0 where b is 0; and g a^b log a, g 0 where a is 0 and b is not negative. In f32 the powers are taken
  * in f64, because b - 1 rounded to f32 would be an error in the exponent. Powers stand before the choice, so that loops vectorise. */
 TARN__VECTOR static inline float pow_grad_a_f32(float a, float b, float g)
 {
@@ -171,7 +171,7 @@ TARN__VECTOR static inline float pow_grad_b_f32(float a, float b, float g)
 {
     double power = tarn__pow_near_f64(a, (double)b);
     float value = (float)((double)g * (power * (double)tarn__log_f32(a)));
-    return ((a == 0) & (b >= 0)) ? 0 : value;
+    return ((a == 0) & (b >= 0)) ? 0 * g : value;
 }
 
 TARN__VECTOR static inline double pow_grad_a_f64(double a, double b, double g)
@@ -183,7 +183,7 @@ TARN__VECTOR static inline double pow_grad_a_f64(double a, double b, double g)
 TARN__VECTOR static inline double pow_grad_b_f64(double a, double b, double g)
 {
     double value = g * (tarn__pow_f64(a, b) * tarn__log_f64(a));
-    return ((a == 0) & (b >= 0)) ? 0 : value;
+    return ((a == 0) & (b >= 0)) ? 0 * g : value;
 }
 
 /* sin and cos of arguments beyond the range of the vector forms, which is rare, go to the C library one by one. */
@@ -558,6 +558,32 @@ MOD_TILES(mod_grad, G[i], YB[i] = mod_any_grad_b_f32(a, b, G[i]))
 DIV_TILES(float, double, f32, 1e-18f, 1e18f)
 DIV_TILES(double, long double, f64, 1e-150, 1e150)
 
+/* ---- gradients with an exponential once more, where it leaves the range of f32 that its product with g may still have ---------- */
+
+#define EXPONENT_MAX 80.0f /* exp(±80) and all of its digits are within the range */
+
+#define EXPONENTIAL_TILE(name, is_extreme, gradient)                                                                                      \
+    static void guarded_##name##_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)           \
+    {                                                                                                                                    \
+        const float *X = in[0], *G = in[1];                                                                                              \
+        float *Y = out[0];                                                                                                               \
+        int extreme = 0;                                                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            extreme |= is_extreme;                                                                                                       \
+        if (!extreme) {                                                                                                                  \
+            tile_##name##_grad_f32(n, in, out, params);                                                                                  \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const double x = (double)X[i], g = (double)G[i];                                                                             \
+            Y[i] = (float)(gradient);                                                                                                    \
+        }                                                                                                                                \
+    }
+EXPONENTIAL_TILE(exp, (fabsf(X[i]) > EXPONENT_MAX) | ((fabsf(G[i]) < 0x1p-100f) & (G[i] != 0)),
+                 g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
+EXPONENTIAL_TILE(softplus, X[i] < -EXPONENT_MAX, g * sigmoid_f64(x))
+
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
 enum { PLAIN = 0, WIDE = 1, BYTES = 2 };
@@ -586,6 +612,8 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
     KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
+#define tile_exp_grad_f32 guarded_exp_grad_f32
+#define tile_softplus_grad_f32 guarded_softplus_grad_f32
 #define tile_div_grad_f32 guarded_div_grad_f32
 #define tile_div_grad_f64 guarded_div_grad_f64
 #define tile_div_grad_b_f32 guarded_div_grad_b_f32

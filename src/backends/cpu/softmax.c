@@ -38,6 +38,12 @@ typedef struct maths {
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
 
+/* A sum of gradients so large, infinite or NaN that its product with an exponential below the range of f32 still counts. */
+static inline int is_extreme(double sum)
+{
+    return !(fabs(sum) < 0x1p64);
+}
+
 #define T float
 #define EXP tarn__exp_f32
 #define NAMED(x) x##_f32

@@ -59,7 +59,10 @@ static void NAMED(log_grad)(const void *of, const void *from, void *to, int64_t 
 {
     const T *y = of, *g = from;
     T *gx = to, s = (T)sum;
-    EACH gx[i] = g[i] - EXP(y[i]) * s;
+    if (is_extreme(sum))
+        EACH gx[i] = (T)((double)g[i] - tarn__exp_f64((double)y[i]) * sum);
+    else
+        EACH gx[i] = g[i] - EXP(y[i]) * s;
 }
 
 static void NAMED(column_most)(const void *from, void *to, int64_t n)
@@ -132,7 +135,13 @@ static void NAMED(column_log_grad)(const void *of, const void *from, void *to, c
 {
     const T *y = of, *g = from;
     T *gx = to;
-    EACH gx[i] = g[i] - EXP(y[i]) * (T)sum[i];
+    int extreme = 0;
+    for (int64_t i = 0; i < n; i++)
+        extreme |= is_extreme(sum[i]);
+    if (extreme)
+        EACH gx[i] = (T)((double)g[i] - tarn__exp_f64((double)y[i]) * sum[i]);
+    else
+        EACH gx[i] = g[i] - EXP(y[i]) * (T)sum[i];
 }
 
 static const maths NAMED(maths) = {

@@ -646,7 +646,8 @@ TARN__VECTOR static inline double tarn__pow_edges_f64(double x, double y, double
 }
 
 /* x^y for a factor of an f32 result: x is an f32, y any f64. 2^(y log2|x|) in f64; the logarithm's error of 2^-43
- * becomes 2^-35 in what is within the range of f32. Beyond 2^990 it is infinite, below 2^-990 it is 0. */
+ * becomes 2^-35 in what is within the range of f32. The square of the root has the whole range of f64: an infinite gradient times a power that
+ * is only 0 in f32 is infinite. */
 TARN__VECTOR static inline double tarn__pow_near_f64(float x, double b) {
     double a = fabs((double)x);
     uint64_t u = tarn__bits_f64(a); /* every f32 is a normal f64 or 0 */
@@ -663,13 +664,11 @@ TARN__VECTOR static inline double tarn__pow_near_f64(float x, double b) {
     double l = tarn__fma_f64(s, p, tarn__from_bits_f64(e | 0x4330000000000000u) - (0x1p52 + 1023.0));
     l = a == 0.0 ? -(double)INFINITY : l;
     l = a < (double)INFINITY ? l : a;
-    double t = b * l;
-    double held = t > 990.0 ? 990.0 : t;
-    held = t < -990.0 ? -990.0 : held;
-    double size = tarn__exp2_coarse_f64(held);
-    size = t > 990.0 ? (double)INFINITY : size;
-    size = t < -990.0 ? 0.0 : size;
-    return tarn__pow_edges_f64((double)x, b, size);
+    double half = 0.5 * b * l;
+    half = half > 600.0 ? 600.0 : half;
+    half = half < -600.0 ? -600.0 : half;
+    double root = tarn__exp2_coarse_f64(half);
+    return tarn__pow_edges_f64((double)x, b, root * root);
 }
 
 TARN__VECTOR static inline float tarn__pow_f32(float x, float y) {
