@@ -1,92 +1,16 @@
 /* Indexing: values, gradients and errors on small cases, random cases against plain loops, and the same bits with any number of threads. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <tarn/tarn.h>
+#include "support/check.h"
 
 #define CPU tarn_device_cpu()
-#define MOST 4096
-
-static void expect(const tarn_tensor *x, tarn_shape shape, const double *values)
-{
-    double have[MOST];
-    if (tarn_failed())
-        fail_msg("%s", tarn_error());
-    assert_non_null(x);
-    assert_int_equal(tarn_rank(x), shape.rank);
-    for (int i = 0; i < shape.rank; i++)
-        assert_int_equal(tarn_size(x, i), shape.size[i]);
-    assert_true(tarn_count(x) <= MOST);
-    assert_true(tarn_read_f64(x, have, tarn_count(x)));
-    for (int64_t i = 0; i < tarn_count(x); i++)
-        if (have[i] != values[i])
-            fail_msg("element %lld is %g, not %g", (long long)i, have[i], values[i]);
-}
-
-#define VALUES(...) ((const double[]){__VA_ARGS__})
-
-static void expect_error(tarn_code code, const char *part)
-{
-    if (tarn_error_code() != code || !strstr(tarn_error(), part))
-        fail_msg("the error is '%s' (%s), expected %s with '%s'", tarn_error(), tarn_code_name(tarn_error_code()), tarn_code_name(code),
-                 part);
-    tarn_clear_error();
-}
-
-static tarn_tensor *count_up(tarn_shape shape)
-{
-    int64_t count = 1;
-    for (int i = 0; i < shape.rank; i++)
-        count *= shape.size[i];
-    return tarn_reshape(tarn_arange(0, (double)count, 1, TARN_F32, CPU), shape);
-}
-
-static tarn_tensor *leaf(tarn_shape shape)
-{
-    return tarn_requires_grad(tarn_clone(count_up(shape)), true);
-}
-
-static tarn_tensor *grad_from(tarn_tensor *y, tarn_tensor *x)
-{
-    tarn_tensor *g = tarn_reshape(tarn_arange(1, (double)tarn_count(y) + 1, 1, TARN_F32, CPU), tarn_shape_of(y));
-    assert_true(tarn_backward_from(y, g, NULL));
-    assert_non_null(tarn_grad(x));
-    return tarn_grad(x);
-}
 
 #define INDEX(shape, ...) tarn_from_i64((const int64_t[]){__VA_ARGS__}, shape, CPU)
-
-static tarn_scope *scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    scope = tarn_scope_open();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    tarn_scope_close(scope);
-    tarn_set_threads(0);
-    int failed = tarn_failed();
-    tarn_clear_error();
-    return failed;
-}
 
 /* ---- gather, scatter_add --------------------------------------------------------------------------------------------------- */
 
 static void gather_reads_along_the_axis_and_scatters_its_gradient(void **state)
 {
     (void)state;
-    tarn_tensor *x = leaf(TARN_SHAPE(2, 3)), *index = INDEX(TARN_SHAPE(2, 2), 2, 2, 0, 1);
+    tarn_tensor *x = counted_leaf(TARN_SHAPE(2, 3)), *index = INDEX(TARN_SHAPE(2, 2), 2, 2, 0, 1);
     tarn_tensor *y = tarn_gather(x, -1, index);
     expect(y, TARN_SHAPE(2, 2), VALUES(2, 2, 3, 4));
     expect(grad_from(y, x), TARN_SHAPE(2, 3), VALUES(0, 0, 3, 3, 4, 0));
@@ -100,7 +24,7 @@ static void gather_reads_along_the_axis_and_scatters_its_gradient(void **state)
 static void scatter_add_adds_where_the_index_says_and_has_both_gradients(void **state)
 {
     (void)state;
-    tarn_tensor *x = leaf(TARN_SHAPE(2, 3)), *source = leaf(TARN_SHAPE(2, 2)), *index = INDEX(TARN_SHAPE(2, 2), 2, 2, 0, 1);
+    tarn_tensor *x = counted_leaf(TARN_SHAPE(2, 3)), *source = counted_leaf(TARN_SHAPE(2, 2)), *index = INDEX(TARN_SHAPE(2, 2), 2, 2, 0, 1);
     tarn_tensor *y = tarn_scatter_add(x, 1, index, source);
     expect(y, TARN_SHAPE(2, 3), VALUES(0, 1, 2 + 0 + 1, 3 + 2, 4 + 3, 5));
     expect(x, TARN_SHAPE(2, 3), VALUES(0, 1, 2, 3, 4, 5)); /* a copy is written */
@@ -111,7 +35,7 @@ static void scatter_add_adds_where_the_index_says_and_has_both_gradients(void **
 static void a_source_beyond_the_index_gets_no_gradient(void **state)
 {
     (void)state;
-    tarn_tensor *x = leaf(TARN_SHAPE(4)), *source = leaf(TARN_SHAPE(3));
+    tarn_tensor *x = counted_leaf(TARN_SHAPE(4)), *source = counted_leaf(TARN_SHAPE(3));
     tarn_tensor *y = tarn_scatter_add(x, 0, INDEX(TARN_SHAPE(2), 3, 3), source);
     expect(y, TARN_SHAPE(4), VALUES(0, 1, 2, 3 + 0 + 1));
     expect(grad_from(y, x), TARN_SHAPE(4), VALUES(1, 2, 3, 4));
@@ -140,19 +64,19 @@ static void indices_outside_the_axis_are_errors_that_name_the_first(void **state
     (void)state;
     tarn_tensor *x = count_up(TARN_SHAPE(2, 3)), *index = INDEX(TARN_SHAPE(2, 2), 0, 3, -1, 7);
     assert_null(tarn_gather(x, 1, index));
-    expect_error(TARN_ERROR_ARGUMENT, "gather: index 3 is outside the axis, which has 3 elements");
+    assert_error(TARN_ERROR_ARGUMENT, "gather: index 3 is outside the axis, which has 3 elements");
     assert_null(tarn_gather(tarn_transpose(x, 0, 1), 0, tarn_transpose(index, 0, 1)));
-    expect_error(TARN_ERROR_ARGUMENT, "index -1 is outside"); /* row-major in the index as it is seen */
+    assert_error(TARN_ERROR_ARGUMENT, "index -1 is outside"); /* row-major in the index as it is seen */
     assert_null(tarn_scatter_add(x, 1, index, tarn_zeros(TARN_SHAPE(2, 2), TARN_F32, CPU)));
-    expect_error(TARN_ERROR_ARGUMENT, "scatter_add: index 3");
+    assert_error(TARN_ERROR_ARGUMENT, "scatter_add: index 3");
     assert_null(tarn_index_select(x, 0, INDEX(TARN_SHAPE(2), 1, 2)));
-    expect_error(TARN_ERROR_ARGUMENT, "index_select: index 2 is outside the axis, which has 2 elements");
+    assert_error(TARN_ERROR_ARGUMENT, "index_select: index 2 is outside the axis, which has 2 elements");
     assert_null(tarn_embedding(count_up(TARN_SHAPE(4, 64)), index));
-    expect_error(TARN_ERROR_ARGUMENT, "embedding: index -1");
+    assert_error(TARN_ERROR_ARGUMENT, "embedding: index -1");
     assert_null(tarn_one_hot(index, 7, TARN_F32));
-    expect_error(TARN_ERROR_ARGUMENT, "one_hot: index -1");
+    assert_error(TARN_ERROR_ARGUMENT, "one_hot: index -1");
     assert_null(tarn_gather(tarn_zeros(TARN_SHAPE(0), TARN_F32, CPU), 0, INDEX(TARN_SHAPE(1), 0)));
-    expect_error(TARN_ERROR_ARGUMENT, "which has 0 elements");
+    assert_error(TARN_ERROR_ARGUMENT, "which has 0 elements");
 }
 
 static void operands_that_do_not_fit_are_refused(void **state)
@@ -160,29 +84,29 @@ static void operands_that_do_not_fit_are_refused(void **state)
     (void)state;
     tarn_tensor *x = count_up(TARN_SHAPE(2, 3)), *index = INDEX(TARN_SHAPE(2, 2), 0, 1, 0, 1), *list = INDEX(TARN_SHAPE(2), 0, 1);
     assert_null(tarn_gather(x, 0, list));
-    expect_error(TARN_ERROR_SHAPE, "gather: x [2, 3] has rank 2, the index [2] has rank 1");
+    assert_error(TARN_ERROR_SHAPE, "gather: x [2, 3] has rank 2, the index [2] has rank 1");
     assert_null(tarn_gather(x, 1, tarn_zeros(TARN_SHAPE(3, 1), TARN_I64, CPU)));
-    expect_error(TARN_ERROR_SHAPE, "axis 0 has 3 against 2");
+    assert_error(TARN_ERROR_SHAPE, "axis 0 has 3 against 2");
     assert_null(tarn_gather(x, 1, x));
-    expect_error(TARN_ERROR_DTYPE, "the index is f32");
+    assert_error(TARN_ERROR_DTYPE, "the index is f32");
     assert_null(tarn_gather(x, 1, tarn_scalar(1)));
-    expect_error(TARN_ERROR_DTYPE, "tarn_scalar()");
+    assert_error(TARN_ERROR_DTYPE, "tarn_scalar()");
     assert_null(tarn_scatter_add(x, 0, index, tarn_zeros(TARN_SHAPE(1, 2), TARN_F32, CPU)));
-    expect_error(TARN_ERROR_SHAPE, "the source [1, 2]");
+    assert_error(TARN_ERROR_SHAPE, "the source [1, 2]");
     assert_null(tarn_scatter_add(x, 0, index, tarn_zeros(TARN_SHAPE(2, 2), TARN_F64, CPU)));
-    expect_error(TARN_ERROR_DTYPE, "f32 and f64");
+    assert_error(TARN_ERROR_DTYPE, "f32 and f64");
     assert_null(tarn_index_select(x, 0, index));
-    expect_error(TARN_ERROR_SHAPE, "index_select: the index [2, 2] has rank 2, not 1");
+    assert_error(TARN_ERROR_SHAPE, "index_select: the index [2, 2] has rank 2, not 1");
     assert_null(tarn_embedding(tarn_zeros(TARN_SHAPE(3), TARN_F32, CPU), list));
-    expect_error(TARN_ERROR_SHAPE, "the weight [3] has rank 1, not 2");
+    assert_error(TARN_ERROR_SHAPE, "the weight [3] has rank 1, not 2");
     assert_null(tarn_one_hot(list, 0, TARN_F32));
-    expect_error(TARN_ERROR_SHAPE, "one_hot: 0 classes");
+    assert_error(TARN_ERROR_SHAPE, "one_hot: 0 classes");
     assert_null(tarn_one_hot(list, INT64_MAX, TARN_F32));
-    expect_error(TARN_ERROR_SHAPE, "more bytes");
+    assert_error(TARN_ERROR_SHAPE, "more bytes");
     assert_null(tarn_embedding(NULL, list));
-    expect_error(TARN_ERROR_ARGUMENT, "embedding: the weight is NULL");
+    assert_error(TARN_ERROR_ARGUMENT, "embedding: the weight is NULL");
     assert_null(tarn_index_select(x, 0, NULL));
-    expect_error(TARN_ERROR_ARGUMENT, "the index is NULL");
+    assert_error(TARN_ERROR_ARGUMENT, "the index is NULL");
 }
 
 /* ---- index_select, embedding, one_hot -------------------------------------------------------------------------------------- */
@@ -190,7 +114,7 @@ static void operands_that_do_not_fit_are_refused(void **state)
 static void index_select_takes_slices_along_any_axis(void **state)
 {
     (void)state;
-    tarn_tensor *x = leaf(TARN_SHAPE(3, 2)), *index = INDEX(TARN_SHAPE(3), 2, 0, 2);
+    tarn_tensor *x = counted_leaf(TARN_SHAPE(3, 2)), *index = INDEX(TARN_SHAPE(3), 2, 0, 2);
     tarn_tensor *y = tarn_index_select(x, 0, index);
     expect(y, TARN_SHAPE(3, 2), VALUES(4, 5, 0, 1, 4, 5));
     expect(grad_from(y, x), TARN_SHAPE(3, 2), VALUES(3, 4, 0, 0, 1 + 5, 2 + 6));
@@ -206,7 +130,7 @@ static void index_select_takes_slices_along_any_axis(void **state)
 static void embedding_looks_up_rows_and_adds_its_gradient_to_what_is_there(void **state)
 {
     (void)state;
-    tarn_tensor *weight = leaf(TARN_SHAPE(3, 2)), *index = INDEX(TARN_SHAPE(2, 2), 1, 2, 1, 1);
+    tarn_tensor *weight = counted_leaf(TARN_SHAPE(3, 2)), *index = INDEX(TARN_SHAPE(2, 2), 1, 2, 1, 1);
     tarn_tensor *y = tarn_embedding(weight, index);
     expect(y, TARN_SHAPE(2, 2, 2), VALUES(2, 3, 4, 5, 2, 3, 2, 3));
     expect(grad_from(y, weight), TARN_SHAPE(3, 2), VALUES(0, 0, 1 + 5 + 7, 2 + 6 + 8, 3, 4));
@@ -429,23 +353,22 @@ static void the_gradient_of_a_large_embedding_agrees_with_a_loop(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
     const struct CMUnitTest tests[] = {
-        TEST(gather_reads_along_the_axis_and_scatters_its_gradient),
-        TEST(scatter_add_adds_where_the_index_says_and_has_both_gradients),
-        TEST(a_source_beyond_the_index_gets_no_gradient),
-        TEST(sums_of_short_floats_are_rounded_once),
-        TEST(integers_are_added_too),
-        TEST(indices_outside_the_axis_are_errors_that_name_the_first),
-        TEST(operands_that_do_not_fit_are_refused),
-        TEST(index_select_takes_slices_along_any_axis),
-        TEST(embedding_looks_up_rows_and_adds_its_gradient_to_what_is_there),
-        TEST(a_bf16_embedding_has_an_f32_gradient),
-        TEST(one_hot_puts_a_one_into_a_new_last_axis),
-        TEST(random_gathers_and_scatters_agree_with_loops),
-        TEST(random_slices_and_their_gradients_agree_with_loops),
-        TEST(sums_at_indices_have_the_same_bits_with_any_number_of_threads),
-        TEST(the_gradient_of_a_large_embedding_agrees_with_a_loop),
+        in_scope(gather_reads_along_the_axis_and_scatters_its_gradient),
+        in_scope(scatter_add_adds_where_the_index_says_and_has_both_gradients),
+        in_scope(a_source_beyond_the_index_gets_no_gradient),
+        in_scope(sums_of_short_floats_are_rounded_once),
+        in_scope(integers_are_added_too),
+        in_scope(indices_outside_the_axis_are_errors_that_name_the_first),
+        in_scope(operands_that_do_not_fit_are_refused),
+        in_scope(index_select_takes_slices_along_any_axis),
+        in_scope(embedding_looks_up_rows_and_adds_its_gradient_to_what_is_there),
+        in_scope(a_bf16_embedding_has_an_f32_gradient),
+        in_scope(one_hot_puts_a_one_into_a_new_last_axis),
+        in_scope(random_gathers_and_scatters_agree_with_loops),
+        in_scope(random_slices_and_their_gradients_agree_with_loops),
+        in_scope(sums_at_indices_have_the_same_bits_with_any_number_of_threads),
+        in_scope(the_gradient_of_a_large_embedding_agrees_with_a_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,66 +1,11 @@
 /* Sorting: order, stability, NaN, gradients and errors; random lines against plain insertion. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <tarn/tarn.h>
+#include "support/check.h"
 
 #define CPU tarn_device_cpu()
-#define MOST 4096
-
-static void expect(const tarn_tensor *x, tarn_shape shape, const double *values)
-{
-    double have[MOST];
-    if (tarn_failed())
-        fail_msg("%s", tarn_error());
-    assert_non_null(x);
-    assert_int_equal(tarn_rank(x), shape.rank);
-    for (int i = 0; i < shape.rank; i++)
-        assert_int_equal(tarn_size(x, i), shape.size[i]);
-    assert_true(tarn_count(x) <= MOST);
-    assert_true(tarn_read_f64(x, have, tarn_count(x)));
-    for (int64_t i = 0; i < tarn_count(x); i++)
-        if (have[i] != values[i] && !(isnan(have[i]) && isnan(values[i])))
-            fail_msg("element %lld is %g, not %g", (long long)i, have[i], values[i]);
-}
-
-#define VALUES(...) ((const double[]){__VA_ARGS__})
-
-static void expect_error(tarn_code code, const char *part)
-{
-    if (tarn_error_code() != code || !strstr(tarn_error(), part))
-        fail_msg("the error is '%s' (%s), expected %s with '%s'", tarn_error(), tarn_code_name(tarn_error_code()), tarn_code_name(code),
-                 part);
-    tarn_clear_error();
-}
 
 static tarn_tensor *from(tarn_shape shape, const double *values)
 {
     return tarn_from_f64(values, shape, CPU);
-}
-
-static tarn_scope *scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    scope = tarn_scope_open();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    tarn_scope_close(scope);
-    tarn_set_threads(0);
-    int failed = tarn_failed();
-    tarn_clear_error();
-    return failed;
 }
 
 static void sort_orders_along_any_axis_both_ways(void **state)
@@ -168,15 +113,15 @@ static void sorting_refuses_what_it_cannot_do(void **state)
     (void)state;
     tarn_tensor *x = tarn_zeros(TARN_SHAPE(2, 3), TARN_F32, CPU), *v;
     assert_false(tarn_topk(x, 4, 1, true, &v, NULL));
-    expect_error(TARN_ERROR_SHAPE, "topk: k is 4, but axis 1 of x [2, 3] has 3 elements");
+    assert_error(TARN_ERROR_SHAPE, "topk: k is 4, but axis 1 of x [2, 3] has 3 elements");
     assert_false(tarn_topk(x, -1, 1, true, &v, NULL));
-    expect_error(TARN_ERROR_SHAPE, "k is -1");
+    assert_error(TARN_ERROR_SHAPE, "k is -1");
     assert_false(tarn_sort(x, 2, true, &v, NULL));
-    expect_error(TARN_ERROR_SHAPE, "sort: axis 2");
+    assert_error(TARN_ERROR_SHAPE, "sort: axis 2");
     assert_false(tarn_sort(x, 0, true, NULL, NULL));
-    expect_error(TARN_ERROR_ARGUMENT, "both NULL");
+    assert_error(TARN_ERROR_ARGUMENT, "both NULL");
     assert_false(tarn_sort(NULL, 0, true, &v, NULL));
-    expect_error(TARN_ERROR_ARGUMENT, "sort: x is NULL");
+    assert_error(TARN_ERROR_ARGUMENT, "sort: x is NULL");
 }
 
 /* ---- random ---------------------------------------------------------------------------------------------------------------- */
@@ -253,17 +198,16 @@ static void sorting_gives_the_same_bits_with_any_number_of_threads(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
     const struct CMUnitTest tests[] = {
-        TEST(sort_orders_along_any_axis_both_ways),
-        TEST(sort_is_stable_and_takes_nan_as_the_largest),
-        TEST(every_dtype_is_sorted),
-        TEST(topk_takes_the_largest_or_smallest_first_of_equal_ones),
-        TEST(empty_tensors_and_rank_0_are_sorted),
-        TEST(gradients_of_the_values_go_back_to_where_they_came_from),
-        TEST(sorting_refuses_what_it_cannot_do),
-        TEST(random_lines_are_sorted_as_by_insertion),
-        TEST(sorting_gives_the_same_bits_with_any_number_of_threads),
+        in_scope(sort_orders_along_any_axis_both_ways),
+        in_scope(sort_is_stable_and_takes_nan_as_the_largest),
+        in_scope(every_dtype_is_sorted),
+        in_scope(topk_takes_the_largest_or_smallest_first_of_equal_ones),
+        in_scope(empty_tensors_and_rank_0_are_sorted),
+        in_scope(gradients_of_the_values_go_back_to_where_they_came_from),
+        in_scope(sorting_refuses_what_it_cannot_do),
+        in_scope(random_lines_are_sorted_as_by_insertion),
+        in_scope(sorting_gives_the_same_bits_with_any_number_of_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

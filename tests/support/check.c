@@ -20,9 +20,14 @@ void check_contains(const char *text, const char *part, const char *file, int li
 
 void check_error(tarn_code code, const char *text, const char *file, int line)
 {
-    if (tarn_error_code() != code || !strstr(tarn_error(), text)) {
-        print_error("expected an error '%s' with '%s', found '%s': %s\n", tarn_code_name(code), text, tarn_code_name(tarn_error_code()),
-                    tarn_error());
+    check_error_about(code, text, "", file, line);
+}
+
+void check_error_about(tarn_code code, const char *part, const char *other, const char *file, int line)
+{
+    if (tarn_error_code() != code || !strstr(tarn_error(), part) || !strstr(tarn_error(), other)) {
+        print_error("expected an error '%s' with '%s' and '%s', found '%s': %s\n", tarn_code_name(code), part, other,
+                    tarn_code_name(tarn_error_code()), tarn_error());
         tarn_clear_error();
         _fail(file, line);
     }
@@ -108,6 +113,67 @@ void check_shape(const tarn_tensor *tensor, tarn_shape expected, const char *fil
     _fail(file, line);
 }
 
+void check_elements(const tarn_tensor *tensor, tarn_shape shape, const double *values, const char *file, int line)
+{
+    check_tensor((tarn_tensor *)tensor, "the tensor", file, line);
+    check_shape(tensor, shape, file, line);
+    check_values(tensor, values, (int)tarn_count(tensor), 0, file, line);
+}
+
+tarn_tensor *count_up(tarn_shape shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape.rank; i++)
+        count *= shape.size[i];
+    return tarn_reshape(tarn_arange(0, (double)count, 1, TARN_F32, tarn_device_cpu()), shape);
+}
+
+tarn_tensor *counted_leaf(tarn_shape shape)
+{
+    return tarn_requires_grad(tarn_clone(count_up(shape)), true);
+}
+
+tarn_tensor *grad_from(tarn_tensor *y, tarn_tensor *x)
+{
+    tarn_tensor *g = tarn_reshape(tarn_arange(1, (double)tarn_count(y) + 1, 1, TARN_F32, tarn_device_cpu()), tarn_shape_of(y));
+    assert_true(tarn_backward_from(y, g, NULL));
+    assert_non_null(tarn_grad(x));
+    return tarn_grad(x);
+}
+
+tarn_tensor *unchanged(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    (void)module;
+    (void)ctx;
+    return x;
+}
+
+int allocations_left;
+
+static void *scarce_alloc(size_t bytes, size_t alignment, void *ctx)
+{
+    (void)ctx;
+    if (allocations_left-- <= 0)
+        return NULL;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void scarce_release(void *memory, size_t bytes, void *ctx)
+{
+    (void)bytes;
+    (void)ctx;
+    free(memory);
+}
+
+const tarn_allocator scarce_allocator = {scarce_alloc, scarce_release, NULL};
+
+int clear_error(void **state)
+{
+    (void)state;
+    tarn_clear_error();
+    return 0;
+}
+
 int open_test(void **state)
 {
     tarn_clear_error();
@@ -122,6 +188,7 @@ int close_test(void **state)
         print_error("an error is left pending: %s\n", tarn_error());
     tarn_clear_error();
     tarn_scope_close(*state);
+    tarn_set_threads(0);
     int64_t used = tarn_memory_of(tarn_device_cpu()).used;
     if (used != 0)
         print_error("%lld bytes are still held after the test's scope was closed\n", (long long)used);
