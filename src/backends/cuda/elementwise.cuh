@@ -39,6 +39,7 @@ enum { PLAIN = 0, WIDE = 1 };
 #define SILU(x) M::silu(x)
 #define SILU_GRAD(x) M::silu_slope(x)
 #define SOFTPLUS(x) M::softplus(x)
+#define SOFTPLUS_GRAD(x, g) M::softplus_slope(x, g)
 #define MOD(a, b) M::mod(a, b)
 #define MOD_GRAD_B(a, b, g) M::mod_slope_b(a, b, g)
 #define POW(a, b) M::power(a, b)

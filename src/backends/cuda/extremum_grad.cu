@@ -1,10 +1,12 @@
 /* extremum_grad.cu: the gradients of max and min, where equal elements share, and of prod.
  *
  * Three ways, from the quickest:
- *   in registers   rows that a block can hold: x is read once, whatever the state (ties; or product and zeros) turns out to be.
+ *   in registers   rows that a block can hold: x is read once, whatever the state (ties, see tie_rows.cuh; or product and zeros) turns out
+ *                  to be.
  *   hopefully      max and min over columns and long rows: x is read once unless there are many ties; see hope.cuh.
  *   in two steps   any layout and dtype: states by a fold, then every element from x and its output's state. */
 #include "backends/cuda/hope.cuh"
+#include "backends/cuda/tie_rows.cuh"
 
 /* ---- what is shared, and how ----------------------------------------------------------------------------------------------- */
 
@@ -125,13 +127,17 @@ static __global__ void __launch_bounds__(HELD_THREADS, 2) share_rows(const __gri
         }
 }
 
-/* Short rows: 256 threads with a group of 1 … 32 each; longer ones: a block of as many threads as hold them. */
-template <template <typename> class Op, typename T> static void launch_held(const fold_args &a, void *gx, cudaStream_t stream)
+/* Short rows: 256 threads with a group of 1 … 32 each; longer ones: a block of as many threads as hold them. Ties have their own kernel. */
+template <typename T> static void launch_held(const fold_args &a, void *gx, cudaStream_t stream)
 {
+    if (a.aux) {
+        launch_ties<T>(a, gx, stream);
+        return;
+    }
     int needed = (int)divide_up(a.length, HELD);
     bool is_short = needed <= WARP;
     int group = is_short ? 1 << bits_for(needed) : (int)divide_up(needed, WARP) * WARP, block = is_short ? THREADS : group;
-    share_rows<Op<wide<T>>, T, pack_size<T>::value><<<blocks_for(a.units, block / group), block, 0, stream>>>(a, (T *)gx, group);
+    share_rows<others_op<wide<T>>, T, pack_size<T>::value><<<blocks_for(a.units, block / group), block, 0, stream>>>(a, (T *)gx, group);
 }
 
 /* ---- in two steps ---------------------------------------------------------------------------------------------------------- */
@@ -283,11 +289,12 @@ static bool same_layout(const tarn__view *x, const tarn__view *gx)
     return true;
 }
 
-/* Shape only, and addresses' alignment. The plan is that of a fold with g as its result. */
+/* Shape, dtypes and addresses' alignment. The plan is that of a fold with g as its result. */
 static enum way choose(const gradient *d, fold_args *a)
 {
     bool is_packed = plan_fold(a, d->x, d->g, d->result) && a->pack > 1 && a->tail == 0 && same_layout(d->x, d->gx);
-    if (is_packed && !a->by_columns && a->reduced.rank == 1 && a->length <= HELD * HELD_THREADS && (a->units >= 64 || a->length <= THREADS))
+    bool is_same = !d->result || (d->result->dtype == d->x->dtype && d->g->dtype == d->x->dtype);
+    if (is_packed && is_same && !a->by_columns && a->reduced.rank == 1 && a->length <= HELD * HELD_THREADS && (a->units >= 64 || a->length <= THREADS))
         return IN_REGISTERS;
     if (!is_packed || !d->result)
         return IN_TWO_STEPS;
@@ -317,9 +324,9 @@ template <template <typename> class Op> static void run_gradient(const tarn__cal
         return;
     switch (choose(d, &a)) {
     case IN_REGISTERS:
-        d->x->dtype == TARN_F32    ? launch_held<Op, float>(a, gx, stream)
-        : d->x->dtype == TARN_BF16 ? launch_held<Op, bf16>(a, gx, stream)
-                                   : launch_held<Op, f16>(a, gx, stream);
+        d->x->dtype == TARN_F32    ? launch_held<float>(a, gx, stream)
+        : d->x->dtype == TARN_BF16 ? launch_held<bf16>(a, gx, stream)
+                                   : launch_held<f16>(a, gx, stream);
         break;
     case HOPEFULLY: {
         unsigned long long *totals = (unsigned long long *)call->scratch;

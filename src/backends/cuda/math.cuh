@@ -66,6 +66,7 @@ struct twice {
         return (x < 0 ? e : 1) * r + x * (e * r * r);
     }
     DEVICE real softplus(real x) { return (x < 0 ? 0 : x) + log1p(exp(-fabs(x))); }
+    DEVICE real softplus_slope(real x, real g) { return g * sigmoid(x); }
     DEVICE real mod(real a, real b)
     {
         real r = fmod(a, b);
@@ -153,8 +154,9 @@ struct fine {
     DEVICE real exp_slope(real x, real g)
     {
         real y = g * exp(x);
-        return (is_strange(y) && g != 0) || fabsf(g) > 1e6f ? (real)((double)g * ::exp((double)x)) : y;
+        return (is_strange(y) && g != 0) || fabsf(g) > 1e6f ? exp_slope_far(x, g) : y;
     }
+    static __device__ __noinline__ real exp_slope_far(real x, real g) { return (real)((double)g * ::exp((double)x)); }
     DEVICE real sigmoid(real x)
     {
         real e = exp(-fabsf(x));
@@ -239,6 +241,12 @@ struct fine {
         return (x < 0 ? e : 1.0f) * r + x * (e * r * r);
     }
     DEVICE real softplus(real x) { return (x < 0 ? 0.0f : x) + log1pf(exp(-fabsf(x))); }
+    DEVICE real softplus_slope(real x, real g)
+    {
+        real y = g * sigmoid(x);
+        return (is_strange(y) && g != 0) || fabsf(g) > 1e6f ? softplus_slope_far(x, g) : y;
+    }
+    static __device__ __noinline__ real softplus_slope_far(real x, real g) { return (real)((double)g * twice::sigmoid((double)x)); }
     /* The integer nearest to a / b, or one off where it lies between two: a - q b is exact while q is small. */
     DEVICE real nearest_quotient(real a, real b)
     {
@@ -364,6 +372,7 @@ struct coarse {
         return (x < 0 ? e : 1.0f) * r + x * (e * r * r);
     }
     DEVICE real softplus(real x) { return (x < 0 ? 0.0f : x) + log1pf(exp(-fabsf(x))); }
+    DEVICE real softplus_slope(real x, real g) { return fine::softplus_slope(x, g); }
     DEVICE real mod(real a, real b) { return fine::mod(a, b); }
     DEVICE real mod_slope_b(real a, real b, real g) { return fine::mod_slope_b(a, b, g); }
     /* 2^(b log2 |a|) is off by |b log2 a| 2^-22, at most 2^-15 for results in range; what is not an ordinary number goes the long way */
