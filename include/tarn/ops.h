@@ -210,6 +210,9 @@ TARN_API tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b);
 TARN_API void tarn_set_tf32(bool on);
 /* x · weightᵀ + bias, with weight [out, in] and bias [out] or NULL, over the last axis of x. */
 TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
+/* gelu(x · upᵀ + up_bias) · downᵀ + down_bias over the last axis of x, the block between a transformer's attentions: up is [hidden, in], down [out, hidden],
+ * biases [hidden] and [out] or NULL. The same as two tarn_linear_apply() with tarn_gelu() between them, with fewer passes over memory. */
+TARN_API tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias);
 /* exp(x) divided by its sum along an axis; a row of -infinity gives NaN. */
 TARN_API tarn_tensor *tarn_softmax(tarn_tensor *x, int axis);
 /* The logarithm of the softmax, computed without losing digits. */

@@ -76,18 +76,14 @@ typedef struct tarn__reduce {
 typedef struct tarn__along {
     int axis;
     int reverse; /* cumsum: from the end; sort, topk: descending */
+    int from_x;  /* softmax_grad, log_softmax_grad: the first input is x, and y is made again */
 } tarn__along;
 
 /* matmul: out = alpha · a @ b + beta · out (+ bias on the last axis). Batches are leading axes with strides, 0 where broadcast. */
 typedef struct tarn__matmul {
     double alpha, beta;
-    int32_t epilogue; /* what follows, below */
-    int32_t tf32;     /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
+    int32_t tf32; /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
 } tarn__matmul;
-
-/* GELU: out = gelu(z), z = a @ b + bias, and z itself goes to the second output where that is wanted. GELU_GRAD: out = (a @ b) · gelu'(z), z the
- * fourth input. Without either, a third output takes a's sums along k: the gradient of a bias, where a is a gradient transposed. */
-enum { TARN__EPILOGUE_NONE = 0, TARN__EPILOGUE_GELU, TARN__EPILOGUE_GELU_GRAD };
 
 typedef struct tarn__norm {
     double epsilon;
@@ -95,6 +91,7 @@ typedef struct tarn__norm {
 
 typedef struct tarn__cross_entropy {
     double smoothing;
+    double scale; /* cross_entropy_grad: of all gradients */
     int64_t ignore;
     int32_t has_ignore;
 } tarn__cross_entropy;

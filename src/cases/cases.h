@@ -60,7 +60,7 @@ typedef enum tarn__moves {
 } tarn__moves;
 
 #define TARN__NOT_SMOOTH (1u << 31)
-#define TARN__CASE_INPUTS 3
+#define TARN__CASE_INPUTS 5
 #define TARN__CASE_ATTRIBUTES 3
 #define TARN__CASE_OUTPUTS 8
 
@@ -74,6 +74,7 @@ typedef struct tarn__case {
     tarn_attribute attribute[TARN__CASE_ATTRIBUTES];
     bool copied;        /* the result, a view, is made contiguous */
     unsigned smooth;    /* outputs that carry a gradient, as a mask; 0: the first alone, TARN__NOT_SMOOTH: none */
+    bool chain;         /* what lies between its steps has the operands' dtype: 16-bit ones are held against the steps one by one, not against f64 */
     double step;        /* of the gradient check's differences; 0: its default */
     const char *bench;  /* the row's name in `tarn bench ops`; NULL: not measured */
     double forward;     /* bytes of its forward, in sizes of the largest operand; 0: all inputs and outputs */

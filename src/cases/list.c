@@ -224,6 +224,10 @@ static const tarn__case list[] = {
     CASE("linear", "with bias", {NORMAL(R, K), NORMAL(C, K), NORMAL(C)}, .bench = "linear", .backward = 3),
     CASE("linear", "without bias", {NORMAL(R, K), NORMAL(C, K)}),
     CASE("linear", "batch", {NORMAL(B, S, K), NORMAL(C, K), NORMAL(C)}),
+    CASE("mlp", "with biases", {NORMAL(R, K), NORMAL(C, K), NORMAL(K, C), NORMAL(C), NORMAL(K)}, .chain = true),
+    CASE("mlp", "without", {NORMAL(R, K), NORMAL(C, K), NORMAL(K, C)}, .chain = true),
+    CASE("mlp", "batch", {NORMAL(B, S, K), NORMAL(C, K), NORMAL(T, C), NORMAL(C), NORMAL(T)}, .chain = true),
+    CASE("mlp", "vector", {NORMAL(K), NORMAL(C, K), NORMAL(T, C), NORMAL(C)}, .chain = true),
     CASE("linear", "vector", {NORMAL(K), NORMAL(C, K), NORMAL(C)}),
 #define ALONG(name)                                                                                                                        \
     CASE(name, "last", {NORMAL(R, C)}, {INT("axis", -1)}, .bench = name, .backward = 3),                                                   \

@@ -1,27 +1,30 @@
-/* loss.c: losses. Cross entropy has a kernel that makes loss and gradient in one pass; the others are composed. */
+/* loss.c: losses. Cross entropy has kernels of its own; the others are composed. */
 #include <string.h>
 
 #include "ops/op.h"
 
 /* ---- cross entropy --------------------------------------------------------------------------------------------------------- */
 
-typedef struct reduction_tail {
+typedef struct cross_entropy_record {
+    tarn__cross_entropy tail;
     tarn_reduction reduction;
-    int64_t rows;
-} reduction_tail;
+} cross_entropy_record;
 
-/* glogits · dL/dloss; for a mean, divided by how many targets count. */
+/* (softmax - what the target asks for) · dL/dloss; for a mean, divided by how many targets count. */
 static bool cross_entropy_backward(const tarn__backward *b)
 {
-    const reduction_tail *tail = b->params;
-    tarn_tensor *glogits = b->saved[0], *counted = b->saved[1], *scale = b->grads[0];
-    if (tail->reduction == TARN_REDUCE_NONE)
-        scale = tarn_unsqueeze(scale, 1);
-    else if (counted)
-        scale = tarn_div(scale, tarn_maximum(counted, tarn_scalar(1))); /* none: the gradient is 0, though the mean is NaN */
-    else if (tail->reduction == TARN_REDUCE_MEAN)
-        scale = tarn_mul(scale, tarn_scalar(1 / (double)tail->rows));
-    return scale && tarn__put(b, 0, tarn_mul(glogits, scale));
+    const cross_entropy_record *record = b->params;
+    tarn_tensor *logits = b->saved[0], *target = b->saved[1], *log_sums = b->saved[2], *counted = b->saved[3], *g = b->grads[0];
+    if (counted)
+        g = tarn_div(g, tarn_maximum(counted, tarn_scalar(1))); /* none: the gradient is 0, though the mean is NaN */
+    if (g && record->reduction != TARN_REDUCE_NONE)
+        g = tarn_expand(g, tarn__shape_of(target));
+    tarn_tensor *glogits = g ? tarn__result_like(b->function, (tarn_tensor *[]){logits}, 1, tarn__shape_of(logits), tarn__grad_dtype(b, 0),
+                                                 tarn__device(logits))
+                             : NULL;
+    return glogits &&
+           tarn__kernel_call(TARN__K_cross_entropy_grad, b->function, record->tail, TARN__IN(logits, target, log_sums, g), TARN__OUT(glogits)) &&
+           tarn__put(b, 0, glogits);
 }
 
 static bool check_cross_entropy(tarn_tensor **operand, const tarn_cross_entropy_options *o)
@@ -62,24 +65,28 @@ static tarn_tensor *reduce_losses(tarn_tensor *losses, tarn_tensor *counted, tar
     return counted ? tarn_div(tarn_sum(losses, TARN_ALL_AXES, false), counted) : tarn_mean(losses, TARN_ALL_AXES, false);
 }
 
-/* Logits [rows, C], target [rows]. */
+/* Logits [rows, C], target [rows]. What backward needs of each row is the log of its sum of exponentials, kept where something will be recorded:
+ * in f64, because large logits leave few digits of f32 behind the point. */
 static tarn_tensor *cross_entropy_rows(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *o)
 {
     tarn_dtype wide = tarn__wide_dtype(logits->view.dtype);
-    tarn__cross_entropy tail = {.smoothing = o->label_smoothing, .has_ignore = o->ignore_index != NULL,
-                                .ignore = o->ignore_index ? *o->ignore_index : 0};
-    tarn_tensor *losses = tarn__tensor_new("cross_entropy", TARN_SHAPE(logits->view.shape[0]), wide, tarn__device(logits)), *glogits = NULL;
+    int64_t rows = logits->view.shape[0];
+    cross_entropy_record record = {.tail = {.smoothing = o->label_smoothing, .scale = 1, .has_ignore = o->ignore_index != NULL,
+                                            .ignore = o->ignore_index ? *o->ignore_index : 0}, .reduction = o->reduction};
+    tarn_tensor *losses = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), wide, tarn__device(logits)), *log_sums = NULL;
     if (!losses || (tarn__recording_needed(&logits, 1) &&
-                    !(glogits = tarn__tensor_new("cross_entropy", tarn__shape_of(logits), wide, tarn__device(logits)))))
+                    !(log_sums = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), TARN_F64, tarn__device(logits)))))
         return NULL;
-    if (!tarn__kernel_call(TARN__K_cross_entropy, "cross_entropy", tail, TARN__IN(logits, target), TARN__OUT(losses, glogits)))
+    if (!tarn__kernel_call(TARN__K_cross_entropy, "cross_entropy", record.tail, TARN__IN(logits, target), TARN__OUT(losses, log_sums)))
         return NULL;
     tarn_tensor *counted = o->reduction == TARN_REDUCE_MEAN ? count_targets(target, o, wide) : NULL;
     if (tarn_failed())
         return NULL;
+    if (o->reduction == TARN_REDUCE_MEAN && !counted)
+        record.tail.scale = 1 / (double)rows;
     tarn_tensor *y = reduce_losses(losses, counted, o->reduction);
-    reduction_tail record = {o->reduction, logits->view.shape[0]};
-    return y && tarn__finish("cross_entropy", cross_entropy_backward, record, TARN__INPUTS(logits), TARN__OUTPUTS(y), TARN__SAVED(glogits, counted))
+    return y && tarn__finish("cross_entropy", cross_entropy_backward, record, TARN__INPUTS(logits), TARN__OUTPUTS(y),
+                             TARN__SAVED(logits, target, log_sums, counted))
                ? y
                : NULL;
 }

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "ops/op.h"
+#include "ops/matmul.h"
 
 static atomic_bool allows_tf32;
 
@@ -60,7 +60,7 @@ static tarn_tensor *as_matrices(tarn_tensor *x, const layout *l, bool no_rows, b
     return matrices;
 }
 
-static tarn_tensor *transposed(tarn_tensor *x)
+tarn_tensor *tarn__transposed(tarn_tensor *x)
 {
     tarn_tensor *result = x ? tarn__tensor_view(x) : NULL;
     if (!result)
@@ -109,8 +109,7 @@ static void drop_batches(tarn_tensor *matrices)
     view->rank = 2;
 }
 
-/* to = a @ b + beta · to + bias. */
-static bool multiply(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
+bool tarn__multiply(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
 {
     tarn__matmul tail = {.alpha = 1, .beta = beta, .tf32 = tarn__tf32()};
     return a && b && to &&
@@ -193,7 +192,7 @@ static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_te
     if (has_all_batches(&meta->shape, l)) {
         tarn__sink sink;
         return tarn__sink_open(b, i, &sink) &&
-               multiply(b->function, left, right, NULL, sink.beta, as_matrices(sink.to, l, no_rows, no_columns)) &&
+               tarn__multiply(b->function, left, right, NULL, sink.beta, as_matrices(sink.to, l, no_rows, no_columns)) &&
                tarn__sink_close(b, i, &sink);
     }
     tarn_shape shape = {.rank = l->batch_rank};
@@ -203,7 +202,7 @@ static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_te
     if (!no_columns)
         shape.size[shape.rank++] = right->view.shape[right->view.rank - 1];
     tarn_tensor *whole = tarn__tensor_new(b->function, shape, tarn__wide_dtype(meta->dtype), meta->device);
-    return whole && multiply(b->function, left, right, NULL, 0, as_matrices(whole, l, no_rows, no_columns)) && tarn__put(b, i, whole);
+    return whole && tarn__multiply(b->function, left, right, NULL, 0, as_matrices(whole, l, no_rows, no_columns)) && tarn__put(b, i, whole);
 }
 
 /* The second operand had no batches: batches and rows of the first are one axis, and both gradients one product each. */
@@ -218,15 +217,15 @@ static bool flat_backward(const tarn__backward *b, const layout *l, tarn_tensor 
         if (!tarn__sink_open(b, 0, &sink))
             return false;
         tarn_tensor *to = as_matrices(sink.to, l, l->a_vector, false);
-        tarn_tensor *right = transposed(as_matrices(b->saved[1], &none, false, l->b_vector));
-        if (!to || !flatten(to) || !multiply(b->function, rows, right, NULL, sink.beta, to) || !tarn__sink_close(b, 0, &sink))
+        tarn_tensor *right = tarn__transposed(as_matrices(b->saved[1], &none, false, l->b_vector));
+        if (!to || !flatten(to) || !tarn__multiply(b->function, rows, right, NULL, sink.beta, to) || !tarn__sink_close(b, 0, &sink))
             return false;
     }
     if (!tarn__wants(b, 1))
         return true;
-    tarn_tensor *left = transposed(flat(b->function, as_matrices(b->saved[0], l, l->a_vector, false)));
+    tarn_tensor *left = tarn__transposed(flat(b->function, as_matrices(b->saved[0], l, l->a_vector, false)));
     return tarn__sink_open(b, 1, &sink) &&
-           multiply(b->function, left, rows, NULL, sink.beta, as_matrices(sink.to, &none, false, l->b_vector)) &&
+           tarn__multiply(b->function, left, rows, NULL, sink.beta, as_matrices(sink.to, &none, false, l->b_vector)) &&
            tarn__sink_close(b, 1, &sink);
 }
 
@@ -239,8 +238,8 @@ static bool matmul_backward(const tarn__backward *b)
         return false;
     if (l->batch_rank > 0 && tarn__input_meta(b, 1)->shape.rank <= 2)
         return flat_backward(b, l, g);
-    return (!tarn__wants(b, 0) || put_product(b, 0, l, g, transposed(as_matrices(b->saved[1], l, false, l->b_vector)))) &&
-           (!tarn__wants(b, 1) || put_product(b, 1, l, transposed(as_matrices(b->saved[0], l, l->a_vector, false)), g));
+    return (!tarn__wants(b, 0) || put_product(b, 0, l, g, tarn__transposed(as_matrices(b->saved[1], l, false, l->b_vector)))) &&
+           (!tarn__wants(b, 1) || put_product(b, 1, l, tarn__transposed(as_matrices(b->saved[0], l, l->a_vector, false)), g));
 }
 
 /* ---- matmul ---------------------------------------------------------------------------------------------------------------- */
@@ -248,7 +247,7 @@ static bool matmul_backward(const tarn__backward *b)
 static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_tensor *y)
 {
     if (a->view.rank == 2 && b->view.rank == 2)
-        return multiply("matmul", a, b, NULL, 0, y);
+        return tarn__multiply("matmul", a, b, NULL, 0, y);
     tarn_tensor *left = as_matrices(a, l, l->a_vector, false), *right = as_matrices(b, l, false, l->b_vector);
     tarn_tensor *to = as_matrices(y, l, l->a_vector, l->b_vector);
     if (!left || !right || !to)
@@ -257,7 +256,7 @@ static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_te
         flatten(to);
         drop_batches(right);
     }
-    return multiply("matmul", left, right, NULL, 0, to);
+    return tarn__multiply("matmul", left, right, NULL, 0, to);
 }
 
 tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b)
@@ -283,29 +282,44 @@ bool tarn__apply_matmul(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- linear ---------------------------------------------------------------------------------------------------------------- */
 
-/* x [..., in] as (rows, in). */
-static tarn_tensor *rows_of(tarn_tensor *x)
+tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x)
 {
     layout l = {.batch_rank = x->view.rank > 2 ? x->view.rank - 2 : 0};
     memcpy(l.batch, x->view.shape, sizeof(l.batch));
-    return flat("linear_apply", as_matrices(x, &l, x->view.rank == 1, false));
+    return flat(function, as_matrices(x, &l, x->view.rank == 1, false));
+}
+
+/* One product for both where both are wanted; a bias that has a gradient already adds the new one to it. */
+bool tarn__weight_backward(const tarn__backward *b, int weight, int bias, tarn_tensor *g, tarn_tensor *x)
+{
+    bool with_bias = bias < b->node->inputs && tarn__wants(b, bias);
+    tarn__sink sink;
+    if (!tarn__wants(b, weight))
+        return !with_bias || tarn__put(b, bias, g);
+    if (!x || !tarn__sink_open(b, weight, &sink))
+        return false;
+    if (!with_bias)
+        return tarn__multiply(b->function, tarn__transposed(g), x, NULL, sink.beta, sink.to) && tarn__sink_close(b, weight, &sink);
+    const tarn__meta *meta = tarn__input_meta(b, bias);
+    tarn_tensor *sums = tarn__tensor_new(b->function, meta->shape, tarn__grad_dtype(b, bias), meta->device), *left = tarn__transposed(g);
+    tarn__matmul tail = {.alpha = 1, .beta = sink.beta, .tf32 = tarn__tf32()};
+    return sums && left &&
+           tarn__kernel_call(TARN__K_matmul_sums, b->function, tail, TARN__IN(left, x), TARN__OUT(sink.to, sums), .reads_output = sink.beta != 0) &&
+           tarn__sink_close(b, weight, &sink) && tarn__put(b, bias, sums);
 }
 
 /* dx = g @ weight, dweight = gᵀ @ x, dbias = g summed over rows. */
 static bool linear_backward(const tarn__backward *b)
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1];
-    tarn_tensor *g = rows_of(b->grads[0]); /* (rows, out) */
+    tarn_tensor *g = tarn__rows_of("linear_apply", b->grads[0]); /* (rows, out) */
     tarn__sink sink;
     if (!g)
         return false;
-    if (tarn__wants(b, 0) && !(tarn__sink_open(b, 0, &sink) && multiply("linear_apply", g, weight, NULL, sink.beta, rows_of(sink.to)) &&
+    if (tarn__wants(b, 0) && !(tarn__sink_open(b, 0, &sink) && tarn__multiply("linear_apply", g, weight, NULL, sink.beta, tarn__rows_of("linear_apply", sink.to)) &&
                                tarn__sink_close(b, 0, &sink)))
         return false;
-    if (tarn__wants(b, 1) && !(tarn__sink_open(b, 1, &sink) && multiply("linear_apply", transposed(g), rows_of(x), NULL, sink.beta, sink.to) &&
-                               tarn__sink_close(b, 1, &sink)))
-        return false;
-    return tarn__put(b, 2, b->grads[0]);
+    return tarn__weight_backward(b, 1, 2, g, tarn__wants(b, 1) ? tarn__rows_of("linear_apply", x) : NULL);
 }
 
 static bool check_linear(tarn_tensor **operand, bool has_bias)
@@ -332,7 +346,7 @@ tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor 
     tarn_shape shape = tarn__shape_of(x);
     shape.size[shape.rank - 1] = weight->view.shape[0];
     tarn_tensor *y = tarn__tensor_new("linear_apply", shape, x->view.dtype, tarn__device(x));
-    if (!y || !multiply("linear_apply", rows_of(x), transposed(weight), bias, 0, rows_of(y)))
+    if (!y || !tarn__multiply("linear_apply", tarn__rows_of("linear_apply", x), tarn__transposed(weight), bias, 0, tarn__rows_of("linear_apply", y)))
         return NULL;
     tarn__fill none = {0};
     tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};

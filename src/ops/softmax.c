@@ -3,11 +3,11 @@
 
 static bool along_backward(const tarn__backward *b, tarn__kernel kernel)
 {
-    tarn_tensor *y = b->saved[0], *g = b->grads[0];
-    tarn_tensor *gx = tarn__result_like(b->function, (tarn_tensor *[]){y}, 1, tarn__shape_of(y), y->view.dtype, tarn__device(y));
+    tarn_tensor *kept = b->saved[0], *g = b->grads[0];
+    tarn_tensor *gx = tarn__result_like(b->function, (tarn_tensor *[]){kept}, 1, tarn__shape_of(kept), tarn__grad_dtype(b, 0), tarn__device(kept));
     return gx &&
            tarn__run(&(tarn__launch){.kernel = kernel, .function = b->function, .params = b->params, .params_bytes = sizeof(tarn__along),
-                                     TARN__IN(y, g), TARN__OUT(gx)}) &&
+                                     TARN__IN(kept, g), TARN__OUT(gx)}) &&
            tarn__put(b, 0, gx);
 }
 
@@ -23,28 +23,18 @@ static bool log_softmax_backward(const tarn__backward *b)
     return along_backward(b, TARN__K_log_softmax_grad);
 }
 
-static tarn_tensor *along_axis(const char *function, tarn__kernel kernel, tarn__rule rule, tarn_tensor *x, int axis);
-
-/* Backward works from the result: one rounded to 16 bits would cost the gradient its digits, so it is kept in f32 and the result rounded. */
-static tarn_tensor *along_axis_in_f32(const char *function, tarn__kernel kernel, tarn__rule rule, tarn_tensor *x, int axis)
-{
-    tarn_tensor *wide = tarn_cast(x, TARN_F32), *y = wide ? along_axis(function, kernel, rule, wide, axis) : NULL;
-    return y ? tarn_cast(y, x->view.dtype) : NULL;
-}
-
+/* Backward works from the result, but not from one rounded to 16 bits: that would cost the gradient its digits. Then it is made again from x. */
 static tarn_tensor *along_axis(const char *function, tarn__kernel kernel, tarn__rule rule, tarn_tensor *x, int axis)
 {
     if (!tarn__check(function, x, "x") || !tarn__check_dtype(function, x, TARN__FLOATS, "x"))
         return NULL;
-    if (tarn__wide_dtype(x->view.dtype) != x->view.dtype && tarn__recording_needed(&x, 1))
-        return along_axis_in_f32(function, kernel, rule, x, axis);
-    tarn__along tail = {.axis = tarn__check_axis(function, axis, x->view.rank)};
+    tarn__along tail = {.axis = tarn__check_axis(function, axis, x->view.rank), .from_x = tarn__wide_dtype(x->view.dtype) != x->view.dtype};
     if (tail.axis < 0 || !(x = tarn__materialize(function, x, x->view.dtype, tarn__device(x))))
         return NULL;
     tarn_tensor *y = tarn__result_like(function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     if (!y || !tarn__kernel_call(kernel, function, tail, TARN__IN(x), TARN__OUT(y)))
         return NULL;
-    return tarn__finish(function, rule, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(y)) ? y : NULL;
+    return tarn__finish(function, rule, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(tail.from_x ? x : y)) ? y : NULL;
 }
 
 tarn_tensor *tarn_softmax(tarn_tensor *x, int axis)

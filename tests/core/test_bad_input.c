@@ -412,6 +412,15 @@ static void products_norms_and_losses(void **state)
     REFUSE(tarn_matmul, tarn_matmul(f33, d));
     REFUSE(tarn_matmul, tarn_matmul(f33, elsewhere));
     REFUSE(tarn_matmul, tarn_matmul(tarn_ones(TARN_SHAPE(2, 3, 3), TARN_F32, cpu), tarn_ones(TARN_SHAPE(4, 3, 3), TARN_F32, cpu)));
+    REFUSE(tarn_mlp, tarn_mlp(NULL, f33, f33, f, f));
+    REFUSE(tarn_mlp, tarn_mlp(f, NULL, f33, f, f));
+    REFUSE(tarn_mlp, tarn_mlp(f, f33, NULL, f, f));
+    REFUSE(tarn_mlp, tarn_mlp(f2, f33, f33, f, f));
+    REFUSE(tarn_mlp, tarn_mlp(f, f33, f, f, f));
+    REFUSE(tarn_mlp, tarn_mlp(f, f33, f33, f2, f));
+    REFUSE(tarn_mlp, tarn_mlp(f, f33, f33, f, f2));
+    REFUSE(tarn_mlp, tarn_mlp(f, f33, f33, d, f));
+    REFUSE(tarn_mlp, tarn_mlp(f, f33, elsewhere, f, f));
     REFUSE(tarn_linear_apply, tarn_linear_apply(NULL, f33, f));
     REFUSE(tarn_linear_apply, tarn_linear_apply(f, NULL, f));
     REFUSE(tarn_linear_apply, tarn_linear_apply(f2, f33, f));

@@ -251,7 +251,7 @@ static void every_dtype_and_layout_agrees_with_f64(void **state)
         const tarn__case *letters = tarn__case_at(at);
         if (strcmp(letters->operation, tarn__op_row_at(op)->name) != 0)
             continue;
-        for (int d = 0; d < 4; d++)
+        for (int d = 0; d < (letters->chain ? 2 : 4); d++) /* test_mlp.c has the 16-bit ones of chains */
             for (int layout = 0; layout < TARN__LAYOUTS; layout++) {
                 int64_t used = tarn_memory_of(device).used;
                 tarn_scope *scope = tarn_scope_open();

@@ -77,6 +77,20 @@ def linear_cases(op, rng, generator, count):
                                upstream_layout=rng.choice(LAYOUTS))
 
 
+def mlp_cases(op, rng, generator, count):
+    def reference(x, up, down, up_bias=None, down_bias=None):
+        z = product(x, up.T) if up_bias is None else product(x, up.T) + up_bias
+        y = product(torch.nn.functional.gelu(z, approximate="tanh"), down.T)
+        return y if down_bias is None else y + down_bias
+    for dtype in ("f32", "f64"):
+        for shape in [(6, 5), (5,), (2, 3, 5), (0, 5), (70, 90)] + [random_shape(rng)[:2] + (rng.choice([1, 4, 33]),) for _ in range(count)]:
+            for layout in LAYOUTS:
+                hidden, out, biases = rng.choice([1, 8, 37]), rng.choice([1, 4, 33]), rng.randint(0, 2)
+                shapes = [(hidden, shape[-1]), (out, hidden), (hidden,), (out,)][:2 + biases]
+                yield Case(op, [Input(random_values(shape, dtype, generator), layout)] +
+                           [Input(random_values(s, dtype, generator), rng.choice(LAYOUTS)) for s in shapes], reference, kind="sum", dtype=dtype)
+
+
 # ---- softmax and norms ----------------------------------------------------------------------------------------------------------------
 
 ROWS = [(3, 4, 5), (6, 9), (7,), (1,), (5, 1), (), (0, 3), (3, 0), (40, 70), (3, 300), (300, 3)]
@@ -303,5 +317,5 @@ def loss_with_default(op):
     return LOSSES[op] or F.huber_loss
 
 
-OPS = {"matmul": matmul_cases, "linear": linear_cases, "softmax": softmax_cases, "log_softmax": softmax_cases, "layernorm": norm_cases,
+OPS = {"matmul": matmul_cases, "linear": linear_cases, "mlp": mlp_cases, "softmax": softmax_cases, "log_softmax": softmax_cases, "layernorm": norm_cases,
        "rmsnorm": norm_cases, "dropout": dropout_cases, "cross_entropy": cross_entropy_cases, **{name: loss_cases for name in LOSSES}}

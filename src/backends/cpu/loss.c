@@ -1,4 +1,5 @@
-/* loss.c: the cross entropy of rows of logits, and its gradient with respect to them, while each row is in the cache. */
+/* loss.c: the cross entropy of rows of logits, and its gradient with respect to them. The gradient makes softmax again from the logits and the
+ * log of their sum of exponentials. */
 #include "backends/cpu/rows.h"
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
@@ -9,7 +10,7 @@ typedef struct maths {
     double (*most)(const void *x, int64_t n);
     double (*sum)(const void *x, int64_t n);
     double (*exps)(const void *x, void *y, int64_t n, double most); /* y = exp(x - most); gives the sum */
-    void (*scale)(void *y, int64_t n, double factor, double less);  /* y = y · factor - less */
+    void (*slopes)(void *y, int64_t n, double factor, double less, double g); /* y = (y · factor - less) · g */
 } maths;
 
 #define BLOCKS(T, type)                                                                                                                   \
@@ -22,18 +23,21 @@ typedef struct maths {
         EACH y[i] = tarn__exp_##type(x[i] - shift);                                                                                       \
         return block_sum_##type(y, n);                                                                                                    \
     }                                                                                                                                     \
-    static void scale_##type(void *in_place, int64_t n, double factor, double less)                                                       \
+    static void slopes_##type(void *in_place, int64_t n, double factor, double less, double scale)                                        \
     {                                                                                                                                     \
-        T *y = in_place, f = (T)factor, l = (T)less;                                                                                      \
-        EACH y[i] = y[i] * f - l;                                                                                                         \
+        T *y = in_place, f = (T)factor, l = (T)less, g = (T)scale;                                                                        \
+        EACH y[i] = (y[i] * f - l) * g;                                                                                                   \
     }                                                                                                                                     \
-    static const maths maths_##type = {most_##type, sum_##type, exps_##type, scale_##type};
+    static const maths maths_##type = {most_##type, sum_##type, exps_##type, slopes_##type};
 
 BLOCKS(float, f32)
 BLOCKS(double, f64)
 
+enum { LOGITS, TARGET, LOSS, LOG_SUM, OPERANDS }; /* gradient: logits, target, then as below */
+enum { GRADIENT = LOSS, SLOPES = OPERANDS, GRADIENT_OPERANDS };
+
 typedef struct job {
-    row_set r; /* logits, glogits, target, loss */
+    row_set r;
     const maths *maths;
     const tarn__cross_entropy *params;
 } job;
@@ -41,7 +45,7 @@ typedef struct job {
 static int64_t target_of(const job *j, int64_t row)
 {
     int64_t target;
-    tarn__load[j->r.operand[2].dtype][COMPUTE_I64](row_at(&j->r, 2, row), 1, &target, 1);
+    tarn__load[j->r.operand[TARGET].dtype][COMPUTE_I64](row_at(&j->r, TARGET, row), 1, &target, 1);
     return target;
 }
 
@@ -50,67 +54,51 @@ static bool counts(const job *j, int64_t target)
     return !(j->params->has_ignore && target == j->params->ignore) && target >= 0 && target < j->r.length;
 }
 
+static double number_at(const job *j, int k, const char *from)
+{
+    double value;
+    tarn__load[j->r.operand[k].dtype][COMPUTE_F64](from, 1, &value, 1);
+    return value;
+}
+
 static void write_number(const job *j, int k, char *to, double value)
 {
-    tarn__store[j->r.operand[k].dtype][COMPUTE_F64](&value, to, 1, 1);
+    if (to)
+        tarn__store[j->r.operand[k].dtype][COMPUTE_F64](&value, to, 1, 1);
 }
 
-static void clear_row(const job *j, char *to, char *buffer)
+/* Element `at` of a row. */
+static char *element_of(const job *j, int k, char *row, int64_t at)
 {
-    memset(buffer, 0, BLOCK * 8);
-    EACH_BLOCK(begin, n, j->r.length) {
-        void *place_of = place(&j->r, 1, to, begin, buffer);
-        memset(place_of, 0, (size_t)n * (j->r.compute == COMPUTE_F64 ? 8 : 4));
-        put_back(&j->r, 1, to, begin, n, place_of);
-    }
+    return row + at * j->r.operand[k].along * j->r.operand[k].size;
 }
 
-/* softmax - smoothing / C, and at the target 1 - smoothing less. The exponentials are there already where the row could hold them. */
-static void grad_row(const job *j, const char *in, char *to, char *buffer, double most, double sum, int64_t target)
-{
-    const row_set *r = &j->r;
-    double smoothing = j->params->smoothing, value;
-    EACH_BLOCK(begin, n, r->length) {
-        void *y = place(r, 1, to, begin, buffer);
-        if (!is_native(r, 1))
-            j->maths->exps(fetch(r, 0, in, begin, n, buffer), y, n, most);
-        j->maths->scale(y, n, 1 / sum, smoothing / (double)r->length);
-        put_back(r, 1, to, begin, n, y);
-    }
-    tarn__load[r->operand[0].dtype][COMPUTE_F64](in + target * r->operand[0].along * r->operand[0].size, 1, &value, 1);
-    value = exp(value - most) / sum - smoothing / (double)r->length - (1 - smoothing);
-    write_number(j, 1, to + target * r->operand[1].along * r->operand[1].size, value);
-}
+/* ---- loss ------------------------------------------------------------------------------------------------------------------ */
 
 static void loss_row(const job *j, int64_t row, char *buffer)
 {
     const row_set *r = &j->r;
-    const char *in = row_at(r, 0, row);
-    char *to = row_at(r, 1, row);
+    char *in = row_at(r, LOGITS, row), *to = row_at(r, LOSS, row), *log_sum_to = row_at(r, LOG_SUM, row);
     int64_t target = target_of(j, row);
     if (!counts(j, target)) {
-        write_number(j, 3, row_at(r, 3, row), 0);
-        if (to)
-            clear_row(j, to, buffer);
+        write_number(j, LOSS, to, 0);
+        write_number(j, LOG_SUM, log_sum_to, 0);
         return;
     }
-    double most = -(double)INFINITY, sum = 0, all = 0, value, smoothing = j->params->smoothing;
+    double most = -(double)INFINITY, sum = 0, all = 0, smoothing = j->params->smoothing;
     EACH_BLOCK(begin, n, r->length) {
-        const void *x = fetch(r, 0, in, begin, n, buffer);
+        const void *x = fetch(r, LOGITS, in, begin, n, buffer);
         double here = j->maths->most(x, n);
         most = here > most ? here : most;
         all += smoothing > 0 ? j->maths->sum(x, n) : 0;
     }
-    bool keep = to && is_native(r, 1);
     EACH_BLOCK(begin, n, r->length)
-        sum += j->maths->exps(fetch(r, 0, in, begin, n, buffer), keep ? place(r, 1, to, begin, buffer) : buffer, n, most);
-    tarn__load[r->operand[0].dtype][COMPUTE_F64](in + target * r->operand[0].along * r->operand[0].size, 1, &value, 1);
-    double log_sum = log(sum), loss = log_sum - (value - most);
+        sum += j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), buffer, n, most);
+    double log_sum = log(sum), loss = log_sum - (number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - most);
     if (smoothing > 0)
         loss = (1 - smoothing) * loss + smoothing * (log_sum - (all / (double)r->length - most));
-    write_number(j, 3, row_at(r, 3, row), loss);
-    if (to)
-        grad_row(j, in, to, buffer, most, sum, target);
+    write_number(j, LOSS, to, loss);
+    write_number(j, LOG_SUM, log_sum_to, most + log_sum);
 }
 
 static void loss_rows(int64_t begin, int64_t end, void *ctx)
@@ -131,6 +119,48 @@ static void check_targets(const job *j, tarn__fault *fault)
     }
 }
 
+/* ---- gradient -------------------------------------------------------------------------------------------------------------- */
+
+static void clear_row(const job *j, char *to, char *buffer)
+{
+    EACH_BLOCK(begin, n, j->r.length) {
+        void *zeros = place(&j->r, SLOPES, to, begin, buffer);
+        memset(zeros, 0, (size_t)n * (j->r.compute == COMPUTE_F64 ? 8 : 4));
+        put_back(&j->r, SLOPES, to, begin, n, zeros);
+    }
+}
+
+/* g · (softmax - smoothing / C), and at the target 1 - smoothing less. The logarithm is subtracted in two parts, as f32 holds only one. */
+static void grad_row(const job *j, int64_t row, char *buffer)
+{
+    const row_set *r = &j->r;
+    char *in = row_at(r, LOGITS, row), *to = row_at(r, SLOPES, row);
+    int64_t target = target_of(j, row);
+    if (!counts(j, target)) {
+        clear_row(j, to, buffer);
+        return;
+    }
+    double log_sum = number_at(j, LOG_SUM, row_at(r, LOG_SUM, row)), g = number_at(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
+    double shift = r->compute == COMPUTE_F64 ? log_sum : (double)(float)log_sum, even = j->params->smoothing / (double)r->length;
+    EACH_BLOCK(begin, n, r->length) {
+        void *y = place(r, SLOPES, to, begin, buffer);
+        j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), y, n, shift);
+        j->maths->slopes(y, n, exp(shift - log_sum), even, g);
+        put_back(r, SLOPES, to, begin, n, y);
+    }
+    double share = exp(number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - log_sum);
+    write_number(j, SLOPES, element_of(j, SLOPES, to, target), (share - even - (1 - j->params->smoothing)) * g);
+}
+
+static void grad_rows(int64_t begin, int64_t end, void *ctx)
+{
+    _Alignas(64) char buffer[BLOCK * 8];
+    for (; begin < end; begin++)
+        grad_row(ctx, begin, buffer);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
 /* A view of one number a row as (rows, 1). */
 static tarn__view as_column(const tarn__view *view)
 {
@@ -141,19 +171,35 @@ static tarn__view as_column(const tarn__view *view)
     return column;
 }
 
-static void kernel_cross_entropy(const tarn__call *call)
+static void run(const tarn__call *call, int count, const tarn__view *const *views, tarn__range_fn rows)
 {
-    tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]);
-    const tarn__view *views[] = {call->in[0], call->out[1], &target, &loss};
     job j = {.params = call->params};
-    rows_make(&j.r, 1, 4, views);
+    rows_make(&j.r, 1, count, views);
     j.r.count = j.r.nest.count; /* rows without classes have no right target */
     j.maths = j.r.compute == COMPUTE_F64 ? &maths_f64 : &maths_f32;
-    check_targets(&j, call->fault);
-    tarn__parallel_for(j.r.count, rows_grain(&j.r), loss_rows, &j);
+    if (rows == loss_rows)
+        check_targets(&j, call->fault);
+    tarn__parallel_for(j.r.count, rows_grain(&j.r), rows, &j);
+}
+
+static void kernel_cross_entropy(const tarn__call *call)
+{
+    tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), log_sum;
+    if (call->out[1])
+        log_sum = as_column(call->out[1]);
+    const tarn__view *views[OPERANDS] = {call->in[0], &target, &loss, call->out[1] ? &log_sum : NULL};
+    run(call, OPERANDS, views, loss_rows);
+}
+
+static void kernel_cross_entropy_grad(const tarn__call *call)
+{
+    tarn__view target = as_column(call->in[1]), log_sum = as_column(call->in[2]), g = as_column(call->in[3]);
+    const tarn__view *views[GRADIENT_OPERANDS] = {call->in[0], &target, &g, &log_sum, call->out[0]};
+    run(call, GRADIENT_OPERANDS, views, grad_rows);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_loss)(tarn__kernel_row *rows)
 {
     rows[TARN__K_cross_entropy] = (tarn__kernel_row){kernel_cross_entropy, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_grad] = (tarn__kernel_row){kernel_cross_entropy_grad, TARN__FLOATS, NULL};
 }

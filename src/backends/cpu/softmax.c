@@ -4,7 +4,9 @@
  * result written, all while it is in the cache. Where another axis lies along memory, a tile of neighbouring columns is taken down the
  * axis together, with a maximum and a sum for each; a tile may be larger than the cache, so both are found in one pass over it, the sum
  * scaled down whenever the maximum rises. A row with an infinity of the wrong sign, or with nothing but -infinity, becomes NaN by
- * arithmetic. */
+ * arithmetic.
+ *
+ * Gradients work from the result y, or from x, where y was rounded to 16 bits: then they make it again. */
 #include "backends/cpu/rows.h"
 
 #define HELD 8192       /* exponentials of a 16-bit row that are kept rather than computed twice */
@@ -60,11 +62,30 @@ typedef struct job {
     row_set r;
     const maths *maths;
     int64_t columns; /* of a tile */
-    bool log;
+    bool log, from_x;
 } job;
 
 #define EACH_BLOCK(begin, n, length)                                                                                                      \
     for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); begin += BLOCK)
+
+/* The largest element of a row of operand 1, and the sum of exponentials relative to it. They are put to `exps` where that is not NULL, at
+ * their places in a row of operand 0 where it can hold them. */
+static double sum_row(const job *j, const char *in, char *out, char *exps, char *buffer, double *sum)
+{
+    const row_set *r = &j->r;
+    const maths *m = j->maths;
+    double most = -(double)INFINITY;
+    EACH_BLOCK(begin, n, r->length) {
+        double here = m->most(fetch(r, 1, in, begin, n, buffer), n);
+        most = here > most ? here : most;
+    }
+    *sum = 0;
+    EACH_BLOCK(begin, n, r->length) {
+        void *to = !exps ? buffer : out ? place(r, 0, out, begin, exps + begin * m->size) : exps + begin * m->size;
+        *sum += m->exps(fetch(r, 1, in, begin, n, buffer), to, n, most);
+    }
+    return most;
+}
 
 static void softmax_row(const job *j, int64_t row, char *buffer, char *held)
 {
@@ -73,14 +94,7 @@ static void softmax_row(const job *j, int64_t row, char *buffer, char *held)
     const char *in = row_at(r, 1, row);
     char *out = row_at(r, 0, row);
     bool keep = !j->log && (is_native(r, 0) || r->length <= HELD);
-    double most = -(double)INFINITY, sum = 0;
-    EACH_BLOCK(begin, n, r->length) {
-        double here = m->most(fetch(r, 1, in, begin, n, buffer), n);
-        most = here > most ? here : most;
-    }
-    EACH_BLOCK(begin, n, r->length)
-        sum += m->exps(fetch(r, 1, in, begin, n, buffer), keep ? place(r, 0, out, begin, held + begin * m->size) : buffer, n, most);
-    double log_sum = j->log ? log(sum) : 0;
+    double sum, most = sum_row(j, in, out, keep ? held : NULL, buffer, &sum), log_sum = j->log ? log(sum) : 0;
     EACH_BLOCK(begin, n, r->length) {
         char *to = place(r, 0, out, begin, keep ? held + begin * m->size : buffer);
         if (j->log) {
@@ -102,20 +116,61 @@ static void softmax_rows(int64_t begin, int64_t end, void *ctx)
         softmax_row(j, begin, buffer, held);
 }
 
-static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer)
+/* The row that a gradient works from: y itself, or x and what makes y of it. */
+typedef struct kept_row {
+    const char *row;
+    double most, sum, log_sum;
+    const char *y; /* all of it, made again; NULL: block by block */
+} kept_row;
+
+static kept_row keep_row(const job *j, int64_t row, char *buffer, char *held)
+{
+    kept_row k = {.row = row_at(&j->r, 1, row)};
+    if (!j->from_x)
+        return k;
+    bool keep = !j->log && j->r.length <= HELD;
+    k.most = sum_row(j, k.row, NULL, keep ? held : NULL, buffer, &k.sum);
+    k.log_sum = j->log ? log(k.sum) : 0;
+    if (keep) {
+        j->maths->scale(held, held, j->r.length, 1 / k.sum);
+        k.y = held;
+    }
+    return k;
+}
+
+static const void *result_at(const job *j, const kept_row *k, int64_t begin, int64_t n, char *buffer)
+{
+    const maths *m = j->maths;
+    if (k->y)
+        return k->y + begin * m->size;
+    const void *there = fetch(&j->r, 1, k->row, begin, n, buffer);
+    if (!j->from_x)
+        return there;
+    if (j->log) {
+        m->logs(there, buffer, n, k->most, k->log_sum);
+    } else {
+        m->exps(there, buffer, n, k->most);
+        m->scale(buffer, buffer, n, 1 / k->sum);
+    }
+    return buffer;
+}
+
+static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer, char *held)
 {
     const row_set *r = &j->r;
     const maths *m = j->maths;
-    const char *y = row_at(r, 1, row), *g = row_at(r, 2, row);
+    const char *g = row_at(r, 2, row);
     char *gx = row_at(r, 0, row);
+    kept_row y = keep_row(j, row, y_buffer, held);
     double sum = 0;
     EACH_BLOCK(begin, n, r->length) {
         const void *there = fetch(r, 2, g, begin, n, g_buffer);
-        sum += j->log ? m->sum(there, n) : m->dot(fetch(r, 1, y, begin, n, y_buffer), there, n);
+        sum += j->log ? m->sum(there, n) : m->dot(result_at(j, &y, begin, n, y_buffer), there, n);
     }
     EACH_BLOCK(begin, n, r->length) {
+        const void *from = result_at(j, &y, begin, n, y_buffer);
         void *to = place(r, 0, gx, begin, y_buffer);
-        (j->log ? m->log_grad : m->grad)(fetch(r, 1, y, begin, n, y_buffer), fetch(r, 2, g, begin, n, g_buffer), to, n, sum);
+        (j->log ? m->log_grad : m->grad)(from, fetch(r, 2, g, begin, n, g_buffer), to, n, sum);
         put_back(r, 0, gx, begin, n, to);
     }
 }
@@ -123,9 +178,9 @@ static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer)
 static void grad_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    _Alignas(64) char y_buffer[BLOCK * 8], g_buffer[BLOCK * 8];
+    _Alignas(64) char y_buffer[BLOCK * 8], g_buffer[BLOCK * 8], held[HELD * 8];
     for (; begin < end; begin++)
-        grad_row(j, begin, y_buffer, g_buffer);
+        grad_row(j, begin, y_buffer, g_buffer, held);
 }
 
 /* ---- columns --------------------------------------------------------------------------------------------------------------- */
@@ -205,22 +260,43 @@ static void sum_columns(const columns *c, column_sums *s)
     }
 }
 
+/* The sums become what the result is made with. */
+static void turn_sums(const columns *c, column_sums *s)
+{
+    for (int64_t i = 0; i < c->n; i++)
+        s->sum[i] = c->j->log ? log(s->sum[i]) : 1 / s->sum[i];
+}
+
+/* Line i of the result from x. */
+static void make_line(const columns *c, int64_t i, const column_sums *s, void *buffer, void *to)
+{
+    const maths *m = c->j->maths;
+    (c->j->log ? m->column_logs : m->column_softmax)(columns_fetch(c, 1, i, buffer), to, s->most, s->sum, c->n);
+}
+
 static void softmax_columns(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    const maths *m = j->maths;
     column_sums s;
     for (; begin < end; begin++) {
         columns c = columns_at(j, begin, 2);
         sum_columns(&c, &s);
-        for (int64_t i = 0; i < c.n; i++)
-            s.sum[i] = j->log ? log(s.sum[i]) : 1 / s.sum[i];
+        turn_sums(&c, &s);
         for (int64_t i = 0; i < j->r.length; i++) {
             void *to = columns_place(&c, i, s.buffer);
-            (j->log ? m->column_logs : m->column_softmax)(columns_fetch(&c, 1, i, s.buffer), to, s.most, s.sum, c.n);
+            make_line(&c, i, &s, s.buffer, to);
             columns_put_back(&c, i, to);
         }
     }
+}
+
+/* Line i of y, which is operand 1 or made again from it. */
+static const void *result_line(const columns *c, int64_t i, const column_sums *s, void *buffer)
+{
+    if (!c->j->from_x)
+        return columns_fetch(c, 1, i, buffer);
+    make_line(c, i, s, buffer, buffer);
+    return buffer;
 }
 
 static void grad_columns(int64_t begin, int64_t end, void *ctx)
@@ -229,14 +305,20 @@ static void grad_columns(int64_t begin, int64_t end, void *ctx)
     const maths *m = j->maths;
     _Alignas(64) char y_buffer[MAX_COLUMNS * 8], g_buffer[MAX_COLUMNS * 8];
     double sum[MAX_COLUMNS];
+    column_sums s;
     for (; begin < end; begin++) {
         columns c = columns_at(j, begin, 3);
         memset(sum, 0, sizeof(sum));
+        if (j->from_x) {
+            sum_columns(&c, &s);
+            turn_sums(&c, &s);
+        }
         for (int64_t i = 0; i < j->r.length; i++)
-            (j->log ? m->column_sum : m->column_dot)(columns_fetch(&c, 1, i, y_buffer), columns_fetch(&c, 2, i, g_buffer), sum, c.n);
+            (j->log ? m->column_sum : m->column_dot)(result_line(&c, i, &s, y_buffer), columns_fetch(&c, 2, i, g_buffer), sum, c.n);
         for (int64_t i = 0; i < j->r.length; i++) {
+            const void *y = result_line(&c, i, &s, y_buffer);
             void *to = columns_place(&c, i, y_buffer);
-            (j->log ? m->column_log_grad : m->column_grad)(columns_fetch(&c, 1, i, y_buffer), columns_fetch(&c, 2, i, g_buffer), to, sum, c.n);
+            (j->log ? m->column_log_grad : m->column_grad)(y, columns_fetch(&c, 2, i, g_buffer), to, sum, c.n);
             columns_put_back(&c, i, to);
         }
     }
@@ -248,7 +330,7 @@ static void run(const tarn__call *call, bool log, int operands, tarn__range_fn b
 {
     const tarn__along *params = call->params;
     const tarn__view *views[] = {call->out[0], call->in[0], operands > 2 ? call->in[1] : NULL};
-    job j = {.log = log};
+    job j = {.log = log, .from_x = params->from_x};
     rows_make(&j.r, params->axis, operands, views);
     if (j.r.count == 0)
         return;

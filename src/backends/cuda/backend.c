@@ -209,6 +209,11 @@ static void fill_table(void)
     tarn__cuda_optimizer(rows);
 }
 
+const tarn__kernel_row *tarn__cuda_rows(void)
+{
+    return rows;
+}
+
 static tarn__backend backend = {
     .name = "cuda",
     .plain_addresses = true,

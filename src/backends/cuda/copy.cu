@@ -2,12 +2,13 @@
  *
  * Copies within one dtype move bits, by the first of these that fits the collapsed nest (operand 0 the target, 1 the source):
  *   flat        both lie in one piece: the driver's copy;
- *   units       rows that are dense on both sides, or repeated, and lie alike: in units of up to 16 bytes, as wide as their alignment allows;
- *   transposed  each side is dense along another axis: square tiles through shared memory, both sides moved in 16 bytes where they are aligned;
- *   chunks      the target lies in one piece: a thread writes 16 bytes of it and gathers them one by one, stepping along the source's row;
- *   single      whatever is left.
+ *   units       rows that are dense on both sides and lie alike: in units of 16 or 8 bytes;
+ *   transposed  each side is dense along another axis: tiles through shared memory (transpose.cu);
+ *   window      anything else: rows that do not lie alike, are repeated, or are strided (window.cu);
+ *   single      what is too large for that.
  * All move 2 · bytes an element. Copies that convert are packed where both sides are flat floats, else one by one. */
 #include "backends/cuda/element.cuh"
+#include "backends/cuda/moves.cuh"
 
 template <int BYTES> struct bits_of;
 template <> struct bits_of<1> {
@@ -97,177 +98,7 @@ static void launch_units(const tarn__call *call, const tarn__nest *nest, int uni
     }
 }
 
-/* ---- transposed ------------------------------------------------------------------------------------------------------------ */
-
-#define TILE 64
-
-struct transpose_args {
-    void *to;
-    const void *from;
-    int64_t rows, columns;      /* the target is dense along columns, the source along rows */
-    int64_t to_row, from_column; /* strides */
-    uint32_t row_tiles, column_tiles;
-    bool is_aligned;
-    places<2> outer;
-};
-
-/* A tile of 64 × 64 elements for each block of 256 threads: 16 bytes a thread and turn on both sides. A row of the tile is padded by one 4-byte
- * bank (two elements of 2 bytes, one of 4), so that a column crosses all banks. */
-template <int BYTES> static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_constant__ transpose_args a)
-{
-    typedef bits<BYTES> B;
-    constexpr int N = 16 / BYTES, LANES = TILE / N, PAD = BYTES < 4 ? 4 / BYTES : 1;
-    __shared__ B tile[TILE][TILE + PAD]; /* [column][row] */
-    uint32_t within = blockIdx.x % (a.row_tiles * a.column_tiles), batch = blockIdx.x / (a.row_tiles * a.column_tiles);
-    int64_t row = (int64_t)(within % a.row_tiles) * TILE, column = (int64_t)(within / a.row_tiles) * TILE, offset[2];
-    locate(a.outer, batch, offset);
-    const B *from = (const B *)a.from + offset[1] + column * a.from_column + row;
-    B *to = (B *)a.to + offset[0] + row * a.to_row + column;
-    int rows = (int)(a.rows - row < TILE ? a.rows - row : TILE), columns = (int)(a.columns - column < TILE ? a.columns - column : TILE);
-    int lane = (int)threadIdx.x % LANES * N;
-#pragma unroll
-    for (int c = (int)threadIdx.x / LANES; c < TILE; c += THREADS / LANES) {
-        if (c >= columns)
-            break;
-        pack<B, N> x;
-        if (a.is_aligned && lane + N <= rows) {
-            x = *(const pack<B, N> *)(from + c * a.from_column + lane);
-        } else {
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                x.at[i] = lane + i < rows ? from[c * a.from_column + lane + i] : B{};
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            tile[c][lane + i] = x.at[i];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int r = (int)threadIdx.x / LANES; r < TILE; r += THREADS / LANES) {
-        if (r >= rows)
-            break;
-        pack<B, N> x;
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            x.at[i] = lane + i < columns ? tile[lane + i][r] : B{};
-        if (a.is_aligned && lane + N <= columns) {
-            *(pack<B, N> *)(to + r * a.to_row + lane) = x;
-        } else {
-            for (int i = 0; i < N && lane + i < columns; i++)
-                to[r * a.to_row + lane + i] = x.at[i];
-        }
-    }
-}
-
-/* The axis, other than the last, along which the source is dense; -1 when there is none worth a tile. */
-static int dense_axis(const tarn__nest *nest)
-{
-    int last = nest->rank - 1;
-    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->shape[last] < 8)
-        return -1;
-    for (int i = 0; i < last; i++)
-        if (nest->stride[1][i] == 1 && nest->shape[i] >= 8)
-            return i;
-    return -1;
-}
-
-static bool launch_transposed(const tarn__call *call, const tarn__nest *nest, int size)
-{
-    int row = dense_axis(nest), last = nest->rank - 1;
-    if (row < 0 || nest->stride[1][last] == 0)
-        return false;
-    transpose_args a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0]), nest->shape[row], nest->shape[last], nest->stride[0][row],
-                        nest->stride[1][last]};
-    tarn__nest outer = *nest;
-    outer.rank = 0;
-    outer.count = 1;
-    bool even = is_aligned(a.to, 16) && is_aligned(a.from, 16) && a.to_row * size % 16 == 0 && a.from_column * size % 16 == 0;
-    for (int i = 0; i < last; i++) {
-        if (i == row)
-            continue;
-        outer.shape[outer.rank] = nest->shape[i];
-        for (int k = 0; k < 2; k++) {
-            outer.stride[k][outer.rank] = nest->stride[k][i];
-            even = even && nest->stride[k][i] * size % 16 == 0;
-        }
-        outer.rank++;
-        outer.count *= nest->shape[i];
-    }
-    int64_t row_tiles = (a.rows + TILE - 1) / TILE, column_tiles = (a.columns + TILE - 1) / TILE;
-    if (row_tiles * column_tiles * outer.count >= ((int64_t)1 << 31))
-        return false;
-    a.row_tiles = (uint32_t)row_tiles;
-    a.column_tiles = (uint32_t)column_tiles;
-    a.is_aligned = even;
-    a.outer = places_of<2>(&outer);
-    unsigned blocks = (unsigned)(row_tiles * column_tiles * outer.count);
-    switch (size) {
-    case 1: transpose_kernel<1><<<blocks, THREADS, 0, stream_of(call)>>>(a); break;
-    case 2: transpose_kernel<2><<<blocks, THREADS, 0, stream_of(call)>>>(a); break;
-    case 4: transpose_kernel<4><<<blocks, THREADS, 0, stream_of(call)>>>(a); break;
-    default: transpose_kernel<8><<<blocks, THREADS, 0, stream_of(call)>>>(a); break;
-    }
-    return true;
-}
-
-/* ---- chunks ---------------------------------------------------------------------------------------------------------------- */
-
-struct chunk_args {
-    void *to;
-    const void *from;
-    int64_t count; /* elements */
-    int64_t inner, along; /* the last axis: its size, and the source's stride */
-    places<1> places;     /* of the source */
-};
-
-/* 16 bytes of the target a thread. The place in the source is worked out once, and again only where a row ends. */
-template <int BYTES> static __global__ void __launch_bounds__(THREADS) chunks_kernel(const __grid_constant__ chunk_args a)
-{
-    typedef bits<BYTES> B;
-    constexpr int N = 16 / BYTES;
-    int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N, offset[1];
-    if (first >= a.count)
-        return;
-    const B *from = (const B *)a.from;
-    B *to = (B *)a.to + first;
-    int64_t row = a.places.is_small ? divide_small((uint32_t)first, a.places.size[a.places.rank - 1]) : (int64_t)divide_large((uint64_t)first, (uint64_t)a.inner);
-    int64_t left = a.inner - (first - row * a.inner); /* in this row */
-    int n = (int)(a.count - first < N ? a.count - first : N);
-    locate(a.places, first, offset);
-    pack<B, N> x;
-    if (left >= N && n == N) {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            x.at[i] = from[offset[0] + i * a.along];
-        *(pack<B, N> *)to = x;
-        return;
-    }
-    for (int i = 0; i < n; i++) {
-        if (left == 0) {
-            locate(a.places, first + i, offset);
-            left = a.inner;
-        }
-        to[i] = from[offset[0]];
-        offset[0] += a.along;
-        left--;
-    }
-}
-
-static void launch_chunks(const tarn__call *call, const tarn__nest *nest, int size)
-{
-    tarn__nest source = *nest;
-    for (int i = 0; i < nest->rank; i++)
-        source.stride[0][i] = nest->stride[1][i];
-    int last = nest->rank - 1;
-    chunk_args a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0]), nest->count, nest->shape[last], nest->stride[1][last], places_of<1>(&source)};
-    unsigned blocks = blocks_for(nest->count, THREADS * 16 / size);
-    switch (size) {
-    case 1: chunks_kernel<1><<<blocks, THREADS, 0, stream_of(call)>>>(a); break;
-    case 2: chunks_kernel<2><<<blocks, THREADS, 0, stream_of(call)>>>(a); break;
-    case 4: chunks_kernel<4><<<blocks, THREADS, 0, stream_of(call)>>>(a); break;
-    default: chunks_kernel<8><<<blocks, THREADS, 0, stream_of(call)>>>(a); break;
-    }
-}
+/* ---- which way ------------------------------------------------------------------------------------------------------------- */
 
 /* True when operand k's elements lie in one piece, in the nest's order. */
 static bool is_piece(const tarn__nest *nest, int k)
@@ -281,6 +112,15 @@ static bool is_piece(const tarn__nest *nest, int k)
     return true;
 }
 
+/* A copy is a window that is the whole target. */
+static bool move_window(const tarn__call *call, const tarn__nest *nest, int unit)
+{
+    tarn__cuda_axis axis[TARN_MAX_RANK] = {{1, 0, 1, 1, 1, 1}};
+    for (int i = 0; i < nest->rank; i++)
+        axis[i] = tarn__cuda_axis{nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
+    return tarn__cuda_window(call, axis, nest->rank > 0 ? nest->rank : 1, unit, make_uint4(0, 0, 0, 0));
+}
+
 static void move_bits(const tarn__call *call, const tarn__nest *nest, int size)
 {
     void *to = tarn__view_at(call->out[0]);
@@ -290,17 +130,14 @@ static void move_bits(const tarn__call *call, const tarn__nest *nest, int size)
         return;
     }
     int last = nest->rank - 1;
-    bool has_rows = nest->rank > 0 && nest->stride[0][last] == 1 && nest->stride[1][last] == 1;
-    int unit = has_rows ? widest_unit(nest, to, from, size) : size;
-    if (unit == 16 || (unit == 8 && size == 4)) {
+    if (nest->stride[0][last] == 1 && nest->stride[1][last] == 1) {
+        int unit = widest_unit(nest, to, from, size);
         tarn__nest units = *nest;
         count_in_units(&units, unit / size);
-        launch_units(call, &units, unit);
-    } else if (has_rows || !launch_transposed(call, nest, size)) {
-        if (is_piece(nest, 0) && is_aligned(to, 16))
-            launch_chunks(call, nest, size);
-        else
-            launch_units(call, nest, size);
+        if (unit >= 8 || !move_window(call, &units, unit))
+            launch_units(call, &units, unit);
+    } else if (!tarn__cuda_transpose(call, nest, size) && !move_window(call, nest, size)) {
+        launch_units(call, nest, size);
     }
 }
 

@@ -48,6 +48,9 @@ void tarn__cuda_graph_free(int index, void *graph);
 /* poke.cu */
 bool tarn__cuda_poke(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
 
+/* The table itself, for kernels made of others. */
+const tarn__kernel_row *tarn__cuda_rows(void);
+
 /* One function a family enters its kernels into the table. */
 void tarn__cuda_unary(tarn__kernel_row *rows);
 void tarn__cuda_binary(tarn__kernel_row *rows);

@@ -26,8 +26,11 @@ typedef struct job {
     int64_t m, n, k;
     matrix a, b, c;
     batch_nest batches;
-    const tarn__view *bias, *extra, *bias_gradient;
-    bool spreads_bias; /* into the result first, to be added to as beta · result */
+    tarn__kernel kernel;      /* matmul, or one with something around it */
+    const tarn__view *bias;
+    const tarn__view *extra;  /* gelu's argument */
+    const tarn__view *sums;   /* of a along k */
+    bool spreads_bias;        /* into the result first, to be added to as beta · result */
     const tarn__matmul *params;
 } job;
 
@@ -105,13 +108,14 @@ static void collapse_batches(job *j, const tarn__call *call)
     }
 }
 
-static job describe(const tarn__call *call)
+static job describe(const tarn__call *call, tarn__kernel kernel)
 {
     const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0];
     job j = {.m = a->shape[a->rank - 2], .n = b->shape[b->rank - 1], .k = a->shape[a->rank - 1], .params = call->params};
-    j.bias = call->inputs > 2 ? call->in[2] : NULL;
-    j.extra = call->inputs > 3 && call->in[3] ? call->in[3] : call->outputs > 1 ? call->out[1] : NULL;
-    j.bias_gradient = call->outputs > 2 ? call->out[2] : NULL;
+    j.kernel = kernel;
+    j.bias = (kernel == TARN__K_matmul || kernel == TARN__K_matmul_gelu) && call->inputs > 2 ? call->in[2] : NULL;
+    j.extra = kernel == TARN__K_matmul_gelu ? call->out[1] : kernel == TARN__K_matmul_gelu_grad ? call->in[2] : NULL;
+    j.sums = kernel == TARN__K_matmul_sums ? call->out[1] : NULL;
     j.a = matrix_of(a, true);
     j.b = matrix_of(b, true);
     j.c = matrix_of(c, false);
@@ -144,14 +148,15 @@ static int32_t alignment_of(const void *address, int64_t line, int64_t batch, si
 
 static cublasLtEpilogue_t epilogue_of(const job *j)
 {
-    switch (j->params->epilogue) {
-    case TARN__EPILOGUE_GELU:
-        return j->bias ? (j->extra ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS)
-                       : (j->extra ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU);
-    case TARN__EPILOGUE_GELU_GRAD:
+    switch (j->kernel) {
+    case TARN__K_matmul_gelu:
+        return j->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case TARN__K_matmul_gelu_grad:
         return CUBLASLT_EPILOGUE_DGELU;
+    case TARN__K_matmul_sums:
+        return CUBLASLT_EPILOGUE_BGRADB;
     default:
-        return j->bias_gradient ? CUBLASLT_EPILOGUE_BGRADB : j->bias && !j->spreads_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+        return j->bias && !j->spreads_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     }
 }
 
@@ -179,7 +184,7 @@ static tarn__cuda_product product_of(const tarn__call *call, job *j)
             p.align_a = p.align_b = (int32_t)in;
             p.align_c = (int32_t)out;
         }
-    if (j->bias && j->params->epilogue == TARN__EPILOGUE_NONE && !fuses_bias(j, &p)) {
+    if (j->bias && j->kernel == TARN__K_matmul && !fuses_bias(j, &p)) {
         j->spreads_bias = true;
         p.accumulates = 1;
     }
@@ -191,9 +196,7 @@ static tarn__cuda_product product_of(const tarn__call *call, job *j)
 
 static void copy_view(const tarn__call *call, const tarn__view *from, const tarn__view *to)
 {
-    static tarn__kernel_row rows[TARN__KERNEL_COUNT];
-    if (!rows[TARN__K_copy].run)
-        tarn__cuda_copy(rows);
+    const tarn__kernel_row *rows = tarn__cuda_rows();
     tarn__fill none = {0};
     tarn__call copy = {.inputs = 1, .outputs = 1, .in = {from}, .out = {to}, .device = call->device, .stream = call->stream,
                        .function = call->function, .params = &none, .params_bytes = sizeof(none)};
@@ -256,9 +259,48 @@ static void run_batches(const tarn__call *call, const job *j, tarn__cuda_plan *p
     }
 }
 
+/* Operands that lie in no way the library takes are copied first; so is the result, afterwards. */
+static void run_plan(const tarn__call *call, job *j, tarn__cuda_plan *plan)
+{
+    char *place = (char *)call->scratch + round_up(plan->workspace);
+    pack(call, call->in[0], &j->a, place, true);
+    pack(call, call->in[1], &j->b, place + j->a.packed_bytes, true);
+    pack(call, call->out[0], &j->c, place + j->a.packed_bytes + j->b.packed_bytes, j->params->beta != 0);
+    if (j->spreads_bias)
+        spread_bias(call, j);
+    const tarn__view *bias = j->sums ? j->sums : j->spreads_bias ? NULL : j->bias;
+    tarn__cuda_operands operands = {.a = j->a.base, .b = j->b.base, .c = j->c.base, .bias = bias ? tarn__view_at(bias) : NULL,
+                                    .extra = j->extra ? tarn__view_at(j->extra) : NULL, .workspace = call->scratch};
+    run_batches(call, j, plan, &operands);
+    if (j->c.is_packed)
+        copy_view(call, &j->c.view, call->out[0]);
+}
+
+/* a's sums along its last axis, into a vector seen as a column. */
+typedef struct sums_call {
+    tarn__view column;
+    tarn__reduce params;
+    tarn__call call;
+} sums_call;
+
+static void describe_sums(sums_call *s, const tarn__call *call)
+{
+    s->column = *call->out[1];
+    s->column.rank = 2;
+    s->column.shape[1] = 1;
+    s->column.stride[1] = 1;
+    s->params = (tarn__reduce){.scale = 1};
+    s->call = *call;
+    s->call.inputs = s->call.outputs = 1;
+    s->call.reads_output = 0;
+    s->call.out[0] = &s->column;
+    s->call.params = &s->params;
+    s->call.params_bytes = sizeof(s->params);
+}
+
 static size_t matmul_scratch(const tarn__call *call)
 {
-    job j = describe(call);
+    job j = describe(call, TARN__K_matmul);
     if (tarn__view_count(call->out[0]) == 0 || !is_for_library(call, &j))
         return 0;
     tarn__cuda_product product = product_of(call, &j);
@@ -270,32 +312,114 @@ static void kernel_matmul(const tarn__call *call)
 {
     if (tarn__view_count(call->out[0]) == 0)
         return;
-    job j = describe(call);
+    job j = describe(call, TARN__K_matmul);
     if (!is_for_library(call, &j)) {
         tarn__cuda_matmul_plain(call);
         return;
     }
     tarn__cuda_product product = product_of(call, &j);
     tarn__cuda_plan *plan = tarn__cuda_plan_of(call->device, &product);
-    if (!plan) {
+    if (!plan)
         tarn__cuda_set_failed(call->device);
-        return;
-    }
-    char *place = (char *)call->scratch + round_up(plan->workspace);
-    pack(call, call->in[0], &j.a, place, true);
-    pack(call, call->in[1], &j.b, place + j.a.packed_bytes, true);
-    pack(call, call->out[0], &j.c, place + j.a.packed_bytes + j.b.packed_bytes, j.params->beta != 0);
-    if (j.spreads_bias)
-        spread_bias(call, &j);
-    const tarn__view *bias = j.bias_gradient ? j.bias_gradient : j.spreads_bias ? NULL : j.bias;
-    tarn__cuda_operands operands = {.a = j.a.base, .b = j.b.base, .c = j.c.base, .bias = bias ? tarn__view_at(bias) : NULL,
-                                    .extra = j.extra ? tarn__view_at(j.extra) : NULL, .workspace = call->scratch};
-    run_batches(call, &j, plan, &operands);
-    if (j.c.is_packed)
-        copy_view(call, &j.c.view, call->out[0]);
+    else
+        run_plan(call, &j, plan);
 }
+
+/* ---- with something around it ------------------------------------------------------------------------------------------------ */
+
+/* The library does these for 16-bit operands that lie in rows and are aligned; others are made of their parts. NULL: of the parts. */
+static tarn__cuda_plan *fused_plan(const tarn__call *call, job *j)
+{
+    const tarn__view *beside = j->extra ? j->extra : j->sums;
+    tarn_dtype in = call->in[0]->dtype;
+    if ((in != TARN_BF16 && in != TARN_F16) || !is_for_library(call, j) || call->out[0]->rank != 2 || j->c.is_packed || j->n < 8 || j->m < 8)
+        return NULL;
+    if (j->sums ? j->sums->stride[0] != 1 : (beside->stride[1] != 1 || beside->dtype != call->out[0]->dtype || beside->stride[0] % 8 != 0))
+        return NULL;
+    if ((uintptr_t)tarn__view_at(beside) % 16 != 0 || (j->bias && (j->bias->stride[0] != 1 || (uintptr_t)tarn__view_at(j->bias) % 16 != 0)))
+        return NULL;
+    if (j->sums && j->sums->dtype != call->out[0]->dtype)
+        return NULL;
+    tarn__cuda_product product = product_of(call, j);
+    return product.align_a == 16 && product.align_b == 16 && product.align_c == 16 ? tarn__cuda_plan_of(call->device, &product) : NULL;
+}
+
+static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
+{
+    const tarn__view *to = kernel == TARN__K_matmul_gelu ? call->out[1] : call->out[0];
+    if (tarn__view_count(call->out[0]) == 0)
+        return 0;
+    job j = describe(call, kernel);
+    tarn__cuda_plan *plan = fused_plan(call, &j);
+    if (plan)
+        return round_up(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
+    tarn__call product = *call;
+    product.inputs = kernel == TARN__K_matmul_gelu ? 3 : 2;
+    product.outputs = 1;
+    product.out[0] = to;
+    size_t first = matmul_scratch(&product), second = 0;
+    if (kernel == TARN__K_matmul_sums) {
+        sums_call sums;
+        describe_sums(&sums, call);
+        second = tarn__cuda_rows()[TARN__K_sum].scratch ? tarn__cuda_rows()[TARN__K_sum].scratch(&sums.call) : 0;
+    }
+    return first > second ? first : second;
+}
+
+static void run_product(const tarn__call *call, int inputs, const tarn__view *to)
+{
+    tarn__call product = *call;
+    product.inputs = inputs;
+    product.outputs = 1;
+    product.out[0] = to;
+    kernel_matmul(&product);
+}
+
+static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const tarn__view *first, const tarn__view *second, const tarn__view *to)
+{
+    tarn__elementwise none = {0};
+    tarn__call part = *call;
+    part.inputs = second ? 2 : 1;
+    part.outputs = 1;
+    part.in[0] = first;
+    part.in[1] = second;
+    part.out[0] = to;
+    part.params = &none;
+    tarn__cuda_rows()[kernel].run(&part);
+}
+
+static void run_fused(const tarn__call *call, tarn__kernel kernel)
+{
+    job j = describe(call, kernel);
+    bool is_empty = tarn__view_count(call->out[0]) == 0;
+    tarn__cuda_plan *plan = is_empty ? NULL : fused_plan(call, &j);
+    if (plan) {
+        run_plan(call, &j, plan);
+    } else if (kernel == TARN__K_matmul_gelu) {
+        run_product(call, 3, call->out[1]);
+        run_elementwise(call, TARN__K_gelu, call->out[1], NULL, call->out[0]);
+    } else if (kernel == TARN__K_matmul_gelu_grad) {
+        run_product(call, 2, call->out[0]);
+        run_elementwise(call, TARN__K_gelu_grad, call->in[2], call->out[0], call->out[0]);
+    } else {
+        sums_call sums;
+        describe_sums(&sums, call);
+        run_product(call, 2, call->out[0]);
+        tarn__cuda_rows()[TARN__K_sum].run(&sums.call);
+    }
+}
+
+#define FUSED(name)                                                                                                                       \
+    static size_t scratch_##name(const tarn__call *call) { return fused_scratch(call, TARN__K_##name); }                                 \
+    static void kernel_##name(const tarn__call *call) { run_fused(call, TARN__K_##name); }
+FUSED(matmul_gelu)
+FUSED(matmul_gelu_grad)
+FUSED(matmul_sums)
 
 void tarn__cuda_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
+    rows[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu};
+    rows[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad};
+    rows[TARN__K_matmul_sums] = (tarn__kernel_row){kernel_matmul_sums, TARN__NUMBERS, scratch_matmul_sums};
 }

@@ -74,14 +74,8 @@ template <typename R> static __global__ void __launch_bounds__(1024) stream_kern
     C mean = 0;
     if (a.is_centred) {
 #pragma unroll 4
-        for (int64_t at = threadIdx.x; at < packs; at += blockDim.x) {
-            typename R::raw x = R::fetch(a.rows.operand[IN], offset[IN], at);
-            C part = 0;
-#pragma unroll
-            for (int i = 0; i < R::width; i++)
-                part += R::element(x, i);
-            sum += (double)part;
-        }
+        for (int64_t at = threadIdx.x; at < packs; at += blockDim.x)
+            sum += pack_sum<R>(R::fetch(a.rows.operand[IN], offset[IN], at));
         mean = mean_of(over_row<false, add_up>(sum, 0.0), a.length, a.inverse, (C)0);
     }
 #pragma unroll 4

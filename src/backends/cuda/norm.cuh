@@ -26,6 +26,17 @@ __device__ __forceinline__ double mean_of(double sum, double length, double inve
 __device__ __forceinline__ float inverse_root(double x, float) { return 1.0f / sqrtf((float)x); }
 __device__ __forceinline__ double inverse_root(double x, double) { return 1 / sqrt(x); }
 
+/* The sum of a pack, as its first element and the distances from it: exact where all are equal. Else the mean of equal elements far from 0
+ * could be off by a rounding, which 1 / deviation makes large. */
+template <typename R> __device__ __forceinline__ double pack_sum(const typename R::raw &x)
+{
+    typename R::real first = R::element(x, 0), rest = 0;
+#pragma unroll
+    for (int i = 1; i < R::width; i++)
+        rest += R::element(x, i) - first;
+    return R::width > 1 ? (double)first * R::width + (double)rest : (double)first;
+}
+
 /* Mean and 1 / deviation of a row whose elements the row's threads hold, two passes, so that nothing cancels. rmsnorm's mean is 0. */
 template <typename R, int P, bool is_warp>
 __device__ __forceinline__ void measure(const typename R::raw *x, int packs, bool is_centred, double length, double inverse, double epsilon,
@@ -33,17 +44,15 @@ __device__ __forceinline__ void measure(const typename R::raw *x, int packs, boo
 {
     typedef typename R::real C;
     const int me = row_thread<is_warp>(), threads = row_threads<is_warp>();
-    C sum = 0, spread = 0;
+    C spread = 0;
     *mean = 0;
     if (is_centred) {
+        double sum = 0;
 #pragma unroll
         for (int p = 0; p < P; p++)
-            if (me + p * threads < packs) {
-#pragma unroll
-                for (int i = 0; i < R::width; i++)
-                    sum += R::element(x[p], i);
-            }
-        *mean = mean_of(over_row<is_warp, add_up>((double)sum, 0.0), length, inverse, (C)0);
+            if (me + p * threads < packs)
+                sum += pack_sum<R>(x[p]);
+        *mean = mean_of(over_row<is_warp, add_up>(sum, 0.0), length, inverse, (C)0);
     }
 #pragma unroll
     for (int p = 0; p < P; p++)

@@ -73,6 +73,34 @@ template <int N> __device__ __forceinline__ void locate_row(const row_set<N> &r,
 
 /* ---- elements of a row: two ways to move them, with one face ------------------------------------------------------------------ */
 
+/* N numbers as elements: 16-bit ones are made two at a time, in one instruction. */
+template <typename T, int N, typename C> __device__ __forceinline__ void narrow_pack(pack<T, N> &to, const C *x)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to.at[i] = narrow<T>(x[i]);
+}
+template <int N> __device__ __forceinline__ void narrow_pack(pack<bf16, N> &to, const float *x)
+{
+#pragma unroll
+    for (int i = 0; i + 1 < N; i += 2) {
+        __nv_bfloat162 two = __floats2bfloat162_rn(x[i], x[i + 1]);
+        memcpy(&to.at[i], &two, sizeof(two));
+    }
+    if (N % 2)
+        to.at[N - 1] = narrow<bf16>(x[N - 1]);
+}
+template <int N> __device__ __forceinline__ void narrow_pack(pack<f16, N> &to, const float *x)
+{
+#pragma unroll
+    for (int i = 0; i + 1 < N; i += 2) {
+        __half2 two = __floats2half2_rn(x[i], x[i + 1]);
+        memcpy(&to.at[i], &two, sizeof(two));
+    }
+    if (N % 2)
+        to.at[N - 1] = narrow<f16>(x[N - 1]);
+}
+
 /* Neighbours of one dtype, N at a time; single ones may lie apart. */
 template <typename T, int N> struct typed {
     typedef wide<T> real;
@@ -88,9 +116,7 @@ template <typename T, int N> struct typed {
     {
         T *to = (T *)o.base + row;
         raw y;
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            y.at[i] = narrow<T>(x[i]);
+        narrow_pack(y, x);
         *(raw *)(N > 1 ? to + at * N : to + at * o.along) = y;
     }
 };
@@ -149,6 +175,15 @@ struct take_larger {
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 
+/* For sums: three instructions instead of eight, an error of at most |x| · 2^-24 beside the last two bits, and 0 below f32's normal numbers. */
+__device__ __forceinline__ float exponential_in_sum(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+__device__ __forceinline__ double exponential_in_sum(double x) { return exp(x); }
+
 template <typename C> __device__ __forceinline__ C minus_infinity() { return (C)-CUDART_INF_F; }
 
 /* A largest element and the sum of exponentials relative to it, found in one pass: the sum is scaled down whenever the largest rises. The
@@ -170,7 +205,7 @@ template <typename C> struct running {
         C shift = most == minus_infinity<C>() ? (C)0 : most;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            part += exponential(x[i] - shift);
+            part += exponential_in_sum(x[i] - shift);
         sum += (double)part;
     }
 

@@ -72,19 +72,18 @@ template <int BYTES> __device__ __forceinline__ uint4 load_pack(const typename t
     return *(const uint4 *)&x;
 }
 
-template <int BYTES> __device__ __forceinline__ void store_pack(typename tile_of<BYTES>::B *to, uint4 bits, int left, bool is_aligned)
+/* From shared memory. */
+template <int BYTES> __device__ __forceinline__ void store_pack(typename tile_of<BYTES>::B *to, const uint4 *from, int left, bool is_aligned)
 {
-    typedef typename tile_of<BYTES>::B B;
     constexpr int N = tile_of<BYTES>::N;
     if (is_aligned && left >= N) {
-        *(uint4 *)to = bits;
+        *(uint4 *)to = *from;
         return;
     }
-    const pack<B, N> x = *(const pack<B, N> *)&bits;
 #pragma unroll
     for (int i = 0; i < N; i++)
         if (i < left)
-            to[i] = x.at[i];
+            to[i] = ((const typename tile_of<BYTES>::B *)from)[i];
 }
 
 template <int BYTES> static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_constant__ transpose_args a)
@@ -124,7 +123,7 @@ template <int BYTES> static __global__ void __launch_bounds__(THREADS) transpose
 #pragma unroll
     for (int r = thread / 16; r < shape::ROWS; r += THREADS / 16)
         if (r < rows)
-            store_pack<BYTES>(to + r * a.to_row + group * N, tile[r][group ^ (r / N % 8)], columns - group * N, a.is_aligned);
+            store_pack<BYTES>(to + r * a.to_row + group * N, &tile[r][group ^ (r / N % 8)], columns - group * N, a.is_aligned);
 }
 
 /* ---- starting it ----------------------------------------------------------------------------------------------------------- */
@@ -133,10 +132,10 @@ template <int BYTES> static __global__ void __launch_bounds__(THREADS) transpose
 static int dense_axis(const tarn__nest *nest)
 {
     int last = nest->rank - 1;
-    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->shape[last] < 8 || nest->stride[1][last] == 0)
+    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->shape[last] < 16 || nest->stride[1][last] == 0)
         return -1;
     for (int i = 0; i < last; i++)
-        if (nest->stride[1][i] == 1 && nest->shape[i] >= 8)
+        if (nest->stride[1][i] == 1 && nest->shape[i] >= 16)
             return i;
     return -1;
 }

@@ -7,6 +7,8 @@
  * longest of the outer axes: the units of neighbouring threads are neighbours in every turn. */
 #include "backends/cuda/moves.cuh"
 
+#define TURNS 8
+
 struct window_axis {
     divider size, step;
     uint32_t begin, span; /* span: from the first place that holds an element to after the last */
@@ -16,10 +18,11 @@ struct window_axis {
 struct window_args {
     void *to;
     const void *from;
-    uint32_t units;     /* of one turn */
-    int outer;          /* axes before the last */
-    int turning;        /* the one that is walked in turns; its size here is what one turn covers */
-    uint32_t turn_size; /* and this its own */
+    uint32_t units; /* of one turn */
+    int outer;      /* axes before the last */
+    int turning;    /* the one that is walked in turns: its step is 1, and its size in `axis` what one turn covers */
+    uint32_t turn, turning_size, turning_begin, turning_span;
+    int64_t turn_to, turn_from; /* from one turn to the next */
     uint4 empty;
     window_axis last; /* sizes in units */
     window_axis axis[TARN_MAX_RANK];
@@ -30,26 +33,31 @@ __device__ __forceinline__ bool find_source(const window_axis &axis, uint32_t at
 {
     uint32_t far = at - axis.begin;
     *source = divide_small(far, axis.step);
-    return far < axis.span && *source * (uint32_t)axis.step.by == far;
+    return (far < axis.span) & (*source * (uint32_t)axis.step.by == far);
 }
 
-template <typename B, int N, int TURNS> static __global__ void __launch_bounds__(THREADS) window_kernel(const __grid_constant__ window_args a)
+/* IS_ROW: the source's last axis is dense and its step 1, so that a unit's elements are neighbours there too. */
+template <typename B, int N, bool IS_ROW>
+static __global__ void __launch_bounds__(THREADS) window_kernel(const __grid_constant__ window_args a)
 {
     uint32_t at = blockIdx.x * THREADS + threadIdx.x, source;
     if (at >= a.units)
         return;
-    uint32_t rest = divide_small(at, a.last.size), first = (at - rest * (uint32_t)a.last.size.by) * N, start = 0;
-    int64_t to = (int64_t)first * a.last.to, from = 0;
+    uint32_t rest = divide_small(at, a.last.size), first = (at - rest * (uint32_t)a.last.size.by) * N, place = 0;
+    B *to = (B *)a.to + (int64_t)first * a.last.to;
+    const B *from = (const B *)a.from;
     bool inside = true;
+#pragma unroll 1
     for (int i = a.outer - 1; i >= 0; i--) {
         const window_axis &axis = a.axis[i];
         uint32_t next = divide_small(rest, axis.size), here = rest - next * (uint32_t)axis.size.by;
         rest = next;
         to += (int64_t)here * axis.to;
         if (i == a.turning) {
-            start = here;
+            place = here - axis.begin;
+            from += (int64_t)(int32_t)place * axis.from;
         } else {
-            inside = find_source(axis, here, &source) && inside;
+            inside = find_source(axis, here, &source) & inside;
             from += (int64_t)source * axis.from;
         }
     }
@@ -57,27 +65,32 @@ template <typename B, int N, int TURNS> static __global__ void __launch_bounds__
     bool has[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        has[i] = find_source(a.last, first + i, &source) && inside;
-        along[i] = (int32_t)source * (int32_t)a.last.from;
+        has[i] = IS_ROW ? first + i - a.last.begin < a.last.span : find_source(a.last, first + i, &source);
+        along[i] = IS_ROW ? i : (int32_t)source * (int32_t)a.last.from;
     }
-    const window_axis &turning = a.axis[a.turning];
-    const uint32_t turn = (uint32_t)turning.size.by;
+    if (IS_ROW)
+        from += (int32_t)(first - a.last.begin);
     pack<B, N> x[TURNS];
 #pragma unroll
-    for (int u = 0; u < TURNS; u++) {
-        bool is_here = find_source(turning, start + u * turn, &source) && start + u * turn < a.turn_size;
-        const B *row = (const B *)a.from + from + (int64_t)source * turning.from;
+    for (int k = 0; k < TURNS * N; k++)
+        x[k / N].at[k % N] = *(const B *)&a.empty;
+    if (inside) { /* warps in rows outside only write */
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            x[u].at[i] = *(const B *)&a.empty;
-            if (is_here && has[i])
-                x[u].at[i] = row[along[i]];
+        for (int u = 0; u < TURNS; u++) {
+            bool is_here = place + u * a.turn < a.turning_span;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (is_here & has[i])
+                    x[u].at[i] = from[along[i]];
+            from += a.turn_from;
         }
     }
 #pragma unroll
-    for (int u = 0; u < TURNS; u++)
-        if (start + u * turn < a.turn_size)
-            *(pack<B, N> *)((B *)a.to + to + (int64_t)(u * turn) * turning.to) = x[u];
+    for (int u = 0; u < TURNS; u++) {
+        if (place + a.turning_begin + u * a.turn < a.turning_size)
+            *(pack<B, N> *)to = x[u];
+        to += a.turn_to;
+    }
 }
 
 /* ---- starting it ----------------------------------------------------------------------------------------------------------- */
@@ -103,47 +116,57 @@ static int unit_of(const void *to, const tarn__cuda_axis *axis, int rank, int by
     return 1;
 }
 
-/* 256 threads a block, a unit of each turn a thread: 32 bytes a thread where the turning axis is long enough. Moves the target's bytes, and those
+/* 256 threads a block, a unit of each turn a thread: up to 64 bytes a thread, all loaded before the first is stored. Moves the target's bytes, and those
  * of the source. */
 template <typename B, int N> static bool launch(const tarn__call *call, window_args a)
 {
-    constexpr int TURNS = N * (int)sizeof(B) < 8 ? 8 : 4;
-    divider &size = a.axis[a.turning].size;
-    size = divider_of((a.turn_size + TURNS - 1) / TURNS);
-    a.last.size = divider_of((int64_t)a.last.size.by / N);
-    int64_t units = (int64_t)a.last.size.by;
+    window_axis *turning = &a.axis[a.turning];
+    a.turning_size = (uint32_t)turning->size.by;
+    a.turning_begin = turning->begin;
+    a.turning_span = turning->span;
+    a.turn = (a.turning_size + TURNS - 1) / TURNS;
+    a.turn_to = a.turn * turning->to;
+    a.turn_from = a.turn * turning->from;
+    turning->size = divider_of(a.turn);
+    bool is_row = a.last.from == 1 && a.last.step.by == 1;
+    int64_t units = (int64_t)a.last.size.by / N;
+    a.last.size = divider_of(units);
     for (int i = 0; i < a.outer; i++) {
-        units *= (int64_t)a.axis[i].size.by; /* a factor below 2^31 each, and stopped there: no overflow */
+        units *= (int64_t)a.axis[i].size.by; /* both below 2^31 */
         if (units >= SMALL)
             return false;
     }
     a.units = (uint32_t)units;
-    window_kernel<B, N, TURNS><<<blocks_for(units, THREADS), THREADS, 0, stream_of(call)>>>(a);
+    if (is_row)
+        window_kernel<B, N, true><<<blocks_for(units, THREADS), THREADS, 0, stream_of(call)>>>(a);
+    else
+        window_kernel<B, N, false><<<blocks_for(units, THREADS), THREADS, 0, stream_of(call)>>>(a);
     return true;
 }
 
 bool tarn__cuda_window(const tarn__call *call, const tarn__cuda_axis *axis, int rank, int bytes, uint4 empty)
 {
     window_args a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0])};
+    const tarn__cuda_axis *last = &axis[rank - 1], none = {1, 0, 1, 1, 0, 0};
     a.empty = empty;
     for (int i = 0; i < rank; i++)
         if (axis[i].size >= SMALL || axis[i].step >= SMALL || axis[i].begin >= SMALL)
             return false;
-    const tarn__cuda_axis *last = &axis[rank - 1];
     if (last->count * (last->from < 0 ? -last->from : last->from) >= SMALL)
         return false;
     a.last = axis_for(last);
-    a.outer = rank - 1;
-    for (int i = 0; i < a.outer; i++) {
-        a.axis[i] = axis_for(&axis[i]);
-        if (axis[i].size > axis[a.turning].size)
+    int64_t longest = 0;
+    for (int i = 0; i < rank - 1; i++) {
+        a.axis[a.outer++] = axis_for(&axis[i]);
+        if (axis[i].step == 1 && axis[i].size > longest) {
+            longest = axis[i].size;
             a.turning = i;
+        }
     }
-    if (a.outer == 0) {
-        const tarn__cuda_axis none = {1, 0, 1, 1, 0, 0};
+    if (longest == 0) {
+        a.turning = a.outer;
         a.axis[a.outer++] = axis_for(&none);
     }
-    a.turn_size = (uint32_t)a.axis[a.turning].size.by;
     int n = unit_of(a.to, axis, rank, bytes);
     switch (bytes) {
     case 1: return n >= 4 ? launch<uint8_t, 4>(call, a) : launch<uint8_t, 1>(call, a);

@@ -1,0 +1,120 @@
+/* tie_rows.cuh: the gradient of max and min along rows that a block can hold: x is read once and gx written once.
+ *
+ * Elements are compared and chosen as they lie, in words of 32 bits, one f32 or two 16-bit floats: a word of x becomes a mask of its ties, and
+ * the mask chooses between two words made once for the row. */
+#ifndef TARN__CUDA_TIE_ROWS_CUH
+#define TARN__CUDA_TIE_ROWS_CUH
+
+#include "backends/cuda/fold.cuh"
+
+#define TIE_PACKS 4     /* of 16 bytes, that a thread holds */
+#define TIE_THREADS 512 /* of a block, at most */
+
+/* `equal` has all bits of an element set where it equals that of the other word; `ones` has 1 in each element's place. */
+template <typename T> struct word_of;
+template <> struct word_of<float> {
+    static constexpr uint32_t ones = 1;
+    static __device__ __forceinline__ uint32_t equal(uint32_t a, uint32_t b) { return __uint_as_float(a) == __uint_as_float(b) ? 0xffffffffu : 0; }
+    static __device__ __forceinline__ uint32_t repeat(float x) { return __float_as_uint(x); }
+    static __device__ __forceinline__ int count(uint32_t sums) { return (int)sums; }
+};
+template <typename T, typename Pair> struct word_of_pair {
+    static constexpr uint32_t ones = 0x00010001;
+    static __device__ __forceinline__ uint32_t equal(uint32_t a, uint32_t b)
+    {
+        Pair x, y;
+        memcpy(&x, &a, sizeof(x));
+        memcpy(&y, &b, sizeof(y));
+        return __heq2_mask(x, y);
+    }
+    static __device__ __forceinline__ uint32_t repeat(T x)
+    {
+        uint16_t bits;
+        memcpy(&bits, &x, sizeof(bits));
+        return bits * ones;
+    }
+    static __device__ __forceinline__ int count(uint32_t sums) { return (int)(sums & 0xffff) + (int)(sums >> 16); }
+};
+template <> struct word_of<bf16> : word_of_pair<bf16, __nv_bfloat162> {};
+template <> struct word_of<f16> : word_of_pair<f16, __half2> {};
+
+/* Every thread of the group gets the sum: up to 32 neighbours, or the whole block. */
+__device__ __forceinline__ int count_over(int count, int group)
+{
+    __shared__ int space[WARP];
+    if (group < WARP) {
+        for (int step = group / 2; step > 0; step /= 2)
+            count += __shfl_xor_sync(FULL_WARP, count, step);
+        return count;
+    }
+    count = __reduce_add_sync(FULL_WARP, count);
+    if (group == WARP)
+        return count;
+    if (threadIdx.x % WARP == 0)
+        space[threadIdx.x / WARP] = count;
+    __syncthreads();
+    return __reduce_add_sync(FULL_WARP, threadIdx.x % WARP < blockDim.x / WARP ? space[threadIdx.x % WARP] : 0);
+}
+
+/* A group of threads for each row. x, the result (aux) and g (a.y) are of type T. */
+template <typename T> static __global__ void __launch_bounds__(TIE_THREADS, 3) tie_rows(const __grid_constant__ fold_args a, T *gx, int group)
+{
+    typedef word_of<T> word;
+    const int lane = (int)threadIdx.x % group, length = (int)a.length;
+    const int64_t unit = (int64_t)blockIdx.x * (blockDim.x / group) + threadIdx.x / group;
+    const bool is_here = unit < a.units;
+    int64_t offset[3] = {0, 0, 0};
+    uint32_t x[TIE_PACKS][4], sums = 0;
+    float g = 0;
+    if (is_here) {
+        if (a.kept.rank <= 1)
+            offset[0] = unit * a.kept.stride[0][0], offset[1] = unit * a.kept.stride[1][0], offset[2] = unit * a.kept.stride[2][0];
+        else
+            locate(a.kept, unit, offset);
+        const uint4 *from = (const uint4 *)((const T *)a.x + offset[0]);
+        const uint32_t y = word::repeat(((const T *)a.aux)[offset[2]]);
+        g = widen(((const T *)a.y)[offset[1]]);
+#pragma unroll
+        for (int u = 0; u < TIE_PACKS; u++)
+            if (lane + u * group < length)
+                memcpy(x[u], &from[lane + u * group], sizeof(x[u]));
+#pragma unroll
+        for (int u = 0; u < TIE_PACKS; u++)
+            if (lane + u * group < length) {
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    x[u][k] = word::equal(x[u][k], y);
+                    sums += x[u][k] & word::ones;
+                }
+            }
+    }
+    const int ties = count_over(word::count(sums), group);
+    if (!is_here)
+        return;
+    float tied = g, other = g * 0;
+    if (ties != 1) /* 0 where a NaN won: it equals nothing, and all gradients of its row are NaN, as torch.amax's */
+        tied = g / (float)ties, other = other / (float)ties;
+    const uint32_t tied_word = word::repeat(narrow<T>(tied)), other_word = word::repeat(narrow<T>(other));
+    uint4 *to = (uint4 *)(gx + offset[0]);
+#pragma unroll
+    for (int u = 0; u < TIE_PACKS; u++)
+        if (lane + u * group < length) {
+            uint32_t out[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                out[k] = (x[u][k] & tied_word) | (~x[u][k] & other_word);
+            to[lane + u * group] = make_uint4(out[0], out[1], out[2], out[3]);
+        }
+}
+
+/* Grid: short rows have a group of 1 … 32 of 256 threads each, longer ones a block of as many threads as hold them.
+ * Bytes: a read and a write of each element. */
+template <typename T> static void launch_ties(const fold_args &a, void *gx, cudaStream_t stream)
+{
+    int needed = (int)divide_up(a.length, TIE_PACKS);
+    bool is_short = needed <= WARP;
+    int group = is_short ? 1 << bits_for(needed) : (int)divide_up(needed, WARP) * WARP, block = is_short ? THREADS : group;
+    tie_rows<T><<<blocks_for(a.units, block / group), block, 0, stream>>>(a, (T *)gx, group);
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* mlp.c: two linear layers with a GELU between them, as one operation: bias and GELU are part of the first product, GELU's slope part of the
+ * gradient's product, and the sums of the biases' gradients part of those of the weights. */
+#include "ops/matmul.h"
+
+/* Inputs. */
+enum { X, UP, DOWN, UP_BIAS, DOWN_BIAS };
+
+/* With h = gelu(z): ddown = gᵀ @ h, dz = (g @ down) · gelu'(z), dup = dzᵀ @ x, dx = dz @ up, and each bias the sum over rows. */
+static bool mlp_backward(const tarn__backward *b)
+{
+    tarn_tensor *x = b->saved[0], *up = b->saved[1], *down = b->saved[2], *z = b->saved[3], *h = b->saved[4];
+    tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]); /* (rows, out) */
+    if (!g || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h))
+        return false;
+    if (!tarn__wants(b, X) && !tarn__wants(b, UP) && !(b->node->inputs > UP_BIAS && tarn__wants(b, UP_BIAS)))
+        return true;
+    tarn_tensor *dz = tarn__tensor_new("mlp", tarn__shape_of(z), z->view.dtype, tarn__device(z));
+    tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
+    if (!dz || !tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", tail, TARN__IN(g, down, z), TARN__OUT(dz)) ||
+        !tarn__weight_backward(b, UP, UP_BIAS, dz, tarn__rows_of("mlp", x)))
+        return false;
+    tarn__sink sink;
+    return !tarn__wants(b, X) || (tarn__sink_open(b, X, &sink) && tarn__multiply("mlp", dz, up, NULL, sink.beta, tarn__rows_of("mlp", sink.to)) &&
+                                  tarn__sink_close(b, X, &sink));
+}
+
+static bool raise_misfit(const tarn_tensor *a, const char *a_role, const tarn_tensor *b, const char *b_role)
+{
+    return tarn__raise(TARN_ERROR_SHAPE, "mlp: %s %s and %s %s do not fit: up is [hidden, in], down [out, hidden], x ends in `in`, biases are [hidden] and [out]",
+                       a_role, TARN__SHAPE_TEXT(a), b_role, TARN__SHAPE_TEXT(b));
+}
+
+static bool check_mlp(tarn_tensor **operand)
+{
+    static const char *const roles[] = {"x", "up", "down", "up_bias", "down_bias"};
+    tarn_tensor *given[5];
+    const char *given_roles[5];
+    int count = 0;
+    for (int i = 0; i < 5; i++)
+        if (i < UP_BIAS || operand[i])
+            given_roles[count] = roles[i], given[count++] = operand[i];
+    if (!tarn__bring_together("mlp", given, given_roles, count) || !tarn__check_dtype("mlp", given[0], TARN__FLOATS, "x"))
+        return false;
+    for (int i = 0, k = 0; i < 5; i++)
+        operand[i] = i < UP_BIAS || operand[i] ? given[k++] : NULL;
+    const tarn_tensor *x = operand[X], *up = operand[UP], *down = operand[DOWN];
+    if (x->view.rank < 1 || up->view.rank != 2 || x->view.shape[x->view.rank - 1] != up->view.shape[1])
+        return raise_misfit(x, "x", up, "up");
+    if (down->view.rank != 2 || down->view.shape[1] != up->view.shape[0])
+        return raise_misfit(up, "up", down, "down");
+    for (int i = 0; i < 2; i++) {
+        const tarn_tensor *bias = operand[UP_BIAS + i], *weight = operand[UP + i];
+        if (bias && (bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[0]))
+            return raise_misfit(weight, roles[UP + i], bias, roles[UP_BIAS + i]);
+    }
+    return true;
+}
+
+tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias)
+{
+    tarn_tensor *o[] = {x, up, down, up_bias, down_bias};
+    if (!check_mlp(o))
+        return NULL;
+    tarn_shape shape = tarn__shape_of(o[X]);
+    shape.size[shape.rank - 1] = o[DOWN]->view.shape[0];
+    tarn_tensor *rows = tarn__rows_of("mlp", o[X]), *y = tarn__tensor_new("mlp", shape, o[X]->view.dtype, tarn__device(o[X]));
+    if (!rows || !y)
+        return NULL;
+    tarn_shape hidden = TARN_SHAPE(rows->view.shape[0], o[UP]->view.shape[0]);
+    tarn_tensor *z = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X]));
+    tarn_tensor *h = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X])), *right = tarn__transposed(o[UP]);
+    tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
+    if (!z || !h || !right || !tarn__kernel_call(TARN__K_matmul_gelu, "mlp", tail, TARN__IN(rows, right, o[UP_BIAS]), TARN__OUT(h, z)) ||
+        !tarn__multiply("mlp", h, tarn__transposed(o[DOWN]), o[DOWN_BIAS], 0, tarn__rows_of("mlp", y)))
+        return NULL;
+    tarn__fill none = {0};
+    return tarn__finish("mlp", mlp_backward, none, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), TARN__OUTPUTS(y),
+                        TARN__SAVED(o[X], o[UP], o[DOWN], z, h))
+               ? y
+               : NULL;
+}
+
+bool tarn__apply_mlp(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_mlp(v->in[0], v->in[1], v->in[2], v->in[3], v->in[4])) != NULL;
+}

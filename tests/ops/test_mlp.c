@@ -1,0 +1,89 @@
+/*
+ * tarn_mlp() against the operations it is made of. TARN_TEST_DEVICE names the device; the CPU otherwise.
+ */
+#include "support/check.h"
+
+static tarn_device device;
+
+enum { X, UP, DOWN, UP_BIAS, DOWN_BIAS, OPERANDS };
+
+typedef struct sizes {
+    int64_t rows, in, hidden, out;
+} sizes;
+
+static void make_operands(sizes s, tarn_dtype dtype, tarn_tensor **o)
+{
+    tarn_seed(3);
+    o[X] = tarn_normal(TARN_SHAPE(s.rows, s.in), 0, 1, dtype, device);
+    o[UP] = tarn_normal(TARN_SHAPE(s.hidden, s.in), 0, 0.3, dtype, device);
+    o[DOWN] = tarn_normal(TARN_SHAPE(s.out, s.hidden), 0, 0.3, dtype, device);
+    o[UP_BIAS] = tarn_normal(TARN_SHAPE(s.hidden), 0, 1, dtype, device);
+    o[DOWN_BIAS] = tarn_normal(TARN_SHAPE(s.out), 0, 1, dtype, device);
+    for (int i = 0; i < OPERANDS; i++)
+        tarn_requires_grad(good(o[i]), true);
+}
+
+static tarn_tensor *composed(tarn_tensor **o)
+{
+    return tarn_linear_apply(tarn_gelu(tarn_linear_apply(o[X], o[UP], o[UP_BIAS])), o[DOWN], o[DOWN_BIAS]);
+}
+
+/* The largest difference, as a share of the largest value: what is rounded between the steps, or not, differs by a unit in the last place of a sum. */
+static double apart(tarn_tensor *a, tarn_tensor *b)
+{
+    double *x = values_of(a), *y = values_of(b), most = 0, size = 0;
+    for (int64_t i = 0; i < tarn_count(a); i++) {
+        most = fmax(most, fabs(x[i] - y[i]));
+        size = fmax(size, fabs(y[i]));
+    }
+    free(x);
+    free(y);
+    return most / size;
+}
+
+static void agrees_with_its_steps(sizes s, tarn_dtype dtype, double tolerance)
+{
+    tarn_tensor *one[OPERANDS], *other[OPERANDS];
+    make_operands(s, dtype, one);
+    make_operands(s, dtype, other);
+    tarn_tensor *fused = good(tarn_mlp(one[X], one[UP], one[DOWN], one[UP_BIAS], one[DOWN_BIAS])), *steps = good(composed(other));
+    assert_true(apart(fused, steps) < tolerance);
+    tarn_tensor *g = good(tarn_normal_like(fused, 0, 1));
+    assert_true(tarn_backward_from(fused, g, NULL) && tarn_backward_from(steps, g, NULL));
+    for (int i = 0; i < OPERANDS; i++)
+        assert_true(apart(tarn_grad(one[i]), tarn_grad(other[i])) < tolerance);
+    assert_ok();
+}
+
+static void every_dtype_agrees_with_its_steps(void **state)
+{
+    (void)state;
+    static const sizes all[] = {{64, 32, 128, 48}, {7, 5, 9, 3}, {1, 16, 64, 16}, {256, 64, 256, 64}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        agrees_with_its_steps(all[i], TARN_F64, 1e-13);
+        agrees_with_its_steps(all[i], TARN_F32, 1e-5);
+        agrees_with_its_steps(all[i], TARN_BF16, 0x1p-7);
+        agrees_with_its_steps(all[i], TARN_F16, 0x1p-10);
+    }
+}
+
+static void a_second_backward_adds(void **state)
+{
+    (void)state;
+    tarn_tensor *o[OPERANDS];
+    make_operands((sizes){64, 32, 128, 48}, TARN_BF16, o);
+    tarn_tensor *y = good(tarn_mlp(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS])), *g = good(tarn_normal_like(y, 0, 1));
+    assert_true(tarn_backward_from(y, g, &(tarn_backward_options){.retain = true}));
+    tarn_tensor *first = good(tarn_clone(tarn_grad(o[UP_BIAS]))), *weight = good(tarn_clone(tarn_grad(o[UP])));
+    assert_true(tarn_backward_from(y, g, NULL));
+    assert_close(tarn_grad(o[UP_BIAS]), tarn_add(first, first), 1e-5);
+    assert_close(tarn_grad(o[UP]), tarn_add(weight, weight), 1e-5);
+}
+
+int main(void)
+{
+    const char *name = getenv("TARN_TEST_DEVICE");
+    device = name ? tarn_device_parse(name) : tarn_device_cpu();
+    const struct CMUnitTest tests[] = {in_scope(every_dtype_agrees_with_its_steps), in_scope(a_second_backward_adds)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
