@@ -22,7 +22,7 @@ template <typename R, typename I, bool is_whole>
 __device__ __forceinline__ void take_packs(const loss_args &a, int64_t row, I at, I packs, seen<typename R::real> &s)
 {
     typedef typename R::real C;
-    constexpr int N = R::width, U = packs_in_flight<R>, G = N < 8 ? 8 / N : 1;
+    constexpr int N = R::width, U = packs_in_flight<R>, G = U * N < 8 ? U : N < 8 ? 8 / N : 1;
     const I threads = (I)blockDim.x;
     typename R::raw raw[U];
 #pragma unroll
@@ -55,7 +55,7 @@ __device__ __forceinline__ void write_number(const loss_args &a, int k, const in
 }
 
 /* R reads logits, counted in type I. */
-template <typename R, typename I> static __global__ void __launch_bounds__(MOST_THREADS, 5) loss_kernel(const __grid_constant__ loss_args a)
+template <typename R, typename I> static __global__ void __launch_bounds__(MOST_THREADS, 4) loss_kernel(const __grid_constant__ loss_args a)
 {
     typedef typename R::real C;
     const I packs = (I)(a.rows.length / R::width), step = (I)(packs_in_flight<R> * blockDim.x);
