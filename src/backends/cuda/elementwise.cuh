@@ -72,8 +72,7 @@ __device__ __forceinline__ void run_checked(const typename M::real *in, typename
 {
     Op::template run<M>(in, out, p0, p1);
     if constexpr (Op::is_wide && sizeof(typename M::real) == sizeof(float)) {
-        const float last = in[Op::inputs - 1]; /* what scales the result: x, or the gradient that arrives */
-        if ((is_strange(out[0]) && last != 0) || fabsf(last) > 1e6f)
+        if (needs_care(out[0], in[Op::inputs - 1])) /* the last operand scales the result: x, or the gradient that arrives */
             out[0] = run_twice<Op>(in[0], in[Op::inputs - 1], (double)p0, (double)p1);
     }
 }

@@ -81,8 +81,8 @@ struct twice {
         return -g * whole;
     }
     DEVICE real power(real a, real b) { return ::pow(a, b); }
-    DEVICE real power_slope_a(real a, real b, real g) { return b == 0 ? 0 : g * (b * ::pow(a, b - 1)); }
-    DEVICE real power_slope_b(real a, real b, real g) { return a == 0 && b >= 0 ? 0 : g * (::pow(a, b) * ::log(a)); }
+    DEVICE real power_slope_a(real a, real b, real g) { return b == 0 ? 0 * g : g * (b * ::pow(a, b - 1)); }
+    DEVICE real power_slope_b(real a, real b, real g) { return a == 0 && b >= 0 ? 0 * g : g * (::pow(a, b) * ::log(a)); }
     /* where a / b or what follows leaves the range that the result may still have, exponents are kept apart */
     DEVICE real quotient_slope_b(real a, real b, real g)
     {
@@ -101,6 +101,13 @@ struct twice {
 DEVICE bool is_strange(float x)
 {
     return !(fabsf(x) >= 1e-30f && fabsf(x) <= 1e36f);
+}
+
+/* The same of a result that `scale` has multiplied: 0 times a number is 0, but not where it came out as NaN; and a large one may have brought back what
+ * had left the range before. */
+DEVICE bool needs_care(float y, float scale)
+{
+    return (is_strange(y) && (scale != 0 || y != y)) || fabsf(scale) > 1e6f;
 }
 
 struct fine {
@@ -154,7 +161,7 @@ struct fine {
     DEVICE real exp_slope(real x, real g)
     {
         real y = g * exp(x);
-        return (is_strange(y) && g != 0) || fabsf(g) > 1e6f ? exp_slope_far(x, g) : y;
+        return needs_care(y, g) ? exp_slope_far(x, g) : y;
     }
     static __device__ __noinline__ real exp_slope_far(real x, real g) { return (real)((double)g * ::exp((double)x)); }
     DEVICE real sigmoid(real x)
@@ -244,7 +251,7 @@ struct fine {
     DEVICE real softplus_slope(real x, real g)
     {
         real y = g * sigmoid(x);
-        return (is_strange(y) && g != 0) || fabsf(g) > 1e6f ? softplus_slope_far(x, g) : y;
+        return needs_care(y, g) ? softplus_slope_far(x, g) : y;
     }
     static __device__ __noinline__ real softplus_slope_far(real x, real g) { return (real)((double)g * twice::sigmoid((double)x)); }
     /* The integer nearest to a / b, or one off where it lies between two: a - q b is exact while q is small. */
@@ -279,21 +286,21 @@ struct fine {
     /* both slopes from the power itself, which a compiler computes once for the two; in f64 where it is no ordinary number */
     DEVICE real power_slope_a(real a, real b, real g)
     {
-        real p = powf(a, b), y = g * (b * (p / a));
-        return !(a > 0) || b == 0 || is_strange(p) || is_strange(y) ? power_slope_a_far(a, b, g) : y;
+        real p = powf(a, b), slope = b * (p / a), y = g * slope;
+        return !(a > 0) || is_strange(p) || is_strange(p / a) || is_strange(slope) || is_strange(y) ? power_slope_a_far(a, b, g) : y;
     }
     DEVICE real power_slope_b(real a, real b, real g)
     {
-        real p = powf(a, b), y = g * (p * logf(a));
-        return !(a > 0) || is_strange(p) || is_strange(y) ? power_slope_b_far(a, b, g) : y;
+        real p = powf(a, b), slope = p * logf(a), y = g * slope;
+        return !(a > 0) || is_strange(p) || is_strange(slope) || is_strange(y) ? power_slope_b_far(a, b, g) : y;
     }
     static __device__ __noinline__ real power_slope_a_far(real a, real b, real g)
     {
-        return b == 0 ? 0 : (real)((double)g * ((double)b * ::pow((double)a, (double)b - 1)));
+        return b == 0 ? 0 * g : (real)((double)g * ((double)b * ::pow((double)a, (double)b - 1)));
     }
     static __device__ __noinline__ real power_slope_b_far(real a, real b, real g)
     {
-        return a == 0 && b >= 0 ? 0 : (real)((double)g * (::pow((double)a, (double)b) * (double)logf(a)));
+        return a == 0 && b >= 0 ? 0 * g : (real)((double)g * (::pow((double)a, (double)b) * (double)logf(a)));
     }
     DEVICE real quotient_slope_b(real a, real b, real g)
     {
@@ -383,13 +390,13 @@ struct coarse {
     }
     DEVICE real power_slope_a(real a, real b, real g)
     {
-        real y = g * (b * exp2f((b - 1) * __log2f(a)));
-        return a > 0 && a <= 1e36f && fabsf(b) > 1e-3f && !is_strange(y) ? y : fine::power_slope_a_far(a, b, g);
+        real slope = b * exp2f((b - 1) * __log2f(a)), y = g * slope;
+        return a > 0 && a <= 1e36f && fabsf(b) > 1e-3f && !is_strange(slope) && !is_strange(y) ? y : fine::power_slope_a_far(a, b, g);
     }
     DEVICE real power_slope_b(real a, real b, real g)
     {
-        real l = __log2f(a), y = g * (exp2f(b * l) * (l * 0.6931471805599453f));
-        return a > 0 && a <= 1e36f && !is_strange(y) ? y : fine::power_slope_b_far(a, b, g);
+        real l = __log2f(a), slope = exp2f(b * l) * (l * 0.6931471805599453f), y = g * slope;
+        return a > 0 && a <= 1e36f && !is_strange(slope) && !is_strange(y) ? y : fine::power_slope_b_far(a, b, g);
     }
     static __device__ __noinline__ real power_far(real a, real b) { return powf(a, b); }
     DEVICE real quotient_slope_b(real a, real b, real g) { return fine::quotient_slope_b(a, b, g); }

@@ -21,7 +21,7 @@ typedef struct tarn__cuda_product {
     int32_t in_dtype, out_dtype;
     int32_t epilogue;                       /* cublasLtEpilogue_t */
     int32_t tf32;
-    int32_t align_a, align_b, align_c;      /* of the addresses, in bytes, up to 16 */
+    int32_t align_a, align_b, align_c;      /* of addresses and lines, in bytes, up to 256 */
     int32_t accumulates;                    /* beta is not 0 */
 } tarn__cuda_product;
 

@@ -7,7 +7,7 @@
 
 #define BUCKETS 1024
 #define MAX_DEVICES 64
-#define CANDIDATES 24
+#define CANDIDATES 48
 
 static struct table {
     cublasLtHandle_t handle;

@@ -1,4 +1,4 @@
-/* softmax.cuh: how softmax.cu and softmax_grad.cu choose a kernel for a layout.
+/* softmax.cuh: how softmax.cu, softmax_grad.cu and softmax_again.cu choose a kernel for a layout.
  *
  *   held     a row of up to 1024 elements has a warp, one of up to 32768 (gradients: 16384) a block, and stays in registers between passes:
  *            one read and one write of memory
@@ -51,6 +51,13 @@ template <typename Kernels, typename T> static void launch_rows(const tarn__call
         Kernels::template stream<typed<T, 1>>(call, a);
 }
 
+/* True when another axis of operand IN lies along memory. */
+static inline bool has_columns(const tarn__nest &nest, const row_set<OPERANDS> &rows)
+{
+    int last = nest.rank - 1;
+    return last >= 0 && nest.shape[last] >= LEAST_BESIDE && nest.stride[IN][last] == 1 && rows.operand[IN].along != 1 && rows.length > 1;
+}
+
 template <typename Kernels, int operands> static void run_softmax(const tarn__call *call, bool is_log)
 {
     const tarn__view *views[OPERANDS] = {call->out[0], call->in[0], operands > 2 ? call->in[1] : NULL};
@@ -60,12 +67,11 @@ template <typename Kernels, int operands> static void run_softmax(const tarn__ca
     a.rows = rows_of<OPERANDS>(((const tarn__along *)call->params)->axis, views, &nest);
     if (a.rows.count == 0 || a.rows.length == 0)
         return;
-    int last = nest.rank - 1;
     tarn_dtype dtype = call->out[0]->dtype;
     bool is_double = dtype == TARN_F64, is_same = true;
     for (int k = 0; k < operands; k++)
         is_same = is_same && views[k]->dtype == dtype;
-    if (last >= 0 && nest.shape[last] >= LEAST_BESIDE && nest.stride[IN][last] == 1 && a.rows.operand[IN].along != 1 && a.rows.length > 1) {
+    if (has_columns(nest, a.rows)) {
         if (!is_same)
             is_double ? Kernels::template columns<untyped<double>>(call, a) : Kernels::template columns<untyped<float>>(call, a);
         else
@@ -87,6 +93,9 @@ static inline unsigned stream_block(int64_t length)
 {
     return warps_for(length, 4, 1024);
 }
+
+/* The gradients from x instead of y, in softmax_again.cu. */
+void tarn__cuda_run_softmax_again(const tarn__call *call, bool is_log);
 
 /* The gradients' entries, in softmax_grad.cu. */
 void tarn__cuda_run_softmax_grad(const tarn__call *call);

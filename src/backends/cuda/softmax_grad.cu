@@ -135,12 +135,20 @@ struct backward {
     }
 };
 
+static void run(const tarn__call *call, bool is_log)
+{
+    if (((const tarn__along *)call->params)->from_x)
+        tarn__cuda_run_softmax_again(call, is_log);
+    else
+        run_softmax<backward, 3>(call, is_log);
+}
+
 void tarn__cuda_run_softmax_grad(const tarn__call *call)
 {
-    run_softmax<backward, 3>(call, false);
+    run(call, false);
 }
 
 void tarn__cuda_run_log_softmax_grad(const tarn__call *call)
 {
-    run_softmax<backward, 3>(call, true);
+    run(call, true);
 }
