@@ -48,7 +48,8 @@ template <typename W> __device__ __forceinline__ void clear_row(const slope_args
 
 /* R reads logits, W writes their gradient, as many elements at a time, counted in type I. The target's element is made in f64 by the thread
  * that wrote its pack. */
-template <typename R, typename W, typename I> static __global__ void __launch_bounds__(MOST_THREADS, 5) slope_kernel(const __grid_constant__ slope_args a)
+template <typename R, typename W, typename I>
+static __global__ void __launch_bounds__(MOST_THREADS, 5) slope_kernel(const __grid_constant__ slope_args a)
 {
     typedef typename R::real C;
     const I packs = (I)(a.rows.length / R::width), step = (I)(packs_in_flight<R> * blockDim.x);

@@ -81,7 +81,7 @@ struct twice {
         return -g * whole;
     }
     DEVICE real power(real a, real b) { return ::pow(a, b); }
-    DEVICE real power_slope_a(real a, real b, real g) { return b == 0 ? 0 * g : g * (b * ::pow(a, b - 1)); }
+    DEVICE real power_slope_a(real a, real b, real g) { return b == 0 ? 0 : g * (b * ::pow(a, b - 1)); }
     DEVICE real power_slope_b(real a, real b, real g) { return a == 0 && b >= 0 ? 0 * g : g * (::pow(a, b) * ::log(a)); }
     /* where a / b or what follows leaves the range that the result may still have, exponents are kept apart */
     DEVICE real quotient_slope_b(real a, real b, real g)
@@ -163,7 +163,7 @@ struct fine {
         real y = g * exp(x);
         return needs_care(y, g) ? exp_slope_far(x, g) : y;
     }
-    static __device__ __noinline__ real exp_slope_far(real x, real g) { return (real)((double)g * ::exp((double)x)); }
+    static __device__ __noinline__ real exp_slope_far(real x, real g) { return (real)twice::exp_slope((double)x, (double)g); }
     DEVICE real sigmoid(real x)
     {
         real e = exp(-fabsf(x));
@@ -296,7 +296,7 @@ struct fine {
     }
     static __device__ __noinline__ real power_slope_a_far(real a, real b, real g)
     {
-        return b == 0 ? 0 * g : (real)((double)g * ((double)b * ::pow((double)a, (double)b - 1)));
+        return b == 0 ? 0 : (real)((double)g * ((double)b * ::pow((double)a, (double)b - 1)));
     }
     static __device__ __noinline__ real power_slope_b_far(real a, real b, real g)
     {

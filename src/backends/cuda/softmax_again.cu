@@ -1,6 +1,6 @@
 /* softmax_again.cu: the gradients of softmax and log_softmax of 16-bit operands. Their result was rounded, so it is made again from x, with
- * e = exp(x - largest): gx = e / Σe · (g - Σ g e / Σe), and g - e / Σe · Σ g. Read x and g once, write gx once, but for very long rows and columns,
- * and for rows that are not made of packs (see softmax.cuh). The gradient of a leaf is f32. */
+ * e = exp(x - largest): gx = e / Σe · (g - Σ g e / Σe), and g - e / Σe · Σ g. Read x and g once, write gx once, but for very long rows and
+ * columns, and for rows that are not made of packs (see softmax.cuh). The gradient of a leaf is f32. */
 #include "backends/cuda/softmax.cuh"
 
 /* ---- what a row comes to ----------------------------------------------------------------------------------------------------- */
@@ -16,7 +16,12 @@ template <typename C> struct row_numbers {
         dot = log_form ? dots : dots * inverse;
         is_log = log_form;
     }
-    __device__ __forceinline__ C of(C e, C g) const { return is_log ? g - e * inverse * dot : e * inverse * (g - dot); }
+    __device__ __forceinline__ C of(C x, C e, C g) const
+    {
+        if (is_log && !(fabs((double)dot) < 0x1p64)) /* times a sum so large, an exponential below f32's range still counts */
+            return (C)((double)g - exp((double)x - (double)most) * (double)inverse * (double)dot);
+        return is_log ? g - e * inverse * dot : e * inverse * (g - dot);
+    }
 };
 
 /* A running sum of exponentials, and one of g e, or of g. */
@@ -100,7 +105,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) 
         if (me + p * threads < packs) {
 #pragma unroll
             for (int i = 0; i < N; i++)
-                e[p][i] = by.of(e[p][i], R::element(g[p], i));
+                e[p][i] = by.of(R::element(x[p], i), e[p][i], R::element(g[p], i));
             W::store(a.rows.operand[OUT], offset[OUT], me + p * threads, e[p]);
         }
 }
@@ -122,7 +127,7 @@ __device__ __forceinline__ void write_slopes(const softmax_args &a, const int64_
     elements_of<R>(a, GRADIENT, offset, at, g);
 #pragma unroll
     for (int i = 0; i < R::width; i++)
-        x[i] = by.of(exponential(x[i] - by.most), g[i]);
+        x[i] = by.of(x[i], exponential(x[i] - by.most), g[i]);
     W::store(a.rows.operand[OUT], offset[OUT], at, x);
 }
 
@@ -150,7 +155,8 @@ template <typename R, typename W> static __global__ void __launch_bounds__(1024)
 }
 
 /* 32 neighbouring columns a block; warp s takes elements s, s + slices, ... of each. */
-template <typename R, typename W> static __global__ void __launch_bounds__(COLUMNS * MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
+template <typename R, typename W>
+static __global__ void __launch_bounds__(COLUMNS * MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     __shared__ weighted<C> all[MOST_SLICES][COLUMNS];

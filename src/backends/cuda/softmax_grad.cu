@@ -22,6 +22,9 @@ template <typename C> struct split_sum {
 
 template <typename C> __device__ __forceinline__ C slope(C y, C g, const split_sum<C> &sum, bool is_log)
 {
+    /* times a sum so large, an exponential below f32's range still counts */
+    if (is_log && !(fabs((double)sum.high) < 0x1p64))
+        return (C)((double)g - exp((double)y) * (double)sum.high);
     return is_log ? g - exponential(y) * sum.high : y * ((g - sum.high) - sum.low);
 }
 
