@@ -83,13 +83,20 @@ def mlp_cases(op, rng, generator, count):
         h = z * torch.sigmoid(1.5957691216057308 * (z + 0.044715 * z**3))  # the tanh form of GELU, whose own 1 + tanh would lose the negative side
         y = product(h, down.T)
         return y if down_bias is None else y + down_bias
+
+    def without_gelu(x, up, down, up_bias=None, down_bias=None):  # terms are as large as without it, or smaller
+        z = product(x, up.T) if up_bias is None else product(x, up.T) + up_bias
+        y = product(z, down.T)
+        return y if down_bias is None else y + down_bias
     for dtype in ("f32", "f64"):
         for shape in [(6, 5), (5,), (2, 3, 5), (0, 5), (70, 90)] + [random_shape(rng)[:2] + (rng.choice([1, 4, 33]),) for _ in range(count)]:
             for layout in LAYOUTS:
                 hidden, out, biases = rng.choice([1, 8, 37]), rng.choice([1, 4, 33]), rng.randint(0, 2)
                 shapes = [(hidden, shape[-1]), (out, hidden), (hidden,), (out,)][:2 + biases]
-                yield Case(op, [Input(random_values(shape, dtype, generator), layout)] +
-                           [Input(random_values(s, dtype, generator), rng.choice(LAYOUTS)) for s in shapes], reference, kind="sum", dtype=dtype)
+                # Weights as large as a network's: what comes between is of the size of x, and its rounding is not magnified by the second product.
+                weights = [random_values(s, dtype, generator) / (s[-1] ** 0.5 if len(s) > 1 else 1) for s in shapes]
+                yield Case(op, [Input(random_values(shape, dtype, generator), layout)] + [Input(w, rng.choice(LAYOUTS)) for w in weights],
+                           reference, kind="sum", dtype=dtype, sizes=by_squares(without_gelu))
 
 
 # ---- softmax and norms ----------------------------------------------------------------------------------------------------------------
