@@ -7,13 +7,15 @@
 
 /* ---- what the expressions of elementwise.def are made of ------------------------------------------------------------------- */
 
-#define FLOAT_HELPERS(real, t)                                                                                                            \
+#define SIGMOID_HELPER(real, t)                                                                                                          \
     static inline real sigmoid_##t(real x)                                                                                               \
     {                                                                                                                                    \
         real e = tarn__exp_##t(x < 0 ? x : -x);                                                                                          \
         return (x < 0 ? e : (real)1) / ((real)1 + e);                                                                                    \
-    }                                                                                                                                    \
-    /* below -64, e^x is taken in two factors: itself it would be subnormal while x e^x is not yet */                                    \
+    }
+
+/* Below -64, e^x is taken in two factors: itself it would be subnormal while x e^x is not yet. */
+#define SILU_HELPER(real, t)                                                                                                             \
     static inline real silu_##t(real x)                                                                                                  \
     {                                                                                                                                    \
         int far = x < -64;                                                                                                               \
@@ -152,9 +154,11 @@ static inline int64_t scalar_i64(double p)
     return p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : (int64_t)p;
 }
 
-FLOAT_HELPERS(float, f32)
-FLOAT_HELPERS(double, f64)
-FLOAT_HELPERS(double, near)
+SIGMOID_HELPER(float, f32)
+SIGMOID_HELPER(double, f64)
+SIGMOID_HELPER(double, near)
+SILU_HELPER(float, f32)
+SILU_HELPER(double, f64)
 WIDE_HELPERS(f64)
 WIDE_HELPERS(near)
 
