@@ -34,7 +34,7 @@ tarn__random tarn__random_reserve(tarn_device device, int64_t count)
     uint64_t *offset = tarn__random_offset(device);
     tarn__random random = {.seed = generator.seed, .offset = *offset};
     if (tarn__is_capturing(device)) /* what a run draws follows what was drawn before it: seed and offset are read there */
-        random.live = tarn__graph_random(device);
+        random.live = tarn__graph_random();
     *offset += (uint64_t)(count + 3) / 4;
     return random;
 }

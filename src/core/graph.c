@@ -49,13 +49,13 @@ bool tarn__not_captured(const char *function, tarn_device device, const char *wh
 
 /* ---- live values ----------------------------------------------------------------------------------------------------------- */
 
-const void *tarn__graph_live(tarn_device device, size_t bytes, tarn__refresh_fn refresh, const void *ctx, size_t ctx_bytes)
+const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void *ctx, size_t ctx_bytes)
 {
     tarn_graph *graph = capturing;
-    (void)device;
     size_t rounded = (bytes + 15) / 16 * 16;
     if (graph->live_count == MAX_LIVE || graph->values_used + rounded > TARN__POKE_BYTES) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "graph_capture: the step has more than %d optimizers and generators", graph->live_count);
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "graph_capture: the step has more values that change than the %d that fit (one for each run of parameters that an optimizer "
+                    "updates, one for random numbers)", graph->live_count);
         return NULL;
     }
     live *l = &graph->live[graph->live_count++];
@@ -73,10 +73,10 @@ static void refresh_random(void *ctx, void *values)
     memcpy(values, (uint64_t[]){now.seed, now.offset}, 2 * sizeof(uint64_t));
 }
 
-const uint64_t *tarn__graph_random(tarn_device device)
+const uint64_t *tarn__graph_random(void)
 {
     if (!capturing->random)
-        capturing->random = tarn__graph_live(device, 2 * sizeof(uint64_t), refresh_random, &capturing, sizeof(capturing));
+        capturing->random = tarn__graph_live(2 * sizeof(uint64_t), refresh_random, &capturing, sizeof(capturing));
     return capturing->random;
 }
 

@@ -16,9 +16,9 @@ bool tarn__not_captured(const char *function, tarn_device device, const char *wh
  * is kept. The device address, or NULL with an error raised. Only while capturing. */
 typedef void (*tarn__refresh_fn)(void *ctx, void *values);
 #define TARN__LIVE_CTX 64
-const void *tarn__graph_live(tarn_device device, size_t bytes, tarn__refresh_fn refresh, const void *ctx, size_t ctx_bytes);
+const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void *ctx, size_t ctx_bytes);
 
-/* The live seed and offset of the device's random numbers. */
-const uint64_t *tarn__graph_random(tarn_device device);
+/* The live seed and offset of random numbers. Only while capturing. */
+const uint64_t *tarn__graph_random(void);
 
 #endif

@@ -184,7 +184,7 @@ static bool update(const tarn__method *method, const tarn__group *group, tarn__s
     step.decay = first->decays ? step.decay : 0;
     tarn_device device = tarn__device(range[TARN__GRADIENT]);
     if (tarn__is_capturing(device) &&
-        !(step.live = tarn__graph_live(device, sizeof(tarn__step_now), refresh_update, &(captured_update){method, first, last}, sizeof(captured_update))))
+        !(step.live = tarn__graph_live(sizeof(tarn__step_now), refresh_update, &(captured_update){method, first, last}, sizeof(captured_update))))
         return false;
     bool mixed = range[TARN__MASTER] != NULL;
     tarn__launch launch = {.kernel = method->kernel,

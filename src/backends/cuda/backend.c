@@ -59,10 +59,7 @@ static bool set_up(tarn__cuda_device *d, int index)
         !tarn__cuda_good(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream") ||
         !tarn__cuda_good(cudaHostAlloc(&record, sizeof(tarn__fault), cudaHostAllocMapped | cudaHostAllocPortable), "host memory") ||
         !tarn__cuda_good(cudaMalloc((void **)&d->fault_lock, sizeof(int)), "device memory") ||
-        !tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "clearing memory") ||
-        !tarn__cuda_good(cudaDeviceGetAttribute(&d->multiprocessors, cudaDevAttrMultiProcessorCount, index), "asking the device") ||
-        !tarn__cuda_good(cudaDeviceGetAttribute(&d->major, cudaDevAttrComputeCapabilityMajor, index), "asking the device") ||
-        !tarn__cuda_good(cudaDeviceGetAttribute(&d->minor, cudaDevAttrComputeCapabilityMinor, index), "asking the device"))
+        !tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "clearing memory"))
         return false;
     memset(record, 0, sizeof(tarn__fault));
     d->fault = record;

@@ -13,8 +13,6 @@ extern "C" {
  * as they are given back, because whatever still reads them was enqueued before. */
 typedef struct tarn__cuda_device {
     cudaStream_t stream;
-    int multiprocessors;
-    int major, minor;
     int *fault_lock;    /* on the device: the first kernel that finds a fault takes it */
     tarn__fault *fault; /* host memory that the device writes */
     void *staging;      /* see transfer.c */

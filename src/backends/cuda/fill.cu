@@ -7,7 +7,7 @@ template <typename C> struct fill_args {
     void *to;
     tarn_dtype dtype;
     int64_t count;
-    C value, step;
+    C value;
     places<1> places;
 };
 
@@ -60,7 +60,7 @@ uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__number *value)
 
 template <typename C> static void fill_single(const tarn__call *call, const tarn__nest *nest, C value)
 {
-    fill_args<C> a = {tarn__view_at(call->out[0]), call->out[0]->dtype, nest->count, value, 0, places_of<1>(nest)};
+    fill_args<C> a = {tarn__view_at(call->out[0]), call->out[0]->dtype, nest->count, value, places_of<1>(nest)};
     fill_kernel<C><<<blocks_for(nest->count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 

@@ -81,18 +81,6 @@ template <> __device__ __forceinline__ bool narrow<bool, int64_t>(int64_t x)
     case TARN_F16: { typedef f16 T; __VA_ARGS__; } break;                                                                                \
     default: break;                                                                                                                      \
     }
-#define FOR_NUMBER(dtype, ...)                                                                                                           \
-    switch (dtype) {                                                                                                                     \
-    case TARN_I32: { typedef int32_t T; __VA_ARGS__; } break;                                                                            \
-    case TARN_I64: { typedef int64_t T; __VA_ARGS__; } break;                                                                            \
-    case TARN_U8: { typedef uint8_t T; __VA_ARGS__; } break;                                                                             \
-    default: FOR_FLOAT(dtype, __VA_ARGS__)                                                                                               \
-    }
-#define FOR_ANY(dtype, ...)                                                                                                              \
-    switch (dtype) {                                                                                                                     \
-    case TARN_BOOL: { typedef bool T; __VA_ARGS__; } break;                                                                              \
-    default: FOR_NUMBER(dtype, __VA_ARGS__)                                                                                              \
-    }
 
 /* An index element of either index dtype. */
 __device__ __forceinline__ int64_t index_at(const void *indices, int is_long, int64_t at)
@@ -169,9 +157,6 @@ static inline bool is_aligned(const void *address, size_t bytes)
 
 struct add_up {
     template <typename C> static __device__ __forceinline__ C of(C a, C b) { return a + b; }
-};
-struct take_max { /* a NaN wins */
-    template <typename C> static __device__ __forceinline__ C of(C a, C b) { return a > b || a != a ? a : b; }
 };
 
 /* Every lane gets the result over the warp. */
@@ -308,11 +293,6 @@ static __device__ __noinline__ void report_fault(const fault_place &to, int64_t 
 static inline cudaStream_t stream_of(const tarn__call *call)
 {
     return (cudaStream_t)call->stream;
-}
-
-static inline int multiprocessors_of(const tarn__call *call)
-{
-    return tarn__cuda_at(call->device)->multiprocessors;
 }
 
 static inline unsigned blocks_for(int64_t work, int64_t each)

@@ -32,7 +32,6 @@ typedef struct tarn__cuda_plan {
     cublasLtMatrixLayout_t a, b, c; /* cuBLASLt's a and b */
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace;
-    bool is_ready;
     struct tarn__cuda_plan *next;
 } tarn__cuda_plan;
 

@@ -145,8 +145,7 @@ bool tarn__cuda_recall(int index, tarn__cuda_plan *plan)
             continue;
         plan->algorithm = one->algorithm;
         plan->workspace = (size_t)one->workspace;
-        plan->is_ready = one->workspace <= TARN__CUDA_WORKSPACE;
-        return plan->is_ready;
+        return one->workspace <= TARN__CUDA_WORKSPACE;
     }
     return false;
 }
@@ -279,7 +278,6 @@ void tarn__cuda_choose(int index, tarn__cuda_plan *plan, cublasLtMatmulHeuristic
         first++;
     plan->algorithm = candidates[first].algo;
     plan->workspace = candidates[first].workspaceSize;
-    plan->is_ready = true;
     tarn__cuda_device *d = tarn__cuda_at(index);
     if (!d || !is_worth_it(&plan->product) || count < 2)
         return;
