@@ -1,8 +1,9 @@
 /* gpu_tour.c: what a GPU is good for, shown by measuring: devices and memory, products checked and timed, two networks on CPU and GPU.
  *
- *   build/release/examples/gpu_tour [DEVICE]
+ *   build/release/examples/gpu_tour [DEVICE [WIDTH]]
  *
- * DEVICE is the best there is unless one is named. On a machine without a GPU the tour is the same with the CPU in both columns. */
+ * DEVICE is the best there is unless one is named. On a machine without a GPU the tour is the same with the CPU in both columns.
+ * WIDTH is the side of the matrices, 1024 unless given; the large network is twice as wide. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -72,21 +73,20 @@ static double largest_difference(const float *x, const float *y, int count)
     return most;
 }
 
-static bool large_product(tarn_device device)
+static bool large_product(tarn_device device, int n)
 {
-    enum { N = 1024 };
-    size_t bytes = sizeof(float) * N * N;
+    size_t bytes = sizeof(float) * (size_t)n * (size_t)n;
     float *a = malloc(bytes), *b = malloc(bytes), *naive = malloc(bytes), *c = malloc(bytes);
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *x = tarn_normal(TARN_SHAPE(N, N), 0, 1, TARN_F32, device), *y = tarn_normal(TARN_SHAPE(N, N), 0, 1, TARN_F32, device);
-    bool good = a && b && naive && c && tarn_read_f32(x, a, N * N) && tarn_read_f32(y, b, N * N) && tarn_read_f32(tarn_matmul(x, y), c, N * N);
+    tarn_tensor *x = tarn_normal(TARN_SHAPE(n, n), 0, 1, TARN_F32, device), *y = tarn_normal(TARN_SHAPE(n, n), 0, 1, TARN_F32, device);
+    bool good = a && b && naive && c && tarn_read_f32(x, a, n * n) && tarn_read_f32(y, b, n * n) && tarn_read_f32(tarn_matmul(x, y), c, n * n);
     if (good) {
         tarn_event *begin = tarn_event_record(tarn_device_cpu());
-        naive_product(N, a, b, naive);
+        naive_product(n, a, b, naive);
         tarn_event *end = tarn_event_record(tarn_device_cpu());
-        double loop = tarn_event_elapsed(begin, end) / 1000, off = largest_difference(c, naive, N * N);
+        double loop = tarn_event_elapsed(begin, end) / 1000, off = largest_difference(c, naive, n * n);
         double cpu = time_product(tarn_to(x, tarn_device_cpu()), tarn_to(y, tarn_device_cpu()), tarn_device_cpu(), 10);
-        double here = time_product(x, y, device, 200);
+        double here = tarn_device_equal(device, tarn_device_cpu()) ? cpu : time_product(x, y, device, 200);
         good = off < 1e-2 && !tarn_failed();
         printf("  plain loop on the CPU %9.2f ms\n  tarn on the CPU       %9.2f ms\n  tarn on the device    %9.3f ms   (%.0f times the loop's speed)\n", loop,
                cpu, here, loop / here);
@@ -151,15 +151,14 @@ static double train_xor(tarn_device device, bool captured, double *last)
     return took;
 }
 
-static double train_large(tarn_device device, int steps, double *last)
+static double train_large(tarn_device device, int width, int steps, double *last)
 {
-    enum { ROWS = 2048, WIDTH = 2048 };
     tarn_seed(1);
     tarn_scope *scope = tarn_scope_open();
-    training t = {.x = tarn_normal(TARN_SHAPE(ROWS, WIDTH), 0, 1, TARN_F32, device), .y = tarn_normal(TARN_SHAPE(ROWS, 16), 0, 1, TARN_F32, device)};
+    training t = {.x = tarn_normal(TARN_SHAPE(width, width), 0, 1, TARN_F32, device), .y = tarn_normal(TARN_SHAPE(width, 16), 0, 1, TARN_F32, device)};
     t.loss = tarn_zeros((tarn_shape){0, {0}}, TARN_F32, device);
-    t.net = tarn_sequential(tarn_linear(WIDTH, WIDTH, device), tarn_activation(TARN_GELU), tarn_linear(WIDTH, WIDTH, device),
-                            tarn_activation(TARN_GELU), tarn_linear(WIDTH, 16, device), NULL);
+    t.net = tarn_sequential(tarn_linear(width, width, device), tarn_activation(TARN_GELU), tarn_linear(width, width, device),
+                            tarn_activation(TARN_GELU), tarn_linear(width, 16, device), NULL);
     t.adam = tarn_adamw(t.net, &(tarn_adamw_options){.lr = 1e-4f});
     double took = train(&t, device, steps, false, last);
     tarn_optimizer_free(t.adam);
@@ -168,7 +167,7 @@ static double train_large(tarn_device device, int steps, double *last)
     return took;
 }
 
-static bool networks(tarn_device device)
+static bool networks(tarn_device device, int width)
 {
     double loss_cpu, loss_here, loss_graph, large_cpu, large_here;
     bool is_cpu = tarn_device_equal(device, tarn_device_cpu());
@@ -176,8 +175,8 @@ static bool networks(tarn_device device)
     printf("device %8.3f ms   ", train_xor(device, false, &loss_here));
     printf("captured %8.3f ms\n", train_xor(device, true, &loss_graph));
     printf("    losses after 300 steps             %.1e            %.1e              %.1e\n", loss_cpu, loss_here, loss_graph);
-    double cpu = train_large(tarn_device_cpu(), 2, &large_cpu), here = is_cpu ? cpu : train_large(device, 50, &large_here);
-    printf("  2048 rows through 2048 x 2048 x 2, CPU %8.1f ms   device %8.3f ms   %.0f times as fast\n", cpu, here, cpu / here);
+    double cpu = train_large(tarn_device_cpu(), width, 2, &large_cpu), here = is_cpu ? cpu : train_large(device, width, 50, &large_here);
+    printf("  %d rows through %d x %d x 2, CPU %8.1f ms   device %8.3f ms   %.0f times as fast\n", width, width, width, cpu, here, cpu / here);
     return !tarn_failed() && loss_cpu < 0.01 && loss_here < 0.01 && loss_graph < 0.01;
 }
 
@@ -189,6 +188,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "gpu_tour: %s\n", tarn_error());
         return 2;
     }
+    int width = argc > 2 ? atoi(argv[2]) : 1024;
+    if (width < 1 || width > 8192) {
+        fprintf(stderr, "gpu_tour: WIDTH must be from 1 to 8192, not %s\n", argv[2]);
+        return 2;
+    }
     printf("devices\n");
     show_device(tarn_device_cpu());
     if (!tarn_device_equal(device, tarn_device_cpu()))
@@ -197,10 +201,10 @@ int main(int argc, char **argv)
         printf("  no GPU: %s\n", tarn_backend_missing("cuda"));
     printf("\na small product on %s\n", tarn_device_name(device, name, sizeof(name)));
     bool good = small_product(device);
-    printf("\n1024 x 1024 x 1024\n");
-    good = large_product(device) && good;
+    printf("\n%d x %d x %d\n", width, width, width);
+    good = large_product(device, width) && good;
     printf("\nnetworks\n");
-    good = networks(device) && good;
+    good = networks(device, 2 * width) && good;
     tarn_counters stats = tarn_stats();
     tarn_memory memory = tarn_memory_of(device);
     printf("\nstatistics\n  %lld kernels, %lld of them on the CPU; %lld copies to the device, %lld from it, %lld fallbacks\n", (long long)stats.kernels,
