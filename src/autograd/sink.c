@@ -33,18 +33,19 @@ static bool same_shape(const tarn_tensor *tensor, const tarn__meta *meta)
 static tarn_tensor *unbroadcast(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_dtype dtype)
 {
     tarn_tensor *sum = tarn__tensor_new(function, meta->shape, dtype, meta->device);
-    tarn_tensor *out = sum ? tarn__tensor_view(sum) : NULL;
-    if (!out)
+    if (!sum)
         return NULL;
+    tarn__view whole = sum->view; /* a second tensor on its memory would keep a leaf from taking it over */
     int lead = grad->view.rank - meta->shape.rank;
-    memmove(out->view.shape + lead, out->view.shape, sizeof(int64_t) * (size_t)meta->shape.rank);
-    memmove(out->view.stride + lead, out->view.stride, sizeof(int64_t) * (size_t)meta->shape.rank);
+    memmove(sum->view.shape + lead, whole.shape, sizeof(int64_t) * (size_t)meta->shape.rank);
+    memmove(sum->view.stride + lead, whole.stride, sizeof(int64_t) * (size_t)meta->shape.rank);
     for (int i = 0; i < lead; i++)
-        out->view.shape[i] = 1, out->view.stride[i] = 0;
-    out->view.rank = grad->view.rank;
+        sum->view.shape[i] = 1, sum->view.stride[i] = 0;
+    sum->view.rank = grad->view.rank;
     tarn__reduce reduce = {.scale = 1};
     bool good = tarn__run(&(tarn__launch){.kernel = TARN__K_sum, .function = function, .inputs = 1, .outputs = 1, .in = {grad},
-                                          .out = {out}, .params = &reduce, .params_bytes = sizeof(reduce)});
+                                          .out = {sum}, .params = &reduce, .params_bytes = sizeof(reduce)});
+    sum->view = whole;
     return good ? sum : NULL;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ops/op.h"
+#include "ops/scale.h"
 
 static const char *const unary_role[] = {"x"};
 static const char *const binary_roles[] = {"a", "b"};
@@ -251,9 +252,10 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
     bool tarn__apply_##op(const tarn__invocation *c, tarn_tensor **out) { return (out[0] = tarn_##op(c->in[0], c->in[1])) != NULL; }
 #define PASS_ON(op) backward_##op(b)
 #define BY_KERNEL(op) binary_backward(b, TARN__K_##op##_grad, TARN__K_##op##_grad_a, TARN__K_##op##_grad_b)
+#define SCALE_OR_KERNEL(op) (tarn__scale_fits(b) ? tarn__scale_backward(b) : BY_KERNEL(op))
 #define RULE_add PASS_ON
 #define RULE_sub PASS_ON
-#define RULE_mul BY_KERNEL
+#define RULE_mul SCALE_OR_KERNEL
 #define RULE_div BY_KERNEL
 #define RULE_maximum BY_KERNEL
 #define RULE_minimum BY_KERNEL
@@ -314,6 +316,12 @@ bool tarn__apply_clamp(const tarn__invocation *v, tarn_tensor **out)
 static bool where_backward(const tarn__backward *b)
 {
     tarn_tensor *condition = b->saved[0], *g = b->grads[0];
+    if (tarn__wants(b, 1) && tarn__wants(b, 2)) {
+        tarn__elementwise none = {0};
+        tarn_tensor *ga = grad_place(b, 1), *gb = grad_place(b, 2);
+        return ga && gb && tarn__kernel_call(TARN__K_where_grad, b->function, none, TARN__IN(condition, g), TARN__OUT(ga, gb)) &&
+               tarn__put(b, 1, ga) && tarn__put(b, 2, gb);
+    }
     for (int i = 1; i <= 2; i++) {
         if (!tarn__wants(b, i))
             continue;

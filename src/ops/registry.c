@@ -9,10 +9,20 @@
 #define PARAMETERS_leaky_relu "slope:real"
 #define PARAMETERS_clamp "low:real high:real"
 
+/* What gradients of two operands use beside kernels of their own. */
+#define BESIDE_add ""
+#define BESIDE_sub " neg"
+#define BESIDE_mul " scale_grad"
+#define BESIDE_div ""
+#define BESIDE_maximum ""
+#define BESIDE_minimum ""
+#define BESIDE_mod ""
+#define BESIDE_pow ""
+
 static const tarn__op_row rows[] = {
 #define UNARY(name, ...) {#name, 1, 1, 1, true, "", #name, #name "_grad", tarn__apply_##name},
 #define UNARY_P(name, ...) {#name, 1, 1, 1, true, PARAMETERS_##name, #name, #name "_grad", tarn__apply_##name},
-#define BINARY(name, ...) {#name, 2, 2, 1, true, "", #name, #name "_grad " #name "_grad_a " #name "_grad_b neg", tarn__apply_##name},
+#define BINARY(name, ...) {#name, 2, 2, 1, true, "", #name, #name "_grad " #name "_grad_a " #name "_grad_b" BESIDE_##name, tarn__apply_##name},
 #define COMPARE(name, ...) {#name, 2, 2, 1, false, "", #name, "", tarn__apply_##name},
 #include "base/elementwise.def"
 #undef UNARY

@@ -350,6 +350,19 @@ static inline double trig_f64(double x, int cosine)
         const real *C = in[0], *A = in[1], *B = in[2];                                                                                   \
         real *Y = out[0];                                                                                                                \
         TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = C[i] != 0 ? A[i] : B[i];                                                \
+    }                                                                                                                                    \
+    TILE_HEAD(tile_where_grad)                                                                                                           \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *C = in[0], *G = in[1];                                                                                               \
+        real *A = out[0], *B = out[1];                                                                                                   \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const bool holds = C[i] != 0;                                                                                                \
+            const real g = G[i];                                                                                                         \
+            A[i] = holds ? g : 0;                                                                                                        \
+            B[i] = holds ? 0 : g;                                                                                                        \
+        }                                                                                                                                \
     }
 
 /* WIDE rows between f32 tiles: everything in between is f64. Their gradients are written without y, which no WIDE row needs. */
@@ -589,6 +602,22 @@ EXPONENTIAL_TILE(exp, (fabsf(X[i]) > EXPONENT_MAX) | ((fabsf(G[i]) < 0x1p-100f) 
                  g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
 EXPONENTIAL_TILE(softplus, X[i] < -EXPONENT_MAX, g * sigmoid_f64(x))
 
+/* ---- the gradient of rsqrt with one division, where x · sqrt(x) stays far within the range of f32 ------------------------------- */
+
+static void guarded_rsqrt_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *X = in[0], *G = in[1];
+    float *Y = out[0];
+    int extreme = 0;
+    for (int64_t i = 0; i < n; i++)
+        extreme |= !((X[i] > 0x1p-80f) & (X[i] < 0x1p80f));
+    if (extreme) {
+        tile_rsqrt_grad_f32(n, in, out, params);
+        return;
+    }
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = G[i] / (-2.0f * X[i] * sqrtf(X[i]));
+}
+
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
 enum { PLAIN = 0, WIDE = 1, BYTES = 2 };
@@ -617,6 +646,7 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
     KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
+#define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
 #define tile_exp_grad_f32 guarded_exp_grad_f32
 #define tile_softplus_grad_f32 guarded_softplus_grad_f32
 #define tile_div_grad_f32 guarded_div_grad_f32
@@ -644,6 +674,11 @@ static void kernel_where(const tarn__call *call)
     run(call, tile_where_f32, tile_where_f64, tile_where_i64, PLAIN, 1);
 }
 
+static void kernel_where_grad(const tarn__call *call)
+{
+    run(call, tile_where_grad_f32, tile_where_grad_f64, tile_where_grad_i64, PLAIN, 1);
+}
+
 #define DTYPES_FLOAT TARN__FLOATS
 #define DTYPES_NUMBER TARN__ALL
 
@@ -656,4 +691,5 @@ void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
 #define COMPARE(name, ...) ROW(name, TARN__ALL)
 #include "base/elementwise.def"
     ROW(where, TARN__ALL)
+    ROW(where_grad, TARN__ALL)
 }

@@ -133,7 +133,21 @@ typedef struct buffers {
     _Alignas(64) char narrow[TILE * 8];
     const void *in[TARN__MAX_OPERANDS];
     void *out[TARN__MAX_OUTPUTS];
+    const char *held[TARN__MAX_OPERANDS]; /* where the elements in an input's tile come from, when they are the beginning of one row */
+    int64_t held_count[TARN__MAX_OPERANDS];
 } buffers;
+
+/* Brings n elements of an input that lies in rows into its tile. A row that is repeated is still there from the last time. */
+static void load_rows(const plan *p, buffers *b, int k, int64_t size, int64_t n, const int64_t *index)
+{
+    const operand *o = &p->in[k];
+    const char *from = p->by_row ? o->base + element_offset(o, index, p->nest.rank) * o->size : NULL;
+    if (from && from == b->held[k] && n <= b->held_count[k])
+        return;
+    move_rows(p, o, index, b->tile[k], size, n, false);
+    b->held[k] = from;
+    b->held_count[k] = n;
+}
 
 /* A linear result of a streaming call: converted into a buffer if it must be, then written out. */
 static void stream_result(const operand *o, buffers *b, int k, int64_t begin, int64_t n)
@@ -165,7 +179,7 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
         if (o->linear)
             o->load(o->base + begin * o->size, 1, b->tile[k], n);
         else
-            move_rows(p, o, index, b->tile[k], size, n, false);
+            load_rows(p, b, k, size, n, index);
     }
     char *held[TARN__MAX_OUTPUTS];
     for (int k = 0; k < p->outputs; k++) {
@@ -191,11 +205,13 @@ static void run_range(int64_t begin, int64_t end, void *ctx)
     const plan *p = ctx;
     buffers b;
     int64_t index[TARN_MAX_RANK] = {0};
-    for (int k = 0; k < p->inputs; k++)
+    for (int k = 0; k < p->inputs; k++) {
+        b.held[k] = NULL;
         if (p->in[k].constant) {
             fill_constant(p->job->compute, p->in[k].value, b.tile[k]);
             b.in[k] = b.tile[k];
         }
+    }
     while (begin < end) {
         int64_t n = end - begin < TILE ? end - begin : TILE;
         if (p->nest.rank > 1) {

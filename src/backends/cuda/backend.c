@@ -204,6 +204,7 @@ static void fill_table(void)
     tarn__cuda_norm(rows);
     tarn__cuda_loss(rows);
     tarn__cuda_optimizer(rows);
+    tarn__cuda_composed(rows);
 }
 
 const tarn__kernel_row *tarn__cuda_rows(void)

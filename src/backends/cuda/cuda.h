@@ -68,6 +68,7 @@ void tarn__cuda_softmax(tarn__kernel_row *rows);
 void tarn__cuda_norm(tarn__kernel_row *rows);
 void tarn__cuda_loss(tarn__kernel_row *rows);
 void tarn__cuda_optimizer(tarn__kernel_row *rows);
+void tarn__cuda_composed(tarn__kernel_row *rows);
 
 #ifdef __cplusplus
 }
