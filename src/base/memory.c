@@ -6,12 +6,15 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/platform.h"
 
 static void *default_alloc(size_t bytes, size_t alignment, void *ctx)
 {
     (void)ctx;
     if (alignment <= _Alignof(max_align_t))
         return malloc(bytes);
+    if (bytes >= TARN__LARGE_MEMORY && alignment <= TARN__ALIGNMENT)
+        return tarn__platform_large_memory(bytes);
     return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
 

@@ -4,7 +4,9 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 void *tarn__platform_symbol(const char *path, const char *symbol, char *why, size_t why_size)
@@ -57,6 +59,19 @@ int64_t tarn__platform_memory_free(void)
             break;
     fclose(file);
     return (int64_t)kib * 1024;
+}
+
+#define LARGE_PAGE ((size_t)2 << 20)
+
+void *tarn__platform_large_memory(size_t bytes)
+{
+    void *memory = NULL;
+    if (posix_memalign(&memory, LARGE_PAGE, bytes) != 0)
+        return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(memory, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE); /* a wish: small pages do as well */
+#endif
+    return memory;
 }
 
 void tarn__platform_cpu_name(char *name, size_t size)
