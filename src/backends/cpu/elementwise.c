@@ -602,6 +602,77 @@ EXPONENTIAL_TILE(exp, (fabsf(X[i]) > EXPONENT_MAX) | ((fabsf(G[i]) < 0x1p-100f) 
                  g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
 EXPONENTIAL_TILE(softplus, X[i] < -EXPONENT_MAX, g * sigmoid_f64(x))
 
+/* ---- exponentials without their guards, where all of a tile is far from the ends of f32's range: a third fewer instructions ----- */
+
+#define CALM 64.0f
+
+TARN__VECTOR static inline float exp_calm(float x)
+{
+    float rounded = tarn__fma_f32(x, 0x1.715476p+0f, TARN__ROUND_F32);
+    float r = tarn__reduce_ln2_f32(x, rounded - TARN__ROUND_F32);
+    return (1.0f + tarn__expm1_near_f32(r)) * tarn__pow2_f32((int32_t)(tarn__bits_f32(rounded) - 0x4b400000u));
+}
+
+#define CALM_TILE(name, value)                                                                                                            \
+    static void calm_##name##_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                   \
+    {                                                                                                                                    \
+        const float *X = in[0];                                                                                                          \
+        float *Y = out[0];                                                                                                               \
+        int wild = 0;                                                                                                                    \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            wild |= !(fabsf(X[i]) <= CALM);                                                                                              \
+        if (wild) {                                                                                                                      \
+            tile_##name##_f32(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const float x = X[i];                                                                                                        \
+            Y[i] = value;                                                                                                                \
+        }                                                                                                                                \
+    }
+static inline float sigmoid_calm(float x)
+{
+    float e = exp_calm(-fabsf(x));
+    return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+static inline float silu_calm(float x)
+{
+    float e = exp_calm(-fabsf(x));
+    return x * (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+CALM_TILE(exp, exp_calm(x))
+CALM_TILE(sigmoid, sigmoid_calm(x))
+CALM_TILE(silu, silu_calm(x))
+
+/* The slopes of sigmoid and tanh as e / (1 + e)², which has nothing to cancel. */
+static inline float bell_calm(float x)
+{
+    float e = exp_calm(-fabsf(x));
+    return e / tarn__fma_f32(e, e + 2.0f, 1.0f); /* the square of 1 + e, rounded fewer times */
+}
+
+#define CALM_GRAD_TILE(name, most, slope)                                                                                                 \
+    static void calm_##name##_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                  \
+    {                                                                                                                                    \
+        const float *X = in[0], *G = in[1];                                                                                              \
+        float *Y = out[0];                                                                                                               \
+        int wild = 0;                                                                                                                    \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            wild |= !(fabsf(X[i]) <= most);                                                                                              \
+        if (wild) {                                                                                                                      \
+            tile_##name##_grad_near(n, in, out, params);                                                                                 \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const float x = X[i];                                                                                                        \
+            Y[i] = G[i] * (slope);                                                                                                       \
+        }                                                                                                                                \
+    }
+CALM_GRAD_TILE(sigmoid, CALM, bell_calm(x))
+CALM_GRAD_TILE(tanh, CALM / 2, 4.0f * bell_calm(2.0f * x))
+
 /* ---- the gradient of rsqrt with one division, where x · sqrt(x) stays far within the range of f32 ------------------------------- */
 
 static void guarded_rsqrt_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
@@ -646,6 +717,11 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
     KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
+#define tile_sigmoid_grad_near calm_sigmoid_grad
+#define tile_tanh_grad_near calm_tanh_grad
+#define tile_exp_f32 calm_exp_f32
+#define tile_sigmoid_f32 calm_sigmoid_f32
+#define tile_silu_f32 calm_silu_f32
 #define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
 #define tile_exp_grad_f32 guarded_exp_grad_f32
 #define tile_softplus_grad_f32 guarded_softplus_grad_f32
