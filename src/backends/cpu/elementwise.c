@@ -673,6 +673,77 @@ static inline float bell_calm(float x)
 CALM_GRAD_TILE(sigmoid, CALM, bell_calm(x))
 CALM_GRAD_TILE(tanh, CALM / 2, 4.0f * bell_calm(2.0f * x))
 
+/* ---- gelu_erf of 16-bit operands, whose results are far from needing f64 -------------------------------------------------------- */
+
+#define HALF_MOST 11.0f
+
+/* Half of erfc(|x| / sqrt 2): e^(-x²/2) times a polynomial, as tarn__erfcx_near() has it. */
+TARN__VECTOR static inline float gelu_tail_half(float x, float e)
+{
+    float a = fabsf(x) * 0x1.6a09e6p-1f, t = (a - 4.0f) / (a + 4.0f);
+    float p = 0x1.f0684ep-20f;
+    p = tarn__fma_f32(p, t, -0x1.dca4dep-19f);
+    p = tarn__fma_f32(p, t, -0x1.709e44p-16f);
+    p = tarn__fma_f32(p, t, 0x1.51c4c6p-14f);
+    p = tarn__fma_f32(p, t, -0x1.6cec8ep-16f);
+    p = tarn__fma_f32(p, t, -0x1.a34f2cp-11f);
+    p = tarn__fma_f32(p, t, 0x1.0a16cp-8f);
+    p = tarn__fma_f32(p, t, -0x1.a4ddacp-7f);
+    p = tarn__fma_f32(p, t, 0x1.0066eap-5f);
+    p = tarn__fma_f32(p, t, -0x1.027d5cp-4f);
+    p = tarn__fma_f32(p, t, 0x1.be502cp-4f);
+    p = tarn__fma_f32(p, t, -0x1.506666p-3f);
+    p = tarn__fma_f32(p, t, 0x1.bff01ap-3f);
+    p = tarn__fma_f32(p, t, -0x1.094922p-2f);
+    return 0.5f * tarn__fma_f32(p, t, 0x1.18932cp-3f) * e;
+}
+
+static inline float gelu_erf_half(float x)
+{
+    float tail = gelu_tail_half(x, exp_calm(-0.5f * x * x));
+    return x * (x < 0 ? tail : 1.0f - tail);
+}
+
+/* Beside its root the slope is a difference of two nearly equal numbers: there its series counts, as in near.h. */
+static inline float gelu_erf_grad_half(float x)
+{
+    float e = exp_calm(-0.5f * x * x), tail = gelu_tail_half(x, e);
+    float slope = (x < 0 ? tail : 1.0f - tail) + x * 0x1.988454p-2f * e;
+    float d = (x + 0x1.80ead2p-1f) - 0x1.a03fd4p-27f;
+    float series = d * tarn__fma_f32(d, tarn__fma_f32(d, -0x1.2a2efap-6f, 0x1.8d9a94p-2f), 0x1.b9d99p-2f);
+    return fabsf(d) < 0x1p-7f ? series : slope;
+}
+
+static bool within_half(const float *x, int64_t n)
+{
+    int beyond = 0;
+    for (int64_t i = 0; i < n; i++)
+        beyond |= !(fabsf(x[i]) <= HALF_MOST);
+    return !beyond;
+}
+
+static void half_gelu_erf(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *X = in[0];
+    float *Y = out[0];
+    if (!within_half(X, n)) {
+        tile_gelu_erf_near(n, in, out, params);
+        return;
+    }
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = gelu_erf_half(X[i]);
+}
+
+static void half_gelu_erf_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *X = in[0], *G = in[1];
+    float *Y = out[0];
+    if (!within_half(X, n)) {
+        tile_gelu_erf_grad_near(n, in, out, params);
+        return;
+    }
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = G[i] * gelu_erf_grad_half(X[i]);
+}
+
 /* ---- the gradient of rsqrt with one division, where x · sqrt(x) stays far within the range of f32 ------------------------------- */
 
 static void guarded_rsqrt_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
@@ -755,6 +826,21 @@ static void kernel_where_grad(const tarn__call *call)
     run(call, tile_where_grad_f32, tile_where_grad_f64, tile_where_grad_i64, PLAIN, 1);
 }
 
+static bool is_half(const tarn__view *x)
+{
+    return x && (x->dtype == TARN_BF16 || x->dtype == TARN_F16);
+}
+
+static void kernel_gelu_erf_any(const tarn__call *call)
+{
+    run(call, is_half(call->in[0]) ? half_gelu_erf : tile_gelu_erf_near, tile_gelu_erf_f64, NULL, WIDE, 0);
+}
+
+static void kernel_gelu_erf_grad_any(const tarn__call *call)
+{
+    run(call, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, tile_gelu_erf_grad_f64, NULL, WIDE, 0);
+}
+
 #define DTYPES_FLOAT TARN__FLOATS
 #define DTYPES_NUMBER TARN__ALL
 
@@ -768,4 +854,6 @@ void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
 #include "base/elementwise.def"
     ROW(where, TARN__ALL)
     ROW(where_grad, TARN__ALL)
+    rows[TARN__K_gelu_erf].run = kernel_gelu_erf_any;
+    rows[TARN__K_gelu_erf_grad].run = kernel_gelu_erf_grad_any;
 }
