@@ -1,0 +1,291 @@
+/* guards.h: rows of elementwise.def that look at a tile before they compute it. Most tiles hold nothing extreme: then the plain form is right
+ * (sin, mod, div), or a shorter one is (exp, tanh's gradient). A tile with anything else takes the long way. elementwise.c includes it after
+ * the rows' own tiles. */
+
+/* ---- sin and cos once more, for large arguments ---------------------------------------------------------------------------- */
+
+#define TRIG_TILES(name, real, t, value, gradient)                                                                                        \
+    static void guarded_##name##_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
+    {                                                                                                                                    \
+        const real *X = in[0];                                                                                                           \
+        real *Y = out[0];                                                                                                                \
+        if (!any_large_##t(X, n)) {                                                                                                      \
+            tile_##name##_##t(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = value;                                                                                                                \
+    }                                                                                                                                    \
+    static void guarded_##name##_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)           \
+    {                                                                                                                                    \
+        const real *X = in[0], *G = in[1];                                                                                               \
+        real *Y = out[0];                                                                                                                \
+        if (!any_large_##t(X, n)) {                                                                                                      \
+            tile_##name##_grad_##t(n, in, out, params);                                                                                  \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = gradient;                                                                                                             \
+    }
+TRIG_TILES(sin, float, f32, trig_f32(X[i], 0), G[i] * trig_f32(X[i], 1))
+TRIG_TILES(cos, float, f32, trig_f32(X[i], 1), -G[i] * trig_f32(X[i], 0))
+TRIG_TILES(sin, double, f64, trig_f64(X[i], 0), G[i] * trig_f64(X[i], 1))
+TRIG_TILES(cos, double, f64, trig_f64(X[i], 1), -G[i] * trig_f64(X[i], 0))
+
+/* ---- the remainder once more, for large quotients -------------------------------------------------------------------------- */
+
+static bool any_large_quotient(const float *a, const float *b, int64_t n)
+{
+    int large = 0;
+    for (int64_t i = 0; i < n; i++)
+        large |= fabs((double)a[i]) > MOD_MAX * fabs((double)b[i]);
+    return large;
+}
+
+#define MOD_TILES(name, value, value_b)                                                                                                   \
+    static void guarded_##name##_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
+    {                                                                                                                                    \
+        const float *A = in[0], *B = in[1], *G = in[2];                                                                                  \
+        float *Y = out[0], *YB = out[1];                                                                                                 \
+        if (!any_large_quotient(A, B, n)) {                                                                                              \
+            tile_##name##_f32(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        (void)G, (void)YB;                                                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            const float a = A[i], b = B[i];                                                                                              \
+            value_b;                                                                                                                     \
+            Y[i] = value;                                                                                                                \
+        }                                                                                                                                \
+    }
+static inline float mod_any_grad_b_f32(float a, float b, float g)
+{
+    return (float)mod_grad_b((double)a, (double)b, (double)g, (double)mod_any_f32(a, b));
+}
+MOD_TILES(mod, mod_any_f32(a, b), (void)0)
+MOD_TILES(mod_grad_b, mod_any_grad_b_f32(a, b, G[i]), (void)0)
+MOD_TILES(mod_grad, G[i], YB[i] = mod_any_grad_b_f32(a, b, G[i]))
+
+/* ---- the gradient of a quotient once more, where a / b or g / b leave the range that the result may still have ---------------- */
+
+#define DIV_TILES(real, wide, t, low, high)                                                                                               \
+    static bool any_extreme_##t(const real *a, const real *b, int64_t n)                                                                  \
+    {                                                                                                                                    \
+        int extreme = 0;                                                                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            real q = a[i] / b[i], size = q < 0 ? -q : q;                                                                                 \
+            extreme |= (size > (real)high) | ((size < (real)low) & (a[i] != 0));                                                         \
+        }                                                                                                                                \
+        return extreme;                                                                                                                  \
+    }                                                                                                                                    \
+    static void guarded_div_grad_b_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)              \
+    {                                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *Y = out[0];                                                                                                                \
+        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
+            tile_div_grad_b_##t(n, in, out, params);                                                                                     \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = (real)(-(wide)G[i] * (((wide)A[i] / (wide)B[i]) / (wide)B[i]));                                                       \
+    }                                                                                                                                    \
+    static void guarded_div_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
+    {                                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *YA = out[0], *YB = out[1];                                                                                                 \
+        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
+            tile_div_grad_##t(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            const real a = A[i], b = B[i], g = G[i];                                                                                     \
+            YA[i] = g / b;                                                                                                               \
+            YB[i] = (real)(-(wide)g * (((wide)a / (wide)b) / (wide)b));                                                                  \
+        }                                                                                                                                \
+    }
+DIV_TILES(float, double, f32, 1e-18f, 1e18f)
+DIV_TILES(double, long double, f64, 1e-150, 1e150)
+
+/* ---- gradients with an exponential once more, where it leaves the range of f32 that its product with g may still have ---------- */
+
+#define EXPONENT_MAX 80.0f /* exp(±80) and all of its digits are within the range */
+
+#define EXPONENTIAL_TILE(name, is_extreme, gradient)                                                                                      \
+    static void guarded_##name##_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)           \
+    {                                                                                                                                    \
+        const float *X = in[0], *G = in[1];                                                                                              \
+        float *Y = out[0];                                                                                                               \
+        int extreme = 0;                                                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            extreme |= is_extreme;                                                                                                       \
+        if (!extreme) {                                                                                                                  \
+            tile_##name##_grad_f32(n, in, out, params);                                                                                  \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const double x = (double)X[i], g = (double)G[i];                                                                             \
+            Y[i] = (float)(gradient);                                                                                                    \
+        }                                                                                                                                \
+    }
+EXPONENTIAL_TILE(exp, (fabsf(X[i]) > EXPONENT_MAX) | ((fabsf(G[i]) < 0x1p-100f) & (G[i] != 0)),
+                 g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
+EXPONENTIAL_TILE(softplus, X[i] < -EXPONENT_MAX, g * sigmoid_f64(x))
+
+/* ---- exponentials without their guards, where all of a tile is far from the ends of f32's range: a third fewer instructions ----- */
+
+#define CALM 64.0f
+
+TARN__VECTOR static inline float exp_calm(float x)
+{
+    float rounded = tarn__fma_f32(x, 0x1.715476p+0f, TARN__ROUND_F32);
+    float r = tarn__reduce_ln2_f32(x, rounded - TARN__ROUND_F32);
+    return (1.0f + tarn__expm1_near_f32(r)) * tarn__pow2_f32((int32_t)(tarn__bits_f32(rounded) - 0x4b400000u));
+}
+
+#define CALM_TILE(name, value)                                                                                                            \
+    static void calm_##name##_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                   \
+    {                                                                                                                                    \
+        const float *X = in[0];                                                                                                          \
+        float *Y = out[0];                                                                                                               \
+        int wild = 0;                                                                                                                    \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            wild |= !(fabsf(X[i]) <= CALM);                                                                                              \
+        if (wild) {                                                                                                                      \
+            tile_##name##_f32(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const float x = X[i];                                                                                                        \
+            Y[i] = value;                                                                                                                \
+        }                                                                                                                                \
+    }
+static inline float sigmoid_calm(float x)
+{
+    float e = exp_calm(-fabsf(x));
+    return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+static inline float silu_calm(float x)
+{
+    float e = exp_calm(-fabsf(x));
+    return x * (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+CALM_TILE(exp, exp_calm(x))
+CALM_TILE(sigmoid, sigmoid_calm(x))
+CALM_TILE(silu, silu_calm(x))
+
+/* The slopes of sigmoid and tanh as e / (1 + e)², which has nothing to cancel. */
+static inline float bell_calm(float x)
+{
+    float e = exp_calm(-fabsf(x));
+    return e / tarn__fma_f32(e, e + 2.0f, 1.0f); /* the square of 1 + e, rounded fewer times */
+}
+
+#define CALM_GRAD_TILE(name, most, slope)                                                                                                 \
+    static void calm_##name##_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                  \
+    {                                                                                                                                    \
+        const float *X = in[0], *G = in[1];                                                                                              \
+        float *Y = out[0];                                                                                                               \
+        int wild = 0;                                                                                                                    \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            wild |= !(fabsf(X[i]) <= most);                                                                                              \
+        if (wild) {                                                                                                                      \
+            tile_##name##_grad_near(n, in, out, params);                                                                                 \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const float x = X[i];                                                                                                        \
+            Y[i] = G[i] * (slope);                                                                                                       \
+        }                                                                                                                                \
+    }
+CALM_GRAD_TILE(sigmoid, CALM, bell_calm(x))
+CALM_GRAD_TILE(tanh, CALM / 2, 4.0f * bell_calm(2.0f * x))
+
+/* ---- gelu_erf of 16-bit operands, whose results are far from needing f64 -------------------------------------------------------- */
+
+#define HALF_MOST 11.0f
+
+/* Half of erfc(|x| / sqrt 2): e^(-x²/2) times a polynomial, as tarn__erfcx_near() has it. */
+TARN__VECTOR static inline float gelu_tail_half(float x, float e)
+{
+    float a = fabsf(x) * 0x1.6a09e6p-1f, t = (a - 4.0f) / (a + 4.0f);
+    float p = 0x1.f0684ep-20f;
+    p = tarn__fma_f32(p, t, -0x1.dca4dep-19f);
+    p = tarn__fma_f32(p, t, -0x1.709e44p-16f);
+    p = tarn__fma_f32(p, t, 0x1.51c4c6p-14f);
+    p = tarn__fma_f32(p, t, -0x1.6cec8ep-16f);
+    p = tarn__fma_f32(p, t, -0x1.a34f2cp-11f);
+    p = tarn__fma_f32(p, t, 0x1.0a16cp-8f);
+    p = tarn__fma_f32(p, t, -0x1.a4ddacp-7f);
+    p = tarn__fma_f32(p, t, 0x1.0066eap-5f);
+    p = tarn__fma_f32(p, t, -0x1.027d5cp-4f);
+    p = tarn__fma_f32(p, t, 0x1.be502cp-4f);
+    p = tarn__fma_f32(p, t, -0x1.506666p-3f);
+    p = tarn__fma_f32(p, t, 0x1.bff01ap-3f);
+    p = tarn__fma_f32(p, t, -0x1.094922p-2f);
+    return 0.5f * tarn__fma_f32(p, t, 0x1.18932cp-3f) * e;
+}
+
+static inline float gelu_erf_half(float x)
+{
+    float tail = gelu_tail_half(x, exp_calm(-0.5f * x * x));
+    return x * (x < 0 ? tail : 1.0f - tail);
+}
+
+/* Beside its root the slope is a difference of two nearly equal numbers: there its series counts, as in near.h. */
+static inline float gelu_erf_grad_half(float x)
+{
+    float e = exp_calm(-0.5f * x * x), tail = gelu_tail_half(x, e);
+    float slope = (x < 0 ? tail : 1.0f - tail) + x * 0x1.988454p-2f * e;
+    float d = (x + 0x1.80ead2p-1f) - 0x1.a03fd4p-27f;
+    float series = d * tarn__fma_f32(d, tarn__fma_f32(d, -0x1.2a2efap-6f, 0x1.8d9a94p-2f), 0x1.b9d99p-2f);
+    return fabsf(d) < 0x1p-7f ? series : slope;
+}
+
+static bool within_half(const float *x, int64_t n)
+{
+    int beyond = 0;
+    for (int64_t i = 0; i < n; i++)
+        beyond |= !(fabsf(x[i]) <= HALF_MOST);
+    return !beyond;
+}
+
+static void half_gelu_erf(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *X = in[0];
+    float *Y = out[0];
+    if (!within_half(X, n)) {
+        tile_gelu_erf_near(n, in, out, params);
+        return;
+    }
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = gelu_erf_half(X[i]);
+}
+
+static void half_gelu_erf_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *X = in[0], *G = in[1];
+    float *Y = out[0];
+    if (!within_half(X, n)) {
+        tile_gelu_erf_grad_near(n, in, out, params);
+        return;
+    }
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = G[i] * gelu_erf_grad_half(X[i]);
+}
+
+/* ---- the gradient of rsqrt with one division, where x · sqrt(x) stays far within the range of f32 ------------------------------- */
+
+static void guarded_rsqrt_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *X = in[0], *G = in[1];
+    float *Y = out[0];
+    int extreme = 0;
+    for (int64_t i = 0; i < n; i++)
+        extreme |= !((X[i] > 0x1p-80f) & (X[i] < 0x1p80f));
+    if (extreme) {
+        tile_rsqrt_grad_f32(n, in, out, params);
+        return;
+    }
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = G[i] / (-2.0f * X[i] * sqrtf(X[i]));
+}
