@@ -17,4 +17,7 @@ typedef struct tarn__safetensors_type {
 #define TARN__SAFETENSORS_TYPES 22
 extern const tarn__safetensors_type tarn__safetensors_types[TARN__SAFETENSORS_TYPES];
 
+/* The elements of tensor number `index`, in the map; for other parts of the library. */
+const void *tarn__safetensors_elements(const tarn_safetensors *file, int index);
+
 #endif

@@ -365,6 +365,11 @@ static const char *elements(const tarn_safetensors *file, const entry *e)
     return file->map.memory + file->data + e->begin;
 }
 
+const void *tarn__safetensors_elements(const tarn_safetensors *file, int index)
+{
+    return elements(file, &file->entry[index]);
+}
+
 /* Kernels count on bools that are 0 or 1. */
 static bool check_bools(const char *function, const tarn_safetensors *file, const entry *e)
 {
