@@ -16,6 +16,7 @@ import torch
 
 import case as cases
 import formats
+import layers
 import ops_elementwise
 import ops_index
 import ops_movement
@@ -112,13 +113,27 @@ def run_formats(options):
     return tally
 
 
-EXTRAS = {"training": run_training, "formats": run_formats}  # what is compared beside operations
+def run_layers(options):
+    """Layers of both, from the same weights."""
+    tally = Tally()
+    for name, dtype, verdicts in layers.run(options.seed):
+        wrong = [v.text for v in verdicts if not v.good]
+        tally.note(dtype, verdicts)
+        tally.failed += bool(wrong)
+        tally.passed += not wrong
+        for text in wrong:
+            print(f"FAIL layers: {name}: {text}; seed {options.seed}", flush=True)
+    print(tally.line("layers"), flush=True)
+    return tally
+
+
+EXTRAS = {"training": run_training, "layers": run_layers, "formats": run_formats}  # what is compared beside operations
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
-    parser.add_argument("--only", default="", help="operations to run, training and formats, separated by commas")
+    parser.add_argument("--only", default="", help="operations to run, training, layers and formats, separated by commas")
     parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
     parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
