@@ -10,6 +10,7 @@
 #include <tarn/ops.h>
 #include <tarn/optim.h>
 #include <tarn/profile.h>
+#include <tarn/safetensors.h>
 #include <tarn/tensor.h>
 
 #endif

@@ -59,6 +59,18 @@ void tarn__release(void *memory, size_t bytes)
     allocator.release(memory, bytes ? bytes : 1, allocator.ctx);
 }
 
+char *tarn__text_copy(const char *text)
+{
+    char *copy = tarn__alloc(strlen(text) + 1);
+    return copy ? memcpy(copy, text, strlen(text) + 1) : NULL;
+}
+
+void tarn__text_release(char *text)
+{
+    if (text)
+        tarn__release(text, strlen(text) + 1);
+}
+
 int64_t tarn__memory_held(void)
 {
     return atomic_load_explicit(&held, memory_order_relaxed);

@@ -16,6 +16,10 @@ void tarn__release(void *memory, size_t bytes);
 /* Memory for storages: aligned, not zeroed, and no error raised when there is none (the pool tries again first). */
 void *tarn__alloc_aligned(size_t bytes);
 
+/* A copy of a text, and giving it back (NULL is allowed). NULL with an error raised when there is no memory. */
+char *tarn__text_copy(const char *text);
+void tarn__text_release(char *text);
+
 /* Bytes that are out at the moment. */
 int64_t tarn__memory_held(void);
 

@@ -4,12 +4,10 @@
 
 #include "nn/module.h"
 
-enum { WEIGHT, BIAS };
-
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn_linear_apply(x, module->parameter[WEIGHT].tensor, module->parameters > BIAS ? module->parameter[BIAS].tensor : NULL);
+    return tarn_linear_apply(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"));
 }
 
 static bool add(tarn_module *module, const char *name, tarn_shape shape, double bound, tarn_dtype dtype, tarn_device device)
@@ -29,10 +27,8 @@ tarn_module *tarn_linear_with_sized(int64_t in, int64_t out, tarn_device device,
         tarn__raise(TARN_ERROR_SHAPE, "linear: from %lld to %lld features; both must be at least 1", (long long)in, (long long)out);
         return NULL;
     }
-    if ((unsigned)chosen.dtype >= TARN_DTYPE_COUNT || !tarn__is_float(chosen.dtype)) {
-        tarn__raise(TARN_ERROR_DTYPE, "linear: parameters cannot be %s; they must be of a float dtype", tarn_dtype_name(chosen.dtype));
+    if (!tarn__check_parameter_dtype("linear", chosen.dtype))
         return NULL;
-    }
     tarn_module *module = tarn__module_new("linear", "linear", forward, NULL, NULL);
     double bound = 1 / sqrt((double)in);
     if (module && add(module, "weight", TARN_SHAPE(out, in), bound, chosen.dtype, device) &&

@@ -1,23 +1,9 @@
-/* module.c: the tree of modules: making it, naming what is in it, applying it and letting go of it. */
+/* module.c: the tree of modules: making it, adding to it, applying it and letting go of it. */
 #include "nn/module.h"
 
 #include <string.h>
 
 #include "base/memory.h"
-
-/* ---- small things ---------------------------------------------------------------------------------------------------------- */
-
-static char *copy_text(const char *text)
-{
-    char *copy = tarn__alloc(strlen(text) + 1);
-    return copy ? memcpy(copy, text, strlen(text) + 1) : NULL;
-}
-
-static void release_text(char *text)
-{
-    if (text)
-        tarn__release(text, strlen(text) + 1);
-}
 
 /* The list with room for one more element: itself, or a larger copy. NULL, with the list as it was, when there is no memory. */
 static void *with_room(void *list, int count, int *room, size_t size)
@@ -40,21 +26,10 @@ bool tarn__check_module(const char *function, const tarn_module *module)
     return module || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the module is NULL", function);
 }
 
-/* Names become parts of paths. */
-static bool check_name(const char *function, const tarn_module *module, const char *name)
+bool tarn__check_parameter_dtype(const char *function, tarn_dtype dtype)
 {
-    if (!name || !name[0] || strchr(name, '.'))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name %s%s%s; it must be a text without dots", function, name ? "'" : "",
-                           name ? name : "is NULL", name ? (name[0] ? "' holds a dot" : "' is empty") : "");
-    for (int i = 0; i < module->parameters; i++) {
-        const char *dot = strrchr(module->parameter[i].path, '.');
-        if (strcmp(dot ? dot + 1 : module->parameter[i].path, name) == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module has a parameter '%s' already", function, module->kind, name);
-    }
-    for (int i = 0; i < module->children; i++)
-        if (strcmp(module->child[i]->name, name) == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module has a child '%s' already", function, module->kind, name);
-    return true;
+    return ((unsigned)dtype < TARN_DTYPE_COUNT && tarn__is_float(dtype)) ||
+           tarn__raise(TARN_ERROR_DTYPE, "%s: parameters cannot be %s; they must be of a float dtype", function, tarn_dtype_name(dtype));
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------------ */
@@ -66,7 +41,7 @@ tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forwa
         module = tarn__alloc(sizeof(*module));
     else if (!kind || !forward)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, kind ? "forward function" : "kind");
-    if (module && !(module->kind = copy_text(kind))) {
+    if (module && !(module->kind = tarn__text_copy(kind))) {
         tarn__release(module, sizeof(*module));
         module = NULL;
     }
@@ -78,6 +53,22 @@ tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forwa
     module->forward = forward;
     module->ctx = ctx;
     module->release = release;
+    module->training = true;
+    return module;
+}
+
+tarn_module *tarn__module_new_with(const char *function, const char *kind, tarn_forward_fn forward, const void *settings, size_t bytes)
+{
+    tarn_module *module = tarn__module_new(function, kind, forward, NULL, NULL);
+    if (!module)
+        return NULL;
+    module->ctx = tarn__alloc(bytes);
+    if (!module->ctx) {
+        tarn_module_free(module);
+        return NULL;
+    }
+    module->settings_bytes = bytes;
+    memcpy(module->ctx, settings, bytes);
     return module;
 }
 
@@ -95,14 +86,16 @@ static void free_tree(tarn_module *module)
         free_tree(module->child[i]);
     for (int i = 0; i < module->parameters; i++) {
         tarn__drop(module->parameter[i].tensor);
-        release_text(module->parameter[i].path);
+        tarn__text_release(module->parameter[i].path);
     }
     if (module->release)
         module->release(module->ctx);
+    if (module->settings_bytes)
+        tarn__release(module->ctx, module->settings_bytes);
     tarn__release(module->child, sizeof(*module->child) * (size_t)module->child_room);
     tarn__release(module->parameter, sizeof(*module->parameter) * (size_t)module->parameter_room);
-    release_text(module->name);
-    release_text(module->kind);
+    tarn__text_release(module->name);
+    tarn__text_release(module->kind);
     tarn__release(module, sizeof(*module));
 }
 
@@ -117,120 +110,70 @@ void tarn_module_free(tarn_module *module)
         free_tree(module);
 }
 
-/* ---- names ----------------------------------------------------------------------------------------------------------------- */
-
-/* How much of a path from the root lies above a module: "encoder.0." */
-static size_t prefix_length(const tarn_module *module)
-{
-    size_t length = 0;
-    for (; module->parent; module = module->parent)
-        length += strlen(module->name) + 1;
-    return length;
-}
-
-static char *path_of(const tarn_module *module, const char *name)
-{
-    size_t at = prefix_length(module);
-    char *path = tarn__alloc(at + strlen(name) + 1);
-    if (!path)
-        return NULL;
-    memcpy(path + at, name, strlen(name));
-    for (; module->parent; module = module->parent) {
-        path[--at] = '.';
-        at -= strlen(module->name);
-        memcpy(path + at, module->name, strlen(module->name));
-    }
-    return path;
-}
-
-static const tarn_module *root_of(const tarn_module *module)
-{
-    while (module->parent)
-        module = module->parent;
-    return module;
-}
-
-const tarn__parameter *tarn__module_first(const tarn_module *module, const tarn_tensor *tensor)
-{
-    for (int i = 0; i < module->parameters; i++)
-        if (module->parameter[i].tensor == tensor)
-            return &module->parameter[i];
-    for (int i = 0; i < module->children; i++) {
-        const tarn__parameter *found = tarn__module_first(module->child[i], tensor);
-        if (found)
-            return found;
-    }
-    return NULL;
-}
-
-/* A tied tensor bears the name of its first place. */
-static bool name_tensor(const tarn_module *module, const tarn__parameter *parameter)
-{
-    return tarn__module_first(root_of(module), parameter->tensor) != parameter || tarn_set_name(parameter->tensor, parameter->path);
-}
-
-/* A tree got a new root: all its paths become longer. */
-static bool rename_tree(tarn_module *module)
-{
-    for (int i = 0; i < module->parameters; i++) {
-        tarn__parameter *parameter = &module->parameter[i];
-        const char *dot = strrchr(parameter->path, '.');
-        char *path = path_of(module, dot ? dot + 1 : parameter->path);
-        if (!path)
-            return false;
-        release_text(parameter->path);
-        parameter->path = path;
-        if (!name_tensor(module, parameter))
-            return false;
-    }
-    for (int i = 0; i < module->children; i++)
-        if (!rename_tree(module->child[i]))
-            return false;
-    return true;
-}
-
 /* ---- adding ---------------------------------------------------------------------------------------------------------------- */
 
-static bool check_parameter(const char *function, const tarn_module *module, const char *name, const tarn_tensor *tensor)
+/* What holds for parameters and buffers. */
+static bool check_state(const char *function, const tarn_module *module, const char *name, const tarn_tensor *tensor)
 {
-    if (!tarn__check(function, tensor, "the tensor") || !tarn__check_module(function, module) || !check_name(function, module, name))
+    if (!tarn__check(function, tensor, "the tensor") || !tarn__check_module(function, module) || !tarn__check_name(function, module, name))
         return false;
     if (tensor->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is a tarn_scalar(), a constant", function, name);
     if (tensor->history)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' was made by a recorded operation; use tarn_detach() first", function, name);
-    return tarn__check_dtype(function, tensor, TARN__FLOATS, name);
+    return true;
 }
 
-static bool append_parameter(tarn_module *module, const char *name, tarn_tensor *tensor)
+static bool append(tarn_module *module, const char *name, tarn_tensor *tensor, bool is_buffer)
 {
     tarn__parameter *list = with_room(module->parameter, module->parameters, &module->parameter_room, sizeof(*list));
     if (!list)
         return false;
     module->parameter = list;
     tarn__parameter *place = &list[module->parameters];
-    place->path = path_of(module, name);
+    place->path = tarn__path_of(module, name);
     if (!place->path)
         return false;
     place->tensor = tensor;
+    place->is_buffer = is_buffer;
     module->parameters++;
-    if (name_tensor(module, place))
+    if (tarn__name_tensor(module, place))
         return true;
     module->parameters--;
-    release_text(place->path);
+    tarn__text_release(place->path);
     return false;
+}
+
+/* Takes the reference that the caller gives: its scope's or a kept one. A tensor that has neither belongs to another module and is tied. */
+static void take_reference(tarn_tensor *tensor)
+{
+    if (tensor && (tensor->scope || atomic_load(&tensor->kept) > 0))
+        tarn_free(tensor);
 }
 
 tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor)
 {
-    bool good = check_parameter("module_add_parameter", module, name, tensor) && append_parameter(module, name, tensor);
+    const char *function = "module_add_parameter";
+    bool good = check_state(function, module, name, tensor) && tarn__check_dtype(function, tensor, TARN__FLOATS, name) &&
+                append(module, name, tensor, false);
     if (good) {
         tarn__hold(tensor);
         tensor->requires_grad = true;
     }
-    /* The reference that the caller gives: its scope's or a kept one. A tensor that has neither belongs to another module and is tied. */
-    if (tensor && (tensor->scope || atomic_load(&tensor->kept) > 0))
-        tarn_free(tensor);
+    take_reference(tensor);
+    return good ? tensor : NULL;
+}
+
+tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_tensor *tensor)
+{
+    const char *function = "module_add_buffer";
+    bool good = check_state(function, module, name, tensor);
+    if (good && tensor->requires_grad)
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' collects a gradient; a buffer has none, make it a parameter instead", function, name);
+    good = good && append(module, name, tensor, true);
+    if (good)
+        tarn__hold(tensor);
+    take_reference(tensor);
     return good ? tensor : NULL;
 }
 
@@ -240,12 +183,12 @@ static bool append_child(tarn_module *module, const char *name, tarn_module *chi
     if (!list)
         return false;
     module->child = list;
-    child->name = copy_text(name);
+    child->name = tarn__text_copy(name);
     if (!child->name)
         return false;
     child->parent = module;
     list[module->children++] = child;
-    if (rename_tree(child))
+    if (tarn__rename_tree(child))
         return true;
     module->children--;
     child->parent = NULL;
@@ -258,9 +201,9 @@ bool tarn_module_add_child(tarn_module *module, const char *name, tarn_module *c
     if (child && child->parent) /* not the caller's to give */
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is child '%s' of a %s module already", function, child->kind,
                            child->name, child->parent->kind);
-    if (child && module && root_of(module) == child)
+    if (child && module && tarn__module_root(module) == child)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a module cannot be a child of itself or of a module inside it", function);
-    bool good = !tarn_failed() && tarn__check_module(function, module) && check_name(function, module, name);
+    bool good = !tarn_failed() && tarn__check_module(function, module) && tarn__check_name(function, module, name);
     if (good && !child)
         good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: child '%s' is NULL", function, name);
     if (good && append_child(module, name, child))
@@ -285,9 +228,21 @@ static tarn_tensor *call_back(tarn_module *module, tarn_tensor *x)
     return tarn_failed() ? NULL : y;
 }
 
+static _Thread_local tarn__observer *observer;
+
+tarn__observer *tarn__observe_forward(tarn__observer *wanted)
+{
+    tarn__observer *before = observer;
+    observer = wanted;
+    return before;
+}
+
 tarn_tensor *tarn_forward(tarn_module *module, tarn_tensor *x)
 {
     if (!tarn__check("forward", x, "x") || !tarn__check_module("forward", module))
         return NULL;
-    return module->is_callback ? call_back(module, x) : module->forward(module, x, module->ctx);
+    tarn_tensor *y = module->is_callback ? call_back(module, x) : module->forward(module, x, module->ctx);
+    if (observer && y)
+        observer->saw(observer, module, y);
+    return y;
 }

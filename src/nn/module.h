@@ -1,7 +1,7 @@
 /* module.h: what a module is.
  *
- * A module is a forward function with parameters and children, both named. It owns them: parameters are tensors that it holds, children are
- * freed with it. A module has at most one parent, so the tree has one root; every parameter knows its path from there ("0.weight"), and a
+ * A module is a forward function with parameters, buffers (state that is not trained: running means) and children, all named. It owns
+ * them: parameters and buffers are tensors that it holds, children are freed with it. A module has at most one parent, so the tree has one root; every parameter and buffer knows its path from there ("0.weight"), and a
  * name relative to a module below the root is the end of that path. The same tensor may be a parameter of several modules (tying); whoever
  * lists the parameters of a module meets it once, where it comes first. */
 #ifndef TARN__MODULE_H
@@ -11,9 +11,11 @@
 
 #include "core/tensor.h"
 
+/* A parameter or a buffer. */
 typedef struct tarn__parameter {
     char *path;          /* from the root of the tree; its last part is the name it was added with */
     tarn_tensor *tensor; /* held */
+    bool is_buffer;
 } tarn__parameter;
 
 struct tarn_module {
@@ -21,7 +23,9 @@ struct tarn_module {
     tarn_forward_fn forward;
     void *ctx;
     void (*release)(void *ctx); /* NULL: nothing to do */
+    size_t settings_bytes;      /* ctx is a record of that size, owned; 0: it is the caller's */
     bool is_callback;           /* forward is a caller's function and runs in a scope of its own */
+    bool training;
     tarn_module *parent;        /* NULL: a root, which its caller owns */
     char *name;                 /* in the parent */
     tarn__parameter *parameter;
@@ -33,22 +37,67 @@ struct tarn_module {
 /* A module without parameters. Takes ctx, on failure too. */
 tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forward_fn forward, void *ctx, void (*release)(void *ctx));
 
+/* A module whose ctx is a copy of a layer's settings. */
+tarn_module *tarn__module_new_with(const char *function, const char *kind, tarn_forward_fn forward, const void *settings, size_t bytes);
+
+/* The module's own parameter or buffer of that name; NULL: it has none. Borrowed. */
+tarn_tensor *tarn__module_own(const tarn_module *module, const char *name);
+
 /* Raises when the module is NULL. */
 bool tarn__check_module(const char *function, const tarn_module *module);
 
-/* Where a tensor comes first among a module's parameters; NULL: nowhere. */
+/* Raises unless parameters may be of the dtype. */
+bool tarn__check_parameter_dtype(const char *function, tarn_dtype dtype);
+
+/* What the norms share: raises unless size and options can be; and gives a module "weight" of ones and "bias" of zeros, as far as the
+ * options want them. */
+bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_options *options);
+bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, const tarn_norm_options *options);
+
+/* Raises unless a parameter, buffer or child of that name can be added. */
+bool tarn__check_name(const char *function, const tarn_module *module, const char *name);
+
+/* The path from the root of something called `name` in a module. The caller releases the text. NULL with an error raised. */
+char *tarn__path_of(const tarn_module *module, const char *name);
+
+/* A parameter's or buffer's name as seen from `module`: its path without what lies above the module. Borrowed. */
+const char *tarn__name_from(const tarn_module *module, const tarn__parameter *parameter);
+
+/* Gives a tensor its path as its name; a tied one bears the name of its first place. */
+bool tarn__name_tensor(const tarn_module *module, const tarn__parameter *parameter);
+
+/* Makes all paths in a tree anew: it got a new root. */
+bool tarn__rename_tree(tarn_module *module);
+
+const tarn_module *tarn__module_root(const tarn_module *module);
+
+/* Where a tensor comes first among a module's parameters and buffers; NULL: nowhere. */
 const tarn__parameter *tarn__module_first(const tarn_module *module, const tarn_tensor *tensor);
 
-/* Calls `visit` for every parameter, a module's own first, then its children's, until it returns false. */
+/* Calls `visit` for every parameter, buffer or both, a module's own first, then its children's, until it returns false. A tied tensor is
+ * met once; with TARN__MODULE_PLACES, wherever it stands. */
+enum { TARN__MODULE_PARAMETERS = 1, TARN__MODULE_BUFFERS = 2, TARN__MODULE_STATE = 3, TARN__MODULE_PLACES = 4 };
 typedef bool (*tarn__visit_fn)(const tarn__parameter *parameter, void *ctx);
-void tarn__module_walk(const tarn_module *module, tarn__visit_fn visit, void *ctx);
+void tarn__module_walk_over(const tarn_module *module, int what, tarn__visit_fn visit, void *ctx);
+void tarn__module_walk(const tarn_module *module, tarn__visit_fn visit, void *ctx); /* over the parameters */
 
-/* All parameter tensors of a module, borrowed from it; the caller releases the list. False with an error raised. */
+/* How many tensors a walk over `what` meets. */
+int tarn__module_count(const tarn_module *module, int what);
+
+/* Sees the result of every tarn_forward() on this thread while it is set; NULL: none. Returns the one before. */
+typedef struct tarn__observer {
+    void (*saw)(struct tarn__observer *observer, tarn_module *module, const tarn_tensor *y);
+} tarn__observer;
+tarn__observer *tarn__observe_forward(tarn__observer *observer);
+
+/* All parameter tensors of a module (or, with `what`, its buffers too), borrowed from it; the caller releases the list. False with an
+ * error raised. */
 typedef struct tarn__tensors {
     tarn_tensor **tensor;
     int count;
 } tarn__tensors;
 bool tarn__module_tensors(const tarn_module *module, tarn__tensors *list);
+bool tarn__module_tensors_of(const tarn_module *module, int what, tarn__tensors *list);
 void tarn__tensors_release(tarn__tensors *list);
 
 /* What tensor->trainer points to: an optimizer keeps the tensor's memory in a flat buffer, and moving it is the optimizer's work. `move`

@@ -1,15 +1,12 @@
-/* parameters.c: the parameters of a tree of modules: counting, finding, moving and freezing them. */
-#include <stdio.h>
-#include <string.h>
-
+/* parameters.c: the parameters and buffers of a tree of modules: counting, listing and freezing them. */
 #include "base/memory.h"
-#include "core/launch.h"
 #include "nn/module.h"
 
 /* ---- listing --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct walk {
     const tarn_module *top;
+    int what;
     tarn__visit_fn visit;
     void *ctx;
 } walk;
@@ -18,7 +15,9 @@ static bool walk_from(const walk *w, const tarn_module *module)
 {
     for (int i = 0; i < module->parameters; i++) {
         const tarn__parameter *parameter = &module->parameter[i];
-        if (tarn__module_first(w->top, parameter->tensor) == parameter && !w->visit(parameter, w->ctx))
+        bool wanted = w->what & (parameter->is_buffer ? TARN__MODULE_BUFFERS : TARN__MODULE_PARAMETERS);
+        bool met = wanted && !(w->what & TARN__MODULE_PLACES) && tarn__module_first(w->top, parameter->tensor) != parameter;
+        if (wanted && !met && !w->visit(parameter, w->ctx))
             return false;
     }
     for (int i = 0; i < module->children; i++)
@@ -27,9 +26,14 @@ static bool walk_from(const walk *w, const tarn_module *module)
     return true;
 }
 
+void tarn__module_walk_over(const tarn_module *module, int what, tarn__visit_fn visit, void *ctx)
+{
+    walk_from(&(walk){module, what, visit, ctx}, module);
+}
+
 void tarn__module_walk(const tarn_module *module, tarn__visit_fn visit, void *ctx)
 {
-    walk_from(&(walk){module, visit, ctx}, module);
+    tarn__module_walk_over(module, TARN__MODULE_PARAMETERS, visit, ctx);
 }
 
 static bool count_one(const tarn__parameter *parameter, void *count)
@@ -45,13 +49,21 @@ static bool count_elements(const tarn__parameter *parameter, void *count)
     return true;
 }
 
-int tarn_module_parameter_count(const tarn_module *module)
+int tarn__module_count(const tarn_module *module, int what)
 {
     int count = 0;
-    if (!tarn__check_module("module_parameter_count", module))
-        return -1;
-    tarn__module_walk(module, count_one, &count);
+    tarn__module_walk_over(module, what, count_one, &count);
     return count;
+}
+
+int tarn_module_parameter_count(const tarn_module *module)
+{
+    return tarn__check_module("module_parameter_count", module) ? tarn__module_count(module, TARN__MODULE_PARAMETERS) : -1;
+}
+
+int tarn_module_buffer_count(const tarn_module *module)
+{
+    return tarn__check_module("module_buffer_count", module) ? tarn__module_count(module, TARN__MODULE_BUFFERS) : -1;
 }
 
 int64_t tarn_module_element_count(const tarn_module *module)
@@ -70,14 +82,19 @@ static bool put_in_list(const tarn__parameter *parameter, void *list)
     return true;
 }
 
-bool tarn__module_tensors(const tarn_module *module, tarn__tensors *list)
+bool tarn__module_tensors_of(const tarn_module *module, int what, tarn__tensors *list)
 {
-    int count = tarn_module_parameter_count(module);
+    int count = tarn__module_count(module, what);
     *list = (tarn__tensors){tarn__alloc(sizeof(tarn_tensor *) * (size_t)count), 0};
     if (!list->tensor)
         return false;
-    tarn__module_walk(module, put_in_list, list);
+    tarn__module_walk_over(module, what, put_in_list, list);
     return true;
+}
+
+bool tarn__module_tensors(const tarn_module *module, tarn__tensors *list)
+{
+    return tarn__module_tensors_of(module, TARN__MODULE_PARAMETERS, list);
 }
 
 void tarn__tensors_release(tarn__tensors *list)
@@ -85,7 +102,7 @@ void tarn__tensors_release(tarn__tensors *list)
     tarn__release(list->tensor, sizeof(tarn_tensor *) * (size_t)list->count);
 }
 
-/* ---- by number and by name ------------------------------------------------------------------------------------------------- */
+/* ---- by number ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct pick {
     int left; /* parameters to pass over */
@@ -100,180 +117,41 @@ static bool pick_number(const tarn__parameter *parameter, void *ctx)
     return !p->found;
 }
 
-static const tarn__parameter *by_number(const char *function, const tarn_module *module, int index)
+static const tarn__parameter *by_number(const char *function, const tarn_module *module, int what, int index)
 {
     if (!tarn__check_module(function, module))
         return NULL;
     pick p = {index, NULL};
     if (index >= 0)
-        tarn__module_walk(module, pick_number, &p);
+        tarn__module_walk_over(module, what, pick_number, &p);
     if (!p.found)
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no parameter %d; the module has %d", function, index,
-                    tarn_module_parameter_count(module));
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no %s %d; the module has %d", function,
+                    what == TARN__MODULE_BUFFERS ? "buffer" : "parameter", index, tarn__module_count(module, what));
     return p.found;
 }
 
 tarn_tensor *tarn_module_parameter(const tarn_module *module, int index)
 {
-    const tarn__parameter *parameter = by_number("module_parameter", module, index);
+    const tarn__parameter *parameter = by_number("module_parameter", module, TARN__MODULE_PARAMETERS, index);
     return parameter ? parameter->tensor : NULL;
-}
-
-/* A parameter's name as seen from `module`: its path without what lies above the module. */
-static const char *name_from(const tarn_module *module, const tarn__parameter *parameter)
-{
-    size_t above = 0;
-    for (; module->parent; module = module->parent)
-        above += strlen(module->name) + 1;
-    return parameter->path + above;
 }
 
 const char *tarn_module_parameter_name(const tarn_module *module, int index)
 {
-    const tarn__parameter *parameter = by_number("module_parameter_name", module, index);
-    return parameter ? name_from(module, parameter) : NULL;
+    const tarn__parameter *parameter = by_number("module_parameter_name", module, TARN__MODULE_PARAMETERS, index);
+    return parameter ? tarn__name_from(module, parameter) : NULL;
 }
 
-#define NEAR 3      /* names that an error lists */
-#define COMPARED 95 /* characters of a name that count */
-
-/* How many letters must be put in, taken out or changed to make one text of the other. */
-static int edits_between(const char *a, const char *b)
+tarn_tensor *tarn_module_buffer(const tarn_module *module, int index)
 {
-    int row[COMPARED + 1], length = (int)strlen(b);
-    length = length < COMPARED ? length : COMPARED;
-    for (int j = 0; j <= length; j++)
-        row[j] = j;
-    for (int i = 0; a[i] && i < COMPARED; i++) {
-        int diagonal = row[0];
-        row[0] = i + 1;
-        for (int j = 1; j <= length; j++) {
-            int change = diagonal + (a[i] != b[j - 1]), other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            diagonal = row[j];
-            row[j] = change < other ? change : other;
-        }
-    }
-    return row[length];
+    const tarn__parameter *buffer = by_number("module_buffer", module, TARN__MODULE_BUFFERS, index);
+    return buffer ? buffer->tensor : NULL;
 }
 
-typedef struct search {
-    const tarn_module *module;
-    const char *name;
-    tarn_tensor *found;
-    const char *near[NEAR]; /* the nearest first */
-    int edits[NEAR];
-    int count;
-} search;
-
-static bool look_at(const tarn__parameter *parameter, void *ctx)
+const char *tarn_module_buffer_name(const tarn_module *module, int index)
 {
-    search *s = ctx;
-    const char *name = name_from(s->module, parameter);
-    if (strcmp(name, s->name) == 0) {
-        s->found = parameter->tensor;
-        return false;
-    }
-    int edits = edits_between(s->name, name), at = s->count < NEAR ? s->count++ : NEAR;
-    for (; at > 0 && edits < s->edits[at - 1]; at--)
-        if (at < NEAR) {
-            s->near[at] = s->near[at - 1];
-            s->edits[at] = s->edits[at - 1];
-        }
-    if (at < NEAR) {
-        s->near[at] = name;
-        s->edits[at] = edits;
-    }
-    return true;
-}
-
-tarn_tensor *tarn_module_find(const tarn_module *module, const char *name)
-{
-    if (!tarn__check_module("module_find", module))
-        return NULL;
-    if (!name) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "module_find: the name is NULL");
-        return NULL;
-    }
-    search s = {.module = module, .name = name};
-    tarn__module_walk(module, look_at, &s);
-    if (s.found)
-        return s.found;
-    char near[NEAR * (COMPARED + 5)] = "";
-    for (int i = 0; i < s.count; i++)
-        snprintf(near + strlen(near), sizeof(near) - strlen(near), "%s'%.*s'", i ? ", " : "", COMPARED, s.near[i]);
-    tarn__raise(TARN_ERROR_ARGUMENT, "module_find: there is no parameter '%s'; %s%s", name,
-                s.count ? "the nearest names are " : "the module has no parameters", near);
-    return NULL;
-}
-
-/* ---- moving ---------------------------------------------------------------------------------------------------------------- */
-
-/* A copy of `tensor` on another device, in the open scope. */
-static tarn_tensor *copy_on(tarn_tensor *tensor, tarn_device device)
-{
-    tarn_tensor *copy = tarn__tensor_new("module_to", tarn__shape_of(tensor), tensor->view.dtype, device);
-    return copy && tarn__copy_elements("module_to", copy, tensor) ? copy : NULL;
-}
-
-static void move_into(tarn_tensor *tensor, const tarn_tensor *copy)
-{
-    tarn__storage_hold(copy->storage);
-    copy->storage->version = tensor->storage->version;
-    tarn__tensor_rehouse(tensor, copy->storage);
-    tarn__storage_set_name(tensor->storage, tensor->name);
-}
-
-static bool is_to_move(const tarn_tensor *tensor, tarn_device device)
-{
-    return !tensor->trainer && !tarn__same_device(tarn__device(tensor), device);
-}
-
-/* First everything that can fail, then the moves. */
-static bool move_all(const tarn__tensors *list, tarn_tensor **copy, tarn_device device)
-{
-    for (int i = 0; i < list->count; i++) {
-        tarn_tensor *tensor = list->tensor[i];
-        if (!is_to_move(tensor, device))
-            continue;
-        copy[2 * i] = copy_on(tensor, device);
-        copy[2 * i + 1] = copy[2 * i] && tensor->grad_is_set ? copy_on(tensor->grad, device) : NULL;
-        if (!copy[2 * i] || (tensor->grad_is_set && !copy[2 * i + 1]))
-            return false;
-    }
-    for (int i = 0; i < list->count; i++) {
-        tarn__trainer *trainer = list->tensor[i]->trainer;
-        if (trainer && !tarn__same_device(tarn__device(list->tensor[i]), device) && !trainer->move(trainer, list, device))
-            return false;
-    }
-    for (int i = 0; i < list->count; i++) {
-        tarn_tensor *tensor = list->tensor[i];
-        if (!copy[2 * i])
-            continue;
-        move_into(tensor, copy[2 * i]);
-        if (copy[2 * i + 1]) {
-            move_into(tensor->grad, copy[2 * i + 1]);
-        } else {
-            tarn__drop(tensor->grad);
-            tensor->grad = NULL;
-        }
-    }
-    return true;
-}
-
-bool tarn_module_to(tarn_module *module, tarn_device device)
-{
-    tarn__tensors list;
-    if (tarn_failed() || !tarn__check_module("module_to", module) || !tarn__backend_of(device, "module_to") ||
-        !tarn__module_tensors(module, &list))
-        return false;
-    size_t bytes = sizeof(tarn_tensor *) * 2 * (size_t)list.count;
-    tarn_tensor **copy = tarn__alloc(bytes);
-    tarn_scope *scope = copy ? tarn_scope_open() : NULL;
-    bool good = scope && move_all(&list, copy, device);
-    tarn_scope_close(scope);
-    tarn__release(copy, bytes);
-    tarn__tensors_release(&list);
-    return good;
+    const tarn__parameter *buffer = by_number("module_buffer_name", module, TARN__MODULE_BUFFERS, index);
+    return buffer ? tarn__name_from(module, buffer) : NULL;
 }
 
 /* ---- freezing -------------------------------------------------------------------------------------------------------------- */

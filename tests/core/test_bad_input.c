@@ -1,70 +1,21 @@
 /* test_bad_input.c: every public function is given what it does not take: NULL, wrong ranks, shapes that do not fit, wrong dtypes and
  * devices, sizes that overflow, numbers that make no sense. Each must raise an error that names it, and an operation must work afterwards.
- * Functions that take anything are called too, and must not raise. tests/project/bad_input.sh fails when a function is missing here. */
-#include "support/check.h"
+ * Functions that take anything are called too, and must not raise. tests/project/bad_input.sh fails when a function is missing
+ * here and in the other tests/<folder>/test_bad_input*.c. */
+#include "support/refuse.h"
 
 static tarn_tensor *f, *f23, *d, *i64, *u8, *boolean, *expanded, *empty, *scalar, *recorded, *elsewhere; /* operands of all kinds */
 static tarn_device cpu, mirror;
 static const tarn_device nowhere = {6, 0}, second_cpu = {0, 1}, negative = {0, -1};
 static const tarn_shape rank_9 = {9, {1}}, rank_minus = {-1, {1}};
-static int failures;
 
 #define HUGE_SIZE ((int64_t)1 << 61)
 #define BAD_DTYPE ((tarn_dtype)77)
 
-static void report(const char *what, const char *expression, int line)
-{
-    print_error("line %d: %s: %s: %s\n", line, expression, what, tarn_error());
-    failures++;
-}
-
-static void check_usable(const char *expression, int line)
-{
-    tarn_clear_error();
-    if (!tarn_grad_enabled() || tarn_item_at(tarn_add(f, f), TARN_SHAPE(1)) != 4)
-        report("no operation works afterwards", expression, line);
-    tarn_clear_error();
-}
-
-/* "tarn_sgd_sized" is called "sgd" in errors: the name that callers write. */
-static void refused(const char *function, const char *expression, int line)
-{
-    char name[64];
-    snprintf(name, sizeof(name), "%s", function + strlen("tarn_"));
-    char *end = strstr(name, "_sized");
-    if (end)
-        *end = 0;
-    strcat(name, ":");
-    if (!tarn_failed())
-        report("was accepted", expression, line);
-    else if (!strstr(tarn_error(), name))
-        report("the error does not name the function", expression, line);
-    check_usable(expression, line);
-}
-
-static void accepted(const char *expression, int line)
-{
-    if (tarn_failed())
-        report("was refused", expression, line);
-    check_usable(expression, line);
-}
-
-#define REFUSE(function, ...)                                                                                                             \
-    do {                                                                                                                                  \
-        (void)(__VA_ARGS__);                                                                                                              \
-        refused(#function, #__VA_ARGS__, __LINE__);                                                                                       \
-    } while (0)
-#define ACCEPT(...)                                                                                                                       \
-    do {                                                                                                                                  \
-        (void)(__VA_ARGS__);                                                                                                              \
-        accepted(#__VA_ARGS__, __LINE__);                                                                                                 \
-    } while (0)
-
 static int make_operands(void **state)
 {
-    if (open_test(state) != 0)
+    if (open_refusals(state) != 0)
         return -1;
-    failures = 0;
     cpu = tarn_device_cpu();
     mirror = tarn_device_parse("mirror:1");
     f = vector(1, 2, 3);
@@ -79,12 +30,6 @@ static int make_operands(void **state)
     recorded = tarn_square(tarn_requires_grad(vector(1, 2, 3), true));
     elsewhere = tarn_ones(TARN_SHAPE(3), TARN_F32, mirror);
     return tarn_failed() ? -1 : 0;
-}
-
-static int check_failures(void **state)
-{
-    int closed = close_test(state);
-    return failures || closed ? -1 : 0;
 }
 
 /* ---- tables of functions of one kind ------------------------------------------------------------------------------------------ */
@@ -142,7 +87,7 @@ static const struct {
 #define REFUSE_ROW(row, ...)                                                                                                              \
     do {                                                                                                                                  \
         (void)(row).call(__VA_ARGS__);                                                                                                    \
-        refused((row).name, (row).name, __LINE__);                                                                                        \
+        check_refused((row).name, (row).name, __LINE__);                                                                                  \
     } while (0)
 
 static void operations_of_one_operand(void **state)
@@ -904,7 +849,7 @@ static void optimizers(void **state)
     tarn_module_free(nothing);
 }
 
-#define with_operands(test) cmocka_unit_test_setup_teardown(test, make_operands, check_failures)
+#define with_operands(test) cmocka_unit_test_setup_teardown(test, make_operands, close_refusals)
 
 int main(void)
 {

@@ -15,6 +15,8 @@ import zlib
 import torch
 
 import case as cases
+import formats
+import layers
 import ops_elementwise
 import ops_index
 import ops_movement
@@ -99,10 +101,39 @@ def run_training(options):
     return tally
 
 
+def run_formats(options):
+    """Files of tensors, written and read by both."""
+    tally = Tally()
+    for name, wrong in formats.run(options.seed):
+        tally.failed += bool(wrong)
+        tally.passed += not wrong
+        if wrong:
+            print(f"FAIL formats: {name}: {wrong}; seed {options.seed}", flush=True)
+    print(tally.line("formats"), flush=True)
+    return tally
+
+
+def run_layers(options):
+    """Layers of both, from the same weights."""
+    tally = Tally()
+    for name, dtype, verdicts in layers.run(options.seed):
+        wrong = [v.text for v in verdicts if not v.good]
+        tally.note(dtype, verdicts)
+        tally.failed += bool(wrong)
+        tally.passed += not wrong
+        for text in wrong:
+            print(f"FAIL layers: {name}: {text}; seed {options.seed}", flush=True)
+    print(tally.line("layers"), flush=True)
+    return tally
+
+
+EXTRAS = {"training": run_training, "layers": run_layers, "formats": run_formats}  # what is compared beside operations
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
-    parser.add_argument("--only", default="", help="operations to run, separated by commas")
+    parser.add_argument("--only", default="", help="operations to run, training, layers and formats, separated by commas")
     parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
     parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
@@ -118,7 +149,7 @@ def main():
     print(f"tarn {version} on {options.device} against torch {torch.__version__} in f64, seed {options.seed}", flush=True)
     table = {name: make for module in TABLES for name, make in module.OPS.items()}
     infos = {info.name.decode(): info for info in tarn.operations()}
-    chosen = [name for name in options.only.split(",") if name != "training"] if options.only else list(infos)
+    chosen = [name for name in options.only.split(",") if name not in EXTRAS] if options.only else list(infos)
     begin, tallies, strangers = time.monotonic(), [], 0
     for name in chosen:
         if name not in infos or name not in table:
@@ -126,8 +157,9 @@ def main():
             strangers += 1
             continue
         tallies.append(run_operation(infos[name], table[name], options))
-    if not options.only or "training" in options.only.split(","):
-        tallies.append(run_training(options))
+    for name, extra in EXTRAS.items():
+        if not options.only or name in options.only.split(","):
+            tallies.append(extra(options))
     failed = sum(t.failed for t in tallies) + strangers
     print(f"{time.monotonic() - begin:.0f} s")
     print(f"{sum(t.passed for t in tallies)} passed, {failed} failed, {sum(t.skipped for t in tallies)} skipped")

@@ -53,6 +53,14 @@ class LinearOptions(c.Structure):
     _fields_ = [("no_bias", c.c_bool), ("dtype", c.c_int)]
 
 
+class NormOptions(c.Structure):
+    _fields_ = [("epsilon", c.c_double), ("no_affine", c.c_bool), ("no_bias", c.c_bool), ("dtype", c.c_int)]
+
+
+class EmbeddingOptions(c.Structure):
+    _fields_ = [("dtype", c.c_int)]
+
+
 class SgdOptions(c.Structure):
     _fields_ = [("lr", c.c_float), ("momentum", c.c_float), ("dampening", c.c_float), ("weight_decay", c.c_float), ("nesterov", c.c_bool)]
 
@@ -97,13 +105,36 @@ FUNCTIONS = {
     "op_at": (c.c_bool, [c.c_int, c.POINTER(OpInfo)]),
     "apply": (c.c_bool, [c.c_char_p, TENSORS, c.c_int, c.POINTER(Attribute), c.c_int, TENSORS, c.c_int]),
     "linear_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(LinearOptions), c.c_size_t]),
+    "layernorm_layer_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
+    "rmsnorm_layer_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
+    "embedding_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(EmbeddingOptions), c.c_size_t]),
+    "dropout_layer": (POINTER, [c.c_double]),
+    "flatten": (POINTER, [c.c_int]),
+    "residual": (POINTER, [POINTER, POINTER]),
     "activation": (POINTER, [c.c_int]),
     "sequential_from": (POINTER, [TENSORS, c.c_int]),
     "forward": (POINTER, [POINTER, POINTER]),
     "module_parameter_count": (c.c_int, [POINTER]),
     "module_parameter": (POINTER, [POINTER, c.c_int]),
     "module_parameter_name": (c.c_char_p, [POINTER, c.c_int]),
+    "module_buffer_count": (c.c_int, [POINTER]),
+    "module_buffer": (POINTER, [POINTER, c.c_int]),
+    "module_buffer_name": (c.c_char_p, [POINTER, c.c_int]),
+    "module_train": (c.c_bool, [POINTER, c.c_bool]),
+    "module_save": (c.c_bool, [POINTER, c.c_char_p]),
+    "module_load_sized": (c.c_bool, [POINTER, c.c_char_p, POINTER, c.c_size_t]),
     "module_free": (None, [POINTER]),
+    "safetensors_open": (POINTER, [c.c_char_p]),
+    "safetensors_close": (None, [POINTER]),
+    "safetensors_count": (c.c_int, [POINTER]),
+    "safetensors_name": (c.c_char_p, [POINTER, c.c_int]),
+    "safetensors_read": (POINTER, [POINTER, c.c_char_p, Device]),
+    "safetensors_metadata": (c.c_char_p, [POINTER, c.c_char_p]),
+    "safetensors_metadata_count": (c.c_int, [POINTER]),
+    "safetensors_create": (POINTER, [c.c_char_p]),
+    "safetensors_add": (c.c_bool, [POINTER, c.c_char_p, POINTER]),
+    "safetensors_add_metadata": (c.c_bool, [POINTER, c.c_char_p, c.c_char_p]),
+    "safetensors_finish": (c.c_bool, [POINTER]),
     "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
     "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),
     "optimizer_step": (c.c_bool, [POINTER]),

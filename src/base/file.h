@@ -1,0 +1,38 @@
+/* file.h: files that are read through a map, and files that appear whole or not at all. */
+#ifndef TARN__FILE_H
+#define TARN__FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A file's bytes, to be read. Whoever makes the file shorter while it is mapped ends the program at the next touch. */
+typedef struct tarn__map {
+    const char *memory; /* NULL: an empty file */
+    size_t bytes;
+} tarn__map;
+
+/* Maps a regular file. False with an error that names `function`, the file and the system's reason. */
+bool tarn__map_open(tarn__map *map, const char *function, const char *path);
+void tarn__map_close(tarn__map *map); /* all zero is allowed */
+
+/* A file being written under a temporary name in the folder of `path`. A link is followed: what it points to is replaced. */
+typedef struct tarn__output {
+    const char *function; /* for errors; borrowed */
+    char *path;           /* what it will be called; owned */
+    char *temporary;      /* what it is called until then; owned */
+    int file;             /* -1: closed */
+} tarn__output;
+
+/* Makes the temporary file. Either tarn__output_commit() or tarn__output_discard() must follow a success. */
+bool tarn__output_open(tarn__output *output, const char *function, const char *path);
+
+/* Appends bytes. False with an error: then discard. */
+bool tarn__output_write(tarn__output *output, const void *bytes, size_t count);
+
+/* Brings the file to the disk and gives it its name, replacing what had it. On failure, with an error, nothing is left of it. */
+bool tarn__output_commit(tarn__output *output);
+
+/* Removes the temporary file. Works while an error is pending. */
+void tarn__output_discard(tarn__output *output);
+
+#endif

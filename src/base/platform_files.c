@@ -1,0 +1,185 @@
+/* platform_files.c: mapped files and atomic writes, on POSIX systems.
+ *
+ * A write is atomic by four steps: a temporary name in the same folder, fsync of the file, rename, fsync of the folder. Whoever stops the
+ * program at any of them leaves the old file or the new one under the name, and at worst a stray temporary file beside it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/memory.h"
+
+static const char *reason(int error, char *text, size_t size)
+{
+    return strerror_r(error, text, size) == 0 ? text : "unknown reason";
+}
+
+/* Raises what the system said. Is false. */
+static bool refused(const char *function, const char *path, const char *what, int error)
+{
+    char text[128];
+    return tarn__raise(TARN_ERROR_IO, "%s: '%s' %s: %s", function, path, what, reason(error, text, sizeof(text)));
+}
+
+/* ---- maps ------------------------------------------------------------------------------------------------------------------ */
+
+static bool map_file(tarn__map *map, const char *function, const char *path, int file)
+{
+    struct stat about;
+    if (fstat(file, &about) != 0)
+        return refused(function, path, "cannot be examined", errno);
+    if (!S_ISREG(about.st_mode))
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is %s, not a file", function, path, S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
+    if (about.st_size == 0)
+        return true;
+    void *memory = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (memory == MAP_FAILED)
+        return refused(function, path, "cannot be mapped into memory", errno);
+    *map = (tarn__map){memory, (size_t)about.st_size};
+    return true;
+}
+
+bool tarn__map_open(tarn__map *map, const char *function, const char *path)
+{
+    *map = (tarn__map){0};
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe without a writer must not hold us */
+    if (file < 0)
+        return refused(function, path, "cannot be opened", errno);
+    bool good = map_file(map, function, path, file);
+    close(file); /* the map stays */
+    return good;
+}
+
+void tarn__map_close(tarn__map *map)
+{
+    if (map->memory)
+        munmap((void *)map->memory, map->bytes);
+    *map = (tarn__map){0};
+}
+
+/* ---- writes ---------------------------------------------------------------------------------------------------------------- */
+
+/* What `path` means once links are followed, as the library's own text, and the permissions of what is there (0: nothing). */
+static char *resolve(const char *function, const char *path, mode_t *mode)
+{
+    struct stat about;
+    *mode = 0;
+    if (stat(path, &about) != 0)
+        return tarn__text_copy(path);
+    if (!S_ISREG(about.st_mode)) {
+        tarn__raise(TARN_ERROR_IO, "%s: '%s' is %s; choose the name of a file", function, path,
+                    S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
+        return NULL;
+    }
+    *mode = about.st_mode & 0777;
+    char *real = realpath(path, NULL), *copy = tarn__text_copy(real ? real : path);
+    free(real);
+    return copy;
+}
+
+/* "model.safetensors" → "model.safetensors.4711-0.tmp" */
+static char *temporary_name(const char *path)
+{
+    static _Atomic unsigned number;
+    char ending[64];
+    snprintf(ending, sizeof(ending), ".%ld-%u.tmp", (long)getpid(), atomic_fetch_add(&number, 1));
+    char *name = tarn__alloc(strlen(path) + strlen(ending) + 1);
+    if (name)
+        strcat(strcpy(name, path), ending);
+    return name;
+}
+
+static void forget(tarn__output *output)
+{
+    tarn__text_release(output->temporary);
+    tarn__text_release(output->path);
+    *output = (tarn__output){.file = -1};
+}
+
+bool tarn__output_open(tarn__output *output, const char *function, const char *path)
+{
+    mode_t mode;
+    *output = (tarn__output){.function = function, .file = -1};
+    output->path = resolve(function, path, &mode);
+    output->temporary = output->path ? temporary_name(output->path) : NULL;
+    if (output->temporary) {
+        output->file = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode ? mode : 0666);
+        if (output->file >= 0)
+            return true;
+        refused(function, path, "cannot be written", errno);
+    }
+    forget(output);
+    return false;
+}
+
+bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
+{
+    const char *at = bytes;
+    while (count > 0) {
+        ssize_t written = write(output->file, at, count < (size_t)1 << 30 ? count : (size_t)1 << 30);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return refused(output->function, output->path, "could not be written", written < 0 ? errno : ENOSPC);
+        at += written;
+        count -= (size_t)written;
+    }
+    return true;
+}
+
+/* The folder's own entry must reach the disk too. Some file systems cannot do that to a folder (EINVAL): then there is nothing to do. */
+static bool sync_folder(tarn__output *output)
+{
+    char *slash = strrchr(output->path, '/');
+    if (slash && slash != output->path)
+        *slash = 0;
+    int file = open(!slash ? "." : slash == output->path ? "/" : output->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = file < 0 || (fsync(file) != 0 && errno != EINVAL) ? errno : 0;
+    if (file >= 0)
+        close(file);
+    if (slash)
+        *slash = '/';
+    return error == 0 || refused(output->function, output->path, "was written, but its folder could not be brought to the disk", error);
+}
+
+bool tarn__output_commit(tarn__output *output)
+{
+    const char *what = NULL;
+    if (fsync(output->file) != 0)
+        what = "could not be brought to the disk";
+    int error = errno;
+    if (close(output->file) != 0 && !what) {
+        what = "could not be closed";
+        error = errno;
+    }
+    output->file = -1;
+    if (!what && rename(output->temporary, output->path) != 0) {
+        what = "could not get its name";
+        error = errno;
+    }
+    if (what) {
+        refused(output->function, output->path, what, error);
+        tarn__output_discard(output);
+        return false;
+    }
+    bool good = sync_folder(output);
+    forget(output);
+    return good;
+}
+
+void tarn__output_discard(tarn__output *output)
+{
+    if (output->file >= 0)
+        close(output->file);
+    if (output->temporary)
+        unlink(output->temporary);
+    forget(output);
+}

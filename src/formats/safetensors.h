@@ -1,0 +1,23 @@
+/* safetensors.h: the element types of the format, for its reader and its writer. */
+#ifndef TARN__SAFETENSORS_H
+#define TARN__SAFETENSORS_H
+
+#include <tarn/safetensors.h>
+
+/* The longest header, as in the reference implementation. */
+#define TARN__SAFETENSORS_HEADER 100000000
+
+/* Rows are in the reference implementation's order: its writer puts the elements of later rows first. */
+typedef struct tarn__safetensors_type {
+    const char *name;
+    int bits;
+    tarn_dtype dtype; /* TARN_DTYPE_COUNT: tarn has none like it */
+} tarn__safetensors_type;
+
+#define TARN__SAFETENSORS_TYPES 22
+extern const tarn__safetensors_type tarn__safetensors_types[TARN__SAFETENSORS_TYPES];
+
+/* The elements of tensor number `index`, in the map; for other parts of the library. */
+const void *tarn__safetensors_elements(const tarn_safetensors *file, int index);
+
+#endif

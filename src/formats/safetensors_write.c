@@ -1,0 +1,265 @@
+/* safetensors_write.c: the writer. It collects names and tensors; the file is laid out and written at the end, as the reference
+ * implementation lays it out: wide element types first, then by name, the header padded with spaces to a multiple of 8 bytes, so that every
+ * tensor's elements are aligned. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "core/graph.h"
+#include "core/launch.h"
+#include "formats/safetensors.h"
+
+#define PIECE ((size_t)16 << 20) /* bytes that come from a device at a time */
+
+typedef struct item {
+    char *name;          /* owned */
+    tarn_tensor *tensor; /* held */
+} item;
+
+struct tarn_safetensors_writer {
+    char *path;
+    item *item;
+    int count, room;
+    json_t *names;    /* an object whose keys are the names so far */
+    json_t *metadata; /* an object */
+};
+
+/* ---- collecting ------------------------------------------------------------------------------------------------------------ */
+
+/* For what jansson says by NULL or -1 once its input is known to be good. Is false. */
+static bool no_memory(const char *function)
+{
+    return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for the header", function);
+}
+
+tarn_safetensors_writer *tarn_safetensors_create(const char *path)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!path || !path[0]) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_create: the path is %s", path ? "empty" : "NULL");
+        return NULL;
+    }
+    tarn_safetensors_writer *writer = tarn__alloc(sizeof(*writer));
+    if (!writer)
+        return NULL;
+    writer->names = json_object();
+    writer->metadata = json_object();
+    if ((writer->path = tarn__text_copy(path)) && writer->names && writer->metadata)
+        return writer;
+    no_memory("safetensors_create");
+    tarn_safetensors_cancel(writer);
+    return NULL;
+}
+
+void tarn_safetensors_cancel(tarn_safetensors_writer *writer)
+{
+    if (!writer)
+        return;
+    for (int i = 0; i < writer->count; i++) {
+        tarn__text_release(writer->item[i].name);
+        tarn__drop(writer->item[i].tensor);
+    }
+    tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
+    json_decref(writer->names);
+    json_decref(writer->metadata);
+    tarn__text_release(writer->path);
+    tarn__release(writer, sizeof(*writer));
+}
+
+/* jansson takes no text that is not UTF-8. */
+static bool check_text(const char *function, const char *what, const char *text)
+{
+    if (!text)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, what);
+    json_t *copy = json_string(text);
+    json_decref(copy);
+    return copy || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s '%.200s' is not valid UTF-8", function, what, text);
+}
+
+static bool check_writer(const char *function, const tarn_safetensors_writer *writer)
+{
+    if (tarn_failed())
+        return false;
+    return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the writer is NULL", function);
+}
+
+static bool make_room(tarn_safetensors_writer *writer)
+{
+    if (writer->count < writer->room)
+        return true;
+    int wider = writer->room ? writer->room * 2 : 16;
+    item *list = tarn__alloc(sizeof(item) * (size_t)wider);
+    if (!list)
+        return false;
+    if (writer->count)
+        memcpy(list, writer->item, sizeof(item) * (size_t)writer->count);
+    tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
+    writer->item = list;
+    writer->room = wider;
+    return true;
+}
+
+bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tarn_tensor *tensor)
+{
+    const char *function = "safetensors_add";
+    if (!check_writer(function, writer) || !check_text(function, "name", name) || !tarn__check(function, tensor, "the tensor"))
+        return false;
+    if (!name[0] || strcmp(name, "__metadata__") == 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' cannot be a tensor's name", function, name);
+    if (json_object_get(writer->names, name))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.200s' already", function, name);
+    if (json_object_set_new(writer->names, name, json_true()) != 0)
+        return no_memory(function);
+    char *copy = make_room(writer) ? tarn__text_copy(name) : NULL;
+    if (!copy) {
+        json_object_del(writer->names, name);
+        return false;
+    }
+    tarn__hold(tensor);
+    writer->item[writer->count++] = (item){copy, tensor};
+    return true;
+}
+
+bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *key, const char *value)
+{
+    const char *function = "safetensors_add_metadata";
+    if (!check_writer(function, writer) || !check_text(function, "key", key) || !check_text(function, "value", value))
+        return false;
+    if (json_object_get(writer->metadata, key))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a key '%.200s' already", function, key);
+    return json_object_set_new(writer->metadata, key, json_string(value)) == 0 || no_memory(function);
+}
+
+/* ---- the header ------------------------------------------------------------------------------------------------------------ */
+
+/* The format's row for a dtype; a later row comes earlier in the file. */
+static int row_of(const tarn_tensor *tensor)
+{
+    int row = 0;
+    while (tarn__safetensors_types[row].dtype != tensor->view.dtype)
+        row++;
+    return row;
+}
+
+static int compare_items(const void *left, const void *right)
+{
+    const item *a = left, *b = right;
+    int by_type = row_of(b->tensor) - row_of(a->tensor);
+    return by_type ? by_type : strcmp(a->name, b->name);
+}
+
+static int64_t bytes_of(const tarn_tensor *tensor)
+{
+    return tarn__view_count(&tensor->view) * (int64_t)tarn__dtype_bytes(tensor->view.dtype);
+}
+
+/* One tensor's part of the header; NULL: no memory. */
+static json_t *describe(const tarn_tensor *tensor, int64_t begin)
+{
+    json_t *shape = json_array();
+    for (int i = 0; shape && i < tensor->view.rank; i++)
+        if (json_array_append_new(shape, json_integer(tensor->view.shape[i])) != 0) {
+            json_decref(shape);
+            return NULL;
+        }
+    if (!shape)
+        return NULL;
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tarn__safetensors_types[row_of(tensor)].name, "shape", shape, "data_offsets",
+                     (json_int_t)begin, (json_int_t)(begin + bytes_of(tensor)));
+}
+
+/* The header's text, to be freed with free(); NULL with an error raised. */
+static char *header_text(const tarn_safetensors_writer *writer)
+{
+    json_t *header = json_object();
+    int64_t begin = 0;
+    bool good = header && (json_object_size(writer->metadata) == 0 || json_object_set(header, "__metadata__", writer->metadata) == 0);
+    for (int i = 0; good && i < writer->count; i++) {
+        good = json_object_set_new(header, writer->item[i].name, describe(writer->item[i].tensor, begin)) == 0;
+        begin += bytes_of(writer->item[i].tensor);
+    }
+    char *text = good ? json_dumps(header, JSON_COMPACT) : NULL;
+    json_decref(header);
+    if (!text)
+        no_memory("safetensors_finish");
+    return text;
+}
+
+static bool write_header(const tarn_safetensors_writer *writer, tarn__output *output)
+{
+    char *text = header_text(writer);
+    if (!text)
+        return false;
+    size_t length = strlen(text), padding = (8 - length % 8) % 8;
+    uint64_t whole = length + padding;
+    bool good = whole <= TARN__SAFETENSORS_HEADER ||
+                tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d", writer->path,
+                            (unsigned long long)whole, TARN__SAFETENSORS_HEADER);
+    good = good && tarn__output_write(output, &whole, 8) && tarn__output_write(output, text, length) &&
+           tarn__output_write(output, "       ", padding);
+    free(text);
+    return good;
+}
+
+/* ---- the elements ---------------------------------------------------------------------------------------------------------- */
+
+static bool write_from_device(const tarn__storage *storage, int64_t offset, size_t bytes, tarn__output *output)
+{
+    size_t piece = bytes < PIECE ? bytes : PIECE;
+    char *staging = tarn__alloc(piece);
+    bool good = staging != NULL;
+    for (size_t done = 0; good && done < bytes; done += piece) {
+        size_t now = bytes - done < piece ? bytes - done : piece;
+        good = tarn__storage_download(storage, offset + (int64_t)done, staging, now) && tarn__output_write(output, staging, now);
+    }
+    tarn__release(staging, piece);
+    return good;
+}
+
+static bool write_elements(tarn_tensor *tensor, tarn__output *output)
+{
+    const char *function = "safetensors_finish";
+    size_t bytes = (size_t)bytes_of(tensor);
+    tarn_device device = tarn__device(tensor);
+    if (bytes == 0)
+        return true;
+    tarn_scope *scope = tarn__not_captured(function, device, "values read by the host") ? tarn_scope_open() : NULL;
+    tarn_tensor *dense = scope ? tarn__dense(function, tensor) : NULL;
+    bool good = dense && tarn_synchronize(device);
+    if (good) {
+        int64_t offset = dense->start * (int64_t)tarn__dtype_bytes(dense->view.dtype);
+        const tarn__storage *storage = dense->storage;
+        good = tarn__backend_at(device.backend)->on_host
+                   ? tarn__output_write(output, (const char *)storage->memory + storage->offset + offset, bytes)
+                   : write_from_device(storage, offset, bytes, output);
+    }
+    tarn_scope_close(scope);
+    return good;
+}
+
+static bool write_file(tarn_safetensors_writer *writer)
+{
+    tarn__output output;
+    if (writer->count > 1)
+        qsort(writer->item, (size_t)writer->count, sizeof(item), compare_items);
+    if (!tarn__output_open(&output, "safetensors_finish", writer->path))
+        return false;
+    bool good = write_header(writer, &output);
+    for (int i = 0; good && i < writer->count; i++)
+        good = write_elements(writer->item[i].tensor, &output);
+    if (good)
+        return tarn__output_commit(&output);
+    tarn__output_discard(&output);
+    return false;
+}
+
+bool tarn_safetensors_finish(tarn_safetensors_writer *writer)
+{
+    bool good = check_writer("safetensors_finish", writer) && write_file(writer);
+    tarn_safetensors_cancel(writer);
+    return good;
+}

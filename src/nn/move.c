@@ -1,0 +1,72 @@
+/* move.c: a tree of modules to another device. */
+#include "base/memory.h"
+#include "core/launch.h"
+#include "nn/module.h"
+
+/* A copy of `tensor` on another device, in the open scope. */
+static tarn_tensor *copy_on(tarn_tensor *tensor, tarn_device device)
+{
+    tarn_tensor *copy = tarn__tensor_new("module_to", tarn__shape_of(tensor), tensor->view.dtype, device);
+    return copy && tarn__copy_elements("module_to", copy, tensor) ? copy : NULL;
+}
+
+static void move_into(tarn_tensor *tensor, const tarn_tensor *copy)
+{
+    tarn__storage_hold(copy->storage);
+    copy->storage->version = tensor->storage->version;
+    tarn__tensor_rehouse(tensor, copy->storage);
+    tarn__storage_set_name(tensor->storage, tensor->name);
+}
+
+static bool is_to_move(const tarn_tensor *tensor, tarn_device device)
+{
+    return !tensor->trainer && !tarn__same_device(tarn__device(tensor), device);
+}
+
+/* First everything that can fail, then the moves. */
+static bool move_all(const tarn__tensors *list, tarn_tensor **copy, tarn_device device)
+{
+    for (int i = 0; i < list->count; i++) {
+        tarn_tensor *tensor = list->tensor[i];
+        if (!is_to_move(tensor, device))
+            continue;
+        copy[2 * i] = copy_on(tensor, device);
+        copy[2 * i + 1] = copy[2 * i] && tensor->grad_is_set ? copy_on(tensor->grad, device) : NULL;
+        if (!copy[2 * i] || (tensor->grad_is_set && !copy[2 * i + 1]))
+            return false;
+    }
+    for (int i = 0; i < list->count; i++) {
+        tarn__trainer *trainer = list->tensor[i]->trainer;
+        if (trainer && !tarn__same_device(tarn__device(list->tensor[i]), device) && !trainer->move(trainer, list, device))
+            return false;
+    }
+    for (int i = 0; i < list->count; i++) {
+        tarn_tensor *tensor = list->tensor[i];
+        if (!copy[2 * i])
+            continue;
+        move_into(tensor, copy[2 * i]);
+        if (copy[2 * i + 1]) {
+            move_into(tensor->grad, copy[2 * i + 1]);
+        } else {
+            tarn__drop(tensor->grad);
+            tensor->grad = NULL;
+        }
+    }
+    return true;
+}
+
+bool tarn_module_to(tarn_module *module, tarn_device device)
+{
+    tarn__tensors list;
+    if (tarn_failed() || !tarn__check_module("module_to", module) || !tarn__backend_of(device, "module_to") ||
+        !tarn__module_tensors_of(module, TARN__MODULE_STATE, &list))
+        return false;
+    size_t bytes = sizeof(tarn_tensor *) * 2 * (size_t)list.count;
+    tarn_tensor **copy = tarn__alloc(bytes);
+    tarn_scope *scope = copy ? tarn_scope_open() : NULL;
+    bool good = scope && move_all(&list, copy, device);
+    tarn_scope_close(scope);
+    tarn__release(copy, bytes);
+    tarn__tensors_release(&list);
+    return good;
+}

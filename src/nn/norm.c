@@ -1,0 +1,77 @@
+/* norm.c: layers that normalise over the last axis: LayerNorm and RMSNorm. */
+#include <math.h>
+#include <string.h>
+
+#include "nn/module.h"
+
+typedef struct settings {
+    double epsilon;
+} settings;
+
+static tarn_tensor *layernorm(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    return tarn_layernorm(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"), ((settings *)ctx)->epsilon);
+}
+
+static tarn_tensor *rmsnorm(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    return tarn_rmsnorm(x, tarn__module_own(module, "weight"), ((settings *)ctx)->epsilon);
+}
+
+bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_options *options)
+{
+    if (tarn_failed())
+        return false;
+    if (size < 1)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld features; there must be at least 1", function, (long long)size);
+    if (!(options->epsilon >= 0) || !isfinite(options->epsilon))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function, options->epsilon);
+    return tarn__check_parameter_dtype(function, options->dtype);
+}
+
+bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, const tarn_norm_options *options)
+{
+    return options->no_affine || (tarn_module_add_parameter(module, "weight", tarn_ones(TARN_SHAPE(size), options->dtype, device)) &&
+                                  (options->no_bias || tarn_module_add_parameter(module, "bias", tarn_zeros(TARN_SHAPE(size), options->dtype, device))));
+}
+
+static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, int64_t size, tarn_device device,
+                         const tarn_norm_options *options, double epsilon)
+{
+    if (!tarn__check_norm(function, size, options))
+        return NULL;
+    settings s = {options->epsilon > 0 ? options->epsilon : epsilon};
+    tarn_module *module = tarn__module_new_with(function, kind, forward, &s, sizeof(s));
+    if (module && tarn__add_affine(module, size, device, options))
+        return module;
+    tarn__raise_within(function);
+    tarn_module_free(module);
+    return NULL;
+}
+
+tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size)
+{
+    tarn_norm_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    return make("layernorm_layer", "layernorm", layernorm, size, device, &chosen, 1e-5);
+}
+
+tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size)
+{
+    tarn_norm_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    chosen.no_bias = true;
+    return make("rmsnorm_layer", "rmsnorm", rmsnorm, size, device, &chosen, 1e-6);
+}
+
+tarn_module *tarn_layernorm_layer(int64_t size, tarn_device device)
+{
+    return tarn_layernorm_layer_with(size, device, NULL);
+}
+
+tarn_module *tarn_rmsnorm_layer(int64_t size, tarn_device device)
+{
+    return tarn_rmsnorm_layer_with(size, device, NULL);
+}

@@ -1,0 +1,87 @@
+/* test_bad_input_nn.c: layers, modes, visits, files and tables of modules are given what they do not take. */
+#include "support/refuse.h"
+
+#define CPU tarn_device_cpu()
+#define BAD_DTYPE ((tarn_dtype)77)
+
+static const tarn_device nowhere = {6, 0};
+
+static void layers(void **state)
+{
+    (void)state;
+    REFUSE(tarn_dropout_layer, tarn_dropout_layer(-0.1));
+    REFUSE(tarn_dropout_layer, tarn_dropout_layer(1.1));
+    REFUSE(tarn_dropout_layer, tarn_dropout_layer(NAN));
+    REFUSE(tarn_flatten, tarn_flatten(8));
+    REFUSE(tarn_flatten, tarn_flatten(-9));
+    REFUSE(tarn_embedding_layer, tarn_embedding_layer(0, 2, CPU));
+    REFUSE(tarn_embedding_layer, tarn_embedding_layer(2, -1, CPU));
+    REFUSE(tarn_embedding_layer, tarn_embedding_layer(2, 2, nowhere));
+    REFUSE(tarn_embedding_layer, tarn_embedding_layer((int64_t)1 << 61, 2, CPU));
+    REFUSE(tarn_embedding_layer, tarn_embedding_layer_with(2, 2, CPU, &(tarn_embedding_options){.dtype = TARN_I64}));
+    REFUSE(tarn_embedding_layer, tarn_embedding_layer_with_sized(0, 2, CPU, NULL, 0));
+    REFUSE(tarn_layernorm_layer, tarn_layernorm_layer(0, CPU));
+    REFUSE(tarn_layernorm_layer, tarn_layernorm_layer(2, nowhere));
+    REFUSE(tarn_layernorm_layer, tarn_layernorm_layer_with(2, CPU, &(tarn_norm_options){.epsilon = -1}));
+    REFUSE(tarn_layernorm_layer, tarn_layernorm_layer_with(2, CPU, &(tarn_norm_options){.epsilon = NAN}));
+    REFUSE(tarn_layernorm_layer, tarn_layernorm_layer_with(2, CPU, &(tarn_norm_options){.dtype = BAD_DTYPE}));
+    REFUSE(tarn_layernorm_layer, tarn_layernorm_layer_with_sized(-1, CPU, NULL, 0));
+    REFUSE(tarn_rmsnorm_layer, tarn_rmsnorm_layer(0, CPU));
+    REFUSE(tarn_rmsnorm_layer, tarn_rmsnorm_layer(2, nowhere));
+    REFUSE(tarn_rmsnorm_layer, tarn_rmsnorm_layer_with(2, CPU, &(tarn_norm_options){.epsilon = INFINITY}));
+    REFUSE(tarn_rmsnorm_layer, tarn_rmsnorm_layer_with(2, CPU, &(tarn_norm_options){.dtype = TARN_I32}));
+    REFUSE(tarn_rmsnorm_layer, tarn_rmsnorm_layer_with_sized(0, CPU, NULL, 0));
+    REFUSE(tarn_residual, tarn_residual(NULL, NULL));
+    REFUSE(tarn_residual, tarn_residual(NULL, tarn_flatten(1)));
+}
+
+static bool stop(tarn_module *module, const char *path, void *ctx)
+{
+    (void)module, (void)path, (void)ctx;
+    return false;
+}
+
+static void modules(void **state)
+{
+    (void)state;
+    tarn_module *net = tarn_linear(3, 2, CPU), *own = tarn_module_new("own", unchanged, NULL, NULL);
+    REFUSE(tarn_module_add_buffer, tarn_module_add_buffer(NULL, "b", vector(1)));
+    REFUSE(tarn_module_add_buffer, tarn_module_add_buffer(own, NULL, vector(1)));
+    REFUSE(tarn_module_add_buffer, tarn_module_add_buffer(own, "a.b", vector(1)));
+    REFUSE(tarn_module_add_buffer, tarn_module_add_buffer(own, "b", NULL));
+    REFUSE(tarn_module_train, tarn_module_train(NULL, true));
+    REFUSE(tarn_module_is_training, tarn_module_is_training(NULL));
+    REFUSE(tarn_module_kind, tarn_module_kind(NULL));
+    REFUSE(tarn_module_visit, tarn_module_visit(NULL, stop, NULL));
+    REFUSE(tarn_module_visit, tarn_module_visit(net, NULL, NULL));
+    ACCEPT(tarn_module_visit(net, stop, NULL));
+    REFUSE(tarn_module_buffer_count, tarn_module_buffer_count(NULL));
+    REFUSE(tarn_module_buffer, tarn_module_buffer(NULL, 0));
+    REFUSE(tarn_module_buffer, tarn_module_buffer(net, 0));
+    REFUSE(tarn_module_buffer_name, tarn_module_buffer_name(NULL, 0));
+    REFUSE(tarn_module_buffer_name, tarn_module_buffer_name(net, -1));
+    REFUSE(tarn_module_save, tarn_module_save(NULL, "x"));
+    REFUSE(tarn_module_save, tarn_module_save(net, NULL));
+    REFUSE(tarn_module_save, tarn_module_save(net, "/nonexistent-folder/x"));
+    REFUSE(tarn_module_load, tarn_module_load(NULL, "x", NULL));
+    REFUSE(tarn_module_load, tarn_module_load(net, NULL, NULL));
+    REFUSE(tarn_module_load, tarn_module_load_sized(net, "/nonexistent-folder/x", NULL, 0));
+    REFUSE(tarn_module_summary, tarn_module_summary(NULL, TARN_SHAPE(1, 3), TARN_F32, stdout));
+    REFUSE(tarn_module_summary, tarn_module_summary(net, TARN_SHAPE(1, 3), TARN_F32, NULL));
+    REFUSE(tarn_module_summary, tarn_module_summary(net, TARN_SHAPE(1, 2), TARN_F32, stdout));
+    REFUSE(tarn_module_summary_text, tarn_module_summary_text(NULL, TARN_SHAPE(1, 3), TARN_F32));
+    REFUSE(tarn_module_summary_text, tarn_module_summary_text(net, TARN_SHAPE(1, -3), TARN_F32));
+    REFUSE(tarn_module_summary_text, tarn_module_summary_text(net, TARN_SHAPE(1, 3), BAD_DTYPE));
+    ACCEPT(tarn_text_free(NULL), true);
+    tarn_module_free(net);
+    tarn_module_free(own);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(layers, open_refusals, close_refusals),
+        cmocka_unit_test_setup_teardown(modules, open_refusals, close_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,228 @@
+"""Every layer against torch.nn's: the names and shapes of its state, the distribution it begins with, and, from the same weights (carried in
+a safetensors file by their state_dict names), its result, its gradients and its buffers afterwards; in training mode and out of it."""
+import ctypes as c
+import dataclasses
+import os
+import tempfile
+from typing import Callable
+
+import safetensors.torch
+import torch
+
+import compare
+import tarn
+
+nn = torch.nn
+
+
+@dataclasses.dataclass
+class Layer:
+    """One layer: how torch makes it in a dtype, how tarn does (with the dtype's number and the device), and inputs for it."""
+    theirs: Callable
+    ours: Callable
+    input: Callable
+    training: tuple = (True, False)
+    terms: int = 0  # of its longest sum
+
+
+class Residual(nn.Module):
+    def __init__(self, body, shortcut=None):
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, x):
+        return self.body(x) + (self.shortcut(x) if self.shortcut else x)
+
+
+def options(structure, **fields):
+    made = structure(**fields)
+    return c.byref(made), c.sizeof(made)
+
+
+def linear(inside, outside, dtype, no_bias=False):
+    return tarn.call("linear_with_sized", inside, outside, tarn.device(), *options(tarn.LinearOptions, no_bias=no_bias, dtype=dtype))
+
+
+def norm(kind, size, dtype, **fields):
+    return tarn.call(f"{kind}_layer_with_sized", size, tarn.device(), *options(tarn.NormOptions, dtype=dtype, **fields))
+
+
+def embedding(count, size, dtype):
+    return tarn.call("embedding_layer_with_sized", count, size, tarn.device(), *options(tarn.EmbeddingOptions, dtype=dtype))
+
+
+def sequential(*modules):
+    return tarn.call("sequential_from", (c.c_void_p * len(modules))(*modules), len(modules))
+
+
+def residual(body, shortcut=None):
+    return tarn.call("residual", body, shortcut)
+
+
+def activation(kind):
+    return tarn.call("activation", kind)
+
+
+def rows(*shape):
+    return lambda dtype: torch.randn(*shape, dtype=dtype)
+
+
+def tokens(count, *shape):
+    return lambda dtype: torch.randint(0, count, shape)
+
+
+ACTIVATIONS = [nn.ReLU, nn.LeakyReLU, lambda: nn.GELU("tanh"), nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus]
+
+
+def block(dtype):
+    return Residual(nn.Sequential(nn.LayerNorm(12, dtype=dtype), nn.Linear(12, 24, dtype=dtype), nn.GELU("tanh"), nn.Linear(24, 12, dtype=dtype)))
+
+
+def tarn_block(dtype):
+    return residual(sequential(norm("layernorm", 12, dtype), linear(12, 24, dtype), activation(2), linear(24, 12, dtype)))
+
+
+LAYERS = {
+    "linear": Layer(lambda d: nn.Linear(7, 5, dtype=d), lambda d: linear(7, 5, d), rows(3, 4, 7)),
+    "linear without bias": Layer(lambda d: nn.Linear(7, 5, bias=False, dtype=d), lambda d: linear(7, 5, d, True), rows(6, 7)),
+    "layernorm": Layer(lambda d: nn.LayerNorm(33, dtype=d), lambda d: norm("layernorm", 33, d), rows(4, 5, 33)),
+    "layernorm without bias": Layer(lambda d: nn.LayerNorm(8, eps=0.01, bias=False, dtype=d),
+                                    lambda d: norm("layernorm", 8, d, epsilon=0.01, no_bias=True), rows(9, 8)),
+    "layernorm without parameters": Layer(lambda d: nn.LayerNorm(8, elementwise_affine=False, dtype=d),
+                                          lambda d: norm("layernorm", 8, d, no_affine=True), rows(9, 8)),
+    "rmsnorm": Layer(lambda d: nn.RMSNorm(33, eps=1e-6, dtype=d), lambda d: norm("rmsnorm", 33, d), rows(4, 5, 33)),
+    "embedding": Layer(lambda d: nn.Embedding(11, 6, dtype=d), lambda d: embedding(11, 6, d), tokens(11, 5, 7)),
+    "dropout": Layer(lambda d: nn.Dropout(0.4), lambda d: tarn.call("dropout_layer", 0.4), rows(5, 6), training=(False,)),
+    "flatten": Layer(lambda d: nn.Flatten(), lambda d: tarn.call("flatten", 1), rows(2, 3, 4, 5)),
+    "residual": Layer(block, tarn_block, rows(5, 12)),
+    "residual with a shortcut": Layer(lambda d: Residual(nn.Linear(6, 9, dtype=d), nn.Linear(6, 9, bias=False, dtype=d)),
+                                      lambda d: residual(linear(6, 9, d), linear(6, 9, d, True)), rows(4, 6)),
+    "network": Layer(lambda d: nn.Sequential(nn.Embedding(13, 12, dtype=d), block(d), nn.Dropout(0.0), nn.RMSNorm(12, eps=1e-6, dtype=d),
+                                             nn.Flatten(), nn.Linear(60, 3, dtype=d)),
+                     lambda d: sequential(embedding(13, 12, d), tarn_block(d), tarn.call("dropout_layer", 0.0), norm("rmsnorm", 12, d),
+                                          tarn.call("flatten", 1), linear(60, 3, d)), tokens(13, 4, 5)),
+}
+LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i=i: activation(i), rows(6, 7))
+               for i, make in enumerate(ACTIVATIONS)})
+
+# Large layers, whose initial weights must be spread as torch's are.
+INITIAL = {
+    "linear": Layer(lambda d: nn.Linear(400, 300), lambda d: linear(400, 300, d), None),
+    "layernorm": Layer(lambda d: nn.LayerNorm(100), lambda d: norm("layernorm", 100, d), None),
+    "rmsnorm": Layer(lambda d: nn.RMSNorm(100), lambda d: norm("rmsnorm", 100, d), None),
+    "embedding": Layer(lambda d: nn.Embedding(500, 200), lambda d: embedding(500, 200, d), None),
+}
+
+
+def state_of(module, parameters=True, buffers=True):
+    """{name: handle} of a tarn module."""
+    found = {}
+    for kind in ["parameter"] * parameters + ["buffer"] * buffers:
+        for i in range(tarn.call(f"module_{kind}_count", module)):
+            found[tarn.call(f"module_{kind}_name", module, i).decode()] = tarn.call(f"module_{kind}", module, i)
+    return found
+
+
+def randomized(network):
+    """Other values than ones and zeros, in every parameter and float buffer."""
+    with torch.no_grad():
+        for name, values in network.state_dict().items():
+            if values.is_floating_point():
+                values.copy_(torch.rand_like(values) + 0.5 if name.endswith("running_var") else torch.randn_like(values))
+    return network
+
+
+def exchange(network, module, folder):
+    """Carries torch's state to tarn by a file, and tarn's back by another. A text when the way back changed it."""
+    there, back = os.path.join(folder, "there.safetensors"), os.path.join(folder, "back.safetensors")
+    safetensors.torch.save_file(network.state_dict(), there)
+    tarn.call("module_load_sized", module, there.encode(), None, 0)
+    tarn.call("module_save", module, back.encode())
+    state, returned = network.state_dict(), safetensors.torch.load_file(back)
+    if set(state) != set(returned):
+        return f"names differ: {sorted(set(state) ^ set(returned))}"
+    changed = [name for name in state if state[name].dtype != returned[name].dtype or not torch.equal(state[name], returned[name])]
+    return f"changed on the way: {changed}" if changed else ""
+
+
+def in_torch(network, x, upstream):
+    """In f64: result, {name: gradient}, {name: buffer afterwards}."""
+    x = x.clone().to(torch.float64).requires_grad_() if x.is_floating_point() else x
+    y = network(x)
+    y.backward(upstream.to(torch.float64))
+    grads = {name: p.grad for name, p in network.named_parameters()}
+    return y.detach(), {**grads, **({"x": x.grad} if x.is_floating_point() else {})}, dict(network.named_buffers())
+
+
+def in_tarn(module, x, upstream):
+    with tarn.scope():
+        handle = tarn.tensor(x)
+        if x.is_floating_point():
+            tarn.call("requires_grad", handle, True)
+        y = tarn.call("forward", module, handle)
+        result = tarn.read(y)
+        tarn.backward(y, tarn.tensor(upstream))
+        grads = {name: tarn.gradient(p) for name, p in state_of(module, buffers=False).items()}
+        if x.is_floating_point():
+            grads["x"] = tarn.gradient(handle)
+    return result, grads, {name: tarn.read(b) for name, b in state_of(module, parameters=False).items()}
+
+
+def check_values(layer, dtype, training, folder):
+    """Verdicts of one layer in one dtype and mode."""
+    kind = tarn.TORCH[dtype]
+    module = layer.ours(tarn.DTYPES.index(dtype))
+    try:
+        network = randomized(layer.theirs(kind)).train(training)
+        tarn.call("module_train", module, training)
+        wrong = exchange(network, module, folder)
+        if wrong:
+            return [compare.Verdict(False, text=wrong)]
+        x = layer.input(kind)
+        with torch.no_grad():
+            shape = layer.theirs(kind).eval()(x).shape
+        upstream = torch.randn(shape, dtype=kind)
+        ours = in_tarn(module, x, upstream)
+        theirs = in_torch(network.to(torch.float64), x, upstream)
+        verdicts = [compare.summed(ours[0], theirs[0], dtype, label="result", terms=layer.terms)]
+        for what, a, b in (("gradient of ", ours[1], theirs[1]), ("buffer ", ours[2], theirs[2])):
+            verdicts.append(compare.Verdict(set(a) == set(b), text=f"{what}{sorted(set(a) ^ set(b))} is in one alone"))
+            for name in set(a) & set(b):
+                judge = compare.summed if b[name].is_floating_point() else lambda got, expected, _, label, **more: compare.exact(got, expected, label)
+                verdicts.append(judge(a[name], b[name], dtype, label=what + name, terms=layer.terms))
+        return verdicts
+    finally:
+        tarn.call("module_free", module)
+
+
+def check_initial(layer):
+    """The first weights: names, shapes, range, mean and deviation."""
+    module, verdicts = layer.ours(0), []
+    theirs = layer.theirs(torch.float32).state_dict()
+    with tarn.scope():
+        ours = {name: tarn.read(handle) for name, handle in state_of(module).items()}
+    tarn.call("module_free", module)
+    for name in sorted(set(ours) | set(theirs)):
+        if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape or ours[name].dtype != theirs[name].dtype:
+            verdicts.append(compare.Verdict(False, text=f"'{name}' is not the same in both"))
+            continue
+        a, b = ours[name].to(torch.float64), theirs[name].to(torch.float64)
+        deviation, size = b.std(correction=0).item(), b.numel()
+        close = 6 * deviation / size**0.5  # six deviations of a mean
+        wrong = abs(a.mean() - b.mean()) > 2 * close or abs(a.std(correction=0) - deviation) > 2 * close or a.abs().max() > 1.5 * b.abs().max()
+        verdicts.append(compare.Verdict(not wrong, text=f"'{name}' begins with mean {a.mean():.4g}, deviation {a.std():.4g}, largest {a.abs().max():.4g}; "
+                                        f"torch's with {b.mean():.4g}, {deviation:.4g}, {b.abs().max():.4g}"))
+    return verdicts
+
+
+def run(seed):
+    """Yields (check, dtype, verdicts)."""
+    torch.manual_seed(seed)
+    tarn.call("seed", seed)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, layer in LAYERS.items():
+            for dtype in ("f64", "f32"):
+                for training in layer.training:
+                    yield f"{name} {dtype} {'training' if training else 'evaluating'}", dtype, check_values(layer, dtype, training, folder)
+    for name, layer in INITIAL.items():
+        yield f"{name} at first", "f32", check_initial(layer)
