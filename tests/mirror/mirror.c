@@ -3,7 +3,10 @@
  * Addresses are handed out shifted, so that the host touching device memory is a crash and not a silent success. Every kernel is wrapped:
  * views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is opened:
  *   TARN_MIRROR_WITHOUT=tanh,matmul   kernels this backend does not have
- *   TARN_MIRROR_MEMORY=1048576        bytes of memory each device has */
+ *   TARN_MIRROR_MEMORY=1048576        bytes of memory each device has
+ *
+ * A copy through a lane is put off until somebody joins the lane or waits for it, as late as a real device may do it: whoever uses the target too
+ * early finds old bytes there, and whoever writes the host's memory too early finds those on the device. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,6 +170,65 @@ static bool peer(int to_index, void *to, int64_t to_offset, int from_index, cons
     return true;
 }
 
+/* ---- lanes ----------------------------------------------------------------------------------------------------------------- */
+
+#define MAX_SENT 16
+
+typedef struct lane {
+    char *host;
+    int sent;
+    struct {
+        size_t from, bytes;
+        char *to;
+    } copy[MAX_SENT];
+} lane;
+
+static void *lane_new(int index, size_t bytes, void **host)
+{
+    (void)index;
+    lane *l = calloc(1, sizeof(*l));
+    if (l)
+        *host = l->host = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (l && l->host)
+        return l;
+    free(l);
+    return NULL;
+}
+
+static void lane_free(int index, void *memory)
+{
+    (void)index;
+    free(((lane *)memory)->host);
+    free(memory);
+}
+
+static bool lane_send(int index, void *memory, size_t from, void *to, int64_t offset, size_t bytes)
+{
+    (void)index;
+    lane *l = memory;
+    pthread_mutex_lock(&lock);
+    bool fits = l->sent < MAX_SENT;
+    if (fits) {
+        l->copy[l->sent].from = from;
+        l->copy[l->sent].bytes = bytes;
+        l->copy[l->sent++].to = real(to) + offset;
+    }
+    pthread_mutex_unlock(&lock);
+    return fits;
+}
+
+static bool lane_finish(int index, void *memory)
+{
+    (void)index;
+    lane *l = memory;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < l->sent; i++)
+        memcpy(l->copy[i].to, l->host + l->copy[i].from, l->copy[i].bytes);
+    l->sent = 0;
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
 /* ---- the rest -------------------------------------------------------------------------------------------------------------- */
 
 static int device_count(void)
@@ -209,6 +271,11 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
         .download = download,
         .peer = peer,
         .synchronize = synchronize,
+        .lane_new = lane_new,
+        .lane_free = lane_free,
+        .lane_send = lane_send,
+        .lane_join = lane_finish,
+        .lane_wait = lane_finish,
         .failure = failure,
         .kernels = rows,
     };
