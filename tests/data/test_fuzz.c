@@ -1,5 +1,5 @@
 /* test_fuzz.c: good files with random damage: bytes changed, cut out, doubled, cut off. A reader must take or refuse each without a crash, without
- * memory out of proportion, and with an error that names the file. TARN_TEST_LONG=1 runs a hundred times as many. */
+ * memory out of proportion, and with an error that names the file. TARN_TEST_LONG=1 runs two hundred times as many. */
 #include "base/memory.h"
 #include "support/files.h"
 #include "tarn_features.h"
@@ -23,7 +23,7 @@ static void note_release(void *memory, size_t size, void *ctx)
 static int rounds(void)
 {
     const char *quick = getenv("TARN_TEST_QUICK"), *many = getenv("TARN_TEST_LONG");
-    return many && many[0] == '1' ? 200000 : quick && quick[0] == '1' ? 200 : 2000;
+    return many && many[0] == '1' ? 100000 : quick && quick[0] == '1' ? 100 : 500;
 }
 
 static void damage(bytes *b, uint64_t *random)

@@ -291,6 +291,30 @@ static void a_batch_costs_one_upload_for_each_field(void **state)
         }
 }
 
+/* A device may take its time: the memory a batch travels from is not written again before the copy is done, and a batch is not used before. */
+static void batches_travel_whole_however_late(void **state)
+{
+    (void)state;
+    for (int prefetch = 1; prefetch <= 3; prefetch++) {
+        tarn_loader *loader =
+            open_loader(&(tarn_loader_options){.batch_size = 5, .workers = 2, .prefetch = prefetch, .device = tarn_device_parse("mirror:0")});
+        for (int64_t b = 0; b < 20; b++) {
+            tarn_scope *scope = tarn_scope_open();
+            tarn_tensor *batch[2];
+            if (tarn_loader_next(loader, batch)) {
+                int64_t labels[5];
+                usleep(2000); /* workers go on meanwhile */
+                assert_true(tarn_read(batch[1], labels, (size_t)tarn_bytes(batch[1])));
+                for (int64_t i = 0; i < tarn_count(batch[1]); i++)
+                    assert_int_equal(labels[i], (b % 12) * 5 + i); /* 11 batches and an end */
+            }
+            assert_ok();
+            tarn_scope_close(scope);
+        }
+        tarn_loader_free(loader);
+    }
+}
+
 static void batches_outlive_their_loader(void **state)
 {
     (void)state;
@@ -368,6 +392,7 @@ int main(void)
         in_scope(values_are_normalised_by_channel),
         in_scope(crops_and_flips_are_all_there_and_nothing_else),
         in_scope(a_batch_costs_one_upload_for_each_field),
+        in_scope(batches_travel_whole_however_late),
         in_scope(batches_outlive_their_loader),
         in_scope(a_sample_that_fails_is_named_and_tried_again),
         in_scope(a_loader_may_end_at_any_time),
