@@ -55,6 +55,16 @@ typedef struct tarn__backend {
     bool (*graph_launch)(int index, void *graph, void *stream);
     void (*graph_free)(int index, void *graph);
     bool (*poke)(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
+
+    /* A lane: host memory that the device can read by itself, and copies from it that run beside the device's other work. NULL functions: not
+     * here, `upload` serves. What was sent is on the device for work that is enqueued after `lane_join`; the memory may be written again after
+     * `lane_wait`, which any thread may call. */
+    void *(*lane_new)(int index, size_t bytes, void **host); /* NULL: see `failure` */
+    void (*lane_free)(int index, void *lane);                /* nothing is under way */
+    bool (*lane_send)(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes); /* after what is enqueued so far */
+    bool (*lane_join)(int index, void *lane);
+    bool (*lane_wait)(int index, void *lane); /* the host waits */
+
     const char *(*failure)(void); /* why the last call of this thread failed */
 
     const tarn__kernel_row *kernels; /* TARN__KERNEL_COUNT rows */

@@ -1,5 +1,5 @@
 /* kernels.c: the kernels' names and the hash that a backend must agree on. */
-#include "base/kernels.h"
+#include "base/backend.h"
 
 const char *const tarn__kernel_names[TARN__KERNEL_COUNT] = {
 #define UNARY(name, ...) #name, #name "_grad",
@@ -25,7 +25,7 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t count)
 uint64_t tarn__kernels_hash(void)
 {
     static const size_t layouts[] = {
-        sizeof(tarn__view), sizeof(tarn__call), sizeof(tarn__elementwise), TARN_DTYPE_COUNT, TARN_MAX_RANK,
+        sizeof(tarn__backend), sizeof(tarn__view), sizeof(tarn__call), sizeof(tarn__elementwise), TARN_DTYPE_COUNT, TARN_MAX_RANK,
 #define KERNEL(name, tail) sizeof(tarn__##tail),
 #include "base/kernels.def"
 #undef KERNEL

@@ -12,6 +12,9 @@ void *tarn__platform_symbol(const char *path, const char *symbol, char *why, siz
 /* True when a file can be read. */
 bool tarn__platform_readable(const char *path);
 
+/* Bytes of a plain file; -1 with errno when it cannot be asked, -2 when it is something else (a folder, a pipe). */
+int64_t tarn__platform_file_bytes(const char *path);
+
 /* The folder that this library (or the program it is linked into) lies in, without a final slash. */
 bool tarn__platform_own_folder(char *path, size_t size);
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void *tarn__platform_symbol(const char *path, const char *symbol, char *why, size_t why_size)
@@ -25,6 +26,14 @@ void *tarn__platform_symbol(const char *path, const char *symbol, char *why, siz
 bool tarn__platform_readable(const char *path)
 {
     return access(path, R_OK) == 0;
+}
+
+int64_t tarn__platform_file_bytes(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return -1;
+    return S_ISREG(info.st_mode) ? (int64_t)info.st_size : -2;
 }
 
 bool tarn__platform_own_folder(char *path, size_t size)

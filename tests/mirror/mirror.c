@@ -3,7 +3,10 @@
  * Addresses are handed out shifted, so that the host touching device memory is a crash and not a silent success. Every kernel is wrapped:
  * views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is opened:
  *   TARN_MIRROR_WITHOUT=tanh,matmul   kernels this backend does not have
- *   TARN_MIRROR_MEMORY=1048576        bytes of memory each device has */
+ *   TARN_MIRROR_MEMORY=1048576        bytes of memory each device has
+ *
+ * A copy through a lane is put off as long as a real device may put it off: until the host waits for it, or until the lane was joined and the
+ * device is used. Whoever uses the target too early finds old bytes there; whoever writes the host's memory too early finds those on the device. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +32,86 @@ static void *shift(void *memory)
 static char *real(const void *memory)
 {
     return (char *)((uintptr_t)memory - SHIFT);
+}
+
+/* ---- lanes ----------------------------------------------------------------------------------------------------------------- */
+
+#define MAX_SENT 1024
+
+typedef struct sent {
+    const void *lane;
+    char *to;
+    const char *from;
+    size_t bytes;
+} sent;
+
+static sent queue[DEVICES][MAX_SENT]; /* copies that are put off, in the order in which they were sent */
+static int queued[DEVICES], due[DEVICES]; /* how many; how many of them come before what the device does next */
+
+static void *lane_new(int index, size_t bytes, void **host)
+{
+    (void)index;
+    return *host = aligned_alloc(256, (bytes + 255) / 256 * 256);
+}
+
+static void lane_free(int index, void *lane)
+{
+    (void)index;
+    free(lane);
+}
+
+static bool lane_send(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    bool fits = queued[index] < MAX_SENT;
+    if (fits)
+        queue[index][queued[index]++] = (sent){lane, real(memory) + offset, (const char *)lane + from, bytes};
+    pthread_mutex_unlock(&lock);
+    return fits;
+}
+
+/* Under the lock: up to and with the last copy of a lane. */
+static int end_of(int index, const void *lane)
+{
+    int end = queued[index];
+    while (end > 0 && queue[index][end - 1].lane != lane)
+        end--;
+    return end;
+}
+
+/* Under the lock: does the first `count` copies. */
+static void do_copies(int index, int count)
+{
+    for (int i = 0; i < count; i++)
+        memcpy(queue[index][i].to, queue[index][i].from, queue[index][i].bytes);
+    queued[index] -= count;
+    memmove(queue[index], queue[index] + count, sizeof(sent) * (size_t)queued[index]);
+    due[index] = due[index] > count ? due[index] - count : 0;
+}
+
+static bool lane_join(int index, void *lane)
+{
+    pthread_mutex_lock(&lock);
+    int end = end_of(index, lane);
+    due[index] = end > due[index] ? end : due[index];
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+static bool lane_wait(int index, void *lane)
+{
+    pthread_mutex_lock(&lock);
+    do_copies(index, end_of(index, lane));
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+/* Before anything that the device does. */
+static void catch_up(int index)
+{
+    pthread_mutex_lock(&lock);
+    do_copies(index, due[index]);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
@@ -60,6 +143,7 @@ static void shift_back(shifted *s, const tarn__call *call)
 static void run(tarn__kernel kernel, const tarn__call *call)
 {
     shifted s;
+    catch_up(call->device);
     shift_back(&s, call);
     cpu[kernel].run(&s.call);
 }
@@ -137,6 +221,7 @@ static void *alloc(int index, size_t bytes)
 static void release(int index, void *memory, size_t bytes)
 {
     piece *old = (piece *)(void *)(real(memory) - HEADER);
+    catch_up(index);
     pthread_mutex_lock(&lock);
     used[index] -= bytes;
     *(old->previous ? &old->previous->next : &pieces) = old->next;
@@ -148,21 +233,25 @@ static void release(int index, void *memory, size_t bytes)
 
 static bool upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream)
 {
-    (void)index, (void)stream;
+    (void)stream;
+    catch_up(index);
     memcpy(real(memory) + offset, host, bytes);
     return true;
 }
 
 static bool download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
 {
-    (void)index, (void)stream;
+    (void)stream;
+    catch_up(index);
     memcpy(host, real(memory) + offset, bytes);
     return true;
 }
 
 static bool peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream)
 {
-    (void)to_index, (void)from_index, (void)stream;
+    (void)stream;
+    catch_up(to_index);
+    catch_up(from_index);
     memcpy(real(to) + to_offset, real(from) + from_offset, bytes);
     return true;
 }
@@ -187,7 +276,7 @@ static bool device_query(int index, tarn_device_info *info)
 
 static bool synchronize(int index)
 {
-    (void)index;
+    catch_up(index);
     return true;
 }
 
@@ -209,6 +298,11 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
         .download = download,
         .peer = peer,
         .synchronize = synchronize,
+        .lane_new = lane_new,
+        .lane_free = lane_free,
+        .lane_send = lane_send,
+        .lane_join = lane_join,
+        .lane_wait = lane_wait,
         .failure = failure,
         .kernels = rows,
     };

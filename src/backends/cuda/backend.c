@@ -235,6 +235,11 @@ static tarn__backend backend = {
     .graph_launch = tarn__cuda_graph_launch,
     .graph_free = tarn__cuda_graph_free,
     .poke = tarn__cuda_poke,
+    .lane_new = tarn__cuda_lane_new,
+    .lane_free = tarn__cuda_lane_free,
+    .lane_send = tarn__cuda_lane_send,
+    .lane_join = tarn__cuda_lane_join,
+    .lane_wait = tarn__cuda_lane_wait,
     .failure = tarn__cuda_failure,
     .kernels = rows,
 };

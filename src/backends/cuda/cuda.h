@@ -16,6 +16,7 @@ typedef struct tarn__cuda_device {
     int *fault_lock;    /* on the device: the first kernel that finds a fault takes it */
     tarn__fault *fault; /* host memory that the device writes */
     void *staging;      /* see transfer.c */
+    cudaStream_t copies; /* see lane.c; NULL until the first lane is made */
     bool is_capturing;
     bool has_failed; /* since the last poll */
 } tarn__cuda_device;
@@ -36,6 +37,13 @@ const char *tarn__cuda_failure(void);
 bool tarn__cuda_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
 bool tarn__cuda_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
 bool tarn__cuda_peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream);
+
+/* lane.c */
+void *tarn__cuda_lane_new(int index, size_t bytes, void **host);
+void tarn__cuda_lane_free(int index, void *lane);
+bool tarn__cuda_lane_send(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
+bool tarn__cuda_lane_join(int index, void *lane);
+bool tarn__cuda_lane_wait(int index, void *lane);
 
 /* capture.c */
 bool tarn__cuda_capture_begin(int index);

@@ -1,0 +1,66 @@
+/* lane.c: see lane.h. */
+#include "core/lane.h"
+
+#include "base/memory.h"
+#include "core/graph.h"
+#include "core/stats.h"
+
+static bool raise_failure(const char *function, const tarn__lane *lane)
+{
+    char name[32];
+    return tarn__raise(TARN_ERROR_DEVICE, "%s: a copy to %s failed: %s", function, tarn_device_name(lane->device, name, sizeof(name)),
+                       tarn__backend_at(lane->device.backend)->failure());
+}
+
+bool tarn__lane_new(const char *function, tarn__lane *lane, tarn_device device, size_t bytes)
+{
+    *lane = (tarn__lane){.device = device, .bytes = bytes ? bytes : 1};
+    const tarn__backend *backend = tarn__backend_of(device, function);
+    if (!backend)
+        return false;
+    if (backend->lane_new) {
+        lane->handle = backend->lane_new(device.index, lane->bytes, &lane->memory);
+        return lane->handle || tarn__raise(TARN_ERROR_MEMORY, "%s: %zu bytes of host memory for copies: %s", function, lane->bytes, backend->failure());
+    }
+    lane->memory = tarn__alloc_aligned(lane->bytes);
+    return lane->memory || tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory: %zu bytes for batches", function, lane->bytes);
+}
+
+bool tarn__lane_send(const char *function, tarn__lane *lane, size_t from, tarn_tensor *to)
+{
+    const tarn__storage *storage = to->storage;
+    int64_t size = (int64_t)tarn__dtype_bytes(to->view.dtype), bytes = tarn__view_count(&to->view) * size;
+    if (!tarn__not_captured(function, lane->device, "a copy from the host"))
+        return false;
+    if (!lane->handle)
+        return tarn__storage_upload(to->storage, to->start * size, (const char *)lane->memory + from, (size_t)bytes);
+    if (bytes == 0)
+        return true;
+    tarn__count(TARN__UPLOADS, 1);
+    tarn__count(TARN__UPLOAD_BYTES, bytes);
+    return tarn__backend_at(lane->device.backend)
+               ->lane_send(lane->device.index, lane->handle, from, storage->memory, storage->offset + to->start * size, (size_t)bytes) ||
+           raise_failure(function, lane);
+}
+
+bool tarn__lane_join(const char *function, tarn__lane *lane)
+{
+    return !lane->handle || tarn__backend_at(lane->device.backend)->lane_join(lane->device.index, lane->handle) || raise_failure(function, lane);
+}
+
+bool tarn__lane_wait(const char *function, tarn__lane *lane)
+{
+    return !lane->handle || tarn__backend_at(lane->device.backend)->lane_wait(lane->device.index, lane->handle) || raise_failure(function, lane);
+}
+
+void tarn__lane_free(tarn__lane *lane)
+{
+    if (lane->handle) {
+        const tarn__backend *backend = tarn__backend_at(lane->device.backend);
+        backend->lane_wait(lane->device.index, lane->handle);
+        backend->lane_free(lane->device.index, lane->handle);
+    } else {
+        tarn__release(lane->memory, lane->bytes);
+    }
+    *lane = (tarn__lane){0};
+}

@@ -1,0 +1,129 @@
+/* cifar10.c: the binary version of CIFAR-10: records of a label byte and 3 × 32 × 32 bytes of colours, red first. */
+#include <string.h>
+
+#include "data/dataset.h"
+#include "data/source.h"
+
+#define IMAGE_BYTES ((size_t)3 * 32 * 32)
+#define RECORD_BYTES (1 + IMAGE_BYTES)
+#define CLASSES 10
+
+/* Records of all files so far, as they stand there. */
+typedef struct records {
+    char *memory;
+    size_t count, capacity;
+} records;
+
+/* Room for so many records; what is there is kept. */
+static bool reserve(records *r, size_t capacity)
+{
+    if (capacity <= r->capacity)
+        return true;
+    char *memory = tarn__alloc(capacity * RECORD_BYTES);
+    if (!memory)
+        return false;
+    if (r->count > 0)
+        memcpy(memory, r->memory, r->count * RECORD_BYTES);
+    tarn__release(r->memory, r->capacity * RECORD_BYTES);
+    r->memory = memory;
+    r->capacity = capacity;
+    return true;
+}
+
+/* A plain file says how many records follow; a compressed one is read with room that doubles. */
+static size_t room_for(const tarn__source *source, const records *r)
+{
+    size_t left = (size_t)tarn__source_left(source) / RECORD_BYTES + 1, more = source->gzip ? 1024 + r->count : left;
+    return more < left ? more : left;
+}
+
+static bool read_records(tarn__source *source, records *r)
+{
+    for (;;) {
+        if (r->count == r->capacity && !reserve(r, r->count + room_for(source, r)))
+            return false;
+        int64_t start = source->at;
+        char *record = r->memory + r->count * RECORD_BYTES;
+        int64_t got = tarn__source_some(source, record, RECORD_BYTES);
+        if (got <= 0)
+            return got == 0;
+        if (got < (int64_t)RECORD_BYTES)
+            return tarn__source_bad(source, source->at, "the file ends inside record %lld: a CIFAR-10 record has %zu bytes", (long long)(start / (int64_t)RECORD_BYTES),
+                                    RECORD_BYTES);
+        if ((unsigned char)record[0] >= CLASSES)
+            return tarn__source_bad(source, start, "label %d; CIFAR-10 has %d classes", (unsigned char)record[0], CLASSES);
+        r->count++;
+    }
+}
+
+static bool read_file(const char *function, const char *path, records *r)
+{
+    tarn__source source;
+    size_t before = r->count;
+    bool good = tarn__source_open(&source, function, path) && read_records(&source, r);
+    if (good && r->count == before)
+        good = tarn__source_bad(&source, 0, "the file is empty");
+    tarn__source_close(&source);
+    return good;
+}
+
+static tarn_dataset *make(const char *function, const records *r)
+{
+    int64_t count = (int64_t)r->count;
+    tarn_array arrays[2] = {{tarn__alloc(r->count * IMAGE_BYTES), TARN_SHAPE(count, 3, 32, 32), TARN_U8},
+                            {tarn__alloc(r->count * sizeof(int64_t)), TARN_SHAPE(count), TARN_I64}};
+    if (!arrays[0].data || !arrays[1].data) {
+        tarn_array_free(&arrays[0]);
+        tarn_array_free(&arrays[1]);
+        return NULL;
+    }
+    for (size_t i = 0; i < r->count; i++) {
+        const char *record = r->memory + i * RECORD_BYTES;
+        memcpy((char *)arrays[0].data + i * IMAGE_BYTES, record + 1, IMAGE_BYTES);
+        ((int64_t *)arrays[1].data)[i] = (unsigned char)record[0];
+    }
+    return tarn__dataset_on_arrays(function, (const char *const[]){"image", "label"}, arrays, 2);
+}
+
+static tarn_dataset *open_files(const char *function, const char *const *paths, int count)
+{
+    records r = {0};
+    bool good = true;
+    for (int i = 0; good && i < count; i++)
+        good = read_file(function, paths[i], &r);
+    tarn_dataset *dataset = good ? make(function, &r) : NULL;
+    tarn__release(r.memory, r.capacity * RECORD_BYTES);
+    return dataset;
+}
+
+tarn_dataset *tarn_dataset_cifar10(const char *const *paths, int count)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!paths || count < 1) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_cifar10: %s", paths ? "there must be at least one file" : "the paths are NULL");
+        return NULL;
+    }
+    return open_files("dataset_cifar10", paths, count);
+}
+
+tarn_dataset *tarn_dataset_cifar10_folder(const char *folder, bool training)
+{
+    char text[5][4096];
+    const char *paths[5];
+    int count = training ? 5 : 1;
+    if (tarn_failed())
+        return NULL;
+    if (!folder || strlen(folder) > sizeof(text[0]) - 32) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_cifar10_folder: the folder is %s", folder ? "too long a name" : "NULL");
+        return NULL;
+    }
+    for (int i = 0; i < count; i++) {
+        if (training)
+            snprintf(text[i], sizeof(text[i]), "%s/data_batch_%d.bin", folder, i + 1);
+        else
+            snprintf(text[i], sizeof(text[i]), "%s/test_batch.bin", folder);
+        paths[i] = text[i];
+    }
+    return open_files("dataset_cifar10_folder", paths, count);
+}

@@ -1,0 +1,305 @@
+/* csv.c: a dataset of the numbers in a CSV file. The first line settles how many columns there are and which one is the label; every other line
+ * must follow it. */
+#include <locale.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/csv_text.h"
+#include "data/dataset.h"
+
+typedef struct table {
+    tarn__csv csv;
+    tarn_csv_options options;
+    char *first;     /* the fields of the first line, each with its final zero */
+    size_t first_used, first_bytes;
+    int64_t columns;
+    int64_t label;   /* -1: none */
+    int64_t rows, capacity;
+    char *x;      /* [rows, columns without the label], in options.dtype */
+    char *labels; /* [rows], 8 bytes each */
+} table;
+
+static size_t row_bytes(const table *t)
+{
+    return (size_t)(t->columns - (t->label >= 0)) * tarn__dtype_bytes(t->options.dtype);
+}
+
+static tarn_dtype label_dtype(const table *t)
+{
+    return t->options.label_is_real ? t->options.dtype : TARN_I64;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------------------------------------- */
+
+static const char *digits(const char *text)
+{
+    return text + strspn(text, "0123456789");
+}
+
+/* Where a decimal number ends; `text` itself when there is none. No NaN, no infinity, no hexadecimals. */
+static const char *number_end(const char *text)
+{
+    const char *p = text + (*text == '+' || *text == '-'), *whole = digits(p), *end = *whole == '.' ? digits(whole + 1) : whole;
+    if (whole == p && end <= whole + 1)
+        return text;
+    if (*end == 'e' || *end == 'E') {
+        const char *power = end + 1 + (end[1] == '+' || end[1] == '-'), *last = digits(power);
+        return last > power ? last : text;
+    }
+    return end;
+}
+
+static bool is_number(const char *text)
+{
+    text += strspn(text, " \t");
+    const char *end = number_end(text);
+    return end > text && end[strspn(end, " \t")] == 0;
+}
+
+/* A field that is_number(). strtod() wants the decimal point of the program's locale. */
+static bool read_number(tarn__csv *csv, tarn_dtype dtype, void *place)
+{
+    char *point = strchr(csv->text, '.'), local = localeconv()->decimal_point[0];
+    if (point && local)
+        *point = local;
+    double wide = strtod(csv->text, NULL);
+    float narrow = dtype == TARN_F32 ? strtof(csv->text, NULL) : 0;
+    if (point)
+        *point = '.';
+    if (isinf(dtype == TARN_F32 ? (double)narrow : wide))
+        return tarn__csv_bad(csv, "%.60s is too large for %s", csv->text, tarn_dtype_name(dtype));
+    if (dtype == TARN_I64 && (wide != floor(wide) || fabs(wide) > 0x1p53))
+        return tarn__csv_bad(csv, "the label %.60s is no whole number; .label_is_real takes any", csv->text);
+    int64_t whole = dtype == TARN_I64 ? (int64_t)wide : 0;
+    memcpy(place, dtype == TARN_I64 ? (const void *)&whole : dtype == TARN_F32 ? (const void *)&narrow : (const void *)&wide, tarn__dtype_bytes(dtype));
+    return true;
+}
+
+/* ---- the first line -------------------------------------------------------------------------------------------------------- */
+
+static bool keep_field(table *t)
+{
+    size_t needed = t->first_used + t->csv.length + 1;
+    if (needed > t->first_bytes) {
+        char *larger = tarn__alloc(2 * needed);
+        if (!larger)
+            return false;
+        if (t->first_used > 0)
+            memcpy(larger, t->first, t->first_used);
+        tarn__release(t->first, t->first_bytes);
+        t->first = larger;
+        t->first_bytes = 2 * needed;
+    }
+    memcpy(t->first + t->first_used, t->csv.text, t->csv.length + 1);
+    t->first_used = needed;
+    t->columns++;
+    return true;
+}
+
+/* A name of the header, or a number that counts from 0 or, negative, from the last. */
+static bool find_label(table *t, bool has_names)
+{
+    const char *wanted = t->options.label;
+    t->label = -1;
+    if (!wanted)
+        return true;
+    const char *name = t->first;
+    for (int64_t i = 0; has_names && i < t->columns; i++, name += strlen(name) + 1)
+        if (strcmp(name, wanted) == 0) {
+            if (t->label >= 0)
+                return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: two columns are called '%s'", t->csv.source->path, wanted);
+            t->label = i;
+        }
+    if (t->label >= 0)
+        return true;
+    char *end;
+    long long number = strtoll(wanted, &end, 10);
+    if (end != wanted && *end == 0 && number < t->columns && number >= -t->columns) {
+        t->label = number < 0 ? number + t->columns : number;
+        return true;
+    }
+    return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: %s: there is no column '%s'; the file has %lld columns%s", t->csv.source->path, wanted,
+                       (long long)t->columns, has_names ? "" : " and no line of names");
+}
+
+/* Reads it, settles the columns, and says whether it holds names. */
+static bool read_first(table *t, bool *has_names)
+{
+    bool is_text = false;
+    if (tarn__csv_at_end(&t->csv))
+        return !tarn_failed() && tarn__source_bad(t->csv.source, 0, "the file is empty");
+    do {
+        if (!tarn__csv_field(&t->csv) || !keep_field(t))
+            return false;
+        is_text = is_text || !is_number(t->csv.text);
+    } while (t->csv.after == TARN__AFTER_DELIMITER);
+    *has_names = t->options.header == TARN_HEADER_YES || (t->options.header == TARN_HEADER_AUTO && is_text);
+    if (!find_label(t, *has_names))
+        return false;
+    return t->columns > (t->label >= 0) || tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: the label is the only column", t->csv.source->path);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+
+static bool enlarge(char **memory, size_t used, size_t before, size_t bytes)
+{
+    char *larger = tarn__alloc(bytes);
+    if (!larger)
+        return false;
+    if (used > 0)
+        memcpy(larger, *memory, used);
+    tarn__release(*memory, before);
+    *memory = larger;
+    return true;
+}
+
+/* Room for one more row: it doubles, so what is taken stays in proportion to what was read. */
+static bool make_room(table *t)
+{
+    if (t->rows < t->capacity)
+        return true;
+    int64_t capacity = t->capacity ? 2 * t->capacity : 4;
+    size_t x = row_bytes(t), rows = (size_t)t->rows;
+    if (!enlarge(&t->x, rows * x, (size_t)t->capacity * x, (size_t)capacity * x))
+        return false;
+    if (!enlarge(&t->labels, rows * 8, (size_t)t->capacity * 8, (size_t)capacity * 8)) {
+        char *kept = t->x; /* its size must stay known */
+        t->x = NULL;
+        tarn__release(kept, (size_t)capacity * x);
+        return false;
+    }
+    t->capacity = capacity;
+    return true;
+}
+
+/* The field at hand is a value of column `column` of the row being read. */
+static bool store(table *t, int64_t column)
+{
+    tarn__csv *csv = &t->csv;
+    if (column >= t->columns)
+        return tarn__csv_bad(csv, "one field more than the %lld of the first line", (long long)t->columns);
+    if (csv->text[strspn(csv->text, " \t")] == 0)
+        return tarn__csv_bad(csv, "the value is missing");
+    if (!is_number(csv->text))
+        return tarn__csv_bad(csv, "'%.60s' is no number", csv->text);
+    if (column == t->label)
+        return read_number(csv, label_dtype(t), t->labels + (size_t)t->rows * tarn__dtype_bytes(label_dtype(t)));
+    size_t place = (size_t)(column - (t->label >= 0 && column > t->label));
+    return read_number(csv, t->options.dtype, t->x + (size_t)t->rows * row_bytes(t) + place * tarn__dtype_bytes(t->options.dtype));
+}
+
+/* The values of a first line without names were kept as texts. */
+static bool store_first(table *t)
+{
+    const char *text = t->first;
+    tarn__csv_after after = t->csv.after;
+    t->csv.line = 1;
+    for (int64_t i = 0; i < t->columns; i++, text += strlen(text) + 1) {
+        t->csv.column = i + 1;
+        snprintf(t->csv.text, sizeof(t->csv.text), "%s", text);
+        if (!store(t, i))
+            return false;
+    }
+    t->csv.after = after;
+    t->rows++;
+    return true;
+}
+
+/* Empty lines may end a file, and stand nowhere else. */
+static bool read_row(table *t)
+{
+    int64_t column = 0, empty_line = 0;
+    for (;; column++) {
+        if (!tarn__csv_field(&t->csv))
+            return false;
+        bool ends = t->csv.after != TARN__AFTER_DELIMITER;
+        if (column == 0 && ends && t->csv.length == 0 && !t->csv.was_quoted) {
+            empty_line = empty_line ? empty_line : t->csv.line;
+            if (tarn__csv_at_end(&t->csv))
+                return !tarn_failed();
+            column = -1;
+            continue;
+        }
+        if (empty_line)
+            return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: line %lld is empty", t->csv.source->path, (long long)empty_line);
+        if (!store(t, column))
+            return false;
+        if (ends)
+            break;
+    }
+    if (column + 1 < t->columns)
+        return tarn__csv_bad(&t->csv, "the line ends after %lld fields; the first line has %lld", (long long)column + 1, (long long)t->columns);
+    t->rows++;
+    return true;
+}
+
+static bool read_table(table *t)
+{
+    bool has_names = false;
+    if (!read_first(t, &has_names))
+        return false;
+    if (!has_names && (!make_room(t) || !store_first(t)))
+        return false;
+    while (!tarn__csv_at_end(&t->csv))
+        if (!make_room(t) || !read_row(t))
+            return false;
+    return !tarn_failed();
+}
+
+/* ---- the dataset ----------------------------------------------------------------------------------------------------------- */
+
+static bool copy_rows(tarn_array *array, const char *from, tarn_shape shape, tarn_dtype dtype)
+{
+    *array = (tarn_array){NULL, shape, dtype};
+    size_t bytes = tarn__array_bytes(array);
+    array->data = tarn__alloc(bytes);
+    if (array->data && bytes > 0)
+        memcpy(array->data, from, bytes);
+    return array->data != NULL;
+}
+
+static tarn_dataset *make(const table *t)
+{
+    tarn_array arrays[2] = {{0}};
+    int64_t values = t->columns - (t->label >= 0);
+    if (!copy_rows(&arrays[0], t->x, TARN_SHAPE(t->rows, values), t->options.dtype) ||
+        (t->label >= 0 && !copy_rows(&arrays[1], t->labels, TARN_SHAPE(t->rows), label_dtype(t)))) {
+        tarn_array_free(&arrays[0]);
+        return NULL;
+    }
+    return tarn__dataset_on_arrays("dataset_csv", (const char *const[]){"x", "label"}, arrays, t->label >= 0 ? 2 : 1);
+}
+
+static bool check_options(const tarn_csv_options *o)
+{
+    if (tarn_failed())
+        return false;
+    if ((unsigned)o->header > TARN_HEADER_NO)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: .header is %d; it is TARN_HEADER_AUTO, _YES or _NO", (int)o->header);
+    if (o->dtype != TARN_F32 && o->dtype != TARN_F64)
+        return tarn__raise(TARN_ERROR_DTYPE, "dataset_csv: .dtype is %s; it is f32 or f64", tarn_dtype_name(o->dtype));
+    return (o->delimiter && !strchr("\"\r\n+-.0123456789eE", o->delimiter)) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: character %d cannot be the delimiter", o->delimiter);
+}
+
+tarn_dataset *tarn_dataset_csv_sized(const char *path, const tarn_csv_options *options, size_t options_size)
+{
+    tarn_csv_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    chosen.delimiter = chosen.delimiter ? chosen.delimiter : ',';
+    table *t = check_options(&chosen) ? tarn__alloc(sizeof(*t)) : NULL;
+    if (!t)
+        return NULL;
+    tarn__source source;
+    t->options = chosen;
+    bool good = tarn__source_open(&source, "dataset_csv", path) && tarn__csv_begin(&t->csv, &source, chosen.delimiter) && read_table(t);
+    tarn_dataset *dataset = good ? make(t) : NULL;
+    tarn__source_close(&source);
+    tarn__release(t->first, t->first_bytes);
+    tarn__release(t->x, (size_t)t->capacity * row_bytes(t));
+    tarn__release(t->labels, (size_t)t->capacity * 8);
+    tarn__release(t, sizeof(*t));
+    return dataset;
+}

@@ -1,0 +1,174 @@
+/* idx.c: the format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit numbers, then the elements, big-endian. */
+#include <string.h>
+
+#include "data/dataset.h"
+#include "data/source.h"
+
+#define MAX_IDX_RANK (TARN_MAX_RANK - 1) /* images get an axis for their channel */
+
+typedef struct idx_type {
+    unsigned char code;
+    unsigned char bytes;  /* in the file */
+    tarn_dtype dtype; /* in memory */
+} idx_type;
+
+static const idx_type types[] = {{0x08, 1, TARN_U8},  {0x09, 1, TARN_I32}, {0x0B, 2, TARN_I32},
+                                 {0x0C, 4, TARN_I32}, {0x0D, 4, TARN_F32}, {0x0E, 8, TARN_F64}};
+
+static const idx_type *type_of(unsigned char code)
+{
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (types[i].code == code)
+            return &types[i];
+    return NULL;
+}
+
+/* Reads the head: type and sizes. The elements are known to fit into what can follow. */
+static const idx_type *read_head(tarn__source *source, tarn_shape *shape)
+{
+    unsigned char head[4], size[4];
+    if (!tarn__source_read(source, head, 4, "the head of an idx file"))
+        return NULL;
+    const idx_type *type = type_of(head[2]);
+    if (head[0] || head[1] || !type || head[3] < 1 || head[3] > MAX_IDX_RANK) {
+        tarn__source_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0], head[1], head[2], head[3], MAX_IDX_RANK);
+        return NULL;
+    }
+    uint64_t bytes = type->bytes;
+    *shape = (tarn_shape){.rank = head[3]};
+    for (int i = 0; i < shape->rank; i++) {
+        if (!tarn__source_read(source, size, 4, "the sizes of an idx file"))
+            return NULL;
+        uint64_t n = (uint64_t)size[0] << 24 | (uint64_t)size[1] << 16 | (uint64_t)size[2] << 8 | size[3];
+        uint64_t left = (uint64_t)tarn__source_left(source); /* less than 2^63, so bytes · n < 2^95 is seen by a division */
+        if (n > 0 && bytes > left / n) {
+            tarn__source_bad(source, source->at - 4, "axis %d has %llu elements, more than the rest of the file can hold", i, (unsigned long long)n);
+            return NULL;
+        }
+        shape->size[i] = (int64_t)n;
+        bytes *= n;
+    }
+    return type;
+}
+
+static uint64_t big_endian(const unsigned char *bytes, int count)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < count; i++)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+/* Element `i` of those that were read into the end of the array's memory goes to its place: never behind one that is still to come. */
+static void settle(const idx_type *type, char *memory, size_t count)
+{
+    size_t size = tarn__dtype_bytes(type->dtype), first = count * (size - type->bytes);
+    for (size_t i = 0; type->dtype != TARN_U8 && i < count; i++) {
+        uint64_t bits = big_endian((const unsigned char *)memory + first + i * type->bytes, type->bytes);
+        int32_t whole = type->bytes == 1 ? (int8_t)bits : type->bytes == 2 ? (int16_t)bits : (int32_t)bits;
+        uint32_t word = (uint32_t)bits;
+        memcpy(memory + i * size, size == 8 ? (const void *)&bits : type->dtype == TARN_F32 ? (const void *)&word : (const void *)&whole, size);
+    }
+}
+
+static bool read_elements(tarn__source *source, const idx_type *type, tarn_array *array)
+{
+    size_t size = tarn__dtype_bytes(type->dtype), bytes = tarn__array_bytes(array), count = bytes / size;
+    char *memory = array->data = tarn__alloc(bytes);
+    if (!memory || !tarn__source_read(source, memory + count * (size - type->bytes), count * type->bytes, "the elements") ||
+        !tarn__source_end(source, "the elements"))
+        return false;
+    settle(type, memory, count);
+    return true;
+}
+
+/* A whole file; on failure the array is empty. */
+static bool read_file(const char *function, const char *path, tarn_array *array)
+{
+    tarn__source source;
+    *array = (tarn_array){0};
+    const idx_type *type = tarn__source_open(&source, function, path) ? read_head(&source, &array->shape) : NULL;
+    array->dtype = type ? type->dtype : TARN_U8;
+    bool good = type && read_elements(&source, type, array);
+    tarn__source_close(&source);
+    if (!good)
+        tarn_array_free(array);
+    return good;
+}
+
+/* Labels of any whole type as i64. */
+static bool widen(const char *function, const char *path, tarn_array *labels)
+{
+    if (labels->shape.rank != 1 || tarn__is_float(labels->dtype))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: %s holds %s on %d axes; labels are whole numbers on one axis", function, path,
+                           tarn_dtype_name(labels->dtype), labels->shape.rank);
+    tarn_array wide = {tarn__alloc(sizeof(int64_t) * (size_t)labels->shape.size[0]), labels->shape, TARN_I64};
+    if (!wide.data)
+        return false;
+    for (int64_t i = 0; i < wide.shape.size[0]; i++)
+        ((int64_t *)wide.data)[i] = labels->dtype == TARN_U8 ? ((const uint8_t *)labels->data)[i] : ((const int32_t *)labels->data)[i];
+    tarn_array_free(labels);
+    *labels = wide;
+    return true;
+}
+
+static bool check_counts(const char *function, const char *images, const tarn_array *image, const char *labels, const tarn_array *label)
+{
+    return image->shape.size[0] == label->shape.size[0] ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: %s has %lld images, but %s has %lld labels; do they belong together?", function, images,
+                       (long long)image->shape.size[0], labels, (long long)label->shape.size[0]);
+}
+
+static tarn_dataset *open_pair(const char *function, const char *images, const char *labels)
+{
+    tarn_array arrays[2] = {{0}};
+    bool good = read_file(function, images, &arrays[0]) &&
+                (!labels || (read_file(function, labels, &arrays[1]) && widen(function, labels, &arrays[1]) &&
+                             check_counts(function, images, &arrays[0], labels, &arrays[1])));
+    if (!good) {
+        tarn_array_free(&arrays[0]);
+        tarn_array_free(&arrays[1]);
+        return NULL;
+    }
+    tarn_shape *shape = &arrays[0].shape;
+    if (shape->rank == 3) /* [N, H, W] → [N, 1, H, W] */
+        *shape = TARN_SHAPE(shape->size[0], 1, shape->size[1], shape->size[2]);
+    return tarn__dataset_on_arrays(function, (const char *const[]){"image", "label"}, arrays, labels ? 2 : 1);
+}
+
+tarn_dataset *tarn_dataset_idx(const char *images, const char *labels)
+{
+    return open_pair("dataset_idx", images, labels);
+}
+
+/* ---- MNIST in a folder ----------------------------------------------------------------------------------------------------- */
+
+/* The first of name and name.gz that can be read; an error that says what was looked for if there is none. */
+static bool find_file(const char *folder, const char *name, char *path, size_t size)
+{
+    static const char *const endings[] = {"", ".gz"};
+    for (int i = 0; i < 2; i++) {
+        int length = snprintf(path, size, "%s/%s%s", folder, name, endings[i]);
+        FILE *file = length > 0 && (size_t)length < size ? fopen(path, "rb") : NULL;
+        if (!file)
+            continue;
+        fclose(file);
+        return true;
+    }
+    return tarn__raise(TARN_ERROR_IO, "dataset_mnist: neither %s nor %s.gz can be read in %s", name, name, folder);
+}
+
+tarn_dataset *tarn_dataset_mnist(const char *folder, bool training)
+{
+    char images[4096], labels[4096];
+    if (tarn_failed())
+        return NULL;
+    if (!folder) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_mnist: the folder is NULL");
+        return NULL;
+    }
+    if (!find_file(folder, training ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", images, sizeof(images)) ||
+        !find_file(folder, training ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", labels, sizeof(labels)))
+        return NULL;
+    return open_pair("dataset_mnist", images, labels);
+}

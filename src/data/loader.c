@@ -1,0 +1,206 @@
+/* loader.c: batches as tensors on a device.
+ *
+ * A batch that the crew has filled is sent to the device one call ahead: while the caller computes with batch n, batch n + 1 travels, where the
+ * device can do both. Tensors that were sent ahead belong to the loader until they are given. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/graph.h"
+#include "data/crew.h"
+
+struct tarn_loader {
+    tarn__crew crew;
+    tarn_device device;
+    tarn_loader_place place; /* what the caller has been given */
+    tarn__slot *sent;        /* holds the batch below, on its way; NULL: none */
+    tarn_tensor *tensor[TARN_MAX_FIELDS];
+};
+
+static bool check_loader(const char *function, const tarn_loader *loader)
+{
+    if (tarn_failed())
+        return false;
+    return loader || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the loader is NULL", function);
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------------------- */
+
+static bool check_options(const tarn_dataset *dataset, const tarn_loader_options *o)
+{
+    if (o->batch_size < 1)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .batch_size is %lld; it is required and must be at least 1", (long long)o->batch_size);
+    if (o->workers < 0 || o->workers > 64)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .workers is %d; it is 0 to 64", o->workers);
+    if (o->prefetch < 0 || o->prefetch > 64)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .prefetch is %d; it is 0 (the default, 2) to 64", o->prefetch);
+    if (o->augment_ctx && !o->augment)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .augment_ctx is for .augment, which is NULL");
+    if (dataset->count == 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: the dataset has no samples");
+    return !o->drop_last || o->batch_size <= dataset->count ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: no batch is full: .batch_size is %lld, the dataset has %lld samples, and .drop_last is set",
+                       (long long)o->batch_size, (long long)dataset->count);
+}
+
+tarn_loader *tarn_loader_new_sized(tarn_dataset *dataset, const tarn_loader_options *options, size_t options_size)
+{
+    tarn_loader_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    if (!tarn__check_dataset("loader_new", dataset) || !check_options(dataset, &chosen))
+        return NULL;
+    tarn_loader *loader = tarn__alloc(sizeof(*loader));
+    if (!loader)
+        return NULL;
+    loader->device = chosen.device;
+    if (!tarn__plan_make(&loader->crew.plan, dataset, &chosen)) {
+        tarn__plan_release(&loader->crew.plan);
+        tarn__release(loader, sizeof(*loader));
+        return NULL;
+    }
+    if (tarn__crew_start(&loader->crew, &chosen))
+        return loader;
+    tarn_loader_free(loader);
+    return NULL;
+}
+
+/* ---- sending --------------------------------------------------------------------------------------------------------------- */
+
+/* Forgets what was sent ahead; its memory is not given back while a copy writes it. */
+static void drop_sent(tarn_loader *loader)
+{
+    tarn__error_record pending;
+    if (!loader->sent)
+        return;
+    tarn__error_save(&pending);
+    tarn__lane_wait("loader_next", &loader->sent->lane);
+    tarn_clear_error();
+    tarn__error_restore(&pending);
+    for (int k = 0; k < loader->crew.plan.dataset->field_count; k++) {
+        tarn_free(loader->tensor[k]);
+        loader->tensor[k] = NULL;
+    }
+    loader->sent = NULL;
+}
+
+static tarn_tensor *new_tensor(const tarn_loader *loader, const tarn__slot *slot, int k)
+{
+    const tarn_field *field = &loader->crew.plan.dataset->field[k];
+    tarn_shape shape = {field->shape.rank + 1, {slot->size}};
+    memcpy(shape.size + 1, field->shape.size, sizeof(int64_t) * (size_t)field->shape.rank);
+    return tarn_keep(tarn__tensor_new("loader_next", shape, loader->crew.plan.dtype[k], loader->device));
+}
+
+/* Makes tensors of a full slot and sends them on their way. */
+static bool send(tarn_loader *loader, tarn__slot *slot)
+{
+    bool good = true;
+    loader->sent = slot;
+    for (int k = 0; good && k < loader->crew.plan.dataset->field_count; k++) {
+        loader->tensor[k] = new_tensor(loader, slot, k);
+        good = loader->tensor[k] && tarn__lane_send("loader_next", &slot->lane, loader->crew.offset[k], loader->tensor[k]);
+    }
+    if (!good)
+        drop_sent(loader);
+    return good;
+}
+
+/* The next batch on its way, if it is full already and travelling takes no time of the caller's. A failure comes up again when the batch is due. */
+static void send_ahead(tarn_loader *loader)
+{
+    tarn__slot *slot = loader->crew.threads > 0 ? tarn__crew_peek(&loader->crew) : NULL;
+    if (slot && slot->lane.handle && !send(loader, slot))
+        tarn_clear_error();
+}
+
+/* ---- taking ---------------------------------------------------------------------------------------------------------------- */
+
+static bool fail_sample(const tarn__slot *slot)
+{
+    return tarn__raise(slot->error.code, "loader_next: sample %lld: %s", (long long)slot->index[slot->failed], slot->error.text + strlen("tarn: "));
+}
+
+static bool fetch(tarn_loader *loader)
+{
+    if (!loader->sent) {
+        tarn__slot *slot = tarn__crew_wait(&loader->crew);
+        if (slot->failed >= 0 ? !fail_sample(slot) : !send(loader, slot))
+            return false;
+    }
+    return tarn__lane_join("loader_next", &loader->sent->lane);
+}
+
+static bool restart(tarn_loader *loader, tarn_loader_place place)
+{
+    drop_sent(loader);
+    tarn__crew_restart(&loader->crew, place);
+    loader->place = place;
+    return false;
+}
+
+bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
+{
+    if (!check_loader("loader_next", loader))
+        return false;
+    if (!fields)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_next: the place for the tensors is NULL");
+    int count = loader->crew.plan.dataset->field_count;
+    memset(fields, 0, sizeof(*fields) * (size_t)count);
+    if (!tarn__not_captured("loader_next", loader->device, "a batch from the host"))
+        return false;
+    if (loader->place.batch == loader->crew.batches) {
+        loader->place = (tarn_loader_place){loader->place.epoch + 1, 0};
+        return false;
+    }
+    if (!fetch(loader))
+        return restart(loader, loader->place);
+    for (int k = 0; k < count; k++) { /* from the loader's keeping to the open scope */
+        fields[k] = loader->tensor[k];
+        loader->tensor[k] = NULL;
+        atomic_fetch_sub_explicit(&fields[k]->kept, 1, memory_order_relaxed);
+        tarn__scope_add(fields[k]);
+    }
+    loader->sent = NULL;
+    loader->place.batch++;
+    tarn__crew_take(&loader->crew);
+    send_ahead(loader);
+    return true;
+}
+
+/* ---- the place ------------------------------------------------------------------------------------------------------------- */
+
+int64_t tarn_loader_batches(const tarn_loader *loader)
+{
+    return check_loader("loader_batches", loader) ? loader->crew.batches : -1;
+}
+
+bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_place *place)
+{
+    if (!check_loader("loader_tell", loader))
+        return false;
+    if (!place)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_tell: the place for the answer is NULL");
+    *place = loader->place;
+    return true;
+}
+
+bool tarn_loader_seek(tarn_loader *loader, tarn_loader_place place)
+{
+    if (!check_loader("loader_seek", loader))
+        return false;
+    if (place.epoch < 0 || place.epoch == INT64_MAX || place.batch < 0 || place.batch > loader->crew.batches)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_seek: there is no epoch %lld, batch %lld; an epoch has %lld batches", (long long)place.epoch,
+                           (long long)place.batch, (long long)loader->crew.batches);
+    restart(loader, place);
+    return true;
+}
+
+void tarn_loader_free(tarn_loader *loader)
+{
+    if (!loader)
+        return;
+    drop_sent(loader);
+    tarn__crew_end(&loader->crew);
+    tarn__plan_release(&loader->crew.plan);
+    tarn__release(loader, sizeof(*loader));
+}

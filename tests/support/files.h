@@ -1,0 +1,31 @@
+/* files.h: files that tests write into their scratch folder: plain and gzip. */
+#ifndef TESTS_FILES_H
+#define TESTS_FILES_H
+
+#include "support/check.h"
+#include "support/scratch.h"
+
+/* Writes a file there and returns its path. */
+const char *write_file(const char *name, const void *bytes, size_t count);
+const char *write_text(const char *name, const char *text);
+
+/* The same as a gzip member: stored blocks, so that no compressor is needed. */
+const char *write_gzip(const char *name, const void *bytes, size_t count);
+
+/* A growing piece of memory. */
+typedef struct bytes {
+    unsigned char data[1 << 16];
+    size_t count;
+} bytes;
+void put(bytes *b, const void *from, size_t count);
+void put_text(bytes *b, const char *text);
+void put_big32(bytes *b, uint32_t value);
+void put_gzip(bytes *b, const void *from, size_t count);
+
+/* As zlib's crc32(). */
+uint32_t checksum(uint32_t before, const void *from, size_t count);
+
+/* The folder of real data, with a name below it; NULL without TARN_TEST_DATA. */
+const char *real_data(const char *name);
+
+#endif
