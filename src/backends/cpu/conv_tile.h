@@ -20,16 +20,20 @@ static inline void NAMED(store_vector)(T *to, NAMED(vector) v)
     memcpy(to, &v, sizeof(v));
 }
 
-/* What a tile sums over: channels, and taps of each. */
+/* What a tile sums over: channels, and taps of each; the first ones begin it, later ones are added. */
 typedef struct NAMED(sum) {
     int64_t channels, channel, taps;
     const int64_t *offset;
+    bool first;
 } NAMED(sum);
 
-/* tile (MR, NR) = a panel of weights times the outputs that begin at b. The sums have names of their own so that they stay in registers. */
+/* tile (MR, NR) = or += a panel of weights times the outputs that begin at b. The sums have names of their own so that they stay in registers. */
 #define LEFT(i) l##i += left * a[i];
 #define MIDDLE(i) m##i += middle * a[i];
 #define RIGHT(i) r##i += right * a[i];
+#define ADD_LEFT(i) l##i += NAMED(load_vector)(tile + i * NR);
+#define ADD_MIDDLE(i) m##i += NAMED(load_vector)(tile + i * NR + LANES);
+#define ADD_RIGHT(i) r##i += NAMED(load_vector)(tile + i * NR + 2 * LANES);
 #define STORE_LEFT(i) NAMED(store_vector)(tile + i * NR, l##i);
 #define STORE_MIDDLE(i) NAMED(store_vector)(tile + i * NR + LANES, m##i);
 #define STORE_RIGHT(i) NAMED(store_vector)(tile + i * NR + 2 * LANES, r##i);
@@ -45,6 +49,9 @@ static void NAMED(tile_of_3)(const NAMED(sum) *s, const T *restrict a, const T *
 #define MULTIPLY(i) LEFT(i) MIDDLE(i) RIGHT(i)
             EACH_ROW(MULTIPLY)
         }
+    if (!s->first) {
+        EACH_ROW(ADD_LEFT) EACH_ROW(ADD_MIDDLE) EACH_ROW(ADD_RIGHT)
+    }
     EACH_ROW(STORE_LEFT) EACH_ROW(STORE_MIDDLE) EACH_ROW(STORE_RIGHT)
 #undef SUMS
 #undef MULTIPLY
@@ -61,6 +68,9 @@ static void NAMED(tile_of_2)(const NAMED(sum) *s, const T *restrict a, const T *
 #define MULTIPLY(i) LEFT(i) MIDDLE(i)
             EACH_ROW(MULTIPLY)
         }
+    if (!s->first) {
+        EACH_ROW(ADD_LEFT) EACH_ROW(ADD_MIDDLE)
+    }
     EACH_ROW(STORE_LEFT) EACH_ROW(STORE_MIDDLE)
 #undef SUMS
 #undef MULTIPLY
@@ -75,6 +85,9 @@ static void NAMED(tile_of_1)(const NAMED(sum) *s, const T *restrict a, const T *
             NAMED(vector) left = NAMED(load_vector)(b + s->offset[t]);
             EACH_ROW(LEFT)
         }
+    if (!s->first) {
+        EACH_ROW(ADD_LEFT)
+    }
     EACH_ROW(STORE_LEFT)
 #undef SUMS
 }
@@ -89,12 +102,18 @@ static void NAMED(single)(const NAMED(sum) *s, const T *restrict a, const T *res
             NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES), right = NAMED(load_vector)(at + 2 * LANES);
             LEFT(0) MIDDLE(0) RIGHT(0)
         }
+    if (!s->first) {
+        ADD_LEFT(0) ADD_MIDDLE(0) ADD_RIGHT(0)
+    }
     STORE_LEFT(0) STORE_MIDDLE(0) STORE_RIGHT(0)
 }
 
 #undef LEFT
 #undef MIDDLE
 #undef RIGHT
+#undef ADD_LEFT
+#undef ADD_MIDDLE
+#undef ADD_RIGHT
 #undef STORE_LEFT
 #undef STORE_MIDDLE
 #undef STORE_RIGHT
@@ -193,25 +212,38 @@ static void NAMED(store_tile)(const NAMED(piece) *o, int64_t channel, int64_t ch
 
 /* ---- a band ------------------------------------------------------------------------------------------------------------------ */
 
-static void NAMED(convolve)(const NAMED(piece) *o, const T *planes, int64_t rows)
+/* Tiles of `rows` output channels from `row` on, `n` outputs from p on. Source channels are taken a few at a time, so that what they are read
+ * for stays in the first-level cache for all of the rows. */
+static void NAMED(make_tiles)(const NAMED(piece) *o, const T *planes, int64_t row, int64_t rows, int64_t n, T *tiles)
 {
     const plan *s = o->s;
     const phase *f = o->f;
-    _Alignas(64) T tile[MR * NR];
-    NAMED(sum) sum = {s->in, s->channel, f->taps, f->offset};
-    int64_t length = s->in * f->taps, whole = whole_rows(s->out), last = (rows - 1) * s->width + f->size[1];
+    int64_t length = s->in * f->taps, whole = whole_rows(s->out), some = most(1, K_BLOCK / most(1, f->taps));
     const T *weights = (const T *)s->weights + (o->group * tap_count(s) + f->earlier) * s->in * packed_rows(s->out);
-    for (int64_t p = 0; p < last; p += NR) {
-        int64_t n = least(last - p, NR);
-        for (int64_t row = 0; row < whole; row += MR) {
-            (n > 2 * LANES ? NAMED(tile_of_3) : n > LANES ? NAMED(tile_of_2) : NAMED(tile_of_1))(&sum, weights + row * length, planes + p, tile);
-            NAMED(store_tile)(o, row, least(s->out - row, MR), p, n, tile);
-        }
-        for (int64_t row = whole; row < s->out; row++) {
-            NAMED(single)(&sum, weights + row * length, planes + p, tile);
-            NAMED(store_tile)(o, row, 1, p, n, tile);
-        }
+    for (int64_t c = 0; c < s->in; c += some) {
+        NAMED(sum) sum = {least(s->in - c, some), s->channel, f->taps, f->offset, c == 0};
+        const T *from = planes + c * s->channel;
+        int64_t r = row;
+        for (; r < least(row + rows, whole); r += MR)
+            (n > 2 * LANES ? NAMED(tile_of_3) : n > LANES ? NAMED(tile_of_2) : NAMED(tile_of_1))(
+                &sum, weights + r * length + c * f->taps * MR, from, tiles + (r - row) * NR);
+        for (; r < row + rows; r++)
+            NAMED(single)(&sum, weights + r * length + c * f->taps, from, tiles + (r - row) * NR);
     }
+}
+
+static void NAMED(convolve)(const NAMED(piece) *o, const T *planes, int64_t rows)
+{
+    const plan *s = o->s;
+    _Alignas(64) T tiles[TILE_ROWS * NR];
+    int64_t last = (rows - 1) * s->width + o->f->size[1];
+    for (int64_t p = 0; p < last; p += NR)
+        for (int64_t row = 0; row < s->out; row += TILE_ROWS) {
+            int64_t n = least(last - p, NR), some = least(s->out - row, TILE_ROWS);
+            NAMED(make_tiles)(o, planes + p, row, some, n, tiles);
+            for (int64_t r = 0; r < some; r += MR)
+                NAMED(store_tile)(o, row + r, least(some - r, MR), p, n, tiles + r * NR);
+        }
 }
 
 typedef struct NAMED(work) {
