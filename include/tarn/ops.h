@@ -213,6 +213,44 @@ TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tar
 /* gelu(x · upᵀ + up_bias) · downᵀ + down_bias over the last axis of x, the block between a transformer's attentions: up is [hidden, in], down [out, hidden],
  * biases [hidden] and [out] or NULL. The same as two tarn_linear_apply() with tarn_gelu() between them, with fewer passes over memory. */
 TARN_API tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias);
+
+/* Images are [N, C, H, W]: N images of C channels, H rows and W columns. Strides carry the layout: an image whose channels lie next to each other
+ * (channels last) is a tensor [N, H, W, C] seen through tarn_permute(x, TARN_AXES(0, 3, 1, 2)), and results keep the layout of x. */
+
+/* Options of tarn_conv2d(), rows before columns; zero is every field's default. */
+typedef struct tarn_conv2d_options {
+    int64_t stride[2];   /* 0: 1 */
+    int64_t padding[2];  /* zeros around the image, on each side */
+    int64_t dilation[2]; /* distance of neighbouring taps; 0: 1 */
+    int64_t groups;      /* channels fall into so many groups that do not see each other; 0: 1 */
+} tarn_conv2d_options;
+
+/* The convolution (as networks call it: the kernel is not turned around) of images x [N, C, H, W] with weight [O, C / groups, KH, KW], plus
+ * bias [O], which may be NULL: [N, O, OH, OW] with OH = (H + 2 · padding - dilation · (KH - 1) - 1) / stride + 1, rounded down. `...` is a
+ * const tarn_conv2d_options *, or NULL. bf16 and f16 are summed in f32. */
+TARN_API tarn_tensor *tarn_conv2d_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, const tarn_conv2d_options *options,
+                                        size_t options_size);
+#define tarn_conv2d(x, weight, bias, ...) tarn_conv2d_sized(x, weight, bias, __VA_ARGS__, sizeof(tarn_conv2d_options))
+
+/* Options of pooling, rows before columns. */
+typedef struct tarn_pool2d_options {
+    int64_t kernel[2];    /* the window; required */
+    int64_t stride[2];    /* 0: the kernel's size */
+    int64_t padding[2];   /* at most half of the kernel */
+    int64_t dilation[2];  /* distance of neighbouring elements of a window, 0: 1; of maxima only */
+    bool ceil_mode;       /* round the number of windows up, where the last one still begins inside the image or in front of it */
+    bool exclude_padding; /* averages only: divide by the number of elements inside the image */
+} tarn_pool2d_options;
+
+/* The largest element of each window. The first of equal ones gets the gradient, NaN is larger than everything, padding is -infinity. */
+TARN_API tarn_tensor *tarn_max_pool2d_sized(tarn_tensor *x, const tarn_pool2d_options *options, size_t options_size);
+#define tarn_max_pool2d(x, ...) tarn_max_pool2d_sized(x, __VA_ARGS__, sizeof(tarn_pool2d_options))
+/* The average of each window; padding counts as zeros unless it is excluded. */
+TARN_API tarn_tensor *tarn_avg_pool2d_sized(tarn_tensor *x, const tarn_pool2d_options *options, size_t options_size);
+#define tarn_avg_pool2d(x, ...) tarn_avg_pool2d_sized(x, __VA_ARGS__, sizeof(tarn_pool2d_options))
+/* The average of each channel of each image: [N, C, 1, 1]. */
+TARN_API tarn_tensor *tarn_global_avg_pool2d(tarn_tensor *x);
+
 /* exp(x) divided by its sum along an axis; a row of -infinity gives NaN. */
 TARN_API tarn_tensor *tarn_softmax(tarn_tensor *x, int axis);
 /* The logarithm of the softmax, computed without losing digits. */

@@ -85,6 +85,20 @@ typedef struct tarn__matmul {
     int32_t tf32; /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
 } tarn__matmul;
 
+/* conv2d: rows, then columns; every number is given, those that mean 1 are 1. */
+typedef struct tarn__conv2d {
+    int64_t stride[2], padding[2], dilation[2];
+    int64_t groups;
+    double beta;  /* conv2d_grad_weight: out = gradient + beta · out */
+    int32_t tf32; /* as matmul has it */
+} tarn__conv2d;
+
+/* max_pool2d, avg_pool2d: rows, then columns. */
+typedef struct tarn__pool2d {
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int32_t exclude_padding; /* avg_pool2d: an average is over the elements inside the image alone */
+} tarn__pool2d;
+
 typedef struct tarn__norm {
     double epsilon;
 } tarn__norm;

@@ -147,10 +147,14 @@ int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inp
 
 bool tarn__case_is_product(const tarn__case *one)
 {
-    return strcmp(one->operation, "matmul") == 0 || strcmp(one->operation, "linear") == 0;
+    return strcmp(one->operation, "matmul") == 0 || strcmp(one->operation, "linear") == 0 || strcmp(one->operation, "conv2d") == 0;
 }
 
 double tarn__case_flops(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
-    return tarn__case_is_product(one) ? 2.0 * (double)tarn_count(outputs[0]) * (double)tarn_size(inputs[0], -1) : 0;
+    if (!tarn__case_is_product(one))
+        return 0;
+    bool convolves = strcmp(one->operation, "conv2d") == 0;
+    int64_t terms = convolves ? tarn_count(inputs[1]) / tarn_size(inputs[1], 0) : tarn_size(inputs[0], -1);
+    return 2.0 * (double)tarn_count(outputs[0]) * (double)terms;
 }

@@ -50,7 +50,8 @@ typedef enum tarn__values {
 typedef struct tarn__case_input {
     tarn__values values;
     tarn_shape shape;
-    int64_t below; /* of TARN__INDEX */
+    int64_t below;      /* of TARN__INDEX */
+    bool channels_last; /* an image [N, C, H, W] that lies in memory as [N, H, W, C] where the layout is dense */
 } tarn__case_input;
 
 /* What must move: every operand read once, every result written once. */
@@ -61,7 +62,7 @@ typedef enum tarn__moves {
 
 #define TARN__NOT_SMOOTH (1u << 31)
 #define TARN__CASE_INPUTS 5
-#define TARN__CASE_ATTRIBUTES 3
+#define TARN__CASE_ATTRIBUTES 5
 #define TARN__CASE_OUTPUTS 8
 
 /* A "dtype" attribute of this value: bf16 for f32, f32 for all others. */
@@ -129,7 +130,7 @@ tarn__case_fn tarn__case_direct(const tarn__case *one);
 int64_t tarn__case_forward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs);
 int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs);
 
-/* True for a matrix product, which is measured by its arithmetic rather than by its bytes. */
+/* True for a matrix product or a convolution, which is measured by its arithmetic rather than by its bytes. */
 bool tarn__case_is_product(const tarn__case *one);
 
 /* Floating-point operations of a product's forward; 0 for what is measured by its bytes. */

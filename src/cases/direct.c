@@ -43,6 +43,33 @@ static double real(const tarn__case *one, const char *name, double otherwise)
     return given ? given->number : otherwise;
 }
 
+/* Two numbers of a list, or zeros. */
+static void pair(const tarn__case *one, const char *name, int64_t *to)
+{
+    const tarn_attribute *given = attribute(one, name);
+    for (int i = 0; i < 2; i++)
+        to[i] = given ? given->list[i] : 0;
+}
+
+static tarn_tensor *convolve(const tarn__case *one, tarn_tensor *const *in)
+{
+    tarn_conv2d_options o = {.groups = whole(one, "groups", 1)};
+    pair(one, "stride", o.stride);
+    pair(one, "padding", o.padding);
+    pair(one, "dilation", o.dilation);
+    return tarn_conv2d(in[0], in[1], one->inputs > 2 ? in[2] : NULL, &o);
+}
+
+static tarn_pool2d_options pooling(const tarn__case *one)
+{
+    tarn_pool2d_options o = {.ceil_mode = whole(one, "ceil_mode", 0), .exclude_padding = whole(one, "exclude_padding", 0)};
+    pair(one, "kernel", o.kernel);
+    pair(one, "stride", o.stride);
+    pair(one, "padding", o.padding);
+    pair(one, "dilation", o.dilation);
+    return o;
+}
+
 #define CALL(operation, ...)                                                                                                              \
     static tarn_tensor *call_##operation(const tarn__case *one, tarn_tensor *const *in)                                                   \
     {                                                                                                                                     \
@@ -77,6 +104,9 @@ CALL(concat, tarn_concat(in, one->inputs, (int)whole(one, "axis", 0)))
 CALL(embedding, tarn_embedding(in[0], in[1]))
 CALL(matmul, tarn_matmul(in[0], in[1]))
 CALL(linear, tarn_linear_apply(in[0], in[1], one->inputs > 2 ? in[2] : NULL))
+CALL(conv2d, convolve(one, in))
+CALL(max_pool2d, tarn_max_pool2d(in[0], (tarn_pool2d_options[]){pooling(one)}))
+CALL(avg_pool2d, tarn_avg_pool2d(in[0], (tarn_pool2d_options[]){pooling(one)}))
 CALL(softmax, tarn_softmax(in[0], (int)whole(one, "axis", -1)))
 CALL(log_softmax, tarn_log_softmax(in[0], (int)whole(one, "axis", -1)))
 CALL(layernorm, tarn_layernorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
@@ -99,7 +129,7 @@ static const struct {
 #include "base/elementwise.def"
     CALL(where) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax) CALL(cumsum)
     CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
-    CALL(embedding) CALL(matmul) CALL(linear) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(cross_entropy)
+    CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(cross_entropy)
 };
 
 tarn__case_fn tarn__case_direct(const tarn__case *one)

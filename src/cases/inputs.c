@@ -87,6 +87,17 @@ const char *tarn__layout_name(tarn__layout layout)
     return names[layout];
 }
 
+/* Images of channels last are made as [N, H, W, C] and seen as [N, C, H, W]. */
+static tarn_shape channels_moved(tarn_shape shape)
+{
+    return TARN_SHAPE(shape.size[0], shape.size[2], shape.size[3], shape.size[1]);
+}
+
+static tarn_tensor *channels_back(tarn_tensor *made)
+{
+    return tarn_permute(made, TARN_AXES(0, 3, 1, 2));
+}
+
 /* The memory that is uploaded, and where in it the elements of the view lie. */
 typedef struct place {
     tarn_shape whole;
@@ -201,6 +212,10 @@ static void scatter(const double *values, tarn_shape shape, const place *p, void
 
 static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed)
 {
+    if (input->channels_last && layout == TARN__DENSE) {
+        tarn__case_input moved = {.values = input->values, .shape = channels_moved(input->shape), .below = input->below};
+        return channels_back(make_input(&moved, dtype, layout, device, seed));
+    }
     tarn_shape shape = input->shape;
     if (shape.rank == 0 || count_of(shape) == 0 ||
         (layout == TARN__ZERO_STRIDE && (input->values == TARN__DISTINCT || repeated_axis(shape) < 0)))
@@ -238,6 +253,10 @@ bool tarn__case_make(const tarn__case *one, tarn_dtype dtype, tarn__layout layou
 
 static tarn_tensor *draw_input(const tarn__case_input *input, tarn_dtype dtype, tarn_device device)
 {
+    if (input->channels_last) {
+        tarn__case_input moved = {.values = input->values, .shape = channels_moved(input->shape), .below = input->below};
+        return channels_back(draw_input(&moved, dtype, device));
+    }
     switch (input->values) {
     case TARN__INDEX:
     case TARN__WORDS: return make_input(input, dtype, TARN__DENSE, device, 1);

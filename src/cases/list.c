@@ -25,6 +25,7 @@
 #define TRUTH(...) {TARN__TRUTH, SIZES(__VA_ARGS__), 0}
 #define INDEX(limit, ...) {TARN__INDEX, SIZES(__VA_ARGS__), limit}
 #define WORDS(limit, ...) {TARN__WORDS, SIZES(__VA_ARGS__), limit}
+#define CHANNELS_LAST(kind, ...) {TARN__##kind, SIZES(__VA_ARGS__), 0, .channels_last = true}
 #define RANK0(kind) {TARN__##kind, {0, {0}}, 0}
 
 /* Attributes. */
@@ -229,6 +230,41 @@ static const tarn__case list[] = {
     CASE("mlp", "batch", {NORMAL(B, S, K), NORMAL(C, K), NORMAL(T, C), NORMAL(C), NORMAL(T)}, .chain = true),
     CASE("mlp", "vector", {NORMAL(K), NORMAL(C, K), NORMAL(T, C), NORMAL(C)}, .chain = true),
     CASE("linear", "vector", {NORMAL(K), NORMAL(C, K), NORMAL(C)}),
+
+    /* images */
+    CASE("conv2d", "padded", {NORMAL(S, B, H, W), NORMAL(B, B, 3, 3), NORMAL(B)}, {LIST("padding", 1, 1)}, .bench = "conv2d", .backward = 4),
+    CASE("conv2d", "channels last", {CHANNELS_LAST(NORMAL, S, B, H, W), NORMAL(B, B, 3, 3), NORMAL(B)}, {LIST("padding", 1, 1)},
+         .bench = "conv2d-nhwc", .backward = 4),
+    CASE("conv2d", "no bias", {NORMAL(B, 3, H, W), NORMAL(5, 3, 3, 2)}),
+    CASE("conv2d", "one channel, many outputs", {NORMAL(B, 1, H, W), NORMAL(20, 1, 3, 3), NORMAL(20)}),
+    CASE("conv2d", "strides", {NORMAL(B, 3, H, W), NORMAL(9, 3, 3, 3), NORMAL(9)}, {LIST("stride", 2, 1), LIST("padding", 1, 2)}),
+    CASE("conv2d", "stride beyond the kernel", {NORMAL(B, S, H, W), NORMAL(4, S, 1, 2)}, {LIST("stride", 3, 2)}),
+    CASE("conv2d", "dilation", {NORMAL(B, 2, H, W), NORMAL(3, 2, 3, 2), NORMAL(3)},
+         {LIST("dilation", 2, 3), LIST("padding", 2, 1), LIST("stride", 1, 2)}),
+    CASE("conv2d", "groups", {NORMAL(B, 6, H, W), NORMAL(9, 2, 3, 3), NORMAL(9)}, {INT("groups", 3), LIST("padding", 1, 0)}),
+    CASE("conv2d", "depthwise", {NORMAL(B, S, H, W), NORMAL(S, 1, 3, 3), NORMAL(S)}, {INT("groups", S), LIST("padding", 1, 1)}),
+    CASE("conv2d", "depthwise, channels last", {CHANNELS_LAST(NORMAL, B, S, H, W), NORMAL(S, 1, 3, 3)},
+         {INT("groups", S), LIST("padding", 1, 1), LIST("stride", 2, 2)}),
+    CASE("conv2d", "1 by 1", {NORMAL(B, S, H, W), NORMAL(K, S, 1, 1), NORMAL(K)}),
+    CASE("conv2d", "1 by 1, stride 2", {CHANNELS_LAST(NORMAL, B, S, H, W), NORMAL(K, S, 1, 1)}, {LIST("stride", 2, 2)}),
+    CASE("conv2d", "whole image", {NORMAL(B, 3, 4, 5), NORMAL(K, 3, 4, 5), NORMAL(K)}),
+    CASE("conv2d", "much padding", {NORMAL(B, 2, 3, 2), NORMAL(3, 2, 2, 2), NORMAL(3)}, {LIST("padding", 4, 3), LIST("stride", 3, 2)}),
+    CASE("max_pool2d", "halves", {DISTINCT(B, S, H, W)}, {LIST("kernel", 2, 2)}, .bench = "max_pool2d", .forward = 1.25, .backward = 1.5),
+    CASE("max_pool2d", "channels last", {CHANNELS_LAST(DISTINCT, B, S, H, W)}, {LIST("kernel", 2, 2)}),
+    CASE("max_pool2d", "overlapping", {DISTINCT(B, S, H, W)}, {LIST("kernel", 3, 3), LIST("stride", 2, 2), LIST("padding", 1, 1)}),
+    CASE("max_pool2d", "overlapping, channels last", {CHANNELS_LAST(DISTINCT, B, S, H, W)},
+         {LIST("kernel", 3, 2), LIST("stride", 1, 2), LIST("padding", 1, 1), ON("ceil_mode")}),
+    CASE("max_pool2d", "dilation", {DISTINCT(B, S, H, W)}, {LIST("kernel", 2, 2), LIST("stride", 1, 1), LIST("dilation", 3, 2)}),
+    CASE("max_pool2d", "ties", {STEPS(B, S, H, W)}, {LIST("kernel", 3, 3), LIST("stride", 2, 2), ON("ceil_mode")}),
+    CASE("avg_pool2d", "halves", {NORMAL(B, S, H, W)}, {LIST("kernel", 2, 2)}, .bench = "avg_pool2d", .forward = 1.25, .backward = 1.25),
+    CASE("avg_pool2d", "channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)}, {LIST("kernel", 2, 2)}),
+    CASE("avg_pool2d", "padding counted", {NORMAL(B, S, H, W)}, {LIST("kernel", 3, 3), LIST("stride", 2, 2), LIST("padding", 1, 1), ON("ceil_mode")}),
+    CASE("avg_pool2d", "padding excluded", {NORMAL(B, S, H, W)},
+         {LIST("kernel", 3, 2), LIST("stride", 2, 1), LIST("padding", 1, 1), ON("exclude_padding")}),
+    CASE("avg_pool2d", "overlapping, channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)},
+         {LIST("kernel", 3, 3), LIST("stride", 1, 1), LIST("padding", 1, 1), ON("exclude_padding")}),
+    CASE("global_avg_pool2d", "images", {NORMAL(B, S, H, W)}),
+    CASE("global_avg_pool2d", "channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)}),
 #define ALONG(name)                                                                                                                        \
     CASE(name, "last", {NORMAL(R, C)}, {INT("axis", -1)}, .bench = name, .backward = 3),                                                   \
     CASE(name, "first", {NORMAL(R, C)}, {INT("axis", 0)}),                                                                                 \

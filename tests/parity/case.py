@@ -79,6 +79,11 @@ def _permuted(values, rng):
     return tarn.call("permute", tarn.tensor(values.permute(inverse)), tarn.Axes(order))
 
 
+def _channels_last(values, rng):
+    """Images [N, C, H, W] that lie in memory as [N, H, W, C]."""
+    return tarn.call("permute", tarn.tensor(values.permute(0, 2, 3, 1)), tarn.Axes((0, 3, 1, 2)))
+
+
 def _general(values, rng):
     """Steps, reversed axes (negative strides) and another order of axes, all at once."""
     order = _order(values.ndim, rng)
@@ -113,7 +118,7 @@ def place(values, layout, rng):
         return _zero(few, values.shape), few.expand(values.shape).contiguous()
     if values.ndim == 0 or layout in ("dense", "zero"):
         return tarn.tensor(values), values
-    return {"rows": _rows, "permuted": _permuted, "general": _general}[layout](values, rng), values
+    return {"rows": _rows, "permuted": _permuted, "general": _general, "channels last": _channels_last}[layout](values, rng), values
 
 
 # ---- running --------------------------------------------------------------------------------------------------------------------------

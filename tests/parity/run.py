@@ -22,10 +22,11 @@ import ops_index
 import ops_movement
 import ops_products
 import ops_reduce
+import ops_vision
 import tarn
 import training
 
-TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products]
+TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products, ops_vision]
 SHOWN = 5  # failures printed for each operation
 
 warnings.filterwarnings("ignore", category=UserWarning)

@@ -23,6 +23,8 @@ void TARN__AT_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_fused)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_scale_grad)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_conv)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_pool)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_softmax)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_norm)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_loss)(tarn__kernel_row *rows);

@@ -12,6 +12,8 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
     TARN__AT_LEVEL(tarn__cpu_matmul)(rows);
     TARN__AT_LEVEL(tarn__cpu_fused)(rows);
     TARN__AT_LEVEL(tarn__cpu_scale_grad)(rows);
+    TARN__AT_LEVEL(tarn__cpu_conv)(rows);
+    TARN__AT_LEVEL(tarn__cpu_pool)(rows);
     TARN__AT_LEVEL(tarn__cpu_softmax)(rows);
     TARN__AT_LEVEL(tarn__cpu_norm)(rows);
     TARN__AT_LEVEL(tarn__cpu_loss)(rows);
