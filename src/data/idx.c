@@ -34,21 +34,16 @@ static const idx_type *read_head(tarn__source *source, tarn_shape *shape)
         tarn__source_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0], head[1], head[2], head[3], MAX_IDX_RANK);
         return NULL;
     }
-    uint64_t bytes = type->bytes;
     *shape = (tarn_shape){.rank = head[3]};
     for (int i = 0; i < shape->rank; i++) {
         if (!tarn__source_read(source, size, 4, "the sizes of an idx file"))
             return NULL;
-        uint64_t n = (uint64_t)size[0] << 24 | (uint64_t)size[1] << 16 | (uint64_t)size[2] << 8 | size[3];
-        uint64_t left = (uint64_t)tarn__source_left(source); /* less than 2^63, so bytes · n < 2^95 is seen by a division */
-        if (n > 0 && bytes > left / n) {
-            tarn__source_bad(source, source->at - 4, "axis %d has %llu elements, more than the rest of the file can hold", i, (unsigned long long)n);
-            return NULL;
-        }
-        shape->size[i] = (int64_t)n;
-        bytes *= n;
+        shape->size[i] = (int64_t)size[0] << 24 | (int64_t)size[1] << 16 | (int64_t)size[2] << 8 | size[3];
     }
-    return type;
+    tarn__text text;
+    if (!tarn__source_holds(source, *shape, type->bytes))
+        tarn__source_bad(source, 4, "the sizes %s are more than the rest of the file can hold", tarn__shape_text(shape->size, shape->rank, &text));
+    return tarn_failed() || !tarn__check_shape(source->function, *shape, type->dtype) ? NULL : type;
 }
 
 static uint64_t big_endian(const unsigned char *bytes, int count)

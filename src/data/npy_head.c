@@ -144,13 +144,8 @@ static bool parse(cursor *c, tarn__npy_head *head)
 
 static bool check_size(const tarn__source *source, const tarn__npy_head *head)
 {
-    uint64_t bytes = tarn__dtype_bytes(head->dtype), left = (uint64_t)tarn__source_left(source);
-    for (int i = 0; i < head->shape.rank; i++) {
-        uint64_t n = (uint64_t)head->shape.size[i];
-        if (n > 0 && bytes > left / n)
-            return tarn__source_bad(source, source->at, "the shape has more elements than the rest of the file can hold");
-        bytes *= n;
-    }
+    if (!tarn__source_holds(source, head->shape, tarn__dtype_bytes(head->dtype)))
+        return tarn__source_bad(source, source->at, "the shape has more elements than the rest of the file can hold");
     return tarn__check_shape(source->function, head->shape, head->dtype);
 }
 

@@ -89,6 +89,17 @@ bool tarn__source_read(tarn__source *source, void *memory, size_t bytes, const c
     return got == (int64_t)bytes || tarn__source_bad(source, source->at, "the file ends here, inside %s (%lld of %zu bytes)", what, (long long)got, bytes);
 }
 
+bool tarn__source_holds(const tarn__source *source, tarn_shape shape, size_t element_bytes)
+{
+    uint64_t left = (uint64_t)tarn__source_left(source) / element_bytes;
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.size[i] == 0)
+            return true;
+    for (int i = 0; i < shape.rank; i++)
+        left /= (uint64_t)shape.size[i]; /* whole numbers: 0 as soon as the product is too large */
+    return left > 0;
+}
+
 bool tarn__source_end(tarn__source *source, const char *what)
 {
     char more;

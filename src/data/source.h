@@ -4,6 +4,7 @@
 #define TARN__SOURCE_H
 
 #include <stdio.h>
+#include <tarn/tensor.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -30,6 +31,9 @@ bool tarn__source_read(tarn__source *source, void *memory, size_t bytes, const c
 
 /* Reads up to so many bytes, fewer only at the end; -1 with an error raised. */
 int64_t tarn__source_some(tarn__source *source, void *memory, size_t bytes);
+
+/* True when an array of elements of so many bytes fits into what can still follow; one that has an axis without elements always does. */
+bool tarn__source_holds(const tarn__source *source, tarn_shape shape, size_t element_bytes);
 
 /* Raises unless the contents end here. */
 bool tarn__source_end(tarn__source *source, const char *what);

@@ -1,4 +1,6 @@
-"""Compares every operation of tarn, forward and every gradient, with torch in f64:  run.py [--seed N] [--only OP[,OP]] [--cases N] …
+"""Compares every operation of tarn, forward and every gradient, with torch in f64, and files read with NumPy:
+
+    run.py [--seed N] [--only OP[,OP]] [--cases N] …
 
 The library is asked for its operations; one that no table knows is a failure. TARN_LIBRARY names libtarn.so. Values, shapes and layouts
 are drawn from a seed that is new in every run and printed (TARN_PARITY_SEED or --seed fixes it); with the same seed --only repeats exactly
@@ -15,6 +17,7 @@ import zlib
 import torch
 
 import case as cases
+import data
 import formats
 import layers
 import ops_elementwise
@@ -102,6 +105,22 @@ def run_training(options):
     return tally
 
 
+def run_data(options):
+    """Files of other programs, read by both."""
+    tally = Tally()
+    try:
+        for title, verdict in data.verdicts(options.seed, 20 * options.cases):
+            tally.failed += not verdict.good
+            tally.passed += verdict.good
+            if not verdict.good:
+                print(f"FAIL data {title}: {verdict.text}; seed {options.seed}", flush=True)
+    except tarn.Error as error:
+        tally.failed += 1
+        print(f"FAIL data: tarn: {error}; seed {options.seed}", flush=True)
+    print(tally.line("data"), flush=True)
+    return tally
+
+
 def run_formats(options):
     """Files of tensors, written and read by both."""
     tally = Tally()
@@ -128,7 +147,7 @@ def run_layers(options):
     return tally
 
 
-EXTRAS = {"training": run_training, "layers": run_layers, "formats": run_formats}  # what is compared beside operations
+EXTRAS = {"training": run_training, "layers": run_layers, "formats": run_formats, "data": run_data}  # what is compared beside operations
 
 
 def parse():

@@ -139,6 +139,15 @@ FUNCTIONS = {
     "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),
     "optimizer_step": (c.c_bool, [POINTER]),
     "optimizer_free": (None, [POINTER]),
+    "array_free": (None, [POINTER]),
+    "npy_load": (c.c_bool, [c.c_char_p, POINTER]),
+    "dataset_csv_sized": (POINTER, [c.c_char_p, POINTER, c.c_size_t]),
+    "dataset_idx": (POINTER, [c.c_char_p, c.c_char_p]),
+    "dataset_count": (c.c_int64, [POINTER]),
+    "dataset_field_count": (c.c_int, [POINTER]),
+    "dataset_field": (c.c_bool, [POINTER, c.c_int, POINTER]),
+    "dataset_read": (c.c_bool, [POINTER, c.c_int64, TENSORS]),
+    "dataset_free": (None, [POINTER]),
 }
 
 library = c.CDLL(os.environ["TARN_LIBRARY"])
