@@ -13,19 +13,33 @@ static float normal(const tarn__plan *plan, int channel, double value)
     return (float)((value * plan->scale - number[0]) / number[1]);
 }
 
+static void look_up(const float *table, const uint8_t *from, float *to, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] = table[from[i]];
+}
+
+static double number_at(tarn_dtype dtype, const void *from, size_t i)
+{
+    switch (dtype) {
+    case TARN_F32: return (double)((const float *)from)[i];
+    case TARN_F64: return ((const double *)from)[i];
+    case TARN_I32: return (double)((const int32_t *)from)[i];
+    default: return (double)((const int64_t *)from)[i];
+    }
+}
+
 static void normalize(const tarn__plan *plan, const void *from, float *to)
 {
     tarn_dtype dtype = plan->dataset->field[0].dtype;
     size_t each = plan->bytes[0] / sizeof(float) / (size_t)plan->channels;
-    for (int c = 0; c < plan->channels; c++)
-        for (size_t i = (size_t)c * each, end = i + each; i < end; i++)
-            switch (dtype) {
-            case TARN_U8: to[i] = plan->table[256 * c + ((const uint8_t *)from)[i]]; break;
-            case TARN_F32: to[i] = normal(plan, c, (double)((const float *)from)[i]); break;
-            case TARN_F64: to[i] = normal(plan, c, ((const double *)from)[i]); break;
-            case TARN_I32: to[i] = normal(plan, c, (double)((const int32_t *)from)[i]); break;
-            default: to[i] = normal(plan, c, (double)((const int64_t *)from)[i]); break;
-            }
+    for (int c = 0; c < plan->channels; c++) {
+        size_t first = (size_t)c * each;
+        if (plan->table)
+            look_up(plan->table + 256 * c, (const uint8_t *)from + first, to + first, each);
+        for (size_t i = first; !plan->table && i < first + each; i++)
+            to[i] = normal(plan, c, number_at(dtype, from, i));
+    }
 }
 
 static bool fill_numbers(tarn__plan *plan, const tarn_loader_options *o)
@@ -91,6 +105,17 @@ static bool check_image(const tarn_field *field, const tarn_loader_options *o)
                                                  field->name, field->shape.rank);
 }
 
+/* Elements in the opposite order; of a size that the compiler knows, where that is usual. */
+static void mirror_line(const char *from, char *to, int64_t count, size_t size)
+{
+    for (int64_t x = 0; size == 1 && x < count; x++)
+        to[count - 1 - x] = from[x];
+    for (int64_t x = 0; size == 4 && x < count; x++)
+        memcpy(to + 4 * (count - 1 - x), from + 4 * x, 4);
+    for (int64_t x = 0; size != 1 && size != 4 && x < count; x++)
+        memcpy(to + (size_t)(count - 1 - x) * size, from + (size_t)x * size, size);
+}
+
 /* One line of `width` elements, moved right by `shift`, zeros where nothing is. */
 static void move_line(const char *from, char *to, int64_t width, int64_t shift, bool mirror, size_t size)
 {
@@ -105,9 +130,9 @@ static void move_line(const char *from, char *to, int64_t width, int64_t shift, 
         memset(to + (size_t)end * size, 0, (size_t)(width - end) * size);
         return;
     }
-    memset(to, 0, (size_t)width * size);
-    for (int64_t x = begin; x < end; x++)
-        memcpy(to + (size_t)(width - 1 - x) * size, from + (size_t)(x - shift) * size, size);
+    memset(to, 0, (size_t)(width - end) * size);
+    mirror_line(from + (size_t)(begin - shift) * size, to + (size_t)(width - end) * size, end - begin, size);
+    memset(to + (size_t)(width - begin) * size, 0, (size_t)begin * size);
 }
 
 static void crop_and_flip(const tarn__plan *plan, tarn_random_state *random, const char *from, char *to)
