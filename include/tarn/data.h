@@ -121,10 +121,10 @@ typedef bool (*tarn_augment_fn)(int64_t index, tarn_random_state *random, void *
 typedef struct tarn_loader_options {
     int64_t batch_size;
     bool shuffle;
-    bool drop_last; /* leave out a last batch that is not full */
-    uint64_t seed;  /* of the order and of what is random in samples */
-    int workers;    /* threads that read samples, at most 64; default 0: the calling thread does */
-    int prefetch;   /* batches made ahead by workers, at most 64; default 2 */
+    bool drop_last;     /* leave out a last batch that is not full */
+    uint64_t seed;      /* of the order and of what is random in samples */
+    int workers;        /* threads that read samples, at most 64; default 0: the calling thread does */
+    int prefetch;       /* batches made ahead by workers, at most 64; default 2 */
     tarn_device device; /* default the CPU */
 
     /* What happens to a sample, in this order. Crop and flip want a first field [C, H, W]. */

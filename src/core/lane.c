@@ -20,7 +20,8 @@ bool tarn__lane_new(const char *function, tarn__lane *lane, tarn_device device, 
         return false;
     if (backend->lane_new) {
         lane->handle = backend->lane_new(device.index, lane->bytes, &lane->memory);
-        return lane->handle || tarn__raise(TARN_ERROR_MEMORY, "%s: %zu bytes of host memory for copies: %s", function, lane->bytes, backend->failure());
+        return lane->handle ||
+               tarn__raise(TARN_ERROR_MEMORY, "%s: %zu bytes of host memory for copies: %s", function, lane->bytes, backend->failure());
     }
     lane->memory = tarn__alloc_aligned(lane->bytes);
     return lane->memory || tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory: %zu bytes for batches", function, lane->bytes);
@@ -45,12 +46,14 @@ bool tarn__lane_send(const char *function, tarn__lane *lane, size_t from, tarn_t
 
 bool tarn__lane_join(const char *function, tarn__lane *lane)
 {
-    return !lane->handle || tarn__backend_at(lane->device.backend)->lane_join(lane->device.index, lane->handle) || raise_failure(function, lane);
+    return !lane->handle || tarn__backend_at(lane->device.backend)->lane_join(lane->device.index, lane->handle) ||
+           raise_failure(function, lane);
 }
 
 bool tarn__lane_wait(const char *function, tarn__lane *lane)
 {
-    return !lane->handle || tarn__backend_at(lane->device.backend)->lane_wait(lane->device.index, lane->handle) || raise_failure(function, lane);
+    return !lane->handle || tarn__backend_at(lane->device.backend)->lane_wait(lane->device.index, lane->handle) ||
+           raise_failure(function, lane);
 }
 
 void tarn__lane_free(tarn__lane *lane)

@@ -72,7 +72,8 @@ tarn_dataset *tarn__dataset_on_arrays(const char *function, const char *const *n
 static bool copy_array(tarn_array *copy, const tarn_array *array, const char *name)
 {
     if (!array->data || !name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_from_arrays: %s of array '%s' is NULL", name ? "the data" : "the name", name ? name : "?");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_from_arrays: %s of array '%s' is NULL", name ? "the data" : "the name",
+                           name ? name : "?");
     if ((unsigned)array->dtype >= TARN_DTYPE_COUNT)
         return tarn__raise(TARN_ERROR_DTYPE, "dataset_from_arrays: array '%s': %d is no dtype", name, (int)array->dtype);
     if (!tarn__check_shape("dataset_from_arrays", array->shape, array->dtype))
@@ -93,8 +94,10 @@ tarn_dataset *tarn_dataset_from_arrays(const char *const *names, const tarn_arra
     if (tarn_failed())
         return NULL;
     if (!names || !arrays || count < 1 || count > TARN_MAX_FIELDS) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_from_arrays: %s", !names ? "the names are NULL" : !arrays ? "the arrays are NULL"
-                                                                                                            : "there must be 1 to 8 arrays");
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_from_arrays: %s",
+                    !names    ? "the names are NULL"
+                    : !arrays ? "the arrays are NULL"
+                              : "there must be 1 to 8 arrays");
         return NULL;
     }
     for (int k = 0; k < count; k++)

@@ -48,8 +48,8 @@ static bool read_records(tarn__source *source, records *r)
         if (got <= 0)
             return got == 0;
         if (got < (int64_t)RECORD_BYTES)
-            return tarn__source_bad(source, source->at, "the file ends inside record %lld: a CIFAR-10 record has %zu bytes", (long long)(start / (int64_t)RECORD_BYTES),
-                                    RECORD_BYTES);
+            return tarn__source_bad(source, source->at, "the file ends inside record %lld: a CIFAR-10 record has %zu bytes",
+                                    (long long)(start / (int64_t)RECORD_BYTES), RECORD_BYTES);
         if ((unsigned char)record[0] >= CLASSES)
             return tarn__source_bad(source, start, "label %d; CIFAR-10 has %d classes", (unsigned char)record[0], CLASSES);
         r->count++;

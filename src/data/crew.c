@@ -251,7 +251,8 @@ static bool start_threads(tarn__crew *crew, int threads)
         crew->threads += problem == 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return problem == 0 || tarn__raise(TARN_ERROR_MEMORY, "loader_new: worker %d of %d could not be started: %s", crew->threads + 1, threads, strerror(problem));
+    return problem == 0 || tarn__raise(TARN_ERROR_MEMORY, "loader_new: worker %d of %d could not be started: %s", crew->threads + 1,
+                                       threads, strerror(problem));
 }
 
 bool tarn__crew_start(tarn__crew *crew, const tarn_loader_options *options)

@@ -16,9 +16,9 @@ typedef enum tarn__slot_state { TARN__SLOT_FREE, TARN__SLOT_FILLING, TARN__SLOT_
 
 typedef struct tarn__slot {
     tarn__slot_state state;
-    tarn__lane lane;      /* the batch: field after field, each [size, ...] */
-    int64_t *index;       /* [size] samples */
-    int64_t size;         /* samples in this batch */
+    tarn__lane lane;       /* the batch: field after field, each [size, ...] */
+    int64_t *index;        /* [size] samples */
+    int64_t size;          /* samples in this batch */
     int64_t given, filled; /* of these, those that threads took, and those that are done */
     tarn__epoch_keys keys;
     int64_t failed;           /* the first sample, by place in the batch, that failed; -1: none */

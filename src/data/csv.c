@@ -11,10 +11,10 @@
 typedef struct table {
     tarn__csv csv;
     tarn_csv_options options;
-    char *first;     /* the fields of the first line, each with its final zero */
+    char *first; /* the fields of the first line, each with its final zero */
     size_t first_used, first_bytes;
     int64_t columns;
-    int64_t label;   /* -1: none */
+    int64_t label; /* -1: none */
     int64_t rows, capacity;
     char *x;      /* [rows, columns without the label], in options.dtype */
     char *labels; /* [rows], 8 bytes each */
@@ -72,7 +72,11 @@ static bool read_number(tarn__csv *csv, tarn_dtype dtype, void *place)
     if (dtype == TARN_I64 && (wide != floor(wide) || fabs(wide) > 0x1p53))
         return tarn__csv_bad(csv, "the label %.60s is no whole number; .label_is_real takes any", csv->text);
     int64_t whole = dtype == TARN_I64 ? (int64_t)wide : 0;
-    memcpy(place, dtype == TARN_I64 ? (const void *)&whole : dtype == TARN_F32 ? (const void *)&narrow : (const void *)&wide, tarn__dtype_bytes(dtype));
+    memcpy(place,
+           dtype == TARN_I64   ? (const void *)&whole
+           : dtype == TARN_F32 ? (const void *)&narrow
+                               : (const void *)&wide,
+           tarn__dtype_bytes(dtype));
     return true;
 }
 
@@ -119,8 +123,8 @@ static bool find_label(table *t, bool has_names)
         t->label = number < 0 ? number + t->columns : number;
         return true;
     }
-    return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: %s: there is no column '%s'; the file has %lld columns%s", t->csv.source->path, wanted,
-                       (long long)t->columns, has_names ? "" : " and no line of names");
+    return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: %s: there is no column '%s'; the file has %lld columns%s", t->csv.source->path,
+                       wanted, (long long)t->columns, has_names ? "" : " and no line of names");
 }
 
 /* Reads it, settles the columns, and says whether it holds names. */
@@ -137,7 +141,8 @@ static bool read_first(table *t, bool *has_names)
     *has_names = t->options.header == TARN_HEADER_YES || (t->options.header == TARN_HEADER_AUTO && is_text);
     if (!find_label(t, *has_names))
         return false;
-    return t->columns > (t->label >= 0) || tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: the label is the only column", t->csv.source->path);
+    return t->columns > (t->label >= 0) ||
+           tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: the label is the only column", t->csv.source->path);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------ */
@@ -229,7 +234,8 @@ static bool read_row(table *t)
             break;
     }
     if (column + 1 < t->columns)
-        return tarn__csv_bad(&t->csv, "the line ends after %lld fields; the first line has %lld", (long long)column + 1, (long long)t->columns);
+        return tarn__csv_bad(&t->csv, "the line ends after %lld fields; the first line has %lld", (long long)column + 1,
+                             (long long)t->columns);
     t->rows++;
     return true;
 }

@@ -51,7 +51,8 @@ static bool check(const char *function, const tarn_field *fields, int field_coun
     if (tarn_failed())
         return false;
     if (!fields || !get)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, fields ? "the function that writes a sample is NULL" : "the fields are NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
+                           fields ? "the function that writes a sample is NULL" : "the fields are NULL");
     if (field_count < 1 || field_count > TARN_MAX_FIELDS)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d fields; there must be 1 to %d", function, field_count, TARN_MAX_FIELDS);
     if (count < 0)
@@ -99,7 +100,8 @@ tarn_dataset *tarn__dataset_new(const char *function, const tarn_field *fields, 
     return dataset;
 }
 
-tarn_dataset *tarn_dataset_new(const tarn_field *fields, int field_count, int64_t count, tarn_get_fn get, void *ctx, void (*release)(void *ctx))
+tarn_dataset *tarn_dataset_new(const tarn_field *fields, int field_count, int64_t count, tarn_get_fn get, void *ctx,
+                               void (*release)(void *ctx))
 {
     return tarn__dataset_new("dataset_new", fields, field_count, count, get, ctx, release);
 }

@@ -66,8 +66,9 @@ static bool step(struct tarn__gzip *gzip, const tarn__source *source)
     gzip->is_between = result == Z_STREAM_END;
     if (result == Z_OK || result == Z_STREAM_END)
         return true;
-    return tarn__raise(result == Z_MEM_ERROR ? TARN_ERROR_MEMORY : TARN_ERROR_FORMAT, "%s: %s: byte %lld: the compressed data are damaged: %s",
-                       source->function, source->path, (long long)position(gzip, source), gzip->stream.msg ? gzip->stream.msg : "no reason given");
+    return tarn__raise(result == Z_MEM_ERROR ? TARN_ERROR_MEMORY : TARN_ERROR_FORMAT,
+                       "%s: %s: byte %lld: the compressed data are damaged: %s", source->function, source->path,
+                       (long long)position(gzip, source), gzip->stream.msg ? gzip->stream.msg : "no reason given");
 }
 
 int64_t tarn__gzip_some(struct tarn__gzip *gzip, const tarn__source *source, void *memory, size_t bytes)
@@ -89,8 +90,10 @@ int64_t tarn__gzip_some(struct tarn__gzip *gzip, const tarn__source *source, voi
 
 struct tarn__gzip *tarn__gzip_open(const tarn__source *source)
 {
-    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s is compressed, and tarn was built without zlib; install zlib1g-dev and build again, or unpack the file "
-                "with gunzip", source->function, source->path);
+    tarn__raise(TARN_ERROR_UNSUPPORTED,
+                "%s: %s is compressed, and tarn was built without zlib; install zlib1g-dev and build again, or unpack the file "
+                "with gunzip",
+                source->function, source->path);
     return NULL;
 }
 

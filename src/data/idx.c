@@ -8,8 +8,8 @@
 
 typedef struct idx_type {
     unsigned char code;
-    unsigned char bytes;  /* in the file */
-    tarn_dtype dtype; /* in memory */
+    unsigned char bytes; /* in the file */
+    tarn_dtype dtype;    /* in memory */
 } idx_type;
 
 static const idx_type types[] = {{0x08, 1, TARN_U8},  {0x09, 1, TARN_I32}, {0x0B, 2, TARN_I32},
@@ -31,7 +31,8 @@ static const idx_type *read_head(tarn__source *source, tarn_shape *shape)
         return NULL;
     const idx_type *type = type_of(head[2]);
     if (head[0] || head[1] || !type || head[3] < 1 || head[3] > MAX_IDX_RANK) {
-        tarn__source_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0], head[1], head[2], head[3], MAX_IDX_RANK);
+        tarn__source_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0], head[1], head[2], head[3],
+                         MAX_IDX_RANK);
         return NULL;
     }
     *shape = (tarn_shape){.rank = head[3]};
@@ -42,7 +43,8 @@ static const idx_type *read_head(tarn__source *source, tarn_shape *shape)
     }
     tarn__text text;
     if (!tarn__source_holds(source, *shape, type->bytes))
-        tarn__source_bad(source, 4, "the sizes %s are more than the rest of the file can hold", tarn__shape_text(shape->size, shape->rank, &text));
+        tarn__source_bad(source, 4, "the sizes %s are more than the rest of the file can hold",
+                         tarn__shape_text(shape->size, shape->rank, &text));
     return tarn_failed() || !tarn__check_shape(source->function, *shape, type->dtype) ? NULL : type;
 }
 
@@ -62,7 +64,11 @@ static void settle(const idx_type *type, char *memory, size_t count)
         uint64_t bits = big_endian((const unsigned char *)memory + first + i * type->bytes, type->bytes);
         int32_t whole = type->bytes == 1 ? (int8_t)bits : type->bytes == 2 ? (int16_t)bits : (int32_t)bits;
         uint32_t word = (uint32_t)bits;
-        memcpy(memory + i * size, size == 8 ? (const void *)&bits : type->dtype == TARN_F32 ? (const void *)&word : (const void *)&whole, size);
+        memcpy(memory + i * size,
+               size == 8                 ? (const void *)&bits
+               : type->dtype == TARN_F32 ? (const void *)&word
+                                         : (const void *)&whole,
+               size);
     }
 }
 

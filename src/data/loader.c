@@ -28,7 +28,8 @@ static bool check_loader(const char *function, const tarn_loader *loader)
 static bool check_options(const tarn_dataset *dataset, const tarn_loader_options *o)
 {
     if (o->batch_size < 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .batch_size is %lld; it is required and must be at least 1", (long long)o->batch_size);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .batch_size is %lld; it is required and must be at least 1",
+                           (long long)o->batch_size);
     if (o->workers < 0 || o->workers > 64)
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .workers is %d; it is 0 to 64", o->workers);
     if (o->prefetch < 0 || o->prefetch > 64)
@@ -38,7 +39,8 @@ static bool check_options(const tarn_dataset *dataset, const tarn_loader_options
     if (dataset->count == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: the dataset has no samples");
     return !o->drop_last || o->batch_size <= dataset->count ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: no batch is full: .batch_size is %lld, the dataset has %lld samples, and .drop_last is set",
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "loader_new: no batch is full: .batch_size is %lld, the dataset has %lld samples, and .drop_last is set",
                        (long long)o->batch_size, (long long)dataset->count);
 }
 
@@ -117,7 +119,8 @@ static void send_ahead(tarn_loader *loader)
 
 static bool fail_sample(const tarn__slot *slot)
 {
-    return tarn__raise(slot->error.code, "loader_next: sample %lld: %s", (long long)slot->index[slot->failed], slot->error.text + strlen("tarn: "));
+    return tarn__raise(slot->error.code, "loader_next: sample %lld: %s", (long long)slot->index[slot->failed],
+                       slot->error.text + strlen("tarn: "));
 }
 
 static bool fetch(tarn_loader *loader)
@@ -189,8 +192,8 @@ bool tarn_loader_seek(tarn_loader *loader, tarn_loader_place place)
     if (!check_loader("loader_seek", loader))
         return false;
     if (place.epoch < 0 || place.epoch == INT64_MAX || place.batch < 0 || place.batch > loader->crew.batches)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_seek: there is no epoch %lld, batch %lld; an epoch has %lld batches", (long long)place.epoch,
-                           (long long)place.batch, (long long)loader->crew.batches);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_seek: there is no epoch %lld, batch %lld; an epoch has %lld batches",
+                           (long long)place.epoch, (long long)place.batch, (long long)loader->crew.batches);
     restart(loader, place);
     return true;
 }

@@ -92,7 +92,10 @@ tarn_dataset *tarn_dataset_npy(const char *const *names, const char *const *path
     if (tarn_failed())
         return NULL;
     if (!names || !paths || count < 1 || count > TARN_MAX_FIELDS) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_npy: %s", !names ? "the names are NULL" : !paths ? "the paths are NULL" : "there must be 1 to 8 files");
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_npy: %s",
+                    !names   ? "the names are NULL"
+                    : !paths ? "the paths are NULL"
+                             : "there must be 1 to 8 files");
         return NULL;
     }
     for (int k = 0; k < count; k++)

@@ -56,7 +56,8 @@ static bool take_dtype(cursor *c, tarn__npy_head *head)
     static const struct {
         const char *code;
         tarn_dtype dtype;
-    } known[] = {{"f4", TARN_F32}, {"f8", TARN_F64}, {"f2", TARN_F16}, {"i4", TARN_I32}, {"i8", TARN_I64}, {"u1", TARN_U8}, {"b1", TARN_BOOL}};
+    } known[] = {{"f4", TARN_F32}, {"f8", TARN_F64}, {"f2", TARN_F16}, {"i4", TARN_I32},
+                 {"i8", TARN_I64}, {"u1", TARN_U8},  {"b1", TARN_BOOL}};
     char text[64];
     const char *start = c->at;
     if (!take_text(c, text, sizeof(text)))
@@ -67,8 +68,10 @@ static bool take_dtype(cursor *c, tarn__npy_head *head)
             head->is_big_endian = text[0] == '>';
             return true;
         }
-    return tarn__source_bad(c->source, c->first + (start - c->text), "elements of type '%s', which tarn does not have; save it with .astype() as float32, "
-                            "float64, float16, int32, int64, uint8 or bool", text);
+    return tarn__source_bad(c->source, c->first + (start - c->text),
+                            "elements of type '%s', which tarn does not have; save it with .astype() as float32, "
+                            "float64, float16, int32, int64, uint8 or bool",
+                            text);
 }
 
 static bool take_bool(cursor *c, bool *value)
@@ -139,7 +142,8 @@ static bool parse(cursor *c, tarn__npy_head *head)
             return bad(c, "a comma is missing");
     }
     skip_spaces(c);
-    return (*c->at == 0 && seen == 7) || bad(c, seen == 7 ? "something follows the dictionary" : "descr, fortran_order or shape is missing");
+    return (*c->at == 0 && seen == 7) ||
+           bad(c, seen == 7 ? "something follows the dictionary" : "descr, fortran_order or shape is missing");
 }
 
 static bool check_size(const tarn__source *source, const tarn__npy_head *head)
@@ -168,7 +172,8 @@ bool tarn__npy_head_read(tarn__source *source, tarn__npy_head *head)
     char *text = tarn__alloc((size_t)length + 1);
     cursor c = {source, text, text, source->at};
     bool good = text && tarn__source_read(source, text, length, "the head of a .npy file") &&
-                (strlen(text) == length || tarn__source_bad(source, c.first, "a zero byte in the head")) && parse(&c, head) && check_size(source, head);
+                (strlen(text) == length || tarn__source_bad(source, c.first, "a zero byte in the head")) && parse(&c, head) &&
+                check_size(source, head);
     tarn__release(text, (size_t)length + 1);
     return good;
 }

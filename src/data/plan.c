@@ -47,8 +47,9 @@ static bool fill_numbers(tarn__plan *plan, const tarn_loader_options *o)
     for (int c = 0; c < plan->channels; c++) {
         double mean = o->mean ? (double)o->mean[c] : 0, deviation = o->deviation ? (double)o->deviation[c] : 1;
         if (!isfinite(mean) || !isfinite(deviation) || deviation == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: channel %d has mean %g and deviation %g; both must be finite, and the deviation not 0", c,
-                               mean, deviation);
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "loader_new: channel %d has mean %g and deviation %g; both must be finite, and the deviation not 0", c, mean,
+                               deviation);
         plan->numbers[2 * c] = mean;
         plan->numbers[2 * c + 1] = deviation;
         for (int value = 0; plan->table && value < 256; value++)
@@ -62,14 +63,18 @@ static bool check_normalize(const tarn_field *field, const tarn_loader_options *
     const uint32_t taken = TARN__BIT(TARN_U8) | TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64) | TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64);
     int64_t first = field->shape.rank > 0 ? field->shape.size[0] : 1;
     if (!(taken >> field->dtype & 1))
-        return tarn__raise(TARN_ERROR_DTYPE, "loader_new: .normalize takes u8, i32, i64, f32 and f64; '%s' is %s", field->name, tarn_dtype_name(field->dtype));
+        return tarn__raise(TARN_ERROR_DTYPE, "loader_new: .normalize takes u8, i32, i64, f32 and f64; '%s' is %s", field->name,
+                           tarn_dtype_name(field->dtype));
     if (!isfinite(o->scale))
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .scale is %g", (double)o->scale);
     if (!o->mean && !o->deviation)
-        return o->channels == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .channels is %d, but .mean and .deviation are NULL", o->channels);
+        return o->channels == 0 ||
+               tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .channels is %d, but .mean and .deviation are NULL", o->channels);
     return o->channels == 1 || (o->channels > 0 && o->channels == first) ||
-           tarn__raise(TARN_ERROR_SHAPE, "loader_new: .channels is %d, but '%s' has %lld along its first axis; .mean and .deviation hold that many numbers, or 1",
-                       o->channels, field->name, (long long)first);
+           tarn__raise(
+               TARN_ERROR_SHAPE,
+               "loader_new: .channels is %d, but '%s' has %lld along its first axis; .mean and .deviation hold that many numbers, or 1",
+               o->channels, field->name, (long long)first);
 }
 
 static bool make_normalize(tarn__plan *plan, const tarn_loader_options *o)
@@ -101,8 +106,9 @@ static bool check_image(const tarn_field *field, const tarn_loader_options *o)
         return true;
     if (o->crop_padding < 0 || o->crop_padding > (1 << 20))
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .crop_padding is %d; it is 0 to %d", o->crop_padding, 1 << 20);
-    return field->shape.rank == 3 || tarn__raise(TARN_ERROR_SHAPE, "loader_new: .crop_padding and .flip want a first field [C, H, W]; '%s' has %d axes",
-                                                 field->name, field->shape.rank);
+    return field->shape.rank == 3 ||
+           tarn__raise(TARN_ERROR_SHAPE, "loader_new: .crop_padding and .flip want a first field [C, H, W]; '%s' has %d axes", field->name,
+                       field->shape.rank);
 }
 
 /* Elements in the opposite order; of a size that the compiler knows, where that is usual. */
@@ -156,8 +162,11 @@ static void crop_and_flip(const tarn__plan *plan, tarn_random_state *random, con
 
 bool tarn__plan_make(tarn__plan *plan, tarn_dataset *dataset, const tarn_loader_options *options)
 {
-    *plan = (tarn__plan){.dataset = tarn__dataset_hold(dataset), .padding = options->crop_padding, .flip = options->flip,
-                         .augment = options->augment, .augment_ctx = options->augment_ctx};
+    *plan = (tarn__plan){.dataset = tarn__dataset_hold(dataset),
+                         .padding = options->crop_padding,
+                         .flip = options->flip,
+                         .augment = options->augment,
+                         .augment_ctx = options->augment_ctx};
     for (int k = 0; k < dataset->field_count; k++) {
         plan->dtype[k] = dataset->field[k].dtype;
         plan->bytes[k] = dataset->bytes[k];

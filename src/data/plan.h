@@ -12,10 +12,10 @@ typedef struct tarn__plan {
     tarn_augment_fn augment;
     void *augment_ctx;
     bool normalizes;
-    int channels;      /* of the table; the first field's elements divide evenly among them */
+    int channels; /* of the table; the first field's elements divide evenly among them */
     double scale;
-    double *numbers;   /* [channels, 2]: mean and deviation */
-    float *table;      /* [channels, 256] for u8; else NULL */
+    double *numbers;                   /* [channels, 2]: mean and deviation */
+    float *table;                      /* [channels, 256] for u8; else NULL */
     tarn_dtype dtype[TARN_MAX_FIELDS]; /* in the batch */
     size_t bytes[TARN_MAX_FIELDS];     /* of one sample in the batch */
 } tarn__plan;

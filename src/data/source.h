@@ -14,8 +14,8 @@ struct tarn__gzip;
 typedef struct tarn__source {
     const char *function, *path; /* for errors; borrowed */
     FILE *file;
-    int64_t file_bytes; /* on disk */
-    int64_t at;         /* bytes of the contents that were read */
+    int64_t file_bytes;      /* on disk */
+    int64_t at;              /* bytes of the contents that were read */
     struct tarn__gzip *gzip; /* NULL: plain */
 } tarn__source;
 
@@ -39,7 +39,7 @@ bool tarn__source_holds(const tarn__source *source, tarn_shape shape, size_t ele
 bool tarn__source_end(tarn__source *source, const char *what);
 
 /* Raises "function: path: byte N: ...", of a byte of the contents. Is false. */
-#define tarn__source_bad(source, byte, ...)                                                                                               \
+#define tarn__source_bad(source, byte, ...) \
     ((void)sizeof(char[sizeof("" TARN__FIRST_OF(__VA_ARGS__, 0)) > 1 ? 1 : -1]), tarn__source_raise((source), (byte), __VA_ARGS__))
 bool tarn__source_raise(const tarn__source *source, int64_t byte, const char *format, ...) TARN_PRINTF(3, 4);
 

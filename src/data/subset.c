@@ -69,8 +69,8 @@ static bool check_split(tarn_dataset *dataset, int64_t first_count, tarn_dataset
     if (!first || !second)
         return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_split: the place for a part is NULL");
     return (first_count >= 0 && first_count <= dataset->count) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "dataset_split: %lld samples for the first part, but the dataset has %lld", (long long)first_count,
-                       (long long)dataset->count);
+           tarn__raise(TARN_ERROR_ARGUMENT, "dataset_split: %lld samples for the first part, but the dataset has %lld",
+                       (long long)first_count, (long long)dataset->count);
 }
 
 bool tarn_dataset_split(tarn_dataset *dataset, int64_t first_count, uint64_t seed, tarn_dataset **first, tarn_dataset **second)

@@ -19,11 +19,11 @@ static int close_gpu(void **state)
     return tarn_device_count("cuda") == 0 ? 0 : close_test(state);
 }
 
-#define NEEDS_GPU()                                                                                                                       \
-    do {                                                                                                                                  \
-        if (tarn_device_count("cuda") == 0)                                                                                               \
-            skip();                                                                                                                       \
-        (void)state;                                                                                                                      \
+#define NEEDS_GPU() \
+    do { \
+        if (tarn_device_count("cuda") == 0) \
+            skip(); \
+        (void)state; \
     } while (0)
 
 enum { COUNT = 1000, SIZE = 3 * 64 * 64, BATCH = 64 };
@@ -43,7 +43,8 @@ static tarn_loader *open_loader(int workers, int prefetch)
     const tarn_field fields[] = {{"x", TARN_F32, TARN_SHAPE(3, 64, 64)}, {"label", TARN_I64, TARN_SCALAR}};
     tarn_dataset *dataset = tarn_dataset_new(fields, 2, COUNT, get, NULL, NULL);
     tarn_loader *loader = tarn_loader_new(
-        dataset, &(tarn_loader_options){.batch_size = BATCH, .shuffle = true, .seed = 5, .workers = workers, .prefetch = prefetch, .device = gpu});
+        dataset,
+        &(tarn_loader_options){.batch_size = BATCH, .shuffle = true, .seed = 5, .workers = workers, .prefetch = prefetch, .device = gpu});
     tarn_dataset_free(dataset);
     assert_ok();
     return loader;

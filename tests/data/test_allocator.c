@@ -51,8 +51,9 @@ static void load(int workers)
     const tarn_array array = {values, TARN_SHAPE(10, 1, 2, 2), TARN_F32};
     tarn_dataset *whole = tarn_dataset_from_arrays((const char *const[]){"x"}, &array, 1), *most = NULL, *rest = NULL;
     tarn_dataset_split(whole, 7, 1, &most, &rest);
-    tarn_loader *loader = tarn_loader_new(most, &(tarn_loader_options){.batch_size = 2, .shuffle = true, .workers = workers, .flip = true, .normalize = true,
-                                                                       .mean = mean, .channels = 1});
+    tarn_loader *loader = tarn_loader_new(
+        most, &(tarn_loader_options){
+                  .batch_size = 2, .shuffle = true, .workers = workers, .flip = true, .normalize = true, .mean = mean, .channels = 1});
     tarn_tensor *batch[1];
     for (int i = 0; i < 6; i++)
         tarn_loader_next(loader, batch);

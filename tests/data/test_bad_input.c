@@ -17,10 +17,10 @@ static void refused(const char *name, const char *expression, int line)
     tarn_clear_error();
 }
 
-#define REFUSE(name, ...)                                                                                                                 \
-    do {                                                                                                                                  \
-        (void)(__VA_ARGS__);                                                                                                              \
-        refused(#name, #__VA_ARGS__, __LINE__);                                                                                           \
+#define REFUSE(name, ...) \
+    do { \
+        (void)(__VA_ARGS__); \
+        refused(#name, #__VA_ARGS__, __LINE__); \
     } while (0)
 
 static bool get(int64_t index, void *const *memory, void *ctx)
@@ -66,7 +66,8 @@ static void datasets(void **state)
     REFUSE(dataset_new, tarn_dataset_new(&negative, 1, 1, get, NULL, NULL));
     REFUSE(dataset_new, tarn_dataset_new(&huge, 1, 1, get, NULL, NULL));
     REFUSE(dataset_new, tarn_dataset_new(&rank, 1, 1, get, NULL, NULL));
-    const tarn_array empty = {NULL, {1, {3}}, TARN_F32}, scalar = {values, {0, {0}}, TARN_F32}, odd_array = {values, {1, {3}}, (tarn_dtype)-1};
+    const tarn_array empty = {NULL, {1, {3}}, TARN_F32}, scalar = {values, {0, {0}}, TARN_F32},
+                     odd_array = {values, {1, {3}}, (tarn_dtype)-1};
     REFUSE(dataset_from_arrays, tarn_dataset_from_arrays(NULL, &array, 1));
     REFUSE(dataset_from_arrays, tarn_dataset_from_arrays(names, NULL, 1));
     REFUSE(dataset_from_arrays, tarn_dataset_from_arrays(names, &array, 0));

@@ -179,6 +179,7 @@ static void npy(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(idx), cmocka_unit_test(gzip), cmocka_unit_test(cifar10), cmocka_unit_test(csv), cmocka_unit_test(npy)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(idx), cmocka_unit_test(gzip), cmocka_unit_test(cifar10), cmocka_unit_test(csv),
+                                       cmocka_unit_test(npy)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -48,8 +48,18 @@ static int brightness = 5;
 static tarn_loader_options everything(int workers)
 {
     static const float mean[] = {0.5f, 0.25f, 0.125f}, deviation[] = {0.5f, 2, 3};
-    return (tarn_loader_options){.batch_size = 8, .shuffle = true, .seed = 7, .workers = workers, .crop_padding = 1, .flip = true, .augment = brighten,
-                                 .augment_ctx = &brightness, .normalize = true, .mean = mean, .deviation = deviation, .channels = 3};
+    return (tarn_loader_options){.batch_size = 8,
+                                 .shuffle = true,
+                                 .seed = 7,
+                                 .workers = workers,
+                                 .crop_padding = 1,
+                                 .flip = true,
+                                 .augment = brighten,
+                                 .augment_ctx = &brightness,
+                                 .normalize = true,
+                                 .mean = mean,
+                                 .deviation = deviation,
+                                 .channels = 3};
 }
 
 static tarn_loader *open_loader(const tarn_loader_options *options)
@@ -73,7 +83,8 @@ static bool mix_batch(tarn_loader *loader, uint64_t *hash, int64_t *samples)
         unsigned char values[16 * PIXELS * sizeof(float)];
         int64_t labels[16];
         size_t bytes = (size_t)tarn_bytes(batch[0]);
-        assert_true(bytes <= sizeof(values) && tarn_read(batch[0], values, bytes) && tarn_read(batch[1], labels, (size_t)tarn_bytes(batch[1])));
+        assert_true(bytes <= sizeof(values) && tarn_read(batch[0], values, bytes) &&
+                    tarn_read(batch[1], labels, (size_t)tarn_bytes(batch[1])));
         for (size_t i = 0; i < bytes; i++)
             *hash = (*hash ^ values[i]) * 0x100000001b3u;
         for (int64_t i = 0; i < tarn_size(batch[0], 0); i++)
@@ -117,7 +128,8 @@ static void batches_come_in_order_and_an_epoch_ends(void **state)
             assert_shape(batch[0], b < 2 ? 20 : 13, 3, 3, 3);
             assert_true(tarn_dtype_of(batch[0]) == TARN_U8 && tarn_dtype_of(batch[1]) == TARN_I64);
             assert_true(tarn_item_at(batch[1], TARN_SHAPE(0)) == 20 * b && tarn_item_at(batch[1], TARN_SHAPE(12)) == 20 * b + 12);
-            assert_true(tarn_item_at(batch[0], TARN_SHAPE(5, 1, 2, 0)) == (20 * b + 5) * 7 % 256 + 15 * 3 + 1 - ((20 * b + 5) * 7 % 256 + 46 > 255 ? 256 : 0));
+            assert_true(tarn_item_at(batch[0], TARN_SHAPE(5, 1, 2, 0)) ==
+                        (20 * b + 5) * 7 % 256 + 15 * 3 + 1 - ((20 * b + 5) * 7 % 256 + 46 > 255 ? 256 : 0));
         }
         assert_false(tarn_loader_next(loader, batch));
         assert_ok();
@@ -207,9 +219,10 @@ static void values_are_normalised_by_channel(void **state)
     (void)state;
     const uint8_t pixels[4] = {0, 255, 51, 102};
     const float mean[] = {0.5f, 0.1f}, deviation[] = {0.5f, 0.2f};
-    tarn_dataset *dataset = tarn_dataset_from_arrays((const char *const[]){"x"}, &(tarn_array){(void *)pixels, TARN_SHAPE(1, 2, 2), TARN_U8}, 1);
-    tarn_loader *loader =
-        tarn_loader_new(dataset, &(tarn_loader_options){.batch_size = 1, .normalize = true, .mean = mean, .deviation = deviation, .channels = 2});
+    tarn_dataset *dataset =
+        tarn_dataset_from_arrays((const char *const[]){"x"}, &(tarn_array){(void *)pixels, TARN_SHAPE(1, 2, 2), TARN_U8}, 1);
+    tarn_loader *loader = tarn_loader_new(
+        dataset, &(tarn_loader_options){.batch_size = 1, .normalize = true, .mean = mean, .deviation = deviation, .channels = 2});
     tarn_tensor *x;
     assert_true(tarn_loader_next(loader, &x));
     assert_true(tarn_dtype_of(x) == TARN_F32);
@@ -296,8 +309,8 @@ static void batches_travel_whole_however_late(void **state)
 {
     (void)state;
     for (int prefetch = 1; prefetch <= 3; prefetch++) {
-        tarn_loader *loader =
-            open_loader(&(tarn_loader_options){.batch_size = 5, .workers = 2, .prefetch = prefetch, .device = tarn_device_parse("mirror:0")});
+        tarn_loader *loader = open_loader(
+            &(tarn_loader_options){.batch_size = 5, .workers = 2, .prefetch = prefetch, .device = tarn_device_parse("mirror:0")});
         for (int64_t b = 0; b < 20; b++) {
             tarn_scope *scope = tarn_scope_open();
             tarn_tensor *batch[2];

@@ -118,7 +118,9 @@ static void idx_types_become_the_nearest_dtype(void **state)
                 double f64;
             } value;
             assert_true(tarn_dataset_read(dataset, k, (void *const[]){&value}));
-            assert_true((rows[i].dtype == TARN_I32 ? value.i32 : rows[i].dtype == TARN_F32 ? (double)value.f32 : value.f64) == rows[i].value[k]);
+            assert_true((rows[i].dtype == TARN_I32   ? value.i32
+                         : rows[i].dtype == TARN_F32 ? (double)value.f32
+                                                     : value.f64) == rows[i].value[k]);
         }
         tarn_dataset_free(dataset);
     }
@@ -135,8 +137,11 @@ static void broken_idx_files_are_refused(void **state)
     assert_error(TARN_ERROR_FORMAT, "byte 28: the elements end here, but the file goes on");
     static const struct {
         const char *head, *error;
-    } heads[] = {{"\0\1\x08\x03", "byte 0: 00 01 08 03 does not begin an idx file"}, {"\0\0\x07\x03", "does not begin"}, {"\0\0\x08\x00", "does not begin"},
-                 {"\0\0\x08\x09", "does not begin"}, {"\x93NUM", "does not begin"}};
+    } heads[] = {{"\0\1\x08\x03", "byte 0: 00 01 08 03 does not begin an idx file"},
+                 {"\0\0\x07\x03", "does not begin"},
+                 {"\0\0\x08\x00", "does not begin"},
+                 {"\0\0\x08\x09", "does not begin"},
+                 {"\x93NUM", "does not begin"}};
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
         put_images(&b);
         memcpy(b.data, heads[i].head, 4);
@@ -284,7 +289,8 @@ static void csv_files_are_read(void **state)
     expect_sample(dataset, 0, (const float[]){1, 2}, 8, 3);
     expect_sample(dataset, 1, (const float[]){4, 5}, 8, 6);
     tarn_dataset_free(dataset);
-    dataset = tarn_dataset_csv(write_text("years.csv", "1999,2000\n1,2\n"), &(tarn_csv_options){.header = TARN_HEADER_YES, .label = "2000"});
+    dataset =
+        tarn_dataset_csv(write_text("years.csv", "1999,2000\n1,2\n"), &(tarn_csv_options){.header = TARN_HEADER_YES, .label = "2000"});
     assert_ok();
     assert_int_equal(tarn_dataset_count(dataset), 1);
     expect_sample(dataset, 0, (const float[]){1}, 4, 2);

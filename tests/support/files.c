@@ -28,12 +28,18 @@ void put_text(bytes *b, const char *text)
 
 void put_big32(bytes *b, uint32_t value)
 {
-    put(b, (const unsigned char[]){(unsigned char)(value >> 24), (unsigned char)(value >> 16), (unsigned char)(value >> 8), (unsigned char)value}, 4);
+    put(b,
+        (const unsigned char[]){(unsigned char)(value >> 24), (unsigned char)(value >> 16), (unsigned char)(value >> 8),
+                                (unsigned char)value},
+        4);
 }
 
 static void put_little32(bytes *b, uint32_t value)
 {
-    put(b, (const unsigned char[]){(unsigned char)value, (unsigned char)(value >> 8), (unsigned char)(value >> 16), (unsigned char)(value >> 24)}, 4);
+    put(b,
+        (const unsigned char[]){(unsigned char)value, (unsigned char)(value >> 8), (unsigned char)(value >> 16),
+                                (unsigned char)(value >> 24)},
+        4);
 }
 
 uint32_t checksum(uint32_t before, const void *from, size_t count)
@@ -57,7 +63,8 @@ void put_gzip(bytes *b, const void *from, size_t count)
     size_t at = 0;
     do {
         size_t now = count - at < 60000 ? count - at : 60000;
-        unsigned char head[5] = {at + now == count, (unsigned char)now, (unsigned char)(now >> 8), (unsigned char)~now, (unsigned char)(~now >> 8)};
+        unsigned char head[5] = {at + now == count, (unsigned char)now, (unsigned char)(now >> 8), (unsigned char)~now,
+                                 (unsigned char)(~now >> 8)};
         put(b, head, 5);
         put(b, (const unsigned char *)from + at, now);
         at += now;

@@ -69,7 +69,8 @@ bool tarn__cuda_lane_send(int index, void *memory, size_t from, void *to, int64_
     lane *l = memory;
     return d && tarn__cuda_good(cudaEventRecord(l->before, d->stream), "recording an event") &&
            tarn__cuda_good(cudaStreamWaitEvent(d->copies, l->before, 0), "ordering streams") &&
-           tarn__cuda_good(cudaMemcpyAsync((char *)to + offset, l->host + from, bytes, cudaMemcpyHostToDevice, d->copies), "a copy to the device") &&
+           tarn__cuda_good(cudaMemcpyAsync((char *)to + offset, l->host + from, bytes, cudaMemcpyHostToDevice, d->copies),
+                           "a copy to the device") &&
            tarn__cuda_good(cudaEventRecord(l->done, d->copies), "recording an event");
 }
 
