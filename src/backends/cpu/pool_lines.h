@@ -167,7 +167,7 @@ static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
 {
     const pool *p = ctx;
     int which;
-    T *sums = (T *)(void *)slot_take(&p->slots, &which);
+    T *sums = (T *)(void *)slot_take(&p->slots, &which, NULL);
     for (; begin < end; begin++) {
         patch_at o = patch_number(p, begin);
         int64_t width = p->image->shape[3];
