@@ -24,7 +24,7 @@ import sys
 
 STRIDED = {"pad", "permute-copy", "shrink-copy", "flip", "stride-copy", "expand-copy"}
 ROWWISE = {"layernorm", "rmsnorm", "softmax", "log_softmax"}
-PRODUCTS = {"matmul", "matmul-batched", "matmul-3d-2d", "linear"}
+PRODUCTS = {"matmul", "matmul-batched", "matmul-3d-2d", "linear", "conv2d", "conv2d-nhwc"}
 NOT_ELEMENTWISE = STRIDED | ROWWISE | PRODUCTS | {"concat", "cross_entropy", "embedding", "adamw", "copy", "tiny"}
 REDUCTIONS = ("sum-", "mean-", "prod-", "max-", "min-", "var-", "argmax-", "cumsum-")
 

@@ -109,8 +109,19 @@ def work_of(row):
         "shrink-copy": (lambda x: x[:, :, 1:-1, 1:-1].contiguous(), lambda: (normal(*shape),)),
         "stride-copy": (lambda x: x[:, :, ::2, ::2].contiguous(), lambda: (normal(*shape),)),
         "flip": (lambda x: x.flip(-1), lambda: (normal(*shape),)),
+        "max_pool2d": (lambda x: F.max_pool2d(x, 2), lambda: (normal(*shape),)),
+        "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), lambda: (normal(*shape),)),
         "concat": (lambda x, y: torch.cat((x, y), 1), lambda: (normal(*shape), normal(*shape))),
     }
+    if op in ("conv2d", "conv2d-nhwc"):
+        images, channels, rows, outputs, kernel, _ = shape
+        layout = torch.channels_last if op == "conv2d-nhwc" else torch.contiguous_format
+
+        def image():
+            x = torch.randn(images, channels, rows, row["result"][3], dtype=torch.float32).to(dtype)
+            return x.contiguous(memory_format=layout).requires_grad_()
+        return (lambda x, w, b: F.conv2d(x, w, b, padding=kernel // 2),
+                lambda: (image(), normal(outputs, channels, kernel, kernel), normal(outputs)))
     if op == "cross_entropy":
         target = torch.randint(0, columns, (shape[0],))
         return (lambda x: F.cross_entropy(x, target)), lambda: (normal(*shape),)

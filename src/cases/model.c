@@ -46,8 +46,8 @@ static const model_row rows[] = {
     {"permute-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
     {"expand-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
     IMAGES("pad") IMAGES("shrink-copy") IMAGES("stride-copy") IMAGES("flip") IMAGES("concat")
-    {"conv2d", {{[S] = 128, [B] = 64, [H] = 32, [W] = 32}}},
-    {"conv2d-nhwc", {{[S] = 128, [B] = 64, [H] = 32, [W] = 32}}},
+    {"conv2d", {{[S] = 64, [B] = 64, [H] = 56, [W] = 56}}},
+    {"conv2d-nhwc", {{[S] = 64, [B] = 64, [H] = 56, [W] = 56}}},
     IMAGES("max_pool2d") IMAGES("avg_pool2d")
     {"cross_entropy", {{[T] = 8192, [V] = 50304, [U] = 50257}}},
     {"embedding", {{[V] = 50304, [C] = 768, [R] = 32768, [U] = 50257}}},

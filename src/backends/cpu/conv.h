@@ -35,7 +35,7 @@
 #endif
 
 #define TILE_ROWS 64                       /* output channels that are summed at once */
-#define K_BLOCK 144                        /* channels and taps together after which the next channels of the output take over */
+#define K_BLOCK 192                        /* channels and taps together after which the next channels of the output take over */
 #define FEW_ROWS 2                         /* rows beyond whole panels that are computed one by one */
 #define PLANES_BYTES (INT64_C(384) << 10)  /* of the source of one band: what stays in a core's cache beside the weights */
 #define ENOUGH_UNITS 16                    /* where there is work enough, so many pieces that several threads find some */

@@ -6,8 +6,6 @@
 #define LANES ((int)(VECTOR_BYTES / sizeof(T)))
 #define NR (3 * LANES)
 
-typedef T NAMED(vector) __attribute__((vector_size(VECTOR_BYTES)));
-
 static inline NAMED(vector) NAMED(load_vector)(const T *from)
 {
     NAMED(vector) v;
@@ -159,6 +157,29 @@ static void NAMED(pack_weights)(int64_t begin, int64_t end, void *ctx)
 
 /* ---- storing ----------------------------------------------------------------------------------------------------------------- */
 
+/* Like copy_line(), with a number added. */
+static inline void NAMED(add_to_line)(const T *restrict from, T number, T *restrict to, int64_t n)
+{
+    enum { SHORT = 16 / sizeof(T) };
+    if (n >= LANES) {
+        for (int64_t i = 0; i < n; i += LANES) {
+            int64_t at = i + LANES <= n ? i : n - LANES;
+            NAMED(store_vector)(to + at, NAMED(load_vector)(from + at) + number);
+        }
+    } else if (n >= SHORT) {
+        for (int64_t i = 0; i < n; i += SHORT) {
+            NAMED(short_vector) w;
+            int64_t at = i + SHORT <= n ? i : n - SHORT;
+            memcpy(&w, from + at, sizeof(w));
+            w += number;
+            memcpy(to + at, &w, sizeof(w));
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            to[i] = from[i] + number;
+    }
+}
+
 /* n outputs of neighbouring columns, of some channels of a tile, with their biases. `to` is the first one's place. */
 static void NAMED(store_run)(const plan *s, char *to, const T *tile, const T *bias, int64_t channels, int64_t n)
 {
@@ -179,8 +200,7 @@ static void NAMED(store_run)(const plan *s, char *to, const T *tile, const T *bi
     for (int64_t c = 0; c < channels; c++) {
         char *at = to + c * y->stride[1] * size;
         T *row = native && across == 1 ? (T *)(void *)at : line;
-        for (int64_t j = 0; j < n; j++)
-            row[j] = tile[c * NR + j] + bias[c];
+        NAMED(add_to_line)(tile + c * NR, bias[c], row, n);
         if (row == line)
             tarn__store[y->dtype][COMPUTE](line, at, across, n);
     }
@@ -257,12 +277,14 @@ static void NAMED(run_units)(int64_t begin, int64_t end, void *ctx)
     const NAMED(work) *w = ctx;
     const plan *s = w->s;
     int which;
-    T *planes = (T *)(void *)slot_take(&w->places, &which);
+    bool used;
+    T *planes = (T *)(void *)slot_take(&w->places, &which, &used);
     int64_t blocks = ceiling(s->groups, s->together), phases = s->phase_count[0] * s->phase_count[1];
     for (; begin < end; begin++) {
         int64_t image = begin / s->bands / blocks, band = begin % s->bands, group = begin / s->bands % blocks * s->together;
         int64_t groups = least(s->groups - group, s->together);
-        NAMED(load_planes)(s, image, group * s->in, groups * s->in, band, planes);
+        NAMED(load_planes)(s, image, group * s->in, groups * s->in, band, used, planes);
+        used = true;
         for (int64_t g = 0; g < groups; g++)
             for (int64_t k = 0; k < phases; k++) {
                 NAMED(piece) piece = {s, &s->phases[k], image, group + g, band * s->band};

@@ -177,7 +177,7 @@ static void NAMED(add_band_directly)(const weight_plan *w, const T *planes, cons
 }
 
 /* One share of the bands of all images, for a block of the channels of the groups that are loaded together. */
-static void NAMED(run_share)(const weight_plan *w, int64_t share, int64_t group, int64_t block, T *planes)
+static void NAMED(run_share)(const weight_plan *w, int64_t share, int64_t group, int64_t block, bool *used, T *planes)
 {
     const plan *s = &w->s;
     int64_t groups = least(s->groups - group, s->together), first = block * w->block, channels = least(s->in - first, w->block);
@@ -187,7 +187,8 @@ static void NAMED(run_share)(const weight_plan *w, int64_t share, int64_t group,
         NAMED(zero_line)(NAMED(sums_of)(w, share, group + k, block), (channels * taps + MR) * w->ld);
     for (int64_t at = share * w->per_share; at < least(bands, (share + 1) * w->per_share); at++) {
         int64_t image = at / s->bands, band = at % s->bands, rows = least(s->rows - band * s->band, s->band);
-        NAMED(load_planes)(s, image, group * s->in + first, groups * channels, band, planes);
+        NAMED(load_planes)(s, image, group * s->in + first, groups * channels, band, *used && s->in % w->block == 0, planes);
+        *used = true;
         for (int64_t k = 0; k < groups; k++) {
             NAMED(load_gradient)(w, image, group + k, band * s->band, rows, g);
             (w->direct ? NAMED(add_band_directly) : NAMED(add_band))(w, planes + k * s->in * s->channel, g, channels, rows,
@@ -201,9 +202,10 @@ static void NAMED(run_shares)(int64_t begin, int64_t end, void *ctx)
     const weight_plan *w = ctx;
     int64_t sets = ceiling(w->s.groups, w->s.together);
     int which;
-    T *planes = (T *)(void *)slot_take(&w->places, &which);
+    bool used;
+    T *planes = (T *)(void *)slot_take(&w->places, &which, &used);
     for (; begin < end; begin++)
-        NAMED(run_share)(w, begin / w->blocks / sets, begin / w->blocks % sets * w->s.together, begin % w->blocks, planes);
+        NAMED(run_share)(w, begin / w->blocks / sets, begin / w->blocks % sets * w->s.together, begin % w->blocks, &used, planes);
     slot_give(&w->places, which);
 }
 

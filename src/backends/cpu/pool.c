@@ -10,7 +10,7 @@
 
 #define LINE 256
 #define GRAIN 4096                        /* elements read before a piece is worth a hand-over */
-#define CHANNELS_AT_ONCE 32               /* of a patch of channels-last images */
+#define CHANNELS_AT_ONCE 64               /* of a patch of channels-last images */
 #define PATCH_BYTES (INT64_C(256) << 10)
 
 typedef struct pool {
@@ -19,13 +19,14 @@ typedef struct pool {
     bool largest, exclude_padding;
     bool by_channel;            /* lines run along channels */
     int64_t pieces;             /* of a row of columns, or of the channels, each a line */
+    int64_t rows, sets_of_rows; /* of short columns: those that a line takes, and how often */
     int64_t band, bands, sets;  /* backward: rows of a patch, patches of an image, sets of channels */
     slots slots;
 } pool;
 
-/* Results (image, channel, row, column), `count` of them along columns or channels. */
+/* Results from (image, channel, row, column) on: `count` along channels, or along columns in each of `rows` rows. */
 typedef struct line {
-    int64_t image, channel, row, column, count;
+    int64_t image, channel, row, column, rows, count;
 } line;
 
 typedef struct patch_at {
@@ -65,11 +66,6 @@ static int64_t window_length(const pool *p, int axis, int64_t at)
     return p->exclude_padding ? most(1, least(end, size) - most(begin, 0)) : end - begin;
 }
 
-static int64_t window_count(const pool *p, int64_t row, int64_t column)
-{
-    return window_length(p, 0, row) * window_length(p, 1, column);
-}
-
 /* The first row of results whose window ends at `row` or below, and the first whose window begins there or below. */
 static int64_t first_window(const pool *p, int64_t row)
 {
@@ -90,15 +86,14 @@ static line line_at(const pool *p, int64_t number)
     int64_t piece = number % p->pieces * LINE, outer = number / p->pieces;
     if (p->by_channel) {
         int64_t row = outer / y->shape[3];
-        return (line){row / y->shape[2], piece, row % y->shape[2], outer % y->shape[3], least(y->shape[1] - piece, LINE)};
+        return (line){row / y->shape[2], piece, row % y->shape[2], outer % y->shape[3], 1, least(y->shape[1] - piece, LINE)};
     }
-    int64_t plane = outer / y->shape[2];
-    return (line){plane / y->shape[1], plane % y->shape[1], outer % y->shape[2], piece, least(y->shape[3] - piece, LINE)};
+    int64_t plane = outer / p->sets_of_rows, row = outer % p->sets_of_rows * p->rows;
+    return (line){plane / y->shape[1], plane % y->shape[1], row, piece, least(y->shape[2] - row, p->rows), least(y->shape[3] - piece, LINE)};
 }
 
-static void *line_place(const pool *p, const tarn__view *view, const line *l)
+static void *line_place(const tarn__view *view, const line *l)
 {
-    (void)p;
     return (char *)tarn__view_at(view) + (l->image * view->stride[0] + l->channel * view->stride[1] + l->row * view->stride[2] +
                                           l->column * view->stride[3]) * (int64_t)tarn__dtype_bytes(view->dtype);
 }
@@ -110,10 +105,32 @@ static int64_t line_stride(const pool *p, const tarn__view *view)
 
 static void store_places(const pool *p, const line *l, const int32_t *at)
 {
-    int32_t *to = line_place(p, p->places, l);
+    int32_t *to = line_place(p->places, l);
     int64_t stride = line_stride(p, p->places);
     for (int64_t i = 0; i < l->count; i++)
         to[i * stride] = at[i];
+}
+
+/* The first element of a window that lies inside the image, on one axis; -1: none does. */
+static int64_t first_inside(const pool *p, int axis, int64_t at)
+{
+    int64_t begin = at * p->stride[axis] - p->padding[axis], skipped = begin < 0 ? ceiling(-begin, p->dilation[axis]) : 0;
+    int64_t place = begin + skipped * p->dilation[axis];
+    return skipped < p->kernel[axis] && place < p->image->shape[2 + axis] ? place : -1;
+}
+
+/* Where each window of a line begins in its plane, and the place of its first element inside the image, which is the largest of equal ones. */
+static void first_places(const pool *p, const line *l, int32_t *base, int32_t *at)
+{
+    int64_t width = p->image->shape[3];
+    for (int64_t r = 0; r < l->rows; r++) {
+        int64_t row = first_inside(p, 0, l->row + r), start = ((l->row + r) * p->stride[0] - p->padding[0]) * width;
+        for (int64_t i = 0; i < l->count; i++) {
+            int64_t window = l->column + (p->by_channel ? 0 : i), column = first_inside(p, 1, window);
+            base[r * l->count + i] = (int32_t)(start + window * p->stride[1] - p->padding[1]);
+            at[r * l->count + i] = row < 0 || column < 0 ? -1 : (int32_t)(row * width + column);
+        }
+    }
 }
 
 static patch_at patch_number(const pool *p, int64_t number)
@@ -159,6 +176,8 @@ static pool describe(const tarn__call *call, const tarn__view *image, const tarn
         p.dilation[axis] = params->dilation[axis];
     }
     p.pieces = ceiling(result->shape[p.by_channel ? 1 : 3], LINE);
+    p.rows = most(1, least(LINE / result->shape[3], result->shape[2]));
+    p.sets_of_rows = ceiling(result->shape[2], p.rows);
     return p;
 }
 
@@ -168,8 +187,8 @@ static void run_forward(const tarn__call *call, const tarn__view *places, bool l
     if (tarn__view_count(y) == 0)
         return;
     pool p = describe(call, call->in[0], y, places, largest);
-    int64_t lines = y->shape[0] * y->shape[2] * y->shape[p.by_channel ? 3 : 1] * p.pieces;
-    int64_t work = p.kernel[0] * p.kernel[1] * (8 + least(LINE, y->shape[p.by_channel ? 1 : 3]));
+    int64_t lines = y->shape[0] * p.pieces * (p.by_channel ? y->shape[2] * y->shape[3] : y->shape[1] * p.sets_of_rows);
+    int64_t work = p.kernel[0] * p.kernel[1] * (8 + (p.by_channel ? least(LINE, y->shape[1]) : p.rows * least(LINE, y->shape[3])));
     tarn__parallel_for(lines, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_lines_f64 : pool_lines_f32, &p);
 }
 

@@ -3,6 +3,7 @@
 #define TARN__SLOTS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "backends/cpu/level.h"
@@ -12,14 +13,19 @@ typedef struct slots {
     char *memory;
     size_t bytes; /* of one */
     int count;
-    _Atomic int *taken;
+    _Atomic int *taken; /* 1: in use */
+    bool *used;         /* was taken before, by this call: what it holds is the last piece's */
 } slots;
 
-static inline char *slot_take(const slots *s, int *which)
+/* `used` may be NULL. */
+static inline char *slot_take(const slots *s, int *which, bool *used)
 {
     for (int i = 0;; i = (i + 1) % s->count)
         if (!atomic_load_explicit(&s->taken[i], memory_order_relaxed) && !atomic_exchange_explicit(&s->taken[i], 1, memory_order_acquire)) {
             *which = i;
+            if (used)
+                *used = s->used[i];
+            s->used[i] = true;
             return s->memory + (size_t)i * s->bytes;
         }
 }
@@ -47,16 +53,22 @@ static inline void *carve(carver *c, size_t bytes)
     return piece;
 }
 
+static inline size_t slot_marks(int count)
+{
+    return aligned_bytes(sizeof(_Atomic int) * (size_t)count) + aligned_bytes(sizeof(bool) * (size_t)count);
+}
+
 /* The last piece. Threads may have become more since the scratch was counted: there are as many slots as fit. */
 static inline slots carve_slots(carver *c, size_t bytes, int count)
 {
     slots s = {.bytes = aligned_bytes(bytes), .count = count};
-    while (c->memory && s.count > 1 && c->used + aligned_bytes(sizeof(*s.taken) * (size_t)s.count) + s.bytes * (size_t)s.count > c->size)
+    while (c->memory && s.count > 1 && c->used + slot_marks(s.count) + s.bytes * (size_t)s.count > c->size)
         s.count--;
     s.taken = carve(c, sizeof(*s.taken) * (size_t)s.count);
+    s.used = carve(c, sizeof(*s.used) * (size_t)s.count);
     s.memory = carve(c, s.bytes * (size_t)s.count);
     for (int i = 0; s.taken && i < s.count; i++)
-        atomic_init(&s.taken[i], 0);
+        atomic_init(&s.taken[i], 0), s.used[i] = false;
     return s;
 }
 
