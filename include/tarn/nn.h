@@ -62,8 +62,8 @@ typedef struct tarn_embedding_options {
 } tarn_embedding_options;
 
 /* A table with options. `...` is a const tarn_embedding_options *, or NULL. */
-TARN_API tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_device device, const tarn_embedding_options *options,
-                                                      size_t options_size);
+TARN_API tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_device device,
+                                                      const tarn_embedding_options *options, size_t options_size);
 #define tarn_embedding_layer_with(count, size, device, ...) \
     tarn_embedding_layer_with_sized(count, size, device, __VA_ARGS__, sizeof(tarn_embedding_options))
 
@@ -81,8 +81,10 @@ typedef struct tarn_norm_options {
 } tarn_norm_options;
 
 /* Norms with options. `...` is a const tarn_norm_options *, or NULL. */
-TARN_API tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size);
-TARN_API tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size);
+TARN_API tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options,
+                                                      size_t options_size);
+TARN_API tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options,
+                                                    size_t options_size);
 #define tarn_layernorm_layer_with(size, device, ...) tarn_layernorm_layer_with_sized(size, device, __VA_ARGS__, sizeof(tarn_norm_options))
 #define tarn_rmsnorm_layer_with(size, device, ...) tarn_rmsnorm_layer_with_sized(size, device, __VA_ARGS__, sizeof(tarn_norm_options))
 

@@ -19,7 +19,8 @@ static bool check(int64_t in, int64_t out, const tarn_conv2d_layer_options *opti
                 return tarn__raise(TARN_ERROR_ARGUMENT, "conv2d_layer: .%s is [%lld, %lld]; both must be at least %d", names[i],
                                    (long long)pairs[i][0], (long long)pairs[i][1], i == 0);
     if (in < 1 || out < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: from %lld to %lld channels; both must be at least 1", (long long)in, (long long)out);
+        return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: from %lld to %lld channels; both must be at least 1", (long long)in,
+                           (long long)out);
     if (options->groups < 1 || in % options->groups || out % options->groups)
         return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: %lld groups do not divide both %lld channels in and %lld out",
                            (long long)options->groups, (long long)in, (long long)out);
@@ -38,7 +39,8 @@ static bool add_parameters(tarn_module *module, int64_t in, int64_t out, tarn_de
     if (!tarn__check_shape("conv2d_layer", shape, o->dtype))
         return false;
     double bound = 1 / sqrt((double)shape.size[1] * (double)o->kernel[0] * (double)o->kernel[1]);
-    return add(module, "weight", shape, bound, o->dtype, device) && (o->no_bias || add(module, "bias", TARN_SHAPE(out), bound, o->dtype, device));
+    return add(module, "weight", shape, bound, o->dtype, device) &&
+           (o->no_bias || add(module, "bias", TARN_SHAPE(out), bound, o->dtype, device));
 }
 
 tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device device, const tarn_conv2d_layer_options *options,

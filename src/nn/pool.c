@@ -22,7 +22,8 @@ static tarn_tensor *whole(tarn_module *module, tarn_tensor *x, void *ctx)
 }
 
 /* What can be said before there is an image; the operation checks the rest. */
-static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, const tarn_pool2d_options *options, size_t options_size)
+static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, const tarn_pool2d_options *options,
+                         size_t options_size)
 {
     tarn_pool2d_options chosen = {.stride = {0}};
     if (options)

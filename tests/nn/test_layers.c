@@ -114,7 +114,8 @@ static void convolution_and_pooling_are_their_operations(void **state)
     (void)state;
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 4, 9, 7), 0, 1, TARN_F32, CPU));
     tarn_module *plain = tarn_conv2d_layer(4, 6, 3, CPU);
-    tarn_conv2d_layer_options wanted = {.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2, .no_bias = true};
+    tarn_conv2d_layer_options wanted = {
+        .kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2, .no_bias = true};
     tarn_module *with = tarn_conv2d_layer_with(4, 6, CPU, &wanted);
     assert_shape(tarn_module_find(plain, "weight"), 6, 4, 3, 3);
     assert_shape(tarn_module_find(with, "weight"), 6, 2, 3, 2);
@@ -252,7 +253,8 @@ static void training_mode_reaches_the_whole_tree_and_visits_see_it(void **state)
 
 static tarn_module *token_network(void)
 {
-    tarn_module *block = tarn_sequential(tarn_layernorm_layer(8, CPU), tarn_linear(8, 8, CPU), tarn_activation(TARN_GELU), tarn_dropout_layer(0.2));
+    tarn_module *block =
+        tarn_sequential(tarn_layernorm_layer(8, CPU), tarn_linear(8, 8, CPU), tarn_activation(TARN_GELU), tarn_dropout_layer(0.2));
     return tarn_sequential(tarn_embedding_layer(11, 8, CPU), tarn_residual(block, NULL), tarn_rmsnorm_layer(8, CPU), tarn_flatten(1),
                            tarn_linear(32, 3, CPU));
 }
