@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <tarn/autograd.h>
+#include <tarn/ops.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -61,8 +62,8 @@ typedef struct tarn_embedding_options {
 } tarn_embedding_options;
 
 /* A table with options. `...` is a const tarn_embedding_options *, or NULL. */
-TARN_API tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_device device, const tarn_embedding_options *options,
-                                                      size_t options_size);
+TARN_API tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_device device,
+                                                      const tarn_embedding_options *options, size_t options_size);
 #define tarn_embedding_layer_with(count, size, device, ...) \
     tarn_embedding_layer_with_sized(count, size, device, __VA_ARGS__, sizeof(tarn_embedding_options))
 
@@ -80,10 +81,41 @@ typedef struct tarn_norm_options {
 } tarn_norm_options;
 
 /* Norms with options. `...` is a const tarn_norm_options *, or NULL. */
-TARN_API tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size);
-TARN_API tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size);
+TARN_API tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options,
+                                                      size_t options_size);
+TARN_API tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options,
+                                                    size_t options_size);
 #define tarn_layernorm_layer_with(size, device, ...) tarn_layernorm_layer_with_sized(size, device, __VA_ARGS__, sizeof(tarn_norm_options))
 #define tarn_rmsnorm_layer_with(size, device, ...) tarn_rmsnorm_layer_with_sized(size, device, __VA_ARGS__, sizeof(tarn_norm_options))
+
+/* tarn_conv2d() as a layer: a square kernel of `kernel` × `kernel`, stride 1, no padding. Parameters "weight" [out, in / groups, rows, columns]
+ * and "bias" [out], f32, uniform in ±1/sqrt(in / groups · rows · columns) as torch's. The caller owns the module. */
+TARN_API tarn_module *tarn_conv2d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device);
+
+/* Options of tarn_conv2d_layer_with(), rows before columns; zero is the default of every field but the kernel. */
+typedef struct tarn_conv2d_layer_options {
+    int64_t kernel[2];   /* required */
+    int64_t stride[2];   /* 0: 1 */
+    int64_t padding[2];  /* rows and columns of zeros on each side */
+    int64_t dilation[2]; /* 0: 1 */
+    int64_t groups;      /* 0: 1 */
+    bool no_bias;
+    tarn_dtype dtype; /* default f32 */
+} tarn_conv2d_layer_options;
+
+/* The same with options. `...` is a const tarn_conv2d_layer_options *. */
+TARN_API tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device device, const tarn_conv2d_layer_options *options,
+                                                   size_t options_size);
+#define tarn_conv2d_layer_with(in, out, device, ...) \
+    tarn_conv2d_layer_with_sized(in, out, device, __VA_ARGS__, sizeof(tarn_conv2d_layer_options))
+
+/* tarn_max_pool2d(), tarn_avg_pool2d() and tarn_global_avg_pool2d() as layers. `...` is a const tarn_pool2d_options *; its kernel is
+ * required. The caller owns the module. */
+TARN_API tarn_module *tarn_max_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size);
+TARN_API tarn_module *tarn_avg_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size);
+TARN_API tarn_module *tarn_global_avg_pool2d_layer(void);
+#define tarn_max_pool2d_layer(...) tarn_max_pool2d_layer_sized(__VA_ARGS__, sizeof(tarn_pool2d_options))
+#define tarn_avg_pool2d_layer(...) tarn_avg_pool2d_layer_sized(__VA_ARGS__, sizeof(tarn_pool2d_options))
 
 /* body(x) + shortcut(x); without a shortcut (NULL), + x. Takes both, on failure too. Parameters are named "body.…" and "shortcut.…". The
  * caller owns the module. */

@@ -37,7 +37,8 @@ static bool map_file(tarn__map *map, const char *function, const char *path, int
     if (fstat(file, &about) != 0)
         return refused(function, path, "cannot be examined", errno);
     if (!S_ISREG(about.st_mode))
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is %s, not a file", function, path, S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is %s, not a file", function, path,
+                           S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
     if (about.st_size == 0)
         return true;
     void *memory = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0);

@@ -5,10 +5,11 @@
 /* Is false. */
 static bool missing(const char *function)
 {
-    return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                       "%s: this build of tarn cannot read and write safetensors files: it was built without jansson; install libjansson-dev "
-                       "(Debian, Ubuntu) or jansson-devel (Fedora) and build again",
-                       function);
+    return tarn__raise(
+        TARN_ERROR_UNSUPPORTED,
+        "%s: this build of tarn cannot read and write safetensors files: it was built without jansson; install libjansson-dev "
+        "(Debian, Ubuntu) or jansson-devel (Fedora) and build again",
+        function);
 }
 
 tarn_safetensors *tarn_safetensors_open(const char *path)

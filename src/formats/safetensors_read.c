@@ -45,10 +45,12 @@ static bool check_length(const tarn_safetensors *file, uint64_t *length)
                            file->path, file->map.bytes);
     memcpy(length, file->map.memory, 8);
     if (*length > TARN__SAFETENSORS_HEADER)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': byte 0: a header of %llu bytes is longer than %d; is this a safetensors file?",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "safetensors_open: '%s': byte 0: a header of %llu bytes is longer than %d; is this a safetensors file?",
                            file->path, (unsigned long long)*length, TARN__SAFETENSORS_HEADER);
     if (*length > file->map.bytes - 8)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': byte 0: the header has %llu bytes, but only %zu follow; is the file cut short?",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "safetensors_open: '%s': byte 0: the header has %llu bytes, but only %zu follow; is the file cut short?",
                            file->path, (unsigned long long)*length, file->map.bytes - 8);
     if (*length == 0 || file->map.memory[8] != '{')
         return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': byte 8: the header does not begin with '{'", file->path);
@@ -79,8 +81,11 @@ static bool check_metadata(tarn_safetensors *file)
     if (!json_is_object(file->metadata))
         return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': " METADATA " is no object", file->path);
     json_object_foreach(file->metadata, key, value)
+    {
         if (!json_is_string(value))
-            return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': " METADATA ": the value of '%.*s' is no text", file->path, NAME_SHOWN, key);
+            return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': " METADATA ": the value of '%.*s' is no text", file->path,
+                               NAME_SHOWN, key);
+    }
     return true;
 }
 
@@ -90,7 +95,8 @@ static bool read_type(const tarn_safetensors *file, const json_t *value, entry *
 {
     const char *name = json_string_value(json_object_get(value, "dtype"));
     if (!name)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no text \"dtype\"", file->path, NAME_SHOWN, e->name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no text \"dtype\"", file->path, NAME_SHOWN,
+                           e->name);
     for (int i = 0; i < TARN__SAFETENSORS_TYPES; i++)
         if (strcmp(name, tarn__safetensors_types[i].name) == 0)
             e->type = &tarn__safetensors_types[i];
@@ -102,7 +108,8 @@ static bool read_shape(const tarn_safetensors *file, const json_t *value, entry 
 {
     const json_t *list = json_object_get(value, "shape");
     if (!json_is_array(list))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"shape\"", file->path, NAME_SHOWN, e->name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"shape\"", file->path, NAME_SHOWN,
+                           e->name);
     size_t rank = json_array_size(list);
     if (rank > TARN_MAX_RANK)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_open: '%s': tensor '%.*s' has %zu axes; tarn's tensors have at most %d",
@@ -132,19 +139,22 @@ static bool read_place(const tarn_safetensors *file, const json_t *value, entry 
 {
     const json_t *pair = json_object_get(value, "data_offsets"), *begin = json_array_get(pair, 0), *end = json_array_get(pair, 1);
     if (json_array_size(pair) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"data_offsets\" of two whole numbers", file->path,
-                           NAME_SHOWN, e->name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"data_offsets\" of two whole numbers",
+                           file->path, NAME_SHOWN, e->name);
     e->begin = json_integer_value(begin);
     e->end = json_integer_value(end);
     int64_t room = (int64_t)file->map.bytes - file->data, needed = bytes_of(e);
     if (e->begin < 0 || e->end < e->begin || e->end > room)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' lies from %lld to %lld, outside the %lld bytes of data from byte %lld on",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "safetensors_open: '%s': tensor '%.*s' lies from %lld to %lld, outside the %lld bytes of data from byte %lld on",
                            file->path, NAME_SHOWN, e->name, (long long)e->begin, (long long)e->end, (long long)room, (long long)file->data);
     if (needed < 0)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is no possible number of bytes", file->path,
-                           NAME_SHOWN, e->name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), e->type->name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is no possible number of bytes",
+                           file->path, NAME_SHOWN, e->name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
+                           e->type->name);
     return e->end - e->begin == needed ||
-           tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s', at byte %lld: its shape %s of %s needs %lld bytes, but it has %lld",
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "safetensors_open: '%s': tensor '%.*s', at byte %lld: its shape %s of %s needs %lld bytes, but it has %lld",
                        file->path, NAME_SHOWN, e->name, (long long)(file->data + e->begin),
                        tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), e->type->name, (long long)needed,
                        (long long)(e->end - e->begin));
@@ -169,8 +179,10 @@ static bool read_entries(tarn_safetensors *file)
     if (!file->entry)
         return false;
     json_object_foreach(file->header, name, value)
+    {
         if (value != file->metadata && !read_entry(file, name, value, &file->entry[file->count++]))
             return false;
+    }
     return true;
 }
 
@@ -191,13 +203,15 @@ static bool check_places(tarn_safetensors *file)
     for (int i = 0; i < file->count; i++) {
         const entry *e = &file->entry[i];
         if (e->begin != at)
-            return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' begins at byte %lld, but the one before it ends at byte %lld: %s",
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "safetensors_open: '%s': tensor '%.*s' begins at byte %lld, but the one before it ends at byte %lld: %s",
                                file->path, NAME_SHOWN, e->name, (long long)(file->data + e->begin), (long long)(file->data + at),
                                e->begin < at ? "they overlap" : "there is a hole");
         at = e->end;
     }
-    return at == room || tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': the last tensor ends at byte %lld, but the file at byte %lld",
-                                     file->path, (long long)(file->data + at), (long long)(file->data + room));
+    return at == room ||
+           tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': the last tensor ends at byte %lld, but the file at byte %lld",
+                       file->path, (long long)(file->data + at), (long long)(file->data + room));
 }
 
 /* A name and the number of its entry: qsort() and bsearch() know nothing of the file. */
@@ -240,8 +254,8 @@ tarn_safetensors *tarn_safetensors_open(const char *path)
     tarn_safetensors *file = tarn__alloc(sizeof(*file));
     if (!file)
         return NULL;
-    if ((file->path = tarn__text_copy(path)) && tarn__map_open(&file->map, "safetensors_open", path) &&
-        read_header(file) && check_metadata(file) && read_entries(file) && check_places(file) && sort_names(file))
+    if ((file->path = tarn__text_copy(path)) && tarn__map_open(&file->map, "safetensors_open", path) && read_header(file) &&
+        check_metadata(file) && read_entries(file) && check_places(file) && sort_names(file))
         return file;
     tarn_safetensors_close(file);
     return NULL;
@@ -376,8 +390,8 @@ static bool check_bools(const char *function, const tarn_safetensors *file, cons
     const char *value = elements(file, e);
     for (int64_t i = 0; i < e->end - e->begin; i++)
         if (value[i] != 0 && value[i] != 1)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s', byte %lld: %d is no bool", function, file->path, NAME_SHOWN, e->name,
-                               (long long)(file->data + e->begin + i), (unsigned char)value[i]);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s', byte %lld: %d is no bool", function, file->path, NAME_SHOWN,
+                               e->name, (long long)(file->data + e->begin + i), (unsigned char)value[i]);
     return true;
 }
 
@@ -391,10 +405,12 @@ static const entry *loadable(const char *function, const tarn_safetensors *file,
     if (!name)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name is NULL", function);
     else if (!e)
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no tensor '%.*s'; it has %d others", function, file->path, NAME_SHOWN, name, file->count);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no tensor '%.*s'; it has %d others", function, file->path, NAME_SHOWN, name,
+                    file->count);
     else if (e->type->dtype == TARN_DTYPE_COUNT)
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F64 F32 F16 BF16 I64 I32 U8 BOOL",
-                    function, file->path, NAME_SHOWN, name, e->type->name);
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F64 F32 F16 BF16 I64 I32 U8 BOOL", function,
+                    file->path, NAME_SHOWN, name, e->type->name);
     else if (e->type->dtype != TARN_BOOL || check_bools(function, file, e))
         return e;
     return NULL;
@@ -431,11 +447,11 @@ bool tarn_safetensors_read_into(const tarn_safetensors *file, const char *name, 
         return false;
     tarn_dtype from = e->type->dtype, to = tensor->view.dtype;
     if (e->shape.rank != tensor->view.rank || memcmp(e->shape.size, tensor->view.shape, sizeof(int64_t) * (size_t)e->shape.rank) != 0)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s", function, file->path, NAME_SHOWN,
-                           name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), TARN__SHAPE_TEXT(tensor));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s", function, file->path,
+                           NAME_SHOWN, name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), TARN__SHAPE_TEXT(tensor));
     if (from != to && !(tarn__is_float(from) && tarn__is_float(to)))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s", function, file->path, NAME_SHOWN,
-                           name, tarn_dtype_name(from), tarn_dtype_name(to));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s", function, file->path,
+                           NAME_SHOWN, name, tarn_dtype_name(from), tarn_dtype_name(to));
     bool good = from == to ? tarn_write(tensor, elements(file, e), (size_t)(e->end - e->begin)) : convert_into(file, e, tensor);
     return good || tarn__raise_within(function);
 }

@@ -197,8 +197,8 @@ static bool write_header(const tarn_safetensors_writer *writer, tarn__output *ou
     size_t length = strlen(text), padding = (8 - length % 8) % 8;
     uint64_t whole = length + padding;
     bool good = whole <= TARN__SAFETENSORS_HEADER ||
-                tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d", writer->path,
-                            (unsigned long long)whole, TARN__SAFETENSORS_HEADER);
+                tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d",
+                            writer->path, (unsigned long long)whole, TARN__SAFETENSORS_HEADER);
     good = good && tarn__output_write(output, &whole, 8) && tarn__output_write(output, text, length) &&
            tarn__output_write(output, "       ", padding);
     free(text);

@@ -19,7 +19,8 @@ tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_d
     if (tarn_failed() || !tarn__check_parameter_dtype(function, chosen.dtype))
         return NULL;
     if (count < 1 || size < 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "%s: %lld rows of %lld features; both must be at least 1", function, (long long)count, (long long)size);
+        tarn__raise(TARN_ERROR_SHAPE, "%s: %lld rows of %lld features; both must be at least 1", function, (long long)count,
+                    (long long)size);
         return NULL;
     }
     tarn_module *module = tarn__module_new(function, "embedding", forward, NULL, NULL);

@@ -169,7 +169,8 @@ tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_
     const char *function = "module_add_buffer";
     bool good = check_state(function, module, name, tensor);
     if (good && tensor->requires_grad)
-        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' collects a gradient; a buffer has none, make it a parameter instead", function, name);
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' collects a gradient; a buffer has none, make it a parameter instead", function,
+                           name);
     good = good && append(module, name, tensor, true);
     if (good)
         tarn__hold(tensor);

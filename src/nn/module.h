@@ -26,8 +26,8 @@ struct tarn_module {
     size_t settings_bytes;      /* ctx is a record of that size, owned; 0: it is the caller's */
     bool is_callback;           /* forward is a caller's function and runs in a scope of its own */
     bool training;
-    tarn_module *parent;        /* NULL: a root, which its caller owns */
-    char *name;                 /* in the parent */
+    tarn_module *parent; /* NULL: a root, which its caller owns */
+    char *name;          /* in the parent */
     tarn__parameter *parameter;
     int parameters, parameter_room;
     tarn_module **child; /* owned */

@@ -85,7 +85,8 @@ const tarn__parameter *tarn__module_first(const tarn_module *module, const tarn_
 
 bool tarn__name_tensor(const tarn_module *module, const tarn__parameter *parameter)
 {
-    return tarn__module_first(tarn__module_root(module), parameter->tensor) != parameter || tarn_set_name(parameter->tensor, parameter->path);
+    return tarn__module_first(tarn__module_root(module), parameter->tensor) != parameter ||
+           tarn_set_name(parameter->tensor, parameter->path);
 }
 
 bool tarn__rename_tree(tarn_module *module)

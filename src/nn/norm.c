@@ -31,8 +31,9 @@ bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_option
 
 bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, const tarn_norm_options *options)
 {
-    return options->no_affine || (tarn_module_add_parameter(module, "weight", tarn_ones(TARN_SHAPE(size), options->dtype, device)) &&
-                                  (options->no_bias || tarn_module_add_parameter(module, "bias", tarn_zeros(TARN_SHAPE(size), options->dtype, device))));
+    return options->no_affine ||
+           (tarn_module_add_parameter(module, "weight", tarn_ones(TARN_SHAPE(size), options->dtype, device)) &&
+            (options->no_bias || tarn_module_add_parameter(module, "bias", tarn_zeros(TARN_SHAPE(size), options->dtype, device))));
 }
 
 static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, int64_t size, tarn_device device,

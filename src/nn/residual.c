@@ -20,7 +20,9 @@ static void free_given(tarn_module *module)
 
 tarn_module *tarn_residual(tarn_module *body, tarn_module *shortcut)
 {
-    const char *problem = !body ? "the body is NULL" : body == shortcut ? "body and shortcut are the same module; each can have one place" : NULL;
+    const char *problem = !body              ? "the body is NULL"
+                          : body == shortcut ? "body and shortcut are the same module; each can have one place"
+                                             : NULL;
     if (!problem && (body->parent || (shortcut && shortcut->parent)))
         problem = body->parent ? "the body is a child of another module already" : "the shortcut is a child of another module already";
     if (problem)

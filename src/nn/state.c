@@ -83,11 +83,11 @@ typedef struct loading {
     const tarn_module *module;
     const tarn_safetensors *file;
     tarn_module_load_options options;
-    bool *met;             /* of the file's tensors, those whose name the module has */
-    int *source;           /* for each tensor of the module, the number of the file's that it takes; -1: none */
-    tarn_tensor **staged;  /* for each tensor of the module, its new values where they had to be read first */
-    int at;                /* the tensor of the module that a walk has come to */
-    int tensors, names;    /* how many there are, in the module and in the file */
+    bool *met;            /* of the file's tensors, those whose name the module has */
+    int *source;          /* for each tensor of the module, the number of the file's that it takes; -1: none */
+    tarn_tensor **staged; /* for each tensor of the module, its new values where they had to be read first */
+    int at;               /* the tensor of the module that a walk has come to */
+    int tensors, names;   /* how many there are, in the module and in the file */
     notes missing, unexpected, mismatched;
 } loading;
 
@@ -136,8 +136,9 @@ static bool check_place(const tarn__parameter *place, void *ctx)
         note(&l->mismatched, "'%.90s' is %s %s in the file and %s %s in the module", name,
              tarn__shape_text(entry.shape.size, entry.shape.rank, &(tarn__text){{0}}), entry.dtype_name, TARN__SHAPE_TEXT(place->tensor),
              tarn_dtype_name(place->tensor->view.dtype));
-    else if (source != index && (entry.bytes != other.bytes || memcmp(tarn__safetensors_elements(l->file, index),
-                                                                      tarn__safetensors_elements(l->file, source), (size_t)entry.bytes) != 0))
+    else if (source != index &&
+             (entry.bytes != other.bytes ||
+              memcmp(tarn__safetensors_elements(l->file, index), tarn__safetensors_elements(l->file, source), (size_t)entry.bytes) != 0))
         note(&l->mismatched, "'%.90s' and '%.90s' differ, but are one tensor in the module", other.name, name);
     return true;
 }
@@ -219,7 +220,8 @@ static bool load_from(loading *l, const char *path)
 {
     l->tensors = tarn__module_count(l->module, TARN__MODULE_STATE);
     l->names = tarn_safetensors_count(l->file);
-    size_t met = sizeof(bool) * (size_t)l->names, source = sizeof(int) * (size_t)l->tensors, staged = sizeof(tarn_tensor *) * (size_t)l->tensors;
+    size_t met = sizeof(bool) * (size_t)l->names, source = sizeof(int) * (size_t)l->tensors,
+           staged = sizeof(tarn_tensor *) * (size_t)l->tensors;
     l->met = tarn__alloc(met);
     l->source = tarn__alloc(source);
     l->staged = tarn__alloc(staged);

@@ -43,7 +43,8 @@ static void assert_same_bits(const tarn_tensor *a, const tarn_tensor *b)
 
 static void round_trip(tarn_device from, tarn_device to)
 {
-    const tarn_shape shapes[] = {TARN_SCALAR, TARN_SHAPE(0), TARN_SHAPE(3, 0, 2), TARN_SHAPE(5), TARN_SHAPE(3, 7), {8, {1, 2, 1, 3, 1, 2, 1, 2}}};
+    const tarn_shape shapes[] = {TARN_SCALAR,   TARN_SHAPE(0),    TARN_SHAPE(3, 0, 2),
+                                 TARN_SHAPE(5), TARN_SHAPE(3, 7), {8, {1, 2, 1, 3, 1, 2, 1, 2}}};
     uint64_t random = test_seed(1);
     tarn_tensor *kept[8][6];
     char name[32];
@@ -116,8 +117,9 @@ static void the_bytes_are_those_of_the_reference_implementation(void **state)
     assert_true(tarn_safetensors_add(writer, "a", vector(2)));
     assert_true(tarn_safetensors_add_metadata(writer, "format", "a \"text\"\n"));
     assert_true(tarn_safetensors_finish(writer));
-    const char *header = "{\"__metadata__\":{\"format\":\"a \\\"text\\\"\\n\"},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-                         "\"z\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[8,9]}}";
+    const char *header =
+        "{\"__metadata__\":{\"format\":\"a \\\"text\\\"\\n\"},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+        "\"z\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[8,9]}}";
     size_t count, length = (strlen(header) + 7) / 8 * 8;
     char *bytes = get_file(scratch("bytes.safetensors"), &count);
     uint64_t said;

@@ -109,6 +109,68 @@ static void a_residual_frees_what_it_was_given_when_it_fails(void **state)
     tarn_module_free(parent);
 }
 
+static void convolution_and_pooling_are_their_operations(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 4, 9, 7), 0, 1, TARN_F32, CPU));
+    tarn_module *plain = tarn_conv2d_layer(4, 6, 3, CPU);
+    tarn_conv2d_layer_options wanted = {
+        .kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2, .no_bias = true};
+    tarn_module *with = tarn_conv2d_layer_with(4, 6, CPU, &wanted);
+    assert_shape(tarn_module_find(plain, "weight"), 6, 4, 3, 3);
+    assert_shape(tarn_module_find(with, "weight"), 6, 2, 3, 2);
+    assert_int_equal(tarn_module_parameter_count(with), 1);
+    assert_close(tarn_forward(plain, x), tarn_conv2d(x, tarn_module_find(plain, "weight"), tarn_module_find(plain, "bias"), NULL), 0);
+    tarn_conv2d_options same = {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2};
+    assert_close(tarn_forward(with, x), tarn_conv2d(x, tarn_module_find(with, "weight"), NULL, &same), 0);
+    tarn_pool2d_options window = {.kernel = {3, 2}, .stride = {2, 2}, .padding = {1, 1}};
+    tarn_module *pools[] = {tarn_max_pool2d_layer(&window), tarn_avg_pool2d_layer(&window), tarn_global_avg_pool2d_layer()};
+    assert_close(tarn_forward(pools[0], x), tarn_max_pool2d(x, &window), 0);
+    assert_close(tarn_forward(pools[1], x), tarn_avg_pool2d(x, &window), 0);
+    assert_shape(tarn_forward(pools[2], x), 2, 4, 1, 1);
+    for (int i = 0; i < 3; i++)
+        tarn_module_free(pools[i]);
+    tarn_module_free(plain);
+    tarn_module_free(with);
+}
+
+static tarn_module *image_network(void)
+{
+    tarn_conv2d_layer_options three = {.kernel = {3, 3}, .padding = {1, 1}, .no_bias = true};
+    tarn_module *body = tarn_sequential(tarn_conv2d_layer_with(6, 6, CPU, &three), tarn_activation(TARN_RELU));
+    return tarn_sequential(tarn_conv2d_layer_with(2, 6, CPU, &three), tarn_activation(TARN_RELU),
+                           tarn_max_pool2d_layer((&(tarn_pool2d_options){.kernel = {2, 2}})), tarn_residual(body, NULL),
+                           tarn_global_avg_pool2d_layer(), tarn_flatten(1), tarn_linear(6, 3, CPU));
+}
+
+static void a_convolutional_network_learns_on_a_device_without_a_transfer(void **state)
+{
+    (void)state;
+    tarn_device device = tarn_device_parse("mirror:0");
+    tarn_seed(1);
+    tarn_module *net = image_network();
+    assert_true(tarn_module_to(net, device));
+    tarn_optimizer *adam = tarn_adamw(net, &(tarn_adamw_options){.lr = 0.02f});
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(6, 2, 8, 8), 0, 1, TARN_F32, device));
+    tarn_tensor *y = good(tarn_from_i64((const int64_t[]){0, 1, 2, 0, 1, 2}, TARN_SHAPE(6), device)), *kept[40];
+    tarn_stats_reset();
+    for (int i = 0; i < 40; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        kept[i] = tarn_cross_entropy(tarn_forward(net, x), y, NULL);
+        assert_true(tarn_backward(kept[i]) && tarn_optimizer_step(adam));
+        tarn_keep(kept[i]);
+        tarn_scope_close(scope);
+    }
+    tarn_counters counters = tarn_stats();
+    assert_int_equal(counters.uploads + counters.downloads + counters.peer_copies + counters.fallbacks, 0);
+    assert_int_equal(counters.kernels_on[0], 0);
+    assert_true(tarn_item(kept[39]) < tarn_item(kept[0]) / 2);
+    for (int i = 0; i < 40; i++)
+        tarn_free(kept[i]);
+    tarn_optimizer_free(adam);
+    tarn_module_free(net);
+}
+
 /* ---- buffers --------------------------------------------------------------------------------------------------------------- */
 
 static void buffers_are_named_counted_and_not_trained(void **state)
@@ -191,7 +253,8 @@ static void training_mode_reaches_the_whole_tree_and_visits_see_it(void **state)
 
 static tarn_module *token_network(void)
 {
-    tarn_module *block = tarn_sequential(tarn_layernorm_layer(8, CPU), tarn_linear(8, 8, CPU), tarn_activation(TARN_GELU), tarn_dropout_layer(0.2));
+    tarn_module *block =
+        tarn_sequential(tarn_layernorm_layer(8, CPU), tarn_linear(8, 8, CPU), tarn_activation(TARN_GELU), tarn_dropout_layer(0.2));
     return tarn_sequential(tarn_embedding_layer(11, 8, CPU), tarn_residual(block, NULL), tarn_rmsnorm_layer(8, CPU), tarn_flatten(1),
                            tarn_linear(32, 3, CPU));
 }
@@ -268,6 +331,8 @@ int main(void)
         in_scope(flatten_joins_the_axes_from_one_on),
         in_scope(a_residual_adds_its_input_or_its_shortcut),
         in_scope(a_residual_frees_what_it_was_given_when_it_fails),
+        in_scope(convolution_and_pooling_are_their_operations),
+        in_scope(a_convolutional_network_learns_on_a_device_without_a_transfer),
         in_scope(buffers_are_named_counted_and_not_trained),
         in_scope(buffers_are_checked_when_they_are_added),
         in_scope(training_mode_reaches_the_whole_tree_and_visits_see_it),

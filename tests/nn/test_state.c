@@ -56,7 +56,8 @@ static void floats_are_converted_and_devices_crossed(void **state)
     tarn_module *a = network(TARN_F32), *b = network(TARN_BF16);
     assert_true(tarn_module_to(b, tarn_device_parse("mirror:0")));
     assert_true(tarn_module_load(b, saved(a), NULL));
-    assert_close(tarn_to(tarn_cast(tarn_module_find(b, "0.weight"), TARN_F32), CPU), tarn_cast(tarn_cast(tarn_module_find(a, "0.weight"), TARN_BF16), TARN_F32), 0);
+    assert_close(tarn_to(tarn_cast(tarn_module_find(b, "0.weight"), TARN_F32), CPU),
+                 tarn_cast(tarn_cast(tarn_module_find(a, "0.weight"), TARN_BF16), TARN_F32), 0);
     assert_true(tarn_module_save(b, scratch("net.safetensors")));
     assert_true(tarn_module_load(a, scratch("net.safetensors"), NULL));
     assert_ok();
@@ -83,12 +84,16 @@ static void everything_that_does_not_fit_is_listed_and_nothing_changed(void **st
 {
     (void)state;
     tarn_module *a = tarn_sequential(tarn_linear(3, 4, CPU), tarn_layernorm_layer(4, CPU), tarn_linear(4, 4, CPU));
-    tarn_module *b = tarn_sequential(tarn_linear(3, 4, CPU), tarn_linear(4, 4, CPU), tarn_linear(5, 4, CPU), tarn_embedding_layer(2, 2, CPU));
+    tarn_module *b =
+        tarn_sequential(tarn_linear(3, 4, CPU), tarn_linear(4, 4, CPU), tarn_linear(5, 4, CPU), tarn_embedding_layer(2, 2, CPU));
     const char *path = saved(a);
     double before = total(b);
     assert_false(tarn_module_load(b, path, NULL));
-    assert_contains(tarn_error(), "net.safetensors': 1 missing: '3.weight'; 2 that do not fit: '1.weight' is [4] F32 in the file and [4, 4] f32 in the module");
-    assert_error_about(TARN_ERROR_FORMAT, "module_load: '", "'2.weight' is [4, 4] F32 in the file and [4, 5] f32 in the module; nothing was loaded");
+    assert_contains(
+        tarn_error(),
+        "net.safetensors': 1 missing: '3.weight'; 2 that do not fit: '1.weight' is [4] F32 in the file and [4, 4] f32 in the module");
+    assert_error_about(TARN_ERROR_FORMAT, "module_load: '",
+                       "'2.weight' is [4, 4] F32 in the file and [4, 5] f32 in the module; nothing was loaded");
     assert_false(tarn_module_load(a, saved(b), NULL));
     assert_error(TARN_ERROR_FORMAT, "1 unexpected: '3.weight'");
     assert_true(total(b) == before);
@@ -134,7 +139,8 @@ static void integers_do_not_become_floats(void **state)
 static void a_shared_parameter_is_one_in_files_too(void **state)
 {
     (void)state;
-    tarn_module *first = tarn_linear_with(2, 2, CPU, &(tarn_linear_options){.no_bias = true}), *second = tarn_module_new("tied", unchanged, NULL, NULL);
+    tarn_module *first = tarn_linear_with(2, 2, CPU, &(tarn_linear_options){.no_bias = true}),
+                *second = tarn_module_new("tied", unchanged, NULL, NULL);
     tarn_tensor *weight = tarn_module_find(first, "weight");
     good(tarn_module_add_parameter(second, "weight", weight));
     tarn_module *net = tarn_sequential(first, second);
@@ -232,14 +238,10 @@ int main(void)
 {
     const struct CMUnitTest tables[] = {in_scope(the_summary_is_a_table)};
     const struct CMUnitTest tests[] = {
-        in_scope(what_is_saved_is_loaded_by_name),
-        in_scope(floats_are_converted_and_devices_crossed),
-        in_scope(loading_reaches_what_an_optimizer_trains),
-        in_scope(everything_that_does_not_fit_is_listed_and_nothing_changed),
-        in_scope(a_long_list_is_cut_with_its_count),
-        in_scope(integers_do_not_become_floats),
-        in_scope(a_shared_parameter_is_one_in_files_too),
-        in_scope(a_bool_that_is_none_changes_nothing),
+        in_scope(what_is_saved_is_loaded_by_name),          in_scope(floats_are_converted_and_devices_crossed),
+        in_scope(loading_reaches_what_an_optimizer_trains), in_scope(everything_that_does_not_fit_is_listed_and_nothing_changed),
+        in_scope(a_long_list_is_cut_with_its_count),        in_scope(integers_do_not_become_floats),
+        in_scope(a_shared_parameter_is_one_in_files_too),   in_scope(a_bool_that_is_none_changes_nothing),
         in_scope(files_that_are_none_are_errors),
     };
     int failures = cmocka_run_group_tests_name("summary", tables, make_scratch, remove_scratch);

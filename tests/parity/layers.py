@@ -51,6 +51,21 @@ def embedding(count, size, dtype):
     return tarn.call("embedding_layer_with_sized", count, size, tarn.device(), *options(tarn.EmbeddingOptions, dtype=dtype))
 
 
+def pair(a, b):
+    return (c.c_int64 * 2)(a, b)
+
+
+def conv2d(inside, outside, kernel, dtype, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, no_bias=False):
+    return tarn.call("conv2d_layer_with_sized", inside, outside, tarn.device(),
+                     *options(tarn.Conv2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding), dilation=pair(*dilation),
+                              groups=groups, no_bias=no_bias, dtype=dtype))
+
+
+def pool2d(kind, kernel, stride=(0, 0), padding=(0, 0), **fields):
+    return tarn.call(f"{kind}_pool2d_layer_sized",
+                     *options(tarn.Pool2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding), **fields))
+
+
 def sequential(*modules):
     return tarn.call("sequential_from", (c.c_void_p * len(modules))(*modules), len(modules))
 
@@ -92,6 +107,13 @@ LAYERS = {
                                           lambda d: norm("layernorm", 8, d, no_affine=True), rows(9, 8)),
     "rmsnorm": Layer(lambda d: nn.RMSNorm(33, eps=1e-6, dtype=d), lambda d: norm("rmsnorm", 33, d), rows(4, 5, 33)),
     "embedding": Layer(lambda d: nn.Embedding(11, 6, dtype=d), lambda d: embedding(11, 6, d), tokens(11, 5, 7)),
+    "conv2d": Layer(lambda d: nn.Conv2d(3, 8, 3, padding=1, dtype=d), lambda d: conv2d(3, 8, (3, 3), d, padding=(1, 1)), rows(2, 3, 9, 8)),
+    "conv2d in groups": Layer(lambda d: nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), 2, bias=False, dtype=d),
+                              lambda d: conv2d(4, 6, (3, 2), d, (2, 1), (1, 0), (1, 2), 2, True), rows(3, 4, 11, 9)),
+    "max_pool2d": Layer(lambda d: nn.MaxPool2d((3, 2), (2, 2), (1, 1)), lambda d: pool2d("max", (3, 2), (2, 2), (1, 1)), rows(2, 3, 9, 8)),
+    "avg_pool2d": Layer(lambda d: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+                        lambda d: pool2d("avg", (3, 3), (2, 2), (1, 1), ceil_mode=True, exclude_padding=True), rows(2, 3, 10, 8)),
+    "global_avg_pool2d": Layer(lambda d: nn.AdaptiveAvgPool2d(1), lambda d: tarn.call("global_avg_pool2d_layer"), rows(2, 3, 5, 4)),
     "dropout": Layer(lambda d: nn.Dropout(0.4), lambda d: tarn.call("dropout_layer", 0.4), rows(5, 6), training=(False,)),
     "flatten": Layer(lambda d: nn.Flatten(), lambda d: tarn.call("flatten", 1), rows(2, 3, 4, 5)),
     "residual": Layer(block, tarn_block, rows(5, 12)),
@@ -108,6 +130,7 @@ LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i
 # Large layers, whose initial weights must be spread as torch's are.
 INITIAL = {
     "linear": Layer(lambda d: nn.Linear(400, 300), lambda d: linear(400, 300, d), None),
+    "conv2d": Layer(lambda d: nn.Conv2d(32, 64, (3, 5), groups=2), lambda d: conv2d(32, 64, (3, 5), d, groups=2), None),
     "layernorm": Layer(lambda d: nn.LayerNorm(100), lambda d: norm("layernorm", 100, d), None),
     "rmsnorm": Layer(lambda d: nn.RMSNorm(100), lambda d: norm("rmsnorm", 100, d), None),
     "embedding": Layer(lambda d: nn.Embedding(500, 200), lambda d: embedding(500, 200, d), None),

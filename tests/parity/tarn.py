@@ -57,6 +57,16 @@ class NormOptions(c.Structure):
     _fields_ = [("epsilon", c.c_double), ("no_affine", c.c_bool), ("no_bias", c.c_bool), ("dtype", c.c_int)]
 
 
+class Conv2dOptions(c.Structure):
+    _fields_ = [("kernel", c.c_int64 * 2), ("stride", c.c_int64 * 2), ("padding", c.c_int64 * 2), ("dilation", c.c_int64 * 2),
+                ("groups", c.c_int64), ("no_bias", c.c_bool), ("dtype", c.c_int)]
+
+
+class Pool2dOptions(c.Structure):
+    _fields_ = [("kernel", c.c_int64 * 2), ("stride", c.c_int64 * 2), ("padding", c.c_int64 * 2), ("dilation", c.c_int64 * 2),
+                ("ceil_mode", c.c_bool), ("exclude_padding", c.c_bool)]
+
+
 class EmbeddingOptions(c.Structure):
     _fields_ = [("dtype", c.c_int)]
 
@@ -108,6 +118,10 @@ FUNCTIONS = {
     "layernorm_layer_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
     "rmsnorm_layer_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
     "embedding_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(EmbeddingOptions), c.c_size_t]),
+    "conv2d_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(Conv2dOptions), c.c_size_t]),
+    "max_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]),
+    "avg_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]),
+    "global_avg_pool2d_layer": (POINTER, []),
     "dropout_layer": (POINTER, [c.c_double]),
     "flatten": (POINTER, [c.c_int]),
     "residual": (POINTER, [POINTER, POINTER]),

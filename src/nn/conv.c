@@ -1,0 +1,70 @@
+/* conv.c: the convolution of images as a layer. */
+#include <math.h>
+#include <string.h>
+
+#include "nn/module.h"
+
+static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    return tarn_conv2d(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"), (const tarn_conv2d_options *)ctx);
+}
+
+static bool check(int64_t in, int64_t out, const tarn_conv2d_layer_options *options)
+{
+    const char *const names[] = {"kernel", "stride", "padding", "dilation"};
+    const int64_t *const pairs[] = {options->kernel, options->stride, options->padding, options->dilation};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 2; k++)
+            if (pairs[i][k] < (i == 0))
+                return tarn__raise(TARN_ERROR_ARGUMENT, "conv2d_layer: .%s is [%lld, %lld]; both must be at least %d", names[i],
+                                   (long long)pairs[i][0], (long long)pairs[i][1], i == 0);
+    if (in < 1 || out < 1)
+        return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: from %lld to %lld channels; both must be at least 1", (long long)in,
+                           (long long)out);
+    if (options->groups < 1 || in % options->groups || out % options->groups)
+        return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: %lld groups do not divide both %lld channels in and %lld out",
+                           (long long)options->groups, (long long)in, (long long)out);
+    return tarn__check_parameter_dtype("conv2d_layer", options->dtype);
+}
+
+static bool add(tarn_module *module, const char *name, tarn_shape shape, double bound, tarn_dtype dtype, tarn_device device)
+{
+    tarn_tensor *values = tarn_uniform(shape, -bound, bound, dtype, device);
+    return values && tarn_module_add_parameter(module, name, values);
+}
+
+static bool add_parameters(tarn_module *module, int64_t in, int64_t out, tarn_device device, const tarn_conv2d_layer_options *o)
+{
+    tarn_shape shape = TARN_SHAPE(out, in / o->groups, o->kernel[0], o->kernel[1]);
+    if (!tarn__check_shape("conv2d_layer", shape, o->dtype))
+        return false;
+    double bound = 1 / sqrt((double)shape.size[1] * (double)o->kernel[0] * (double)o->kernel[1]);
+    return add(module, "weight", shape, bound, o->dtype, device) &&
+           (o->no_bias || add(module, "bias", TARN_SHAPE(out), bound, o->dtype, device));
+}
+
+tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device device, const tarn_conv2d_layer_options *options,
+                                          size_t options_size)
+{
+    tarn_conv2d_layer_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    chosen.groups = chosen.groups ? chosen.groups : 1;
+    if (tarn_failed() || !check(in, out, &chosen))
+        return NULL;
+    tarn_conv2d_options s = {.groups = chosen.groups};
+    memcpy(s.stride, chosen.stride, sizeof(s.stride));
+    memcpy(s.padding, chosen.padding, sizeof(s.padding));
+    memcpy(s.dilation, chosen.dilation, sizeof(s.dilation));
+    tarn_module *module = tarn__module_new_with("conv2d_layer", "conv2d", forward, &s, sizeof(s));
+    if (module && add_parameters(module, in, out, device, &chosen))
+        return module;
+    tarn__raise_within("conv2d_layer");
+    tarn_module_free(module);
+    return NULL;
+}
+
+tarn_module *tarn_conv2d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device)
+{
+    return tarn_conv2d_layer_with(in, out, device, &(tarn_conv2d_layer_options){.kernel = {kernel, kernel}});
+}
