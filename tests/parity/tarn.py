@@ -67,6 +67,10 @@ class Pool2dOptions(c.Structure):
                 ("ceil_mode", c.c_bool), ("exclude_padding", c.c_bool)]
 
 
+class Batchnorm2dOptions(c.Structure):
+    _fields_ = [("momentum", c.c_double), ("epsilon", c.c_double), ("no_affine", c.c_bool), ("no_tracking", c.c_bool), ("dtype", c.c_int)]
+
+
 class EmbeddingOptions(c.Structure):
     _fields_ = [("dtype", c.c_int)]
 
@@ -122,6 +126,8 @@ FUNCTIONS = {
     "max_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]),
     "avg_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]),
     "global_avg_pool2d_layer": (POINTER, []),
+    "groupnorm_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
+    "batchnorm2d_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(Batchnorm2dOptions), c.c_size_t]),
     "dropout_layer": (POINTER, [c.c_double]),
     "flatten": (POINTER, [c.c_int]),
     "residual": (POINTER, [POINTER, POINTER]),
