@@ -6,7 +6,7 @@
 #include "base/view.h"
 
 #define TARN__MAX_INPUTS 6
-#define TARN__MAX_OUTPUTS 3
+#define TARN__MAX_OUTPUTS 5
 
 /* An index outside its axis, found by a kernel. The kernel goes on as if the element were not there; the launch raises the error. A device
  * that works asynchronously keeps its own record and gives it up when it is polled: `function` is then the call's. */
@@ -102,6 +102,18 @@ typedef struct tarn__pool2d {
 typedef struct tarn__norm {
     double epsilon;
 } tarn__norm;
+
+/* batchnorm and its gradient. */
+typedef struct tarn__batchnorm {
+    double epsilon;
+    double momentum; /* of a batch's statistics in the running ones */
+    int32_t training; /* the batch's own statistics are used, and count in the gradient */
+} tarn__batchnorm;
+
+typedef struct tarn__groupnorm {
+    double epsilon;
+    int64_t groups;
+} tarn__groupnorm;
 
 typedef struct tarn__cross_entropy {
     double smoothing;
