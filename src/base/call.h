@@ -122,10 +122,16 @@ typedef struct tarn__cross_entropy {
     int32_t has_ignore;
 } tarn__cross_entropy;
 
+/* clip_factor. */
+typedef struct tarn__clip {
+    double max_norm;
+    int32_t again; /* the gradients count with the factor that is there already, which is read */
+} tarn__clip;
+
 /* What changes from one step to the next; made by the optimizer, so that every backend has the same numbers. */
 typedef struct tarn__step_now {
     double lr;
-    double keep;  /* adamw: 1 - lr · decay */
+    double keep;  /* adamw: 1 - lr · decay; 1 where the decay is part of the gradient */
     double size;  /* adamw: lr / (1 - beta1^step) */
     double scale; /* adamw: 1 / sqrt(1 - beta2^step) */
     int64_t step; /* counts from 1 */
@@ -133,7 +139,8 @@ typedef struct tarn__step_now {
 
 /* A step over one flat segment. */
 typedef struct tarn__optimizer_step {
-    double beta1, beta2, epsilon, decay, dampening;
+    double beta1, beta2, epsilon, dampening;
+    double decay; /* this times the parameter is added to the gradient; 0 where `keep` does it */
     int32_t nesterov;
     tarn__step_now now;
     const tarn__step_now *live; /* in a captured step: this, in device memory, counts instead of `now`; else NULL */

@@ -73,15 +73,29 @@ class Batchnorm2dOptions(c.Structure):
 
 class EmbeddingOptions(c.Structure):
     _fields_ = [("dtype", c.c_int)]
+class ParameterGroup(c.Structure):
+    _fields_ = [("names", c.c_char_p), ("lr_scale", c.c_float), ("weight_decay", c.c_float), ("no_decay", c.c_bool)]
+
+
+GROUPS = [("groups", c.POINTER(ParameterGroup)), ("group_count", c.c_int)]
 
 
 class SgdOptions(c.Structure):
-    _fields_ = [("lr", c.c_float), ("momentum", c.c_float), ("dampening", c.c_float), ("weight_decay", c.c_float), ("nesterov", c.c_bool)]
+    _fields_ = [("lr", c.c_float), ("momentum", c.c_float), ("dampening", c.c_float), ("weight_decay", c.c_float), ("nesterov", c.c_bool)] + GROUPS
+
+
+class AdamOptions(c.Structure):
+    _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float), ("weight_decay", c.c_float)] + GROUPS
 
 
 class AdamwOptions(c.Structure):
     _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float), ("weight_decay", c.c_float),
-                ("decay_all", c.c_bool)]
+                ("decay_all", c.c_bool)] + GROUPS
+
+
+class Schedule(c.Structure):
+    _fields_ = [("kind", c.c_int), ("warmup_steps", c.c_int64), ("total_steps", c.c_int64), ("final_factor", c.c_double),
+                ("step_size", c.c_int64), ("gamma", c.c_double)]
 
 
 POINTER, TENSORS = c.c_void_p, c.POINTER(c.c_void_p)
@@ -156,8 +170,12 @@ FUNCTIONS = {
     "safetensors_add_metadata": (c.c_bool, [POINTER, c.c_char_p, c.c_char_p]),
     "safetensors_finish": (c.c_bool, [POINTER]),
     "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
+    "adam_sized": (POINTER, [POINTER, c.POINTER(AdamOptions), c.c_size_t]),
     "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),
     "optimizer_step": (c.c_bool, [POINTER]),
+    "optimizer_clip_norm": (POINTER, [POINTER, c.c_double]),
+    "optimizer_clip_value": (c.c_bool, [POINTER, c.c_double]),
+    "optimizer_set_schedule": (c.c_bool, [POINTER, c.POINTER(Schedule)]),
     "optimizer_free": (None, [POINTER]),
 }
 

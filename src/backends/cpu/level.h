@@ -31,6 +31,7 @@ void TARN__AT_LEVEL(tarn__cpu_batchnorm)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_groupnorm)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_loss)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_optimizer)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_clip)(tarn__kernel_row *rows);
 
 /* All of them. */
 void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows);
