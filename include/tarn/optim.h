@@ -126,6 +126,16 @@ TARN_API double tarn_schedule_at(const tarn_schedule *schedule, int64_t step);
  * optimizer has taken, earlier ones included. */
 TARN_API bool tarn_optimizer_set_schedule(tarn_optimizer *optimizer, const tarn_schedule *schedule);
 
+/* ---- files ------------------------------------------------------------------------------------------------------------------- */
+
+/* Writes the optimizer's state to a safetensors file, which appears whole or not at all: moments and master weights by the names of their
+ * parameters, step counts, learning rate and schedule. Parameters and gradients are not in it. */
+TARN_API bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path);
+
+/* Takes the state back, so that training goes on bit for bit; load the parameters first. The file must be of the same kind of optimizer over the
+ * same parameters; otherwise nothing has changed. Learning rate and schedule are the file's then, all other options stay as they are. */
+TARN_API bool tarn_optimizer_load(tarn_optimizer *optimizer, const char *path);
+
 /* Frees an optimizer; the parameters stay where they are. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_optimizer_free(tarn_optimizer *optimizer);
 

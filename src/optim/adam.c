@@ -17,7 +17,7 @@ static double or_default(float value, double otherwise)
 /* Both have the same options; AdamW alone leaves vectors out of its decay. */
 static tarn_optimizer *make(const char *name, bool decoupled, tarn_module *module, const tarn_adamw_options *o)
 {
-    tarn__method method = {.name = name, .kernel = TARN__K_adamw, .states = 2, .counts_steps = true, .decoupled = decoupled,
+    tarn__method method = {.name = name, .kernel = TARN__K_adamw, .states = 2, .state_name = {"first_moment", "second_moment"}, .counts_steps = true, .decoupled = decoupled,
                            .decay_all = o->decay_all || !decoupled};
     tarn__optimizer_step *rates = &method.rates;
     *rates = (tarn__optimizer_step){.now.lr = (double)o->lr,

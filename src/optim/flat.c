@@ -28,8 +28,7 @@ tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end)
     return range;
 }
 
-/* A segment of a buffer in the parameter's shape. */
-static tarn_tensor *shaped(tarn_tensor *buffer, const tarn__segment *segment)
+tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__segment *segment)
 {
     tarn_tensor *view = tarn__tensor_view(buffer);
     if (!view)
@@ -136,7 +135,7 @@ static tarn_tensor *source_of(const tarn__flats *old, const tarn_tensor *paramet
         for (int i = 0; i < old->group[g].segments; i++) {
             const tarn__segment *segment = &old->segment[old->group[g].first + i];
             if (segment->parameter == parameter)
-                return shaped(old->group[g].buffer[b], segment);
+                return tarn__flat_shaped(old->group[g].buffer[b], segment);
         }
     return NULL;
 }
@@ -156,7 +155,7 @@ static bool copy_values(const tarn__method *method, const tarn__group *group, co
             from = source_of(old, parameter, b);
         if (!from)
             continue;
-        tarn_tensor *to = shaped(group->buffer[b], segment);
+        tarn_tensor *to = tarn__flat_shaped(group->buffer[b], segment);
         if (!to || !tarn__copy_elements(method->name, to, from))
             return false;
     }
@@ -177,7 +176,7 @@ static bool prepare(home *h, const tarn__group *group, const tarn__segment *segm
     h->gradient = h->parameter ? part_of(group->buffer[TARN__GRADIENT], segment) : NULL;
     if (!h->gradient || segment->parameter->grad)
         return h->gradient != NULL;
-    h->new_gradient = shaped(group->buffer[TARN__GRADIENT], segment);
+    h->new_gradient = tarn__flat_shaped(group->buffer[TARN__GRADIENT], segment);
     if (!h->new_gradient)
         return false;
     tarn__hold(h->new_gradient);
@@ -255,7 +254,7 @@ bool tarn__flats_refresh(const tarn__method *method, tarn__flats *flats)
             uint32_t version = segment->parameter->storage->version;
             if (segment->version == version)
                 continue;
-            tarn_tensor *master = shaped(group->buffer[TARN__MASTER], segment);
+            tarn_tensor *master = tarn__flat_shaped(group->buffer[TARN__MASTER], segment);
             if (!master || !tarn__copy_elements(method->name, master, segment->parameter))
                 return false;
             segment->version = version;

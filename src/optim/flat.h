@@ -12,6 +12,7 @@ typedef struct tarn__segment {
     tarn_tensor *parameter; /* held by the optimizer */
     int64_t begin, count;   /* in elements */
     int64_t steps;          /* that it took part in */
+    int64_t saved_steps;    /* the same from a file, until all of it is read */
     uint32_t version;       /* of the parameter when it was last equal to its master weights */
     uint32_t clipped_version; /* of the gradient when it was last clipped */
     int order;              /* among the module's parameters */
@@ -44,6 +45,9 @@ void tarn__flats_release(tarn__flats *flats);
 
 /* A view of elements [begin, end) of a buffer, in the open scope; the buffer itself where that is all of it. */
 tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end);
+
+/* A segment of a buffer in its parameter's shape, in the open scope. */
+tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__segment *segment);
 
 /* Brings the master weights of parameters that were written from outside up to date. In the open scope. */
 bool tarn__flats_refresh(const tarn__method *method, tarn__flats *flats);

@@ -28,6 +28,9 @@ bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer
  * within the group. */
 bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__group *group, int *begin, int *end);
 
+/* Raises unless the schedule makes sense. */
+bool tarn__schedule_check(const char *function, const tarn_schedule *schedule);
+
 /* What a schedule that was checked says for a step. */
 double tarn__schedule_factor(const tarn_schedule *schedule, int64_t step);
 

@@ -17,6 +17,7 @@ typedef struct tarn__method {
     const char *name; /* "adamw" */
     tarn__kernel kernel;
     int states;        /* state buffers, 0 to 2 */
+    const char *state_name[2]; /* in files */
     bool counts_steps; /* the update depends on how many steps came before, not only on whether there were any */
     bool decay_all;    /* weight decay touches vectors too */
     bool decoupled;    /* weight decay shrinks the parameter instead of adding to the gradient */

@@ -22,7 +22,7 @@ static bool check_stairs(const char *function, const tarn_schedule *s)
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .gamma is %g, but must be 0 (for 0.1) or above", function, s->gamma);
 }
 
-static bool check(const char *function, const tarn_schedule *s)
+bool tarn__schedule_check(const char *function, const tarn_schedule *s)
 {
     if (tarn_failed())
         return false;
@@ -57,7 +57,7 @@ double tarn__schedule_factor(const tarn_schedule *s, int64_t step)
 
 double tarn_schedule_at(const tarn_schedule *schedule, int64_t step)
 {
-    if (!check("schedule_at", schedule))
+    if (!tarn__schedule_check("schedule_at", schedule))
         return (double)NAN;
     if (step < 0) {
         tarn__raise(TARN_ERROR_ARGUMENT, "schedule_at: step %lld is below 0", (long long)step);
@@ -68,7 +68,7 @@ double tarn_schedule_at(const tarn_schedule *schedule, int64_t step)
 
 bool tarn_optimizer_set_schedule(tarn_optimizer *optimizer, const tarn_schedule *schedule)
 {
-    if (tarn_failed() || !tarn__check_optimizer("optimizer_set_schedule", optimizer) || (schedule && !check("optimizer_set_schedule", schedule)))
+    if (tarn_failed() || !tarn__check_optimizer("optimizer_set_schedule", optimizer) || (schedule && !tarn__schedule_check("optimizer_set_schedule", schedule)))
         return false;
     optimizer->schedule = schedule ? *schedule : (tarn_schedule){.kind = TARN_SCHEDULE_CONSTANT};
     return true;

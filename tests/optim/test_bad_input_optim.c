@@ -1,5 +1,7 @@
 /* test_bad_input_optim.c: optimizers, their schedules and their clipping are given what they do not take. */
 #include "support/refuse.h"
+#include "support/scratch.h"
+#include "tarn_features.h"
 
 #define CPU tarn_device_cpu()
 
@@ -69,11 +71,37 @@ static void schedules(void **state)
     tarn_module_free(linear);
 }
 
+static void files(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip(); /* then both refuse everything */
+    tarn_module *linear = tarn_linear(2, 3, CPU);
+    tarn_optimizer *sgd = tarn_sgd(linear, &(tarn_sgd_options){.lr = 1});
+    const char *path = scratch("optimizer.safetensors"), *other = scratch("other.safetensors");
+    tarn_safetensors_writer *writer = tarn_safetensors_create(other);
+    tarn_safetensors_add(writer, "x", vector(1));
+    tarn_safetensors_finish(writer);
+    REFUSE(tarn_optimizer_save, tarn_optimizer_save(NULL, path));
+    REFUSE(tarn_optimizer_save, tarn_optimizer_save(sgd, NULL));
+    REFUSE(tarn_optimizer_save, tarn_optimizer_save(sgd, ""));
+    REFUSE(tarn_optimizer_save, tarn_optimizer_save(sgd, "/nonexistent-folder/x"));
+    ACCEPT(tarn_optimizer_save(sgd, path));
+    REFUSE(tarn_optimizer_load, tarn_optimizer_load(NULL, path));
+    REFUSE(tarn_optimizer_load, tarn_optimizer_load(sgd, NULL));
+    REFUSE(tarn_optimizer_load, tarn_optimizer_load(sgd, "/nonexistent-folder/x"));
+    REFUSE(tarn_optimizer_load, tarn_optimizer_load(sgd, other));
+    ACCEPT(tarn_optimizer_load(sgd, path));
+    tarn_optimizer_free(sgd);
+    tarn_module_free(linear);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(optimizers, open_refusals, close_refusals),
+        cmocka_unit_test_setup_teardown(files, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(schedules, open_refusals, close_refusals),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
