@@ -23,7 +23,7 @@ import math
 import sys
 
 STRIDED = {"pad", "permute-copy", "shrink-copy", "flip", "stride-copy", "expand-copy"}
-ROWWISE = {"layernorm", "rmsnorm", "softmax", "log_softmax"}
+ROWWISE = {"layernorm", "rmsnorm", "softmax", "log_softmax", "batchnorm", "batchnorm-running", "groupnorm"}
 PRODUCTS = {"matmul", "matmul-batched", "matmul-3d-2d", "linear", "conv2d", "conv2d-nhwc"}
 NOT_ELEMENTWISE = STRIDED | ROWWISE | PRODUCTS | {"concat", "cross_entropy", "embedding", "adamw", "copy", "tiny"}
 REDUCTIONS = ("sum-", "mean-", "prod-", "max-", "min-", "var-", "argmax-", "cumsum-")

@@ -117,6 +117,36 @@ TARN_API tarn_module *tarn_global_avg_pool2d_layer(void);
 #define tarn_max_pool2d_layer(...) tarn_max_pool2d_layer_sized(__VA_ARGS__, sizeof(tarn_pool2d_options))
 #define tarn_avg_pool2d_layer(...) tarn_avg_pool2d_layer_sized(__VA_ARGS__, sizeof(tarn_pool2d_options))
 
+/* tarn_groupnorm() as a layer: `groups` groups of neighbouring channels. Parameters "weight" [channels], ones, and "bias" [channels], zeros;
+ * f32. The caller owns the module. */
+TARN_API tarn_module *tarn_groupnorm_layer(int64_t groups, int64_t channels, tarn_device device);
+
+/* The same with options. `...` is a const tarn_norm_options *, or NULL. */
+TARN_API tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, tarn_device device, const tarn_norm_options *options,
+                                                      size_t options_size);
+#define tarn_groupnorm_layer_with(groups, channels, device, ...) \
+    tarn_groupnorm_layer_with_sized(groups, channels, device, __VA_ARGS__, sizeof(tarn_norm_options))
+
+/* tarn_batchnorm() as a layer, for x [N, channels, ...] of any rank from 2. Parameters "weight", ones, and "bias", zeros; buffers
+ * "running_mean", "running_var" (f32, or f64) and "num_batches_tracked" (i64), as torch's. In training mode it uses the batch's statistics
+ * and lets the running ones take them in; else it uses the running ones. The caller owns the module. */
+TARN_API tarn_module *tarn_batchnorm2d(int64_t channels, tarn_device device);
+
+/* Options of tarn_batchnorm2d_with(); zero is every field's default. */
+typedef struct tarn_batchnorm2d_options {
+    double momentum;  /* default 0.1 */
+    double epsilon;   /* default 1e-5 */
+    bool no_affine;   /* neither weight nor bias */
+    bool no_tracking; /* no running statistics: always the batch's */
+    tarn_dtype dtype; /* of the parameters; default f32 */
+} tarn_batchnorm2d_options;
+
+/* The same with options. `...` is a const tarn_batchnorm2d_options *, or NULL. */
+TARN_API tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device device, const tarn_batchnorm2d_options *options,
+                                                  size_t options_size);
+#define tarn_batchnorm2d_with(channels, device, ...) \
+    tarn_batchnorm2d_with_sized(channels, device, __VA_ARGS__, sizeof(tarn_batchnorm2d_options))
+
 /* body(x) + shortcut(x); without a shortcut (NULL), + x. Takes both, on failure too. Parameters are named "body.…" and "shortcut.…". The
  * caller owns the module. */
 TARN_API tarn_module *tarn_residual(tarn_module *body, tarn_module *shortcut);

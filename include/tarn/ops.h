@@ -259,6 +259,23 @@ TARN_API tarn_tensor *tarn_log_softmax(tarn_tensor *x, int axis);
 TARN_API tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, double epsilon);
 /* x / sqrt(mean of squares + epsilon) over the last axis, times weight, which may be NULL. */
 TARN_API tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon);
+/* Options of tarn_batchnorm(); zero is every field's default. */
+typedef struct tarn_batchnorm_options {
+    bool training;   /* use the batch's own statistics and let the running ones take them in; default: use the running ones */
+    double momentum; /* running = (1 - momentum) · running + momentum · the batch's; default 0.1 */
+    double epsilon;  /* default 1e-5 */
+} tarn_batchnorm_options;
+
+/* (x - mean) / sqrt(variance + epsilon) for each channel of x [N, C, ...], times weight, plus bias; as torch's batch_norm. weight, bias and the running
+ * statistics are [C], of x's dtype or f32, or NULL. In training mean and variance are those of x, and running_mean and running_var (with the
+ * divisor count - 1) are changed in place, off the tape; else they are the running ones. `...` is a const tarn_batchnorm_options *, or NULL. */
+TARN_API tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *running_mean,
+                                           tarn_tensor *running_var, const tarn_batchnorm_options *options, size_t options_size);
+#define tarn_batchnorm(x, weight, bias, running_mean, running_var, ...) \
+    tarn_batchnorm_sized(x, weight, bias, running_mean, running_var, __VA_ARGS__, sizeof(tarn_batchnorm_options))
+/* The same with the mean and variance of each group of C / groups neighbouring channels in each of the N parts of x [N, C, ...]; weight and bias are
+ * [C] or NULL. */
+TARN_API tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tarn_tensor *bias, double epsilon);
 /* Each element zeroed with probability p, the others divided by 1 - p; the same mask in backward. */
 TARN_API tarn_tensor *tarn_dropout(tarn_tensor *x, double p);
 

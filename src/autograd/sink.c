@@ -103,6 +103,7 @@ static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__met
         return false;
     bool good = leaf->grad_is_set ? add(function, leaf->grad, fitted, leaf->grad) : tarn__copy_elements(function, leaf->grad, fitted);
     leaf->grad_is_set = leaf->grad_is_set || good;
+    tarn__touch(leaf->grad);
     return good;
 }
 
@@ -182,6 +183,7 @@ bool tarn__sink_close(const tarn__backward *b, int i, tarn__sink *sink)
     const tarn__edge *edge = &b->node->edge[i];
     if (sink->leaf) {
         sink->leaf->grad_is_set = true;
+        tarn__touch(sink->leaf->grad);
         return true;
     }
     return (edge->node && sink->to == edge->node->grad[edge->output]) || tarn__put(b, i, sink->to);

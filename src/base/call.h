@@ -6,7 +6,7 @@
 #include "base/view.h"
 
 #define TARN__MAX_INPUTS 6
-#define TARN__MAX_OUTPUTS 3
+#define TARN__MAX_OUTPUTS 5
 
 /* An index outside its axis, found by a kernel. The kernel goes on as if the element were not there; the launch raises the error. A device
  * that works asynchronously keeps its own record and gives it up when it is polled: `function` is then the call's. */
@@ -103,6 +103,18 @@ typedef struct tarn__norm {
     double epsilon;
 } tarn__norm;
 
+/* batchnorm and its gradient. */
+typedef struct tarn__batchnorm {
+    double epsilon;
+    double momentum; /* of a batch's statistics in the running ones */
+    int32_t training; /* the batch's own statistics are used, and count in the gradient */
+} tarn__batchnorm;
+
+typedef struct tarn__groupnorm {
+    double epsilon;
+    int64_t groups;
+} tarn__groupnorm;
+
 typedef struct tarn__cross_entropy {
     double smoothing;
     double scale; /* cross_entropy_grad: of all gradients */
@@ -110,10 +122,16 @@ typedef struct tarn__cross_entropy {
     int32_t has_ignore;
 } tarn__cross_entropy;
 
+/* clip_factor. */
+typedef struct tarn__clip {
+    double max_norm;
+    int32_t again; /* the gradients count with the factor that is there already, which is read */
+} tarn__clip;
+
 /* What changes from one step to the next; made by the optimizer, so that every backend has the same numbers. */
 typedef struct tarn__step_now {
     double lr;
-    double keep;  /* adamw: 1 - lr · decay */
+    double keep;  /* adamw: 1 - lr · decay; 1 where the decay is part of the gradient */
     double size;  /* adamw: lr / (1 - beta1^step) */
     double scale; /* adamw: 1 / sqrt(1 - beta2^step) */
     int64_t step; /* counts from 1 */
@@ -121,7 +139,8 @@ typedef struct tarn__step_now {
 
 /* A step over one flat segment. */
 typedef struct tarn__optimizer_step {
-    double beta1, beta2, epsilon, decay, dampening;
+    double beta1, beta2, epsilon, dampening;
+    double decay; /* this times the parameter is added to the gradient; 0 where `keep` does it */
     int32_t nesterov;
     tarn__step_now now;
     const tarn__step_now *live; /* in a captured step: this, in device memory, counts instead of `now`; else NULL */

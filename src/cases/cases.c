@@ -84,7 +84,7 @@ static bool is_smooth_operation(const tarn__case *one)
 bool tarn__case_flows(const tarn__case *one, int input)
 {
     tarn__values values = one->input[input].values;
-    return values != TARN__NO_INPUT && values < TARN__INDEX && is_smooth_operation(one);
+    return values != TARN__NO_INPUT && values < TARN__INDEX && !((one->fixed >> input) & 1) && is_smooth_operation(one);
 }
 
 bool tarn__case_checkable(const tarn__case *one, int input)

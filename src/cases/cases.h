@@ -75,6 +75,7 @@ typedef struct tarn__case {
     tarn_attribute attribute[TARN__CASE_ATTRIBUTES];
     bool copied;        /* the result, a view, is made contiguous */
     unsigned smooth;    /* outputs that carry a gradient, as a mask; 0: the first alone, TARN__NOT_SMOOTH: none */
+    unsigned fixed;     /* inputs that no gradient flows into, as a mask */
     bool chain;         /* what lies between its steps has the operands' dtype: 16-bit ones are held against the steps one by one, not against f64 */
     double step;        /* of the gradient check's differences; 0: its default */
     const char *bench;  /* the row's name in `tarn bench ops`; NULL: not measured */

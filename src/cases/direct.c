@@ -111,6 +111,11 @@ CALL(softmax, tarn_softmax(in[0], (int)whole(one, "axis", -1)))
 CALL(log_softmax, tarn_log_softmax(in[0], (int)whole(one, "axis", -1)))
 CALL(layernorm, tarn_layernorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
 CALL(rmsnorm, tarn_rmsnorm(in[0], one->inputs > 1 ? in[1] : NULL, real(one, "epsilon", 1e-5)))
+CALL(batchnorm, tarn_batchnorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL,
+                               one->inputs > 4 ? in[4] : NULL,
+                               &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)}))
+CALL(groupnorm, tarn_groupnorm(in[0], whole(one, "groups", 1), one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL,
+                               real(one, "epsilon", 1e-5)))
 CALL(cross_entropy, tarn_cross_entropy(in[0], in[1], NULL))
 #undef UNARY
 #undef UNARY_P
@@ -129,7 +134,8 @@ static const struct {
 #include "base/elementwise.def"
     CALL(where) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax) CALL(cumsum)
     CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
-    CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(cross_entropy)
+    CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(batchnorm)
+    CALL(groupnorm) CALL(cross_entropy)
 };
 
 tarn__case_fn tarn__case_direct(const tarn__case *one)

@@ -1,4 +1,4 @@
-/* norm.c: layers that normalise over the last axis: LayerNorm and RMSNorm. */
+/* norm.c: layers that normalise each example by itself: LayerNorm, RMSNorm and GroupNorm. */
 #include <math.h>
 #include <string.h>
 
@@ -6,6 +6,7 @@
 
 typedef struct settings {
     double epsilon;
+    int64_t groups; /* GroupNorm's */
 } settings;
 
 static tarn_tensor *layernorm(tarn_module *module, tarn_tensor *x, void *ctx)
@@ -16,6 +17,12 @@ static tarn_tensor *layernorm(tarn_module *module, tarn_tensor *x, void *ctx)
 static tarn_tensor *rmsnorm(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     return tarn_rmsnorm(x, tarn__module_own(module, "weight"), ((settings *)ctx)->epsilon);
+}
+
+static tarn_tensor *groupnorm(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    const settings *s = ctx;
+    return tarn_groupnorm(x, s->groups, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"), s->epsilon);
 }
 
 bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_options *options)
@@ -37,11 +44,11 @@ bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, con
 }
 
 static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, int64_t size, tarn_device device,
-                         const tarn_norm_options *options, double epsilon)
+                         const tarn_norm_options *options, double epsilon, int64_t groups)
 {
     if (!tarn__check_norm(function, size, options))
         return NULL;
-    settings s = {options->epsilon > 0 ? options->epsilon : epsilon};
+    settings s = {options->epsilon > 0 ? options->epsilon : epsilon, groups};
     tarn_module *module = tarn__module_new_with(function, kind, forward, &s, sizeof(s));
     if (module && tarn__add_affine(module, size, device, options))
         return module;
@@ -55,7 +62,7 @@ tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, c
     tarn_norm_options chosen = {0};
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    return make("layernorm_layer", "layernorm", layernorm, size, device, &chosen, 1e-5);
+    return make("layernorm_layer", "layernorm", layernorm, size, device, &chosen, 1e-5, 0);
 }
 
 tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size)
@@ -64,7 +71,27 @@ tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, con
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     chosen.no_bias = true;
-    return make("rmsnorm_layer", "rmsnorm", rmsnorm, size, device, &chosen, 1e-6);
+    return make("rmsnorm_layer", "rmsnorm", rmsnorm, size, device, &chosen, 1e-6, 0);
+}
+
+tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, tarn_device device, const tarn_norm_options *options,
+                                             size_t options_size)
+{
+    tarn_norm_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    if (tarn_failed())
+        return NULL;
+    if (groups < 1 || channels % groups) {
+        tarn__raise(TARN_ERROR_SHAPE, "groupnorm_layer: %lld groups do not divide %lld channels", (long long)groups, (long long)channels);
+        return NULL;
+    }
+    return make("groupnorm_layer", "groupnorm", groupnorm, channels, device, &chosen, 1e-5, groups);
+}
+
+tarn_module *tarn_groupnorm_layer(int64_t groups, int64_t channels, tarn_device device)
+{
+    return tarn_groupnorm_layer_with(groups, channels, device, NULL);
 }
 
 tarn_module *tarn_layernorm_layer(int64_t size, tarn_device device)

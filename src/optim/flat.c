@@ -28,8 +28,7 @@ tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end)
     return range;
 }
 
-/* A segment of a buffer in the parameter's shape. */
-static tarn_tensor *shaped(tarn_tensor *buffer, const tarn__segment *segment)
+tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__segment *segment)
 {
     tarn_tensor *view = tarn__tensor_view(buffer);
     if (!view)
@@ -43,14 +42,18 @@ static tarn_tensor *shaped(tarn_tensor *buffer, const tarn__segment *segment)
 
 /* ---- the order ------------------------------------------------------------------------------------------------------------- */
 
-/* Appends the segments of `list` that belong with number `i` and decay or not; `device` becomes theirs. */
-static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device, int count, int i,
-                   bool decays)
+static bool in_one_group(const tarn__segment *list, const tarn_device *device, int i, int k)
+{
+    return list[k].parameter->view.dtype == list[i].parameter->view.dtype && tarn__same_device(device[k], device[i]);
+}
+
+/* Appends the segments of `list` that belong with number `i` and have its rates. */
+static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device, int count, int i)
 {
     tarn_dtype dtype = list[i].parameter->view.dtype;
     int64_t unit = TARN__ALIGNMENT / (int64_t)tarn__dtype_bytes(dtype); /* a multiple of 256 bytes in the wide buffers too */
     for (int k = i; k < count; k++) {
-        if (list[k].parameter->view.dtype != dtype || !tarn__same_device(device[k], device[i]) || list[k].decays != decays)
+        if (!in_one_group(list, device, i, k) || !tarn__same_rates(list[k].rates, list[i].rates))
             continue;
         tarn__segment *segment = &flats->segment[flats->segments++];
         *segment = list[k];
@@ -61,12 +64,22 @@ static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *
     }
 }
 
-static bool leads_a_group(const tarn__segment *list, const tarn_device *device, int i)
+/* True for the first segment of a group; or of a group's segments of its own rates. */
+static bool leads(const tarn__segment *list, const tarn_device *device, int i, bool by_rates)
 {
     for (int k = 0; k < i; k++)
-        if (list[k].parameter->view.dtype == list[i].parameter->view.dtype && tarn__same_device(device[k], device[i]))
+        if (in_one_group(list, device, i, k) && (!by_rates || tarn__same_rates(list[k].rates, list[i].rates)))
             return false;
     return true;
+}
+
+/* Appends all segments that belong with number `i`, rates by rates, those that decay first. */
+static void append_all(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device, int count, int i)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (int k = i; k < count; k++)
+            if (in_one_group(list, device, i, k) && (list[k].rates.decay == 0) == (pass == 1) && leads(list, device, k, true))
+                append(flats, group, list, device, count, k);
 }
 
 static tarn_tensor *new_buffer(const tarn__method *method, const char *what, int64_t count, tarn_dtype dtype, tarn_device device)
@@ -102,12 +115,11 @@ static bool arrange(tarn__flats *flats, const tarn__method *method, const tarn__
     flats->group = tarn__alloc(sizeof(*flats->group) * (size_t)count);
     flats->segment = flats->group ? tarn__alloc(sizeof(*flats->segment) * (size_t)count) : NULL;
     for (int i = 0; flats->segment && i < count; i++) {
-        if (!leads_a_group(list, device, i))
+        if (!leads(list, device, i, false))
             continue;
         tarn__group *group = &flats->group[flats->groups++];
         group->first = flats->segments;
-        append(flats, group, list, device, count, i, true);
-        append(flats, group, list, device, count, i, false);
+        append_all(flats, group, list, device, count, i);
         if (!make_buffers(method, group, list[i].parameter->view.dtype, device[i]))
             return false;
     }
@@ -123,7 +135,7 @@ static tarn_tensor *source_of(const tarn__flats *old, const tarn_tensor *paramet
         for (int i = 0; i < old->group[g].segments; i++) {
             const tarn__segment *segment = &old->segment[old->group[g].first + i];
             if (segment->parameter == parameter)
-                return shaped(old->group[g].buffer[b], segment);
+                return tarn__flat_shaped(old->group[g].buffer[b], segment);
         }
     return NULL;
 }
@@ -143,7 +155,7 @@ static bool copy_values(const tarn__method *method, const tarn__group *group, co
             from = source_of(old, parameter, b);
         if (!from)
             continue;
-        tarn_tensor *to = shaped(group->buffer[b], segment);
+        tarn_tensor *to = tarn__flat_shaped(group->buffer[b], segment);
         if (!to || !tarn__copy_elements(method->name, to, from))
             return false;
     }
@@ -164,7 +176,7 @@ static bool prepare(home *h, const tarn__group *group, const tarn__segment *segm
     h->gradient = h->parameter ? part_of(group->buffer[TARN__GRADIENT], segment) : NULL;
     if (!h->gradient || segment->parameter->grad)
         return h->gradient != NULL;
-    h->new_gradient = shaped(group->buffer[TARN__GRADIENT], segment);
+    h->new_gradient = tarn__flat_shaped(group->buffer[TARN__GRADIENT], segment);
     if (!h->new_gradient)
         return false;
     tarn__hold(h->new_gradient);
@@ -242,7 +254,7 @@ bool tarn__flats_refresh(const tarn__method *method, tarn__flats *flats)
             uint32_t version = segment->parameter->storage->version;
             if (segment->version == version)
                 continue;
-            tarn_tensor *master = shaped(group->buffer[TARN__MASTER], segment);
+            tarn_tensor *master = tarn__flat_shaped(group->buffer[TARN__MASTER], segment);
             if (!master || !tarn__copy_elements(method->name, master, segment->parameter))
                 return false;
             segment->version = version;

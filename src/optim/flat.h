@@ -2,7 +2,7 @@
 #ifndef TARN__FLAT_H
 #define TARN__FLAT_H
 
-#include "optim/optimizer.h"
+#include "optim/rates.h"
 
 /* The buffers of a group. A group of 16-bit parameters has MASTER; a method has as many of the last two as it has states. */
 enum { TARN__PARAMETER, TARN__GRADIENT, TARN__MASTER, TARN__STATE, TARN__BUFFERS = TARN__STATE + 2 };
@@ -12,17 +12,21 @@ typedef struct tarn__segment {
     tarn_tensor *parameter; /* held by the optimizer */
     int64_t begin, count;   /* in elements */
     int64_t steps;          /* that it took part in */
+    int64_t saved_steps;    /* the same from a file, until all of it is read */
     uint32_t version;       /* of the parameter when it was last equal to its master weights */
-    bool decays;
+    uint32_t clipped_version; /* of the gradient when it was last clipped */
+    int order;              /* among the module's parameters */
+    tarn__rates rates;
 } tarn__segment;
 
 typedef struct tarn__group {
     tarn_tensor *buffer[TARN__BUFFERS]; /* rank 1, held; NULL where there is none */
     int first, segments;                /* which of the list are its own */
     int64_t count;                      /* elements of a buffer */
+    tarn_tensor *chunks, *firsts, *factor; /* of clip.c, held; NULL until a norm is asked for */
 } tarn__group;
 
-/* All groups, and all segments in their order: by group, those that decay first. */
+/* All groups, and all segments in their order: by group, those that decay first, those of the same rates together. */
 typedef struct tarn__flats {
     tarn__group *group;
     tarn__segment *segment;
@@ -41,6 +45,9 @@ void tarn__flats_release(tarn__flats *flats);
 
 /* A view of elements [begin, end) of a buffer, in the open scope; the buffer itself where that is all of it. */
 tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end);
+
+/* A segment of a buffer in its parameter's shape, in the open scope. */
+tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__segment *segment);
 
 /* Brings the master weights of parameters that were written from outside up to date. In the open scope. */
 bool tarn__flats_refresh(const tarn__method *method, tarn__flats *flats);

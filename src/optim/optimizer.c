@@ -1,19 +1,11 @@
 /* optimizer.c: making, stepping and freeing an optimizer, whatever its method. */
-#include "optim/optimizer.h"
-
 #include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "core/graph.h"
 #include "core/launch.h"
-#include "optim/flat.h"
-
-struct tarn_optimizer {
-    tarn__trainer trainer; /* first: what tensor->trainer points to */
-    tarn__method method;
-    tarn__flats flats;
-};
+#include "optim/handle.h"
 
 bool tarn__check_lr(const char *function, double lr)
 {
@@ -29,19 +21,30 @@ bool tarn__check_rate(const char *function, const char *what, double value, doub
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is %g, but must be at least %g and below %g", function, what, value, low, high);
 }
 
-static bool check_optimizer(const char *function, const tarn_optimizer *optimizer)
+bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer)
 {
     return optimizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the optimizer is NULL", function);
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------------------- */
 
+/* Before parameters move: a clipping that is pending is done, and what it has on the devices goes. */
+static bool settle(tarn_optimizer *o)
+{
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && tarn__clip_now(o, "module_to");
+    tarn_scope_close(scope);
+    if (good)
+        tarn__clip_release(o);
+    return good;
+}
+
 /* Moves parameters between devices by laying all of them out anew. */
 static bool move(tarn__trainer *trainer, const tarn__tensors *list, tarn_device device)
 {
     tarn_optimizer *o = (tarn_optimizer *)trainer;
     int count = o->flats.segments;
-    tarn_device *devices = tarn__alloc(sizeof(*devices) * (size_t)count);
+    tarn_device *devices = settle(o) ? tarn__alloc(sizeof(*devices) * (size_t)count) : NULL;
     if (!devices)
         return false;
     for (int i = 0; i < count; i++) {
@@ -58,17 +61,34 @@ static bool move(tarn__trainer *trainer, const tarn__tensors *list, tarn_device 
     return good;
 }
 
-static bool decays(const tarn__method *method, const tarn_tensor *parameter)
+/* A module's parameters, and the groups that its options put them in. */
+typedef struct choice {
+    const tarn_module *module;
+    tarn__tensors all;
+    const tarn_parameter_group *groups;
+    int group_count;
+} choice;
+
+/* A pattern that no parameter fits, or only ones that an earlier pattern has taken, is a mistake. */
+static bool groups_are_used(const tarn__method *method, const choice *c)
 {
-    return method->decay_all || method->rates.decay == 0 || parameter->view.rank >= 2;
+    for (int g = 0; g < c->group_count; g++) {
+        int i = 0;
+        while (i < c->all.count && tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) != g)
+            i++;
+        if (i == c->all.count)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: no parameter is in group '%s': none has such a name, or groups before it have them all",
+                               method->name, c->groups[g].names);
+    }
+    return true;
 }
 
 /* The parameters to train, as segments without a place yet. */
-static int choose(const tarn__method *method, const tarn__tensors *all, tarn__segment *list, tarn_device *device)
+static int choose(const tarn__method *method, const choice *c, tarn__segment *list, tarn_device *device)
 {
     int count = 0;
-    for (int i = 0; i < all->count; i++) {
-        tarn_tensor *parameter = all->tensor[i];
+    for (int i = 0; i < c->all.count; i++) {
+        tarn_tensor *parameter = c->all.tensor[i];
         if (!parameter->requires_grad)
             continue;
         if (parameter->trainer) {
@@ -76,21 +96,23 @@ static int choose(const tarn__method *method, const tarn__tensors *all, tarn__se
                         tarn_name(parameter));
             return 0;
         }
-        list[count] = (tarn__segment){.parameter = parameter, .decays = decays(method, parameter)};
+        int group = tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i));
+        list[count] = (tarn__segment){.parameter = parameter, .order = i,
+                                      .rates = tarn__rates_of(method, group >= 0 ? &c->groups[group] : NULL, parameter)};
         device[count++] = tarn__device(parameter);
     }
     if (count == 0)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is nothing to train: %s", method->name,
-                    all->count ? "all parameters of the module are frozen" : "the module has no parameters");
+                    c->all.count ? "all parameters of the module are frozen" : "the module has no parameters");
     return count;
 }
 
-static bool flatten(tarn_optimizer *o, const tarn__tensors *all)
+static bool flatten(tarn_optimizer *o, const choice *c)
 {
-    size_t list_bytes = sizeof(tarn__segment) * (size_t)all->count, device_bytes = sizeof(tarn_device) * (size_t)all->count;
+    size_t list_bytes = sizeof(tarn__segment) * (size_t)c->all.count, device_bytes = sizeof(tarn_device) * (size_t)c->all.count;
     tarn__segment *list = tarn__alloc(list_bytes);
     tarn_device *device = list ? tarn__alloc(device_bytes) : NULL;
-    int count = device ? choose(&o->method, all, list, device) : 0;
+    int count = device && groups_are_used(&o->method, c) ? choose(&o->method, c, list, device) : 0;
     bool good = count > 0 && tarn__flats_build(&o->flats, &o->method, list, device, count, NULL);
     for (int i = 0; good && i < count; i++) {
         tarn__hold(list[i].parameter);
@@ -101,21 +123,22 @@ static bool flatten(tarn_optimizer *o, const tarn__tensors *all)
     return good;
 }
 
-tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module)
+tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module, const tarn_parameter_group *groups, int group_count)
 {
-    tarn__tensors all;
-    if (tarn_failed() || !tarn__check_module(method->name, module) || !tarn__module_tensors(module, &all))
+    choice c = {.module = module, .groups = groups, .group_count = group_count};
+    if (tarn_failed() || !tarn__check_module(method->name, module) || !tarn__groups_check(method->name, groups, group_count) ||
+        !tarn__module_tensors(module, &c.all))
         return NULL;
     tarn_optimizer *o = tarn__alloc(sizeof(*o));
     if (o) {
         o->trainer.move = move;
         o->method = *method;
-        if (!flatten(o, &all)) {
+        if (!flatten(o, &c)) {
             tarn__release(o, sizeof(*o));
             o = NULL;
         }
     }
-    tarn__tensors_release(&all);
+    tarn__tensors_release(&c.all);
     return o;
 }
 
@@ -123,6 +146,7 @@ void tarn_optimizer_free(tarn_optimizer *optimizer)
 {
     if (!optimizer)
         return;
+    tarn__clip_release(optimizer);
     for (int i = 0; i < optimizer->flats.segments; i++) {
         tarn_tensor *parameter = optimizer->flats.segment[i].parameter;
         parameter->trainer = NULL;
@@ -138,25 +162,33 @@ void tarn_optimizer_free(tarn_optimizer *optimizer)
 
 /* ---- stepping -------------------------------------------------------------------------------------------------------------- */
 
-/* True when one kernel call can update both: the same decay, and the same place in the optimizer's history. */
+/* True when one kernel call can update both: the same rates, and the same place in the optimizer's history. */
 static bool go_together(const tarn__method *method, const tarn__segment *a, const tarn__segment *b)
 {
-    return a->decays == b->decays && (method->counts_steps ? a->steps == b->steps : (a->steps == 0) == (b->steps == 0));
+    return tarn__same_rates(a->rates, b->rates) && (method->counts_steps ? a->steps == b->steps : (a->steps == 0) == (b->steps == 0));
 }
 
-/* A captured update: each run counts a step for its segments and reads the learning rate of the moment. */
+/* A captured update: each run counts a step for its segments and reads the learning rate of the moment. The first update of a step counts
+ * the optimizer's own. */
 typedef struct captured_update {
-    const tarn__method *method;
+    tarn_optimizer *optimizer;
     tarn__segment *first, *last;
+    bool counts;
 } captured_update;
 
-/* The numbers of a segment's step number `step`. */
-static tarn__step_now numbers_at(const tarn__method *method, const tarn__segment *segment, int64_t step)
+/* The learning rate of the optimizer's step number `step`, from 0. */
+static double lr_at(const tarn_optimizer *o, int64_t step)
 {
-    const tarn__optimizer_step *rates = &method->rates;
-    double lr = rates->now.lr, first_left = 1 - pow(rates->beta1, (double)step), second_left = 1 - pow(rates->beta2, (double)step);
-    return (tarn__step_now){.lr = lr, .keep = 1 - lr * (segment->decays ? rates->decay : 0), .size = lr / first_left,
-                            .scale = 1 / sqrt(second_left), .step = step};
+    return o->method.rates.now.lr * tarn__schedule_factor(&o->schedule, step);
+}
+
+/* The numbers of a segment's step number `step`, from 1, in the optimizer's step number `taken`, from 0. */
+static tarn__step_now numbers_at(const tarn_optimizer *o, const tarn__segment *segment, int64_t step, int64_t taken)
+{
+    const tarn__optimizer_step *rates = &o->method.rates;
+    double lr = lr_at(o, taken) * segment->rates.lr_scale, keep = o->method.decoupled ? 1 - lr * segment->rates.decay : 1;
+    return (tarn__step_now){.lr = lr, .keep = keep, .size = lr / (1 - pow(rates->beta1, (double)step)),
+                            .scale = 1 / sqrt(1 - pow(rates->beta2, (double)step)), .step = step};
 }
 
 static void refresh_update(void *ctx, void *values)
@@ -165,13 +197,15 @@ static void refresh_update(void *ctx, void *values)
     memcpy(&u, ctx, sizeof(u));
     for (tarn__segment *s = u.first; s <= u.last; s++)
         s->steps++;
-    tarn__step_now now = numbers_at(u.method, u.first, u.first->steps);
+    u.optimizer->steps += u.counts;
+    tarn__step_now now = numbers_at(u.optimizer, u.first, u.first->steps, u.optimizer->steps - 1);
     memcpy(values, &now, sizeof(now));
 }
 
-/* Updates neighbours, from one segment to another, with one kernel. */
-static bool update(const tarn__method *method, const tarn__group *group, tarn__segment *first, tarn__segment *last)
+/* Updates neighbours, from one segment to another, with one kernel. *updates counts those of the step. */
+static bool update(tarn_optimizer *o, const tarn__group *group, tarn__segment *first, tarn__segment *last, int *updates)
 {
+    const tarn__method *method = &o->method;
     int64_t begin = first->begin, end = last->begin + last->count;
     if (end == begin)
         return true;
@@ -180,17 +214,17 @@ static bool update(const tarn__method *method, const tarn__group *group, tarn__s
         if (group->buffer[b] && !(range[b] = tarn__flat_range(group->buffer[b], begin, end)))
             return false;
     tarn__optimizer_step step = method->rates;
-    step.now = numbers_at(method, first, first->steps + 1);
-    step.decay = first->decays ? step.decay : 0;
+    step.now = numbers_at(o, first, first->steps + 1, o->steps);
+    step.decay = method->decoupled ? 0 : first->rates.decay;
     tarn_device device = tarn__device(range[TARN__GRADIENT]);
     if (tarn__is_capturing(device) &&
-        !(step.live = tarn__graph_live(sizeof(tarn__step_now), refresh_update, &(captured_update){method, first, last}, sizeof(captured_update))))
+        !(step.live = tarn__graph_live(sizeof(tarn__step_now), refresh_update, &(captured_update){o, first, last, (*updates)++ == 0}, sizeof(captured_update))))
         return false;
     bool mixed = range[TARN__MASTER] != NULL;
     tarn__launch launch = {.kernel = method->kernel,
                            .function = method->name,
-                           .inputs = 1,
-                           .in = {range[TARN__GRADIENT]},
+                           .inputs = 2,
+                           .in = {range[TARN__GRADIENT], o->clipping.is_pending ? group->factor : NULL},
                            .outputs = 1 + method->states,
                            .out = {range[mixed ? TARN__MASTER : TARN__PARAMETER], range[TARN__STATE], range[TARN__STATE + 1]},
                            .reads_output = (1u << (1 + method->states)) - 1,
@@ -200,17 +234,14 @@ static bool update(const tarn__method *method, const tarn__group *group, tarn__s
 }
 
 /* Cuts a group into runs of neighbours that have a gradient and go together, and updates each. */
-static bool step_group(const tarn__method *method, const tarn__group *group, tarn__segment *segment)
+static bool step_group(tarn_optimizer *o, const tarn__group *group, int *updates)
 {
-    for (int i = 0; i < group->segments;) {
-        if (!segment[i].parameter->grad_is_set) {
-            i++;
-            continue;
-        }
+    tarn__segment *segment = &o->flats.segment[group->first];
+    for (int i = 0, last; tarn__next_run(o, group, &i, &last);) {
         int end = i + 1;
-        while (end < group->segments && segment[end].parameter->grad_is_set && go_together(method, &segment[i], &segment[end]))
+        while (end < last && go_together(&o->method, &segment[i], &segment[end]))
             end++;
-        if (!update(method, group, &segment[i], &segment[end - 1]))
+        if (!update(o, group, &segment[i], &segment[end - 1], updates))
             return false;
         for (; i < end; i++) {
             if (!tarn__is_capturing(tarn__device(segment[i].parameter))) /* else a run of the graph counts it */
@@ -225,21 +256,28 @@ static bool step_group(const tarn__method *method, const tarn__group *group, tar
 
 bool tarn_optimizer_step(tarn_optimizer *optimizer)
 {
-    if (tarn_failed() || !check_optimizer("optimizer_step", optimizer))
+    if (tarn_failed() || !tarn__check_optimizer("optimizer_step", optimizer) ||
+        (optimizer->clipping.is_pending && !tarn__clip_is_current(optimizer, "optimizer_step")))
         return false;
     tarn_scope *scope = tarn_scope_open();
     tarn__flats *flats = &optimizer->flats;
+    int updates = 0;
     bool good = scope && tarn__flats_refresh(&optimizer->method, flats);
     for (int g = 0; good && g < flats->groups; g++)
-        good = step_group(&optimizer->method, &flats->group[g], &flats->segment[flats->group[g].first]);
+        good = step_group(optimizer, &flats->group[g], &updates);
     tarn_scope_close(scope);
+    if (good) {
+        optimizer->clipping.is_pending = false;
+        optimizer->steps += !tarn__is_capturing(tarn__device(flats->segment[0].parameter)); /* else a run of the graph counts it */
+    }
     return good;
 }
 
 void tarn_optimizer_zero_grad(tarn_optimizer *optimizer)
 {
-    if (!check_optimizer("optimizer_zero_grad", optimizer))
+    if (!tarn__check_optimizer("optimizer_zero_grad", optimizer))
         return;
+    optimizer->clipping.is_pending = false;
     for (int i = 0; i < optimizer->flats.segments; i++)
         optimizer->flats.segment[i].parameter->grad_is_set = false;
 }
@@ -248,7 +286,7 @@ void tarn_optimizer_zero_grad(tarn_optimizer *optimizer)
 
 bool tarn_optimizer_set_lr(tarn_optimizer *optimizer, double lr)
 {
-    if (tarn_failed() || !check_optimizer("optimizer_set_lr", optimizer))
+    if (tarn_failed() || !tarn__check_optimizer("optimizer_set_lr", optimizer))
         return false;
     if (!(lr >= 0) || !isfinite(lr)) /* a schedule may begin or end at 0 */
         return tarn__raise(TARN_ERROR_ARGUMENT, "optimizer_set_lr: the learning rate is %g, but must be 0 or above", lr);
@@ -258,5 +296,10 @@ bool tarn_optimizer_set_lr(tarn_optimizer *optimizer, double lr)
 
 double tarn_optimizer_lr(const tarn_optimizer *optimizer)
 {
-    return check_optimizer("optimizer_lr", optimizer) ? optimizer->method.rates.now.lr : (double)NAN;
+    return tarn__check_optimizer("optimizer_lr", optimizer) ? lr_at(optimizer, optimizer->steps) : (double)NAN;
+}
+
+int64_t tarn_optimizer_steps(const tarn_optimizer *optimizer)
+{
+    return tarn__check_optimizer("optimizer_steps", optimizer) ? optimizer->steps : -1;
 }

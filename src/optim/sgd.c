@@ -27,11 +27,11 @@ tarn_optimizer *tarn_sgd_sized(tarn_module *module, const tarn_sgd_options *opti
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     if (!check(&chosen))
         return NULL;
-    tarn__method method = {.name = "sgd", .kernel = TARN__K_sgd, .states = chosen.momentum != 0, .decay_all = true};
+    tarn__method method = {.name = "sgd", .kernel = TARN__K_sgd, .states = chosen.momentum != 0, .state_name = {"momentum"}, .decay_all = true};
     method.rates = (tarn__optimizer_step){.now.lr = (double)chosen.lr,
                                           .beta1 = (double)chosen.momentum,
                                           .decay = (double)chosen.weight_decay,
                                           .dampening = (double)chosen.dampening,
                                           .nesterov = chosen.nesterov};
-    return tarn__optimizer_new(&method, module);
+    return tarn__optimizer_new(&method, module, chosen.groups, chosen.group_count);
 }

@@ -53,6 +53,19 @@ static void layers(void **state)
     tarn_module *pool = tarn_global_avg_pool2d_layer();
     REFUSE(tarn_global_avg_pool2d, tarn_forward(pool, vector(1, 2)));
     tarn_module_free(pool);
+    REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer(0, 4, CPU));
+    REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer(3, 4, CPU));
+    REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer(2, 0, CPU));
+    REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer(2, 4, nowhere));
+    REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer_with(2, 4, CPU, &(tarn_norm_options){.epsilon = -1}));
+    REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer_with_sized(-2, 4, CPU, NULL, 0));
+    REFUSE(tarn_batchnorm2d, tarn_batchnorm2d(0, CPU));
+    REFUSE(tarn_batchnorm2d, tarn_batchnorm2d(2, nowhere));
+    REFUSE(tarn_batchnorm2d, tarn_batchnorm2d_with(2, CPU, &(tarn_batchnorm2d_options){.momentum = 1.5}));
+    REFUSE(tarn_batchnorm2d, tarn_batchnorm2d_with(2, CPU, &(tarn_batchnorm2d_options){.momentum = NAN}));
+    REFUSE(tarn_batchnorm2d, tarn_batchnorm2d_with(2, CPU, &(tarn_batchnorm2d_options){.epsilon = -1}));
+    REFUSE(tarn_batchnorm2d, tarn_batchnorm2d_with(2, CPU, &(tarn_batchnorm2d_options){.dtype = TARN_BOOL}));
+    REFUSE(tarn_batchnorm2d, tarn_batchnorm2d_with_sized(-1, CPU, NULL, 0));
     REFUSE(tarn_residual, tarn_residual(NULL, NULL));
     REFUSE(tarn_residual, tarn_residual(NULL, tarn_flatten(1)));
 }

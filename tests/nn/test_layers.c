@@ -137,8 +137,8 @@ static void convolution_and_pooling_are_their_operations(void **state)
 static tarn_module *image_network(void)
 {
     tarn_conv2d_layer_options three = {.kernel = {3, 3}, .padding = {1, 1}, .no_bias = true};
-    tarn_module *body = tarn_sequential(tarn_conv2d_layer_with(6, 6, CPU, &three), tarn_activation(TARN_RELU));
-    return tarn_sequential(tarn_conv2d_layer_with(2, 6, CPU, &three), tarn_activation(TARN_RELU),
+    tarn_module *body = tarn_sequential(tarn_conv2d_layer_with(6, 6, CPU, &three), tarn_groupnorm_layer(2, 6, CPU), tarn_activation(TARN_RELU));
+    return tarn_sequential(tarn_conv2d_layer_with(2, 6, CPU, &three), tarn_batchnorm2d(6, CPU), tarn_activation(TARN_RELU),
                            tarn_max_pool2d_layer((&(tarn_pool2d_options){.kernel = {2, 2}})), tarn_residual(body, NULL),
                            tarn_global_avg_pool2d_layer(), tarn_flatten(1), tarn_linear(6, 3, CPU));
 }
@@ -169,6 +169,31 @@ static void a_convolutional_network_learns_on_a_device_without_a_transfer(void *
         tarn_free(kept[i]);
     tarn_optimizer_free(adam);
     tarn_module_free(net);
+}
+
+static void a_batchnorm_tracks_its_batches_in_training_mode_only(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(8, 3, 5, 4), 2, 3, TARN_F32, CPU));
+    tarn_module *layer = tarn_batchnorm2d(3, CPU), *bare = tarn_batchnorm2d_with(3, CPU, &(tarn_batchnorm2d_options){.no_tracking = true, .no_affine = true});
+    assert_int_equal(tarn_module_buffer_count(layer), 3);
+    assert_int_equal(tarn_module_buffer_count(bare), 0);
+    for (int i = 0; i < 200; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        assert_shape(tarn_forward(layer, x), 8, 3, 5, 4);
+        tarn_scope_close(scope);
+    }
+    assert_true(tarn_item(tarn_module_find(layer, "num_batches_tracked")) == 200);
+    assert_close(tarn_module_find(layer, "running_mean"), tarn_mean(x, TARN_AXES(0, 2, 3), false), 1e-5);
+    assert_close(tarn_module_find(layer, "running_var"), tarn_var(x, TARN_AXES(0, 2, 3), 1, false), 1e-5);
+    tarn_tensor *trained = good(tarn_forward(bare, x)), *mean = good(tarn_clone(tarn_module_find(layer, "running_mean")));
+    assert_true(tarn_module_train(layer, false) && tarn_module_train(bare, false));
+    assert_close(tarn_forward(bare, x), trained, 0);
+    assert_close(tarn_forward(layer, x), trained, 0.01);
+    assert_close(tarn_module_find(layer, "running_mean"), mean, 0);
+    assert_true(tarn_item(tarn_module_find(layer, "num_batches_tracked")) == 200);
+    tarn_module_free(layer);
+    tarn_module_free(bare);
 }
 
 /* ---- buffers --------------------------------------------------------------------------------------------------------------- */
@@ -333,6 +358,7 @@ int main(void)
         in_scope(a_residual_frees_what_it_was_given_when_it_fails),
         in_scope(convolution_and_pooling_are_their_operations),
         in_scope(a_convolutional_network_learns_on_a_device_without_a_transfer),
+        in_scope(a_batchnorm_tracks_its_batches_in_training_mode_only),
         in_scope(buffers_are_named_counted_and_not_trained),
         in_scope(buffers_are_checked_when_they_are_added),
         in_scope(training_mode_reaches_the_whole_tree_and_visits_see_it),

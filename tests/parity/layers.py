@@ -66,6 +66,14 @@ def pool2d(kind, kernel, stride=(0, 0), padding=(0, 0), **fields):
                      *options(tarn.Pool2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding), **fields))
 
 
+def groupnorm(groups, channels, dtype, **fields):
+    return tarn.call("groupnorm_layer_with_sized", groups, channels, tarn.device(), *options(tarn.NormOptions, dtype=dtype, **fields))
+
+
+def batchnorm(channels, dtype, **fields):
+    return tarn.call("batchnorm2d_with_sized", channels, tarn.device(), *options(tarn.Batchnorm2dOptions, dtype=dtype, **fields))
+
+
 def sequential(*modules):
     return tarn.call("sequential_from", (c.c_void_p * len(modules))(*modules), len(modules))
 
@@ -114,6 +122,21 @@ LAYERS = {
     "avg_pool2d": Layer(lambda d: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
                         lambda d: pool2d("avg", (3, 3), (2, 2), (1, 1), ceil_mode=True, exclude_padding=True), rows(2, 3, 10, 8)),
     "global_avg_pool2d": Layer(lambda d: nn.AdaptiveAvgPool2d(1), lambda d: tarn.call("global_avg_pool2d_layer"), rows(2, 3, 5, 4)),
+    "groupnorm": Layer(lambda d: nn.GroupNorm(3, 12, dtype=d), lambda d: groupnorm(3, 12, d), rows(2, 12, 5, 4)),
+    "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(6, dtype=d), lambda d: batchnorm(6, d), rows(3, 6, 5, 4)),
+    "batchnorm2d without parameters": Layer(lambda d: nn.BatchNorm2d(6, 0.01, 0.3, affine=False, dtype=d),
+                                            lambda d: batchnorm(6, d, epsilon=0.01, momentum=0.3, no_affine=True), rows(3, 6, 5, 4)),
+    "batchnorm2d without statistics": Layer(lambda d: nn.BatchNorm2d(6, track_running_stats=False, dtype=d),
+                                            lambda d: batchnorm(6, d, no_tracking=True), rows(3, 6, 5, 4)),
+    "image network": Layer(lambda d: nn.Sequential(nn.Conv2d(2, 6, 3, padding=1, bias=False, dtype=d), nn.BatchNorm2d(6, dtype=d), nn.SiLU(),
+                                                   nn.AvgPool2d(2), Residual(nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, dtype=d),
+                                                                                           nn.GroupNorm(2, 6, dtype=d))),
+                                                   nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3, dtype=d)),
+                           lambda d: sequential(conv2d(2, 6, (3, 3), d, padding=(1, 1), no_bias=True), batchnorm(6, d), activation(4),
+                                                pool2d("avg", (2, 2)), residual(sequential(conv2d(6, 6, (3, 3), d, padding=(1, 1)),
+                                                                                           groupnorm(2, 6, d))),
+                                                tarn.call("global_avg_pool2d_layer"), tarn.call("flatten", 1), linear(6, 3, d)),
+                           rows(4, 2, 8, 6)),
     "dropout": Layer(lambda d: nn.Dropout(0.4), lambda d: tarn.call("dropout_layer", 0.4), rows(5, 6), training=(False,)),
     "flatten": Layer(lambda d: nn.Flatten(), lambda d: tarn.call("flatten", 1), rows(2, 3, 4, 5)),
     "residual": Layer(block, tarn_block, rows(5, 12)),
@@ -131,6 +154,8 @@ LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i
 INITIAL = {
     "linear": Layer(lambda d: nn.Linear(400, 300), lambda d: linear(400, 300, d), None),
     "conv2d": Layer(lambda d: nn.Conv2d(32, 64, (3, 5), groups=2), lambda d: conv2d(32, 64, (3, 5), d, groups=2), None),
+    "groupnorm": Layer(lambda d: nn.GroupNorm(4, 100), lambda d: groupnorm(4, 100, d), None),
+    "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(100), lambda d: batchnorm(100, d), None),
     "layernorm": Layer(lambda d: nn.LayerNorm(100), lambda d: norm("layernorm", 100, d), None),
     "rmsnorm": Layer(lambda d: nn.RMSNorm(100), lambda d: norm("rmsnorm", 100, d), None),
     "embedding": Layer(lambda d: nn.Embedding(500, 200), lambda d: embedding(500, 200, d), None),

@@ -20,6 +20,7 @@ import case as cases
 import data
 import formats
 import layers
+import ops_batchnorm
 import ops_elementwise
 import ops_index
 import ops_movement
@@ -29,7 +30,7 @@ import ops_vision
 import tarn
 import training
 
-TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products, ops_vision]
+TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products, ops_vision, ops_batchnorm]
 SHOWN = 5  # failures printed for each operation
 
 warnings.filterwarnings("ignore", category=UserWarning)

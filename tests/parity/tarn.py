@@ -67,17 +67,35 @@ class Pool2dOptions(c.Structure):
                 ("ceil_mode", c.c_bool), ("exclude_padding", c.c_bool)]
 
 
+class Batchnorm2dOptions(c.Structure):
+    _fields_ = [("momentum", c.c_double), ("epsilon", c.c_double), ("no_affine", c.c_bool), ("no_tracking", c.c_bool), ("dtype", c.c_int)]
+
+
 class EmbeddingOptions(c.Structure):
     _fields_ = [("dtype", c.c_int)]
+class ParameterGroup(c.Structure):
+    _fields_ = [("names", c.c_char_p), ("lr_scale", c.c_float), ("weight_decay", c.c_float), ("no_decay", c.c_bool)]
+
+
+GROUPS = [("groups", c.POINTER(ParameterGroup)), ("group_count", c.c_int)]
 
 
 class SgdOptions(c.Structure):
-    _fields_ = [("lr", c.c_float), ("momentum", c.c_float), ("dampening", c.c_float), ("weight_decay", c.c_float), ("nesterov", c.c_bool)]
+    _fields_ = [("lr", c.c_float), ("momentum", c.c_float), ("dampening", c.c_float), ("weight_decay", c.c_float), ("nesterov", c.c_bool)] + GROUPS
+
+
+class AdamOptions(c.Structure):
+    _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float), ("weight_decay", c.c_float)] + GROUPS
 
 
 class AdamwOptions(c.Structure):
     _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float), ("weight_decay", c.c_float),
-                ("decay_all", c.c_bool)]
+                ("decay_all", c.c_bool)] + GROUPS
+
+
+class Schedule(c.Structure):
+    _fields_ = [("kind", c.c_int), ("warmup_steps", c.c_int64), ("total_steps", c.c_int64), ("final_factor", c.c_double),
+                ("step_size", c.c_int64), ("gamma", c.c_double)]
 
 
 POINTER, TENSORS = c.c_void_p, c.POINTER(c.c_void_p)
@@ -122,6 +140,8 @@ FUNCTIONS = {
     "max_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]),
     "avg_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]),
     "global_avg_pool2d_layer": (POINTER, []),
+    "groupnorm_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
+    "batchnorm2d_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(Batchnorm2dOptions), c.c_size_t]),
     "dropout_layer": (POINTER, [c.c_double]),
     "flatten": (POINTER, [c.c_int]),
     "residual": (POINTER, [POINTER, POINTER]),
@@ -150,8 +170,12 @@ FUNCTIONS = {
     "safetensors_add_metadata": (c.c_bool, [POINTER, c.c_char_p, c.c_char_p]),
     "safetensors_finish": (c.c_bool, [POINTER]),
     "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
+    "adam_sized": (POINTER, [POINTER, c.POINTER(AdamOptions), c.c_size_t]),
     "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),
     "optimizer_step": (c.c_bool, [POINTER]),
+    "optimizer_clip_norm": (POINTER, [POINTER, c.c_double]),
+    "optimizer_clip_value": (c.c_bool, [POINTER, c.c_double]),
+    "optimizer_set_schedule": (c.c_bool, [POINTER, c.POINTER(Schedule)]),
     "optimizer_free": (None, [POINTER]),
     "array_free": (None, [POINTER]),
     "npy_load": (c.c_bool, [c.c_char_p, POINTER]),

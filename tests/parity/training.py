@@ -4,6 +4,8 @@ In f64 every weight must agree within 1e-9 after 20 steps. In f32 training is ch
 losses must be no further from the f64 curve than twice torch's f32 is."""
 import ctypes
 import dataclasses
+import fnmatch
+import math
 
 import numpy as np
 import torch
@@ -26,10 +28,15 @@ class Recipe:
     loss: str = "mse_loss"
     dtype: str = "f64"
     bias: bool = True
+    groups: tuple = ()      # (pattern, names and values), as in tarn's options
+    schedule: tuple = ()    # names and values, as in tarn's
+    clip_norm: float = 0.0  # 0: none
+    clip_value: float = 0.0
 
     def __str__(self):
         options = " ".join(f"{name}={value}" for name, value in self.options)
-        return f"{self.optimizer} {options} {self.activation} {self.loss} {self.dtype}{'' if self.bias else ' no bias'}"
+        more = "".join(f" {name}={value}" for name in ("groups", "schedule", "clip_norm", "clip_value") if (value := getattr(self, name)))
+        return f"{self.optimizer} {options} {self.activation} {self.loss} {self.dtype}{'' if self.bias else ' no bias'}{more}"
 
 
 def recipes():
@@ -37,15 +44,34 @@ def recipes():
            (("lr", 0.05), ("momentum", 0.8), ("dampening", 0.3), ("weight_decay", 0.01)), (("lr", 0.1), ("weight_decay", 0.1))]
     adamw = [(("lr", 0.01),), (("lr", 0.01), ("weight_decay", 0.1)), (("lr", 0.01), ("weight_decay", 0.1), ("decay_all", True)),
              (("lr", 0.003), ("beta1", 0.8), ("beta2", 0.95), ("epsilon", 1e-5), ("weight_decay", 0.01))]
-    for name, choices in (("sgd", sgd), ("adamw", adamw)):
+    adam = [(("lr", 0.01),), (("lr", 0.01), ("weight_decay", 0.1)),
+            (("lr", 0.003), ("beta1", 0.8), ("beta2", 0.95), ("epsilon", 1e-5), ("weight_decay", 0.01))]
+    for name, choices in (("sgd", sgd), ("adam", adam), ("adamw", adamw)):
         for options in choices:
             yield Recipe(name, options)
             yield Recipe(name, options, "relu", "cross_entropy")
         yield Recipe(name, choices[0], bias=False)
         yield Recipe(name, choices[1], dtype="f32")
         yield Recipe(name, choices[1], "gelu", "cross_entropy", dtype="f32")
+        yield from with_more(name, choices[1])
     for activation in ACTIVATIONS:
         yield Recipe("adamw", adamw[0], activation)
+
+
+def with_more(name, options):
+    """Groups, schedules and clipping, one by one and together."""
+    groups = (("*.bias", (("lr_scale", 2.0), ("no_decay", True))), ("2.*", (("lr_scale", 0.5), ("weight_decay", 0.3))))
+    schedules = [(("kind", 1), ("total_steps", 15), ("final_factor", 0.1)), (("kind", 2), ("total_steps", 20)), (("kind", 2), ("total_steps", 12)),
+                 (("kind", 3), ("step_size", 6), ("gamma", 0.5)), (("kind", 0), ("warmup_steps", 5)),
+                 (("kind", 1), ("warmup_steps", 4), ("total_steps", 14)), (("kind", 2), ("warmup_steps", 6), ("total_steps", 20), ("final_factor", 0.2))]
+    for schedule in schedules:
+        yield Recipe(name, options, schedule=schedule)
+    for clip in (0.05, 0.5, 1000.0):
+        yield Recipe(name, options, clip_norm=clip)
+        yield Recipe(name, options, clip_norm=clip, dtype="f32")
+    yield Recipe(name, options, clip_value=0.01)
+    yield Recipe(name, options, groups=groups)
+    yield Recipe(name, options, groups=groups, schedule=schedules[-1], clip_norm=0.1, clip_value=0.02)
 
 
 RECIPES = list(recipes())
@@ -64,16 +90,40 @@ def torch_network(recipe, dtype):
     return torch.nn.Sequential(*layers)
 
 
+def torch_groups(recipe, network, lr, decay, all_decay):
+    """One of torch's groups for each parameter, by tarn's rules."""
+    for name, parameter in network.named_parameters():
+        own = next((dict(values) for pattern, values in recipe.groups if fnmatch.fnmatchcase(name, pattern)), {})
+        usual = decay if all_decay or parameter.ndim >= 2 else 0.0
+        chosen = 0.0 if own.get("no_decay") else single(own["weight_decay"]) if "weight_decay" in own else usual
+        yield {"params": [parameter], "lr": lr * single(own.get("lr_scale", 1.0)), "weight_decay": chosen}
+
+
 def torch_optimizer(recipe, network):
     options = {name: single(value) for name, value in recipe.options}
+    lr, decay = options.pop("lr"), options.pop("weight_decay", 0.0)
+    groups = list(torch_groups(recipe, network, lr, decay, options.pop("decay_all", recipe.optimizer != "adamw")))
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(network.parameters(), **options)
-    all_decay, decay = options.pop("decay_all", False), options.pop("weight_decay", 0.0)
-    betas = options.pop("beta1", 0.9), options.pop("beta2", 0.999)
-    groups = [{"params": [p for p in network.parameters() if p.ndim >= 2 or all_decay], "weight_decay": decay}]
-    rest = [p for p in network.parameters() if p.ndim < 2 and not all_decay]
-    groups += [{"params": rest, "weight_decay": 0.0}] if rest else []
-    return torch.optim.AdamW(groups, lr=options["lr"], betas=betas, eps=options.get("epsilon", 1e-8))
+        return torch.optim.SGD(groups, lr=lr, **options)
+    kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=lr, betas=(options.pop("beta1", 0.9), options.pop("beta2", 0.999)), eps=options.get("epsilon", 1e-8))
+
+
+def torch_schedule(recipe, optimizer):
+    """torch's own schedules; one after the other where there is a warm-up."""
+    s = {"kind": 0, "warmup_steps": 0, "total_steps": 0, "final_factor": 0.0, **dict(recipe.schedule)}
+    warmup, length, schedules = s["warmup_steps"], s["total_steps"] - s["warmup_steps"], torch.optim.lr_scheduler
+    if s["kind"] == 2 and s["final_factor"] == 0:
+        after = lambda: schedules.CosineAnnealingLR(optimizer, length)
+    elif s["kind"] == 2:  # eta_min is one number, but groups have rates of their own
+        after = lambda: schedules.LambdaLR(optimizer, lambda step: s["final_factor"] + (1 - s["final_factor"]) * (1 + math.cos(math.pi * min(step, length) / length)) / 2)
+    else:
+        after = {0: lambda: schedules.LambdaLR(optimizer, lambda step: 1.0), 1: lambda: schedules.LinearLR(optimizer, 1.0, s["final_factor"], length),
+                 3: lambda: schedules.StepLR(optimizer, s["step_size"], s["gamma"])}[s["kind"]]
+    if not warmup:
+        return after()
+    rising = schedules.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
+    return schedules.SequentialLR(optimizer, [rising, after()], milestones=[warmup])
 
 
 def in_torch(recipe, weights, x, target, dtype):
@@ -83,12 +133,19 @@ def in_torch(recipe, weights, x, target, dtype):
         for parameter, value in zip(network.parameters(), weights):
             parameter.copy_(value)
     optimizer = torch_optimizer(recipe, network)
+    schedule = torch_schedule(recipe, optimizer)
     loss_of, losses = getattr(torch.nn.functional, recipe.loss), []
-    for _ in range(STEPS):
+    for step in range(STEPS):
         optimizer.zero_grad()
         loss = loss_of(network(x.to(dtype)), target.to(dtype) if target.is_floating_point() else target)
         loss.backward()
+        if recipe.clip_norm:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
+        if recipe.clip_value:
+            torch.nn.utils.clip_grad_value_(network.parameters(), recipe.clip_value)
         optimizer.step()
+        if step + 1 <= dict(recipe.schedule).get("total_steps", STEPS) or dict(recipe.schedule).get("kind") != 2:  # torch's cosine would rise again
+            schedule.step()
         losses.append(loss.item())
     return losses, [p.detach().to(torch.float64) for p in network.parameters()]
 
@@ -107,9 +164,13 @@ def tarn_network(recipe, weights):
 
 
 def tarn_optimizer(recipe, network):
-    structure = tarn.SgdOptions if recipe.optimizer == "sgd" else tarn.AdamwOptions
-    options = structure(**dict(recipe.options))
-    return tarn.call(recipe.optimizer + "_sized", network, ctypes.byref(options), ctypes.sizeof(options))
+    structure = {"sgd": tarn.SgdOptions, "adam": tarn.AdamOptions, "adamw": tarn.AdamwOptions}[recipe.optimizer]
+    groups = (tarn.ParameterGroup * len(recipe.groups))(*(tarn.ParameterGroup(pattern.encode(), **dict(values)) for pattern, values in recipe.groups))
+    options = structure(**dict(recipe.options), groups=groups, group_count=len(recipe.groups))
+    optimizer = tarn.call(recipe.optimizer + "_sized", network, ctypes.byref(options), ctypes.sizeof(options))
+    if recipe.schedule:
+        tarn.call("optimizer_set_schedule", optimizer, ctypes.byref(tarn.Schedule(**dict(recipe.schedule))))
+    return optimizer
 
 
 def in_tarn(recipe, weights, x, target):
@@ -122,6 +183,10 @@ def in_tarn(recipe, weights, x, target):
             loss, = tarn.apply(recipe.loss, [y, tarn.tensor(target.to(dtype) if target.is_floating_point() else target)], {}, 1)
             losses.append(tarn.read(loss).item())
             tarn.backward(loss, None)
+            if recipe.clip_norm:
+                tarn.call("optimizer_clip_norm", optimizer, recipe.clip_norm)
+            if recipe.clip_value:
+                tarn.call("optimizer_clip_value", optimizer, recipe.clip_value)
             tarn.call("optimizer_step", optimizer)
     count = tarn.call("module_parameter_count", network)
     trained = [tarn.read(tarn.call("module_parameter", network, i)).to(torch.float64) for i in range(count)]

@@ -16,6 +16,9 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
     TARN__AT_LEVEL(tarn__cpu_pool)(rows);
     TARN__AT_LEVEL(tarn__cpu_softmax)(rows);
     TARN__AT_LEVEL(tarn__cpu_norm)(rows);
+    TARN__AT_LEVEL(tarn__cpu_batchnorm)(rows);
+    TARN__AT_LEVEL(tarn__cpu_groupnorm)(rows);
     TARN__AT_LEVEL(tarn__cpu_loss)(rows);
     TARN__AT_LEVEL(tarn__cpu_optimizer)(rows);
+    TARN__AT_LEVEL(tarn__cpu_clip)(rows);
 }

@@ -1,0 +1,58 @@
+/* batchnorm.c: batch normalisation as a layer, with its running statistics. */
+#include <math.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "core/tensor.h"
+#include "nn/module.h"
+
+typedef struct settings {
+    double momentum, epsilon;
+} settings;
+
+static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    const settings *s = ctx;
+    tarn_tensor *mean = tarn__module_own(module, "running_mean"), *variance = tarn__module_own(module, "running_var");
+    tarn_tensor *batches = tarn__module_own(module, "num_batches_tracked");
+    bool training = module->training || !mean; /* without running statistics the batch's own are all there is */
+    tarn_tensor *y = tarn_batchnorm(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"), mean, variance,
+                                    (&(tarn_batchnorm_options){.training = training, .momentum = s->momentum, .epsilon = s->epsilon}));
+    return y && (!module->training || !batches || tarn_add_inplace(batches, tarn_scalar(1))) ? y : NULL;
+}
+
+/* Statistics of 16-bit layers are f32: a running mean of 8 bits would stand still. */
+static bool add_statistics(tarn_module *module, int64_t channels, tarn_device device, tarn_dtype dtype)
+{
+    tarn_dtype wide = tarn__wide_dtype(dtype);
+    return tarn_module_add_buffer(module, "running_mean", tarn_zeros(TARN_SHAPE(channels), wide, device)) &&
+           tarn_module_add_buffer(module, "running_var", tarn_ones(TARN_SHAPE(channels), wide, device)) &&
+           tarn_module_add_buffer(module, "num_batches_tracked", tarn_zeros(TARN_SCALAR, TARN_I64, device));
+}
+
+tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device device, const tarn_batchnorm2d_options *options, size_t options_size)
+{
+    tarn_batchnorm2d_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    tarn_norm_options norm = {.epsilon = chosen.epsilon, .no_affine = chosen.no_affine, .dtype = chosen.dtype};
+    if (!tarn__check_norm("batchnorm2d", channels, &norm))
+        return NULL;
+    if (!(chosen.momentum >= 0 && chosen.momentum <= 1)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm2d: .momentum is %g; it must be from 0 (which means 0.1) to 1", chosen.momentum);
+        return NULL;
+    }
+    settings s = {chosen.momentum, chosen.epsilon};
+    tarn_module *module = tarn__module_new_with("batchnorm2d", "batchnorm2d", forward, &s, sizeof(s));
+    if (module && tarn__add_affine(module, channels, device, &norm) &&
+        (chosen.no_tracking || add_statistics(module, channels, device, chosen.dtype)))
+        return module;
+    tarn__raise_within("batchnorm2d");
+    tarn_module_free(module);
+    return NULL;
+}
+
+tarn_module *tarn_batchnorm2d(int64_t channels, tarn_device device)
+{
+    return tarn_batchnorm2d_with(channels, device, NULL);
+}

@@ -1,0 +1,312 @@
+/* clip.c: the norm of all gradients, and bounds on it and on its elements.
+ *
+ * Nothing here waits for the device: the sums of squares, the norm and the factor stay there, and the step's kernels read the factor. So a
+ * step that clips can be captured, and reading the norm is the caller's choice. */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "core/graph.h"
+#include "core/launch.h"
+#include "optim/handle.h"
+
+#define CHUNK 16384 /* elements that are summed as one */
+
+static int64_t chunks_of(const tarn__segment *segment)
+{
+    return (segment->count + CHUNK - 1) / CHUNK;
+}
+
+bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__group *group, int *begin, int *end)
+{
+    const tarn__segment *segment = &optimizer->flats.segment[group->first];
+    while (*begin < group->segments && !segment[*begin].parameter->grad_is_set)
+        ++*begin;
+    *end = *begin;
+    while (*end < group->segments && segment[*end].parameter->grad_is_set)
+        ++*end;
+    return *end > *begin;
+}
+
+/* ---- what the norm needs on the device -------------------------------------------------------------------------------------- */
+
+static tarn_tensor *held(tarn_tensor *tensor)
+{
+    if (tensor) {
+        tarn__hold(tensor);
+        tarn_free(tensor);
+    }
+    return tensor;
+}
+
+/* Tells the device where the chunks of a group lie: (chunks, 2), and the first chunk of each segment. */
+static bool describe(const tarn_optimizer *o, tarn__group *group)
+{
+    const tarn__segment *segment = &o->flats.segment[group->first];
+    tarn_device device = tarn__device(group->buffer[TARN__GRADIENT]);
+    int64_t chunks = 0;
+    for (int i = 0; i < group->segments; i++)
+        chunks += chunks_of(&segment[i]);
+    size_t bytes = sizeof(int64_t) * (size_t)(2 * chunks + group->segments + 1);
+    int64_t *table = tarn__alloc(bytes), *first = table + 2 * chunks, at = 0;
+    if (!table)
+        return false;
+    for (int i = 0; i < group->segments; i++) {
+        first[i] = at;
+        for (int64_t begin = 0; begin < segment[i].count; begin += CHUNK, at++) {
+            table[2 * at] = segment[i].begin + begin;
+            table[2 * at + 1] = segment[i].begin + (segment[i].count - begin < CHUNK ? segment[i].count : begin + CHUNK);
+        }
+    }
+    first[group->segments] = at;
+    group->chunks = held(tarn_from(table, TARN_SHAPE(chunks, 2), TARN_I64, device));
+    group->firsts = group->chunks ? held(tarn_from(first, TARN_SHAPE(group->segments + 1), TARN_I64, device)) : NULL;
+    tarn__release(table, bytes);
+    return group->firsts != NULL;
+}
+
+static bool prepare(tarn_optimizer *o, const char *function)
+{
+    if (o->clipping.factor)
+        return true;
+    tarn_device device = tarn__device(o->flats.group[0].buffer[TARN__GRADIENT]);
+    o->clipping.sums = held(tarn__tensor_new(function, TARN_SHAPE(o->flats.segments), TARN_F64, device));
+    bool good = o->clipping.sums && tarn__fill_with(function, o->clipping.sums, 0);
+    for (int g = 0; good && g < o->flats.groups; g++)
+        good = describe(o, &o->flats.group[g]);
+    o->clipping.factor = good ? held(tarn__tensor_new(function, TARN_SCALAR, TARN_F64, device)) : NULL;
+    if (!o->clipping.factor) {
+        tarn__clip_release(o);
+        return tarn__raise_within(function);
+    }
+    return true;
+}
+
+void tarn__clip_release(tarn_optimizer *o)
+{
+    tarn__drop(o->clipping.sums);
+    tarn__drop(o->clipping.factor);
+    o->clipping = (tarn__clipping){0};
+    for (int g = 0; g < o->flats.groups; g++) {
+        tarn__group *group = &o->flats.group[g];
+        tarn__drop(group->chunks);
+        tarn__drop(group->firsts);
+        tarn__drop(group->factor);
+        group->chunks = group->firsts = group->factor = NULL;
+    }
+}
+
+/* ---- the norm --------------------------------------------------------------------------------------------------------------- */
+
+/* Rows [begin, end) of a tensor, in the open scope. */
+static tarn_tensor *rows(tarn_tensor *table, int64_t begin, int64_t end)
+{
+    tarn_tensor *range = tarn__tensor_view(table);
+    if (range) {
+        range->view.shape[0] = end - begin;
+        tarn__tensor_restart(range, begin * table->view.stride[0]);
+    }
+    return range;
+}
+
+/* The sums of squares of a run of neighbours into `sums`, one for each segment of the group. */
+static bool sum_run(const tarn_optimizer *o, const tarn__group *group, tarn_tensor *sums, int begin, int end, const char *function)
+{
+    const tarn__segment *segment = &o->flats.segment[group->first];
+    int64_t first = 0, last;
+    for (int i = 0; i < begin; i++)
+        first += chunks_of(&segment[i]);
+    last = first;
+    for (int i = begin; i < end; i++)
+        last += chunks_of(&segment[i]);
+    tarn__fill none = {0};
+    tarn__launch launch = {.kernel = TARN__K_square_sums, .function = function, .inputs = 3, .outputs = 1,
+                           .in = {group->buffer[TARN__GRADIENT], rows(group->chunks, first, last), rows(group->firsts, begin, end + 1)},
+                           .out = {rows(sums, begin, end)}, .params = &none, .params_bytes = sizeof(none)};
+    return !tarn_failed() && tarn__run(&launch);
+}
+
+/* The sums of a group, by way of its own device where the others lie elsewhere. */
+static bool sum_group(tarn_optimizer *o, const tarn__group *group, const char *function)
+{
+    tarn_tensor *to = rows(o->clipping.sums, group->first, group->first + group->segments), *sums = to;
+    tarn_device device = tarn__device(group->buffer[TARN__GRADIENT]);
+    bool is_near = to && tarn__same_device(device, tarn__device(to));
+    if (to && !is_near)
+        sums = tarn__tensor_new(function, TARN_SHAPE(group->segments), TARN_F64, device);
+    if (!to || !sums || !tarn__fill_with(function, sums, 0))
+        return false;
+    for (int begin = 0, end; tarn__next_run(o, group, &begin, &end); begin = end)
+        if (!sum_run(o, group, sums, begin, end, function))
+            return false;
+    return is_near || tarn__copy_elements(function, to, sums);
+}
+
+static bool sum_all(tarn_optimizer *o, const char *function)
+{
+    bool good = prepare(o, function);
+    for (int g = 0; good && g < o->flats.groups; g++)
+        good = sum_group(o, &o->flats.group[g], function);
+    return good;
+}
+
+/* From the sums to the norm, which is the result, and the factor. */
+static tarn_tensor *find_factor(tarn_optimizer *o, double max_norm)
+{
+    static const char *const function = "optimizer_clip_norm";
+    tarn_dtype dtype = TARN_F32;
+    for (int g = 0; g < o->flats.groups; g++)
+        if (o->flats.group[g].buffer[TARN__GRADIENT]->view.dtype == TARN_F64)
+            dtype = TARN_F64;
+    tarn__clip clip = {.max_norm = max_norm, .again = o->clipping.is_pending};
+    tarn_tensor *norm = tarn__tensor_new(function, TARN_SCALAR, dtype, tarn__device(o->clipping.sums));
+    tarn__launch launch = {.kernel = TARN__K_clip_factor, .function = function, .inputs = 1, .outputs = 2, .in = {o->clipping.sums},
+                           .out = {norm, o->clipping.factor}, .reads_output = clip.again ? 2 : 0, .params = &clip, .params_bytes = sizeof(clip)};
+    return norm && tarn__run(&launch) ? norm : NULL;
+}
+
+/* Gives each group the factor on its own device, and remembers the gradients it is meant for. */
+static bool hand_out(tarn_optimizer *o)
+{
+    for (int g = 0; g < o->flats.groups; g++) {
+        tarn__group *group = &o->flats.group[g];
+        tarn_tensor *factor = tarn_to(o->clipping.factor, tarn__device(group->buffer[TARN__GRADIENT]));
+        if (!factor)
+            return false;
+        tarn__hold(factor);
+        tarn__drop(group->factor);
+        group->factor = factor;
+    }
+    for (int i = 0; i < o->flats.segments; i++)
+        o->flats.segment[i].clipped_version = o->flats.segment[i].parameter->grad->storage->version;
+    o->clipping.is_pending = true;
+    o->clipping.is_captured = tarn__is_capturing(tarn__device(o->clipping.factor));
+    return true;
+}
+
+tarn_tensor *tarn_optimizer_clip_norm(tarn_optimizer *optimizer, double max_norm)
+{
+    static const char *const function = "optimizer_clip_norm";
+    if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
+        return NULL;
+    if (!(max_norm > 0)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the largest norm is %g, but must be above 0 (INFINITY only measures)", function, max_norm);
+        return NULL;
+    }
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && (!optimizer->clipping.is_pending || tarn__clip_is_current(optimizer, function)) && sum_all(optimizer, function);
+    tarn_tensor *norm = good ? find_factor(optimizer, max_norm) : NULL;
+    if (norm && hand_out(optimizer))
+        tarn_scope_return(scope, norm);
+    else
+        norm = NULL;
+    tarn_scope_close(scope);
+    return norm;
+}
+
+bool tarn__clip_is_current(const tarn_optimizer *o, const char *function)
+{
+    bool captured = o->clipping.is_pending && tarn__is_capturing(tarn__device(o->clipping.factor));
+    if (captured != o->clipping.is_captured)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the gradients were clipped %s the captured step; clip and step together", function,
+                           captured ? "before" : "inside");
+    for (int i = 0; i < o->flats.segments; i++) {
+        const tarn__segment *segment = &o->flats.segment[i];
+        if (segment->parameter->grad->storage->version != segment->clipped_version)
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "%s: the gradient of '%s' has changed since tarn_optimizer_clip_norm(); clip after the last backward", function,
+                               tarn_name(segment->parameter));
+    }
+    return true;
+}
+
+/* ---- in place --------------------------------------------------------------------------------------------------------------- */
+
+/* Runs an element-wise kernel in place over all gradients of a group. */
+static bool in_place(const tarn_optimizer *o, const tarn__group *group, tarn__kernel kernel, tarn_tensor *by, const tarn__elementwise *tail,
+                     const char *function)
+{
+    const tarn__segment *segment = &o->flats.segment[group->first];
+    for (int begin = 0, end; tarn__next_run(o, group, &begin, &end); begin = end) {
+        tarn_tensor *range = tarn__flat_range(group->buffer[TARN__GRADIENT], segment[begin].begin, segment[end - 1].begin + segment[end - 1].count);
+        tarn__launch launch = {.kernel = kernel, .function = function, .inputs = by ? 2 : 1, .outputs = 1, .in = {range, by},
+                               .out = {range}, .params = tail, .params_bytes = sizeof(*tail)};
+        if (!range || !tarn__run(&launch))
+            return false;
+    }
+    return true;
+}
+
+bool tarn__clip_now(tarn_optimizer *o, const char *function)
+{
+    tarn__elementwise none = {0};
+    if (!o->clipping.is_pending)
+        return true;
+    if (!tarn__clip_is_current(o, function))
+        return false;
+    for (int g = 0; g < o->flats.groups; g++) {
+        const tarn__group *group = &o->flats.group[g];
+        tarn_tensor *by = tarn_cast(group->factor, group->buffer[TARN__GRADIENT]->view.dtype);
+        if (!by || !in_place(o, group, TARN__K_mul, by, &none, function))
+            return false;
+    }
+    o->clipping.is_pending = false;
+    return true;
+}
+
+bool tarn_optimizer_clip_value(tarn_optimizer *optimizer, double limit)
+{
+    static const char *const function = "optimizer_clip_value";
+    if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
+        return false;
+    if (!(limit > 0))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the limit is %g, but must be above 0", function, limit);
+    tarn__elementwise tail = {.p0 = -limit, .p1 = limit};
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && tarn__clip_now(optimizer, function);
+    for (int g = 0; good && g < optimizer->flats.groups; g++)
+        good = in_place(optimizer, &optimizer->flats.group[g], TARN__K_clamp, NULL, &tail, function);
+    tarn_scope_close(scope);
+    return good;
+}
+
+/* ---- which one is not finite ------------------------------------------------------------------------------------------------ */
+
+static bool has_gradients(const tarn_optimizer *o)
+{
+    for (int i = 0; i < o->flats.segments; i++)
+        if (o->flats.segment[i].parameter->grad_is_set)
+            return true;
+    return false;
+}
+
+/* The first in the module's order whose sum is not finite. */
+static const tarn_tensor *first_of(const tarn_optimizer *o, const double *sums)
+{
+    const tarn__segment *found = NULL;
+    for (int i = 0; i < o->flats.segments; i++)
+        if (!isfinite(sums[i]) && (!found || o->flats.segment[i].order < found->order))
+            found = &o->flats.segment[i];
+    return found ? found->parameter : NULL;
+}
+
+const char *tarn_optimizer_nonfinite(tarn_optimizer *optimizer)
+{
+    static const char *const function = "optimizer_nonfinite";
+    if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
+        return NULL;
+    const tarn_tensor *found = NULL;
+    size_t bytes = sizeof(double) * (size_t)optimizer->flats.segments;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && (optimizer->clipping.is_pending || !has_gradients(optimizer) || sum_all(optimizer, function));
+    if (good && optimizer->clipping.sums) {
+        double *sums = tarn__alloc(bytes);
+        if (sums && tarn_read_f64(optimizer->clipping.sums, sums, optimizer->flats.segments))
+            found = first_of(optimizer, sums);
+        tarn__release(sums, bytes);
+    }
+    tarn_scope_close(scope);
+    if (tarn_failed())
+        tarn__raise_within(function);
+    return found ? tarn_name(found) : NULL;
+}

@@ -1,0 +1,222 @@
+/* save.c: an optimizer's state in a file: what a step reads beside parameters and gradients.
+ *
+ * A safetensors file with, for each parameter, NAME/steps and, as its method has them, NAME/master, NAME/momentum, NAME/first_moment and
+ * NAME/second_moment; and for all of them /steps, /lr and /schedule. Numbers are tensors too, so that no digit is lost. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/safetensors.h>
+
+#include "core/launch.h"
+#include "optim/handle.h"
+
+#define NAME_ROOM 1024
+#define FORMAT "tarn optimizer 1"
+enum { KIND, WARMUP, TOTAL, FINAL, SIZE, GAMMA, SCHEDULE_NUMBERS };
+
+/* Calls `visit` for every tensor of the state, in the open scope, until it returns false. */
+typedef bool (*visit_fn)(const char *name, tarn_tensor *tensor, void *ctx);
+
+static bool name_of(char *name, const tarn_tensor *parameter, const char *what)
+{
+    return snprintf(name, NAME_ROOM, "%s/%s", tarn_name(parameter), what) < NAME_ROOM ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s...' is too long for a file", tarn_name(parameter));
+}
+
+static bool walk_segment(const tarn_optimizer *o, const tarn__group *group, const tarn__segment *segment, visit_fn visit, void *ctx)
+{
+    const char *what[TARN__BUFFERS] = {[TARN__MASTER] = "master", [TARN__STATE] = o->method.state_name[0], o->method.state_name[1]};
+    char name[NAME_ROOM];
+    for (int b = TARN__MASTER; b < TARN__BUFFERS; b++) {
+        if (!group->buffer[b])
+            continue;
+        tarn_tensor *tensor = tarn__flat_shaped(group->buffer[b], segment);
+        if (!tensor || !name_of(name, segment->parameter, what[b]) || !visit(name, tensor, ctx))
+            return false;
+    }
+    return true;
+}
+
+static bool walk(const tarn_optimizer *o, visit_fn visit, void *ctx)
+{
+    for (int g = 0; g < o->flats.groups; g++)
+        for (int i = 0; i < o->flats.group[g].segments; i++)
+            if (!walk_segment(o, &o->flats.group[g], &o->flats.segment[o->flats.group[g].first + i], visit, ctx))
+                return false;
+    return true;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------------------- */
+
+static bool add(const char *name, tarn_tensor *tensor, void *writer)
+{
+    return tensor && tarn_safetensors_add(writer, name, tensor);
+}
+
+static bool add_numbers(const tarn_optimizer *o, tarn_safetensors_writer *writer)
+{
+    const tarn_schedule *s = &o->schedule;
+    double schedule[SCHEDULE_NUMBERS] = {[KIND] = (double)s->kind, [WARMUP] = (double)s->warmup_steps, [TOTAL] = (double)s->total_steps,
+                                         [FINAL] = s->final_factor, [SIZE] = (double)s->step_size, [GAMMA] = s->gamma};
+    tarn_device cpu = tarn_device_cpu();
+    char name[NAME_ROOM];
+    for (int i = 0; i < o->flats.segments; i++)
+        if (!name_of(name, o->flats.segment[i].parameter, "steps") ||
+            !add(name, tarn_from(&o->flats.segment[i].steps, TARN_SCALAR, TARN_I64, cpu), writer))
+            return false;
+    return add("/steps", tarn_from(&o->steps, TARN_SCALAR, TARN_I64, cpu), writer) &&
+           add("/lr", tarn_from(&o->method.rates.now.lr, TARN_SCALAR, TARN_F64, cpu), writer) &&
+           add("/schedule", tarn_from(schedule, TARN_SHAPE(SCHEDULE_NUMBERS), TARN_F64, cpu), writer);
+}
+
+bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
+{
+    static const char *const function = "optimizer_save";
+    if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
+        return false;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_safetensors_writer *writer = scope && tarn__flats_refresh(&optimizer->method, &optimizer->flats) ? tarn_safetensors_create(path) : NULL;
+    bool good = writer && tarn_safetensors_add_metadata(writer, "format", FORMAT) &&
+                tarn_safetensors_add_metadata(writer, "optimizer", optimizer->method.name) && add_numbers(optimizer, writer) &&
+                walk(optimizer, add, writer);
+    if (good)
+        good = tarn_safetensors_finish(writer);
+    else
+        tarn_safetensors_cancel(writer);
+    tarn_scope_close(scope);
+    return good || tarn__raise_within(function);
+}
+
+/* ---- reading: everything is checked before anything changes ------------------------------------------------------------------ */
+
+typedef struct reading {
+    const tarn_safetensors *file;
+    const char *path;
+    int count; /* tensors of the file that have their place */
+} reading;
+
+static bool check_entry(reading *r, const char *name, tarn_shape shape, tarn_dtype dtype)
+{
+    tarn_safetensors_entry entry;
+    int index = tarn_safetensors_find(r->file, name);
+    if (index < 0)
+        return tarn__raise(TARN_ERROR_FORMAT, "'%s' has no tensor '%s': it was saved with other parameters or options", r->path, name);
+    if (!tarn_safetensors_info(r->file, index, &entry))
+        return false;
+    r->count++;
+    bool same = entry.dtype == dtype && entry.shape.rank == shape.rank;
+    for (int i = 0; same && i < shape.rank; i++)
+        same = entry.shape.size[i] == shape.size[i];
+    tarn__text have, want;
+    return same || tarn__raise(TARN_ERROR_SHAPE, "'%s' has '%s' as %s %s, not as %s %s", r->path, name, entry.dtype_name,
+                               tarn__shape_text(entry.shape.size, entry.shape.rank, &have), tarn_dtype_name(dtype),
+                               tarn__shape_text(shape.size, shape.rank, &want));
+}
+
+static bool check_tensor(const char *name, tarn_tensor *tensor, void *ctx)
+{
+    return check_entry(ctx, name, tarn__shape_of(tensor), tensor->view.dtype);
+}
+
+static bool check_file(const tarn_optimizer *o, reading *r)
+{
+    const char *format = tarn_safetensors_metadata(r->file, "format"), *method = tarn_safetensors_metadata(r->file, "optimizer");
+    char name[NAME_ROOM];
+    if (!format || strcmp(format, FORMAT) != 0 || !method)
+        return tarn__raise(TARN_ERROR_FORMAT, "'%s' is no file of tarn_optimizer_save()", r->path);
+    if (strcmp(method, o->method.name) != 0)
+        return tarn__raise(TARN_ERROR_FORMAT, "'%s' is the state of %s, but the optimizer is %s", r->path, method, o->method.name);
+    for (int i = 0; i < o->flats.segments; i++)
+        if (!name_of(name, o->flats.segment[i].parameter, "steps") || !check_entry(r, name, TARN_SCALAR, TARN_I64))
+            return false;
+    if (!check_entry(r, "/steps", TARN_SCALAR, TARN_I64) || !check_entry(r, "/lr", TARN_SCALAR, TARN_F64) ||
+        !check_entry(r, "/schedule", TARN_SHAPE(SCHEDULE_NUMBERS), TARN_F64) || !walk(o, check_tensor, r))
+        return false;
+    return r->count == tarn_safetensors_count(r->file) ||
+           tarn__raise(TARN_ERROR_FORMAT, "'%s' has %d tensors, of which %d belong to this optimizer: it was saved with other parameters or options",
+                       r->path, tarn_safetensors_count(r->file), r->count);
+}
+
+/* The numbers of a file, and whether they make sense. */
+typedef struct numbers {
+    int64_t steps;
+    double lr;
+    tarn_schedule schedule;
+} numbers;
+
+static bool read_number(const reading *r, const char *name, void *to, size_t bytes)
+{
+    tarn_tensor *tensor = tarn_safetensors_read(r->file, name, tarn_device_cpu());
+    return tensor && tarn_read(tensor, to, bytes);
+}
+
+static bool read_steps(const reading *r, const char *name, int64_t *steps)
+{
+    return read_number(r, name, steps, sizeof(*steps)) &&
+           (*steps >= 0 || tarn__raise(TARN_ERROR_FORMAT, "'%s' has %lld as '%s'", r->path, (long long)*steps, name));
+}
+
+static bool read_numbers(const reading *r, numbers *n)
+{
+    double s[SCHEDULE_NUMBERS];
+    if (!read_steps(r, "/steps", &n->steps) || !read_number(r, "/lr", &n->lr, sizeof(n->lr)) || !read_number(r, "/schedule", s, sizeof(s)))
+        return false;
+    bool sound = n->lr >= 0 && n->lr < 1e300 && s[KIND] <= TARN_SCHEDULE_STEP;
+    for (int i = 0; i < SCHEDULE_NUMBERS; i++)
+        sound = sound && s[i] >= 0 && s[i] < 0x1p53;
+    if (!sound)
+        return tarn__raise(TARN_ERROR_FORMAT, "'%s' has no sound learning rate or schedule", r->path);
+    n->schedule = (tarn_schedule){(tarn_schedule_kind)(int)s[KIND], (int64_t)s[WARMUP], (int64_t)s[TOTAL], s[FINAL], (int64_t)s[SIZE], s[GAMMA]};
+    return tarn__schedule_check(r->path, &n->schedule);
+}
+
+static bool read_tensor(const char *name, tarn_tensor *tensor, void *ctx)
+{
+    return tarn_safetensors_read_into(((reading *)ctx)->file, name, tensor);
+}
+
+/* 16-bit parameters become what their master weights are rounded to, which also is what they were. */
+static bool round_parameters(tarn_optimizer *o)
+{
+    for (int g = 0; g < o->flats.groups; g++) {
+        tarn__group *group = &o->flats.group[g];
+        if (group->buffer[TARN__MASTER] && !tarn__copy_elements("optimizer_load", group->buffer[TARN__PARAMETER], group->buffer[TARN__MASTER]))
+            return false;
+        for (int i = group->first; group->buffer[TARN__MASTER] && i < group->first + group->segments; i++) {
+            tarn__touch(o->flats.segment[i].parameter);
+            o->flats.segment[i].version = o->flats.segment[i].parameter->storage->version;
+        }
+    }
+    return true;
+}
+
+static bool take(tarn_optimizer *o, reading *r)
+{
+    numbers n;
+    char name[NAME_ROOM];
+    if (!check_file(o, r) || !read_numbers(r, &n))
+        return false;
+    for (int i = 0; i < o->flats.segments; i++)
+        if (!name_of(name, o->flats.segment[i].parameter, "steps") || !read_steps(r, name, &o->flats.segment[i].saved_steps))
+            return false;
+    if (!walk(o, read_tensor, r) || !round_parameters(o))
+        return false;
+    for (int i = 0; i < o->flats.segments; i++)
+        o->flats.segment[i].steps = o->flats.segment[i].saved_steps;
+    o->steps = n.steps;
+    o->method.rates.now.lr = n.lr;
+    o->schedule = n.schedule;
+    return true;
+}
+
+bool tarn_optimizer_load(tarn_optimizer *optimizer, const char *path)
+{
+    static const char *const function = "optimizer_load";
+    if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
+        return false;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_safetensors *file = scope ? tarn_safetensors_open(path) : NULL;
+    bool good = file && take(optimizer, &(reading){.file = file, .path = path});
+    tarn_safetensors_close(file);
+    tarn_scope_close(scope);
+    return good || tarn__raise_within(function);
+}
