@@ -67,16 +67,19 @@ static bool shape_of_result(const tarn_tensor *x, const tarn_tensor *weight, con
 static bool put_bias(const tarn__backward *b, tarn_tensor *g)
 {
     const tarn__meta *meta = tarn__input_meta(b, 2);
-    tarn_tensor *sums = tarn__tensor_new(b->function, meta->shape, tarn__grad_dtype(b, 2), meta->device), *to = sums ? tarn__tensor_view(sums) : NULL;
-    if (!to)
+    tarn_tensor *sums = tarn__tensor_new(b->function, meta->shape, tarn__grad_dtype(b, 2), meta->device);
+    if (!sums)
         return false;
-    to->view.rank = 4;
+    tarn__view vector = sums->view; /* a second tensor on its memory would keep a leaf from taking it over */
+    sums->view.rank = 4;
     for (int i = 0; i < 4; i++) {
-        to->view.shape[i] = i == 1 ? meta->shape.size[0] : 1;
-        to->view.stride[i] = i == 1 ? 1 : 0;
+        sums->view.shape[i] = i == 1 ? meta->shape.size[0] : 1;
+        sums->view.stride[i] = i == 1 ? 1 : 0;
     }
     tarn__reduce reduce = {.scale = 1};
-    return tarn__kernel_call(TARN__K_sum, b->function, reduce, TARN__IN(g), TARN__OUT(to)) && tarn__put(b, 2, sums);
+    bool good = tarn__kernel_call(TARN__K_sum, b->function, reduce, TARN__IN(g), TARN__OUT(sums));
+    sums->view = vector;
+    return good && tarn__put(b, 2, sums);
 }
 
 static bool put_x(const tarn__backward *b, tarn__conv2d tail, tarn_tensor *g)
