@@ -60,6 +60,18 @@ static void plan_gradient_axis(plan *s, int axis, int64_t *reach)
     *reach = high - low;
 }
 
+/* The zeros behind a row may be those in front of the next, as far as both have some: the rows are that much shorter, and fewer outputs are
+ * computed in vain. Outputs themselves never reach into the next row. */
+static void share_zeros(plan *s, int64_t reach)
+{
+    int64_t shared = reach, low, high;
+    for (int64_t b = 0; b < s->remainders[1]; b++) {
+        inside_of(s->from->shape[3], s->step[1], b - s->before[1], s->width, &low, &high);
+        shared = least(shared, least(low, s->width - high));
+    }
+    s->width -= shared;
+}
+
 /* Bands that keep the planes in the cache, and enough of them where there is work for several threads. */
 static void choose_bands(plan *s, int64_t size)
 {
@@ -92,6 +104,7 @@ static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__
     }
     s.reach = reach[0];
     s.width = ceiling(to->shape[3], s.spread[1]) + reach[1];
+    share_zeros(&s, reach[1]);
     s.rows = ceiling(to->shape[2], s.spread[0]);
     choose_bands(&s, size);
     return s;
