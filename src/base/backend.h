@@ -10,7 +10,7 @@
 
 #include "base/kernels.h"
 
-#define TARN__POKE_BYTES 256
+#define TARN__POKE_BYTES 1024
 
 typedef void (*tarn__kernel_fn)(const tarn__call *call);
 

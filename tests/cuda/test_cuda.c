@@ -136,7 +136,9 @@ static training start_training(void)
     t.y = tarn_normal(TARN_SHAPE(64, 4), 0, 1, TARN_F32, gpu);
     t.loss = tarn_zeros(((tarn_shape){0, {0}}), TARN_F32, gpu);
     t.net = tarn_sequential(tarn_linear(16, 32, gpu), tarn_activation(TARN_GELU), tarn_linear(32, 4, gpu), NULL);
-    t.adam = tarn_adamw(t.net, &(tarn_adamw_options){.lr = 0.01f, .weight_decay = 0.1f});
+    static const tarn_parameter_group groups[] = {{.names = "2.*", .lr_scale = 0.5f}};
+    t.adam = tarn_adamw(t.net, &(tarn_adamw_options){.lr = 0.01f, .weight_decay = 0.1f, .groups = groups, .group_count = 1});
+    tarn_optimizer_set_schedule(t.adam, &(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 5, .total_steps = 40});
     assert_ok();
     return t;
 }
@@ -147,13 +149,13 @@ static void end_training(training *t)
     tarn_module_free(t->net);
 }
 
-/* With dropout, so that random numbers take part. */
+/* With dropout, so that random numbers take part; the norm is clipped in some steps and not in others. */
 static bool step(void *ctx)
 {
     training *t = ctx;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *loss = tarn_mse_loss(tarn_forward(t->net, tarn_dropout(t->x, 0.1)), t->y);
-    bool done = tarn_backward(loss) && tarn_optimizer_step(t->adam) && tarn_copy(t->loss, loss);
+    bool done = tarn_backward(loss) && tarn_optimizer_clip_norm(t->adam, 0.8) && tarn_optimizer_step(t->adam) && tarn_copy(t->loss, loss);
     tarn_scope_close(scope);
     return done;
 }
@@ -204,6 +206,7 @@ static void losses_of(bool captured, double *losses)
             assert_true(tarn_optimizer_set_lr(t.adam, 0.003));
         assert_true(captured ? tarn_graph_run(graph) : step(&t));
         losses[i] = tarn_item(t.loss);
+        assert_int_equal(tarn_optimizer_steps(t.adam), WARM_UP + i + 1);
     }
     tarn_graph_free(graph);
     end_training(&t);

@@ -202,8 +202,11 @@ static void fill_table(void)
     tarn__cuda_matmul(rows);
     tarn__cuda_softmax(rows);
     tarn__cuda_norm(rows);
+    tarn__cuda_batchnorm(rows);
+    tarn__cuda_batchnorm_grad(rows);
     tarn__cuda_loss(rows);
     tarn__cuda_optimizer(rows);
+    tarn__cuda_clip(rows);
     tarn__cuda_composed(rows);
 }
 

@@ -74,8 +74,11 @@ void tarn__cuda_sort(tarn__kernel_row *rows);
 void tarn__cuda_matmul(tarn__kernel_row *rows);
 void tarn__cuda_softmax(tarn__kernel_row *rows);
 void tarn__cuda_norm(tarn__kernel_row *rows);
+void tarn__cuda_batchnorm(tarn__kernel_row *rows);
+void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows);
 void tarn__cuda_loss(tarn__kernel_row *rows);
 void tarn__cuda_optimizer(tarn__kernel_row *rows);
+void tarn__cuda_clip(tarn__kernel_row *rows);
 void tarn__cuda_composed(tarn__kernel_row *rows);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
-/* optimizer.cu: the updates of parameters; the formulas are those of optim/sgd.c and optim/adamw.c.
+/* optimizer.cu: the updates of parameters; the formulas are those of optim/sgd.c and optim/adam.c.
  *
  * Each element is read and written once: AdamW moves 7 · 4 bytes of an f32 element, SGD 3 or 5 · 4. The optimizer hands over flat, dense
  * buffers, which go 16 bytes at a time; other layouts and mixtures of dtypes go one by one. In a captured step the numbers that change are
- * read from device memory; they are the same f64 numbers that the host hands over otherwise. */
+ * read from device memory; they are the same f64 numbers that the host hands over otherwise. The factor of a clipped gradient lies there always. */
 #include "backends/cuda/element.cuh"
 
 /* In the order of the nest: what is written first. */
@@ -45,16 +45,17 @@ __device__ __forceinline__ double root(double x) { return sqrt(x); }
 
 template <typename C> struct adamw {
     enum { states = 2 };
-    C take1, beta2, take2, epsilon, keep, size, scale;
+    C take1, beta2, take2, epsilon, keep, size, scale, decay;
 
     static __host__ __device__ adamw of(const tarn__optimizer_step &s, const tarn__step_now &now)
     {
-        return adamw{(C)(1 - s.beta1), (C)s.beta2, (C)(1 - s.beta2), (C)s.epsilon, (C)now.keep, (C)now.size, (C)now.scale};
+        return adamw{(C)(1 - s.beta1), (C)s.beta2, (C)(1 - s.beta2), (C)s.epsilon, (C)now.keep, (C)now.size, (C)now.scale,
+                     (C)s.decay};
     }
     __device__ __forceinline__ bool reads_states() const { return true; }
     __device__ __forceinline__ void update(C *x) const
     {
-        C g = x[GRADIENT];
+        C g = decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT];
         x[FIRST] += (g - x[FIRST]) * take1;
         x[SECOND] = beta2 * x[SECOND] + take2 * g * g;
         x[PARAMETER] = keep * x[PARAMETER] - size * x[FIRST] / (root(x[SECOND]) * scale + epsilon);
@@ -65,6 +66,7 @@ template <typename C> struct adamw {
 
 template <typename C> struct flat_args {
     C *at[OPERANDS];
+    const double *factor; /* of the gradient; NULL: 1 */
     int64_t packs;
     int head, tail; /* elements before the first pack and after the last */
 };
@@ -72,6 +74,11 @@ template <typename C> struct flat_args {
 template <typename Rule> __device__ __forceinline__ bool takes_part(int k)
 {
     return k == PARAMETER || k == GRADIENT || k <= Rule::states;
+}
+
+template <typename C> __device__ __forceinline__ C factor_of(const double *factor)
+{
+    return factor ? (C)*factor : (C)1;
 }
 
 /* Elements outside the packs, at most 6: one each for the first threads. */
@@ -87,6 +94,7 @@ template <typename Rule, typename C> static __device__ __noinline__ void update_
     for (int k = 0; k < OPERANDS; k++)
         if (takes_part<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
             x[k] = a.at[k][at];
+    x[GRADIENT] *= factor_of<C>(a.factor);
     rule.update(x);
 #pragma unroll
     for (int k = 0; k < GRADIENT; k++)
@@ -102,6 +110,7 @@ template <typename Rule, typename C> static __global__ void __launch_bounds__(TH
     const Rule rule = Rule::of(step, step.live ? *step.live : step.now);
     int64_t pack_at = (int64_t)blockIdx.x * THREADS + threadIdx.x, at = pack_at * N + a.head;
     if (pack_at < a.packs) {
+        const C factor = factor_of<C>(a.factor);
         pack<C, N> x[OPERANDS];
 #pragma unroll
         for (int k = 0; k < OPERANDS; k++)
@@ -109,7 +118,7 @@ template <typename Rule, typename C> static __global__ void __launch_bounds__(TH
                 x[k] = *(const pack<C, N> *)(a.at[k] + at);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            C one[OPERANDS] = {x[PARAMETER].at[i], x[FIRST].at[i], x[SECOND].at[i], x[GRADIENT].at[i]};
+            C one[OPERANDS] = {x[PARAMETER].at[i], x[FIRST].at[i], x[SECOND].at[i], factor * x[GRADIENT].at[i]};
             rule.update(one);
 #pragma unroll
             for (int k = 0; k < GRADIENT; k++)
@@ -127,6 +136,7 @@ template <typename Rule, typename C> static __global__ void __launch_bounds__(TH
 struct strided_args {
     void *base[OPERANDS];
     tarn_dtype dtype[OPERANDS];
+    const double *factor;
     int64_t count;
     places<OPERANDS> places;
 };
@@ -144,6 +154,7 @@ static __global__ void __launch_bounds__(THREADS) strided_kernel(const __grid_co
     for (int k = 0; k < OPERANDS; k++)
         if (takes_part<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
             x[k] = load_any<C>(a.base[k], a.dtype[k], offset[k]);
+    x[GRADIENT] *= factor_of<C>(a.factor);
     rule.update(x);
 #pragma unroll
     for (int k = 0; k < GRADIENT; k++)
@@ -184,11 +195,13 @@ template <typename Rule, typename C> static void run_in(const tarn__call *call, 
     if (nest.count == 0)
         return;
     flat_args<C> flat = {};
+    flat.factor = data_of<const double>(call->in[1]);
     if (lie_flat<C>(views, &nest, dtype, &flat)) {
         flat_kernel<Rule, C><<<blocks_for(flat.packs, THREADS), THREADS, 0, stream_of(call)>>>(flat, step);
         return;
     }
     strided_args a = {};
+    a.factor = flat.factor;
     for (int k = 0; k < OPERANDS; k++) {
         a.base[k] = views[k] ? tarn__view_at(views[k]) : NULL;
         a.dtype[k] = views[k] ? views[k]->dtype : dtype;

@@ -1,0 +1,266 @@
+/* batchnorm.cu: batchnorm and groupnorm. Their gradients are in batchnorm_grad.cu.
+ *
+ * Three kernels: mean and squared distances of chunks of channels; the sets' means and 1 / deviations from them, and the running statistics;
+ * the result. Bytes: x read twice, y written. Distances are taken from the chunk's first element and summed in f64, so that one read is
+ * enough and nothing cancels that matters. With fixed statistics the first kernel is left out. */
+#include "backends/cuda/channels.cuh"
+
+/* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) measure_rows(const __grid_constant__ channel_args a)
+{
+    constexpr int N = R::width;
+    __shared__ double space[WARP];
+    const channel_piece p = piece_by_rows(a);
+    int64_t offset[CHANNEL_OPERANDS];
+    place(a, p, p.begin, offset);
+    const double from = (double)R::element(R::fetch(a.operand[X], offset[X], 0), 0);
+    double sum = 0, squares = 0;
+#pragma unroll 4
+    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += (int64_t)blockDim.x * N) {
+        place(a, p, at, offset);
+        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            double d = (double)R::element(x, i) - from;
+            sum += d;
+            squares += d * d;
+        }
+    }
+    sum = over_block<add_up>(sum, space, 0.0);
+    squares = over_block<add_up>(squares, space, 0.0);
+    if (threadIdx.x == 0) {
+        double count = (double)(p.end - p.begin);
+        a.part_one[p.part] = from + sum / count;
+        a.part_two[p.part] = squares - sum * sum / count;
+    }
+}
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) measure_columns(const __grid_constant__ channel_args a)
+{
+    constexpr int N = R::width;
+    const channel_piece p = piece_by_columns<N>(a);
+    const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
+    const bool takes_part = p.channel < a.channels;
+    int64_t offset[CHANNEL_OPERANDS];
+    double from[N], sums[2 * N] = {};
+    if (takes_part) {
+        place(a, p, p.begin, offset);
+        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            from[i] = (double)R::element(x, i);
+#pragma unroll 2
+        for (int64_t at = p.begin + row; at < p.end; at += rows) {
+            place(a, p, at, offset);
+            x = R::fetch(a.operand[X], offset[X], 0);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                double d = (double)R::element(x, i) - from[i];
+                sums[i] += d;
+                sums[N + i] += d * d;
+            }
+        }
+    }
+    over_positions<2 * N>(a, sums);
+    if (row != 0 || !takes_part)
+        return;
+    double count = (double)(p.end - p.begin);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        a.part_one[p.part + i] = from[i] + sums[i] / count;
+        a.part_two[p.part + i] = sums[N + i] - sums[i] * sums[i] / count;
+    }
+}
+
+/* ---- sets ------------------------------------------------------------------------------------------------------------------- */
+
+struct set_args {
+    double epsilon, momentum;
+    row_operand fixed_mean, fixed_variance; /* base NULL: the set's own */
+    row_operand running_mean, running_variance;
+    double *mean, *rstd; /* kept for backward; NULL: not wanted */
+};
+
+/* A mean, the sum of squared distances from it, and of how many elements. */
+struct moments {
+    double mean, squares, count;
+
+    __device__ __forceinline__ void merge(double mean_b, double squares_b, double count_b)
+    {
+        if (count_b == 0)
+            return;
+        double delta = mean_b - mean, share = count_b / (count + count_b);
+        mean += delta * share;
+        squares += squares_b + delta * delta * count * share;
+        count += count_b;
+    }
+};
+
+__device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t batch, int64_t group)
+{
+    moments m = {0, 0, 0};
+    for (int64_t item = threadIdx.x % WARP; item < a.members * a.chunks; item += WARP) {
+        int64_t chunk = item / a.members, channel = group * a.members + item % a.members, left = a.count - chunk * a.chunk;
+        int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
+        m.merge(a.part_one[at], a.part_two[at], (double)(left < a.chunk ? left : a.chunk));
+    }
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        double mean = __shfl_xor_sync(FULL_WARP, m.mean, step), squares = __shfl_xor_sync(FULL_WARP, m.squares, step);
+        m.merge(mean, squares, __shfl_xor_sync(FULL_WARP, m.count, step));
+    }
+    return m;
+}
+
+__device__ __forceinline__ void take_in(const row_operand &running, int64_t at, double momentum, double value)
+{
+    if (running.base)
+        store_any(running.base, running.dtype, at * running.along,
+                  (1 - momentum) * load_any<double>(running.base, running.dtype, at * running.along) + momentum * value);
+}
+
+/* A warp a set. */
+static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK) settle(const __grid_constant__ channel_args a, const __grid_constant__ set_args s)
+{
+    int64_t set = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
+    if (set >= a.batches * a.groups)
+        return;
+    double mean, variance;
+    if (s.fixed_mean.base) {
+        mean = load_any<double>(s.fixed_mean.base, s.fixed_mean.dtype, set * s.fixed_mean.along);
+        variance = load_any<double>(s.fixed_variance.base, s.fixed_variance.dtype, set * s.fixed_variance.along);
+    } else {
+        moments m = moments_of_set(a, set / a.groups, set % a.groups);
+        mean = m.mean;
+        variance = m.squares / a.values;
+        if (threadIdx.x % WARP == 0) {
+            take_in(s.running_mean, set, s.momentum, mean);
+            take_in(s.running_variance, set, s.momentum, m.squares / (a.values - 1));
+        }
+    }
+    if (threadIdx.x % WARP != 0)
+        return;
+    double rstd = 1 / sqrt(variance + s.epsilon);
+    a.mean[set] = mean;
+    a.rstd[set] = rstd;
+    if (s.mean) {
+        s.mean[set] = mean;
+        s.rstd[set] = rstd;
+    }
+}
+
+/* ---- the result ------------------------------------------------------------------------------------------------------------- */
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) normalise_rows(const __grid_constant__ channel_args a)
+{
+    typedef typename R::real C;
+    constexpr int N = R::width;
+    const channel_piece p = piece_by_rows(a);
+    channel_numbers<C> numbers;
+    numbers.fetch(a, p.batch, p.channel);
+#pragma unroll 4
+    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += (int64_t)blockDim.x * N) {
+        int64_t offset[CHANNEL_OPERANDS];
+        place(a, p, at, offset);
+        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
+        C y[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            y[i] = numbers.distance(R::element(x, i)) * numbers.scale + numbers.bias;
+        R::store(a.operand[TO], offset[TO], 0, y);
+    }
+}
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) normalise_columns(const __grid_constant__ channel_args a)
+{
+    typedef typename R::real C;
+    constexpr int N = R::width;
+    const channel_piece p = piece_by_columns<N>(a);
+    const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
+    if (p.channel >= a.channels)
+        return;
+    channel_numbers<C> numbers[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        numbers[i].fetch(a, p.batch, p.channel + i);
+#pragma unroll 2
+    for (int64_t at = p.begin + row; at < p.end; at += rows) {
+        int64_t offset[CHANNEL_OPERANDS];
+        place(a, p, at, offset);
+        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
+        C y[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            y[i] = numbers[i].distance(R::element(x, i)) * numbers[i].scale + numbers[i].bias;
+        R::store(a.operand[TO], offset[TO], 0, y);
+    }
+}
+
+/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+
+/* Scratch: mean and 1 / deviation of each set, then what chunks give. */
+static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups)
+{
+    channel_args a = channels_of(with_batches, groups, call->in[0], call->out[0], NULL);
+    choose_chunks(&a);
+    a.weight = vector_of(call->in[1]);
+    a.bias = vector_of(call->in[2]);
+    a.mean = (double *)call->scratch;
+    a.rstd = a.mean + a.batches * a.groups;
+    a.part_one = a.rstd + a.batches * a.groups;
+    a.part_two = a.part_one + partial_count(a);
+    return a;
+}
+
+static size_t scratch_bytes(const channel_args &a)
+{
+    return sizeof(double) * (size_t)(2 * a.batches * a.groups + 2 * partial_count(a));
+}
+
+/* Grid: a block a chunk, a warp a set, a block a chunk. */
+static void forward(const tarn__call *call, const channel_args &a, const set_args &s)
+{
+    if (a.batches * a.groups == 0)
+        return;
+    if (!s.fixed_mean.base)
+        LAUNCH(measure_rows, measure_columns, call, a);
+    settle<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+    LAUNCH(normalise_rows, normalise_columns, call, a);
+}
+
+static void run_batchnorm(const tarn__call *call)
+{
+    const tarn__batchnorm *params = (const tarn__batchnorm *)call->params;
+    set_args s = {params->epsilon, params->momentum, vector_of(call->in[3]), vector_of(call->in[4]), vector_of(call->out[3]), vector_of(call->out[4]),
+                  data_of<double>(call->out[1]), data_of<double>(call->out[2])};
+    forward(call, describe(call, false, 0), s);
+}
+
+static size_t scratch_batchnorm(const tarn__call *call)
+{
+    return scratch_bytes(describe(call, false, 0));
+}
+
+static void run_groupnorm(const tarn__call *call)
+{
+    const tarn__groupnorm *params = (const tarn__groupnorm *)call->params;
+    set_args s = {};
+    s.epsilon = params->epsilon;
+    s.mean = data_of<double>(call->out[1]);
+    s.rstd = data_of<double>(call->out[2]);
+    channel_args a = describe(call, true, params->groups);
+    if (a.count > 0)
+        forward(call, a, s);
+}
+
+static size_t scratch_groupnorm(const tarn__call *call)
+{
+    return scratch_bytes(describe(call, true, ((const tarn__groupnorm *)call->params)->groups));
+}
+
+void tarn__cuda_batchnorm(tarn__kernel_row *rows)
+{
+    rows[TARN__K_batchnorm] = tarn__kernel_row{run_batchnorm, TARN__FLOATS, scratch_batchnorm};
+    rows[TARN__K_groupnorm] = tarn__kernel_row{run_groupnorm, TARN__FLOATS, scratch_groupnorm};
+}

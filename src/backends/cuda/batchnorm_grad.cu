@@ -1,0 +1,281 @@
+/* batchnorm_grad.cu: the gradients of batchnorm and groupnorm.
+ *
+ *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd, means over a set
+ *
+ * with fixed statistics without the means. The sums of g and g · x̂ over each channel are the gradients of bias and weight, and from them come
+ * the means: one kernel sums chunks, one adds them up, one makes the sets' means, and one writes gx. Bytes: x and g read twice, gx written;
+ * with fixed statistics g alone is read for gx. */
+#include "backends/cuda/channels.cuh"
+
+/* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
+{
+    typedef typename R::real C;
+    constexpr int N = R::width;
+    __shared__ double space[WARP];
+    const channel_piece p = piece_by_rows(a);
+    channel_numbers<C> numbers;
+    numbers.fetch(a, p.batch, p.channel);
+    double sum = 0, product = 0;
+#pragma unroll 2
+    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += (int64_t)blockDim.x * N) {
+        int64_t offset[CHANNEL_OPERANDS];
+        place(a, p, at, offset);
+        typename R::raw x = R::fetch(a.operand[X], offset[X], 0), g = R::fetch(a.operand[G], offset[G], 0);
+        C ups = 0, products = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            C up = R::element(g, i);
+            ups += up;
+            products += up * (numbers.distance(R::element(x, i)) * numbers.rstd);
+        }
+        sum += (double)ups;
+        product += (double)products;
+    }
+    sum = over_block<add_up>(sum, space, 0.0);
+    product = over_block<add_up>(product, space, 0.0);
+    if (threadIdx.x == 0) {
+        a.part_one[p.part] = sum;
+        a.part_two[p.part] = product;
+    }
+}
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) sum_columns(const __grid_constant__ channel_args a)
+{
+    typedef typename R::real C;
+    constexpr int N = R::width;
+    const channel_piece p = piece_by_columns<N>(a);
+    const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
+    const bool takes_part = p.channel < a.channels;
+    double sums[2 * N] = {};
+    if (takes_part) {
+        channel_numbers<C> numbers[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            numbers[i].fetch(a, p.batch, p.channel + i);
+        for (int64_t at = p.begin + row; at < p.end; at += rows) {
+            int64_t offset[CHANNEL_OPERANDS];
+            place(a, p, at, offset);
+            typename R::raw x = R::fetch(a.operand[X], offset[X], 0), g = R::fetch(a.operand[G], offset[G], 0);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                C up = R::element(g, i);
+                sums[i] += (double)up;
+                sums[N + i] += (double)(up * (numbers[i].distance(R::element(x, i)) * numbers[i].rstd));
+            }
+        }
+    }
+    over_positions<2 * N>(a, sums);
+    if (row != 0 || !takes_part)
+        return;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        a.part_one[p.part + i] = sums[i];
+        a.part_two[p.part + i] = sums[N + i];
+    }
+}
+
+/* ---- channels and sets ------------------------------------------------------------------------------------------------------ */
+
+struct channel_sums {
+    double *sum, *product;        /* (batches, channels) */
+    row_operand gweight, gbias;   /* base NULL: not wanted */
+};
+
+__device__ __forceinline__ void put(const row_operand &to, int64_t channel, double value)
+{
+    if (to.base)
+        store_any(to.base, to.dtype, channel * to.along, value);
+}
+
+/* A warp a channel of a batch: adds up its chunks. Where there is one batch these are the gradients of weight and bias. */
+static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK) add_chunks(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
+{
+    int64_t number = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
+    if (number >= a.batches * a.channels)
+        return;
+    int64_t batch = number / a.channels, channel = number % a.channels;
+    double sum = 0, product = 0;
+    for (int64_t chunk = threadIdx.x % WARP; chunk < a.chunks; chunk += WARP) {
+        int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
+        sum += a.part_one[at];
+        product += a.part_two[at];
+    }
+    sum = over_warp<add_up>(sum);
+    product = over_warp<add_up>(product);
+    if (threadIdx.x % WARP != 0)
+        return;
+    s.sum[number] = sum;
+    s.product[number] = product;
+    if (a.batches == 1) {
+        put(s.gweight, channel, product);
+        put(s.gbias, channel, sum);
+    }
+}
+
+/* A thread a channel: its gradients from those of all batches. */
+static __global__ void __launch_bounds__(THREADS) add_batches(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
+{
+    int64_t channel = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (channel >= a.channels)
+        return;
+    double sum = 0, product = 0;
+    for (int64_t batch = 0; batch < a.batches; batch++) {
+        sum += s.sum[batch * a.channels + channel];
+        product += s.product[batch * a.channels + channel];
+    }
+    put(s.gweight, channel, product);
+    put(s.gbias, channel, sum);
+}
+
+/* A warp a set: rstd times the means of gw and gw · x̂. */
+static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK) average(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
+{
+    int64_t set = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
+    if (set >= a.batches * a.groups)
+        return;
+    int64_t batch = set / a.groups, group = set % a.groups;
+    double sum = 0, product = 0;
+    for (int64_t member = threadIdx.x % WARP; member < a.members; member += WARP) {
+        int64_t channel = group * a.members + member;
+        double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
+        sum += weight * s.sum[batch * a.channels + channel];
+        product += weight * s.product[batch * a.channels + channel];
+    }
+    sum = over_warp<add_up>(sum);
+    product = over_warp<add_up>(product);
+    if (threadIdx.x % WARP == 0) {
+        a.first[set] = a.rstd[set] * sum / a.values;
+        a.second[set] = a.rstd[set] * product / a.values;
+    }
+}
+
+/* ---- the gradient of x ------------------------------------------------------------------------------------------------------ */
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
+{
+    typedef typename R::real C;
+    constexpr int N = R::width;
+    const channel_piece p = piece_by_rows(a);
+    channel_numbers<C> numbers;
+    numbers.fetch(a, p.batch, p.channel);
+#pragma unroll 2
+    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += (int64_t)blockDim.x * N) {
+        int64_t offset[CHANNEL_OPERANDS];
+        place(a, p, at, offset);
+        typename R::raw g = R::fetch(a.operand[G], offset[G], 0), x;
+        if (a.first)
+            x = R::fetch(a.operand[X], offset[X], 0);
+        C gx[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            gx[i] = R::element(g, i) * numbers.scale;
+            if (a.first)
+                gx[i] = gx[i] - numbers.first - numbers.distance(R::element(x, i)) * numbers.rstd * numbers.second;
+        }
+        R::store(a.operand[TO], offset[TO], 0, gx);
+    }
+}
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) grad_columns(const __grid_constant__ channel_args a)
+{
+    typedef typename R::real C;
+    constexpr int N = R::width;
+    const channel_piece p = piece_by_columns<N>(a);
+    const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
+    if (p.channel >= a.channels)
+        return;
+    channel_numbers<C> numbers[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        numbers[i].fetch(a, p.batch, p.channel + i);
+    for (int64_t at = p.begin + row; at < p.end; at += rows) {
+        int64_t offset[CHANNEL_OPERANDS];
+        place(a, p, at, offset);
+        typename R::raw g = R::fetch(a.operand[G], offset[G], 0), x;
+        if (a.first)
+            x = R::fetch(a.operand[X], offset[X], 0);
+        C gx[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            gx[i] = R::element(g, i) * numbers[i].scale;
+            if (a.first)
+                gx[i] = gx[i] - numbers[i].first - numbers[i].distance(R::element(x, i)) * numbers[i].rstd * numbers[i].second;
+        }
+        R::store(a.operand[TO], offset[TO], 0, gx);
+    }
+}
+
+/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+
+/* Scratch: two sums of each channel of each batch, two numbers of each set, then what chunks give. */
+static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups, channel_sums *s)
+{
+    channel_args a = channels_of(with_batches, groups, call->in[0], call->out[0], call->in[4]);
+    choose_chunks(&a);
+    a.weight = vector_of(call->in[1]);
+    a.bias = vector_of(NULL);
+    a.mean = data_of<double>(call->in[2]);
+    a.rstd = data_of<double>(call->in[3]);
+    *s = channel_sums{(double *)call->scratch, (double *)call->scratch + a.batches * a.channels, vector_of(call->out[1]), vector_of(call->out[2])};
+    a.part_one = s->product + a.batches * a.channels + 2 * a.batches * a.groups;
+    a.part_two = a.part_one + partial_count(a);
+    return a;
+}
+
+static size_t scratch_bytes(const channel_args &a)
+{
+    return sizeof(double) * (size_t)(2 * a.batches * a.channels + 2 * a.batches * a.groups + 2 * partial_count(a));
+}
+
+static void backward(const tarn__call *call, channel_args &a, const channel_sums &s, bool has_own_statistics)
+{
+    if (has_own_statistics || s.gweight.base || s.gbias.base) {
+        LAUNCH(sum_rows, sum_columns, call, a);
+        if (a.batches * a.channels > 0)
+            add_chunks<<<warp_blocks(a.batches * a.channels), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+        if (a.batches != 1 && a.channels > 0 && (s.gweight.base || s.gbias.base))
+            add_batches<<<blocks_for(a.channels, THREADS), THREADS, 0, stream_of(call)>>>(a, s);
+    }
+    if (!call->out[0] || a.count == 0 || a.batches * a.groups == 0)
+        return;
+    if (has_own_statistics) {
+        a.first = s.product + a.batches * a.channels;
+        a.second = a.first + a.batches * a.groups;
+        average<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+    }
+    LAUNCH(grad_rows, grad_columns, call, a);
+}
+
+static void run_batchnorm_grad(const tarn__call *call)
+{
+    channel_sums s;
+    channel_args a = describe(call, false, 0, &s);
+    backward(call, a, s, ((const tarn__batchnorm *)call->params)->training != 0);
+}
+
+static size_t scratch_batchnorm_grad(const tarn__call *call)
+{
+    channel_sums s;
+    return scratch_bytes(describe(call, false, 0, &s));
+}
+
+static void run_groupnorm_grad(const tarn__call *call)
+{
+    channel_sums s;
+    channel_args a = describe(call, true, ((const tarn__groupnorm *)call->params)->groups, &s);
+    backward(call, a, s, true);
+}
+
+static size_t scratch_groupnorm_grad(const tarn__call *call)
+{
+    channel_sums s;
+    return scratch_bytes(describe(call, true, ((const tarn__groupnorm *)call->params)->groups, &s));
+}
+
+void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows)
+{
+    rows[TARN__K_batchnorm_grad] = tarn__kernel_row{run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
+    rows[TARN__K_groupnorm_grad] = tarn__kernel_row{run_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad};
+}

@@ -1,0 +1,277 @@
+/* channels.cuh: numbers for each channel of a tensor [N, C, ...], for batchnorm and groupnorm: where elements lie, and what threads of a block own.
+ *
+ * A set is what shares a mean: a channel (batchnorm: one batch, groups of one channel), or the channels of a group in one of the N parts.
+ * Passes work on channels of batches; a set's numbers are f64 and lie in scratch. Two forms, chosen by layout:
+ *
+ *   rows      neighbours in memory belong to one channel. A block has a chunk of one channel.
+ *   columns   neighbours belong to different channels ("channels last"). A block has a chunk of positions of a tile of channels: `across` threads
+ *             side by side own a pack of channels each, and the block's rows of threads take positions in turn.
+ *
+ * Chunks and tiles depend on shapes and dtypes alone, and their sums are put together in a fixed order. */
+#ifndef TARN__CHANNELS_CUH
+#define TARN__CHANNELS_CUH
+
+#include "backends/cuda/norm.cuh"
+
+enum { X, TO, G, CHANNEL_OPERANDS }; /* x; y or gx; the gradient of y */
+
+#define ROW_CHUNK ((int64_t)8192) /* elements of a channel, at least; a multiple of every pack */
+#define MOST_CHUNKS ((int64_t)1024)
+#define FEW_VALUES 32 /* of a set are computed in f64: their gradient is what little normalising leaves */
+
+struct channel_args {
+    int64_t batches, channels, count; /* count: elements of one channel of one batch */
+    int64_t groups, members;          /* channels of a group */
+    double values;                    /* of a set */
+    bool by_rows, is_double;
+    row_operand operand[CHANNEL_OPERANDS];                                     /* base NULL where there is none */
+    int64_t channel_stride[CHANNEL_OPERANDS], batch_stride[CHANNEL_OPERANDS];
+    places<CHANNEL_OPERANDS> at; /* over all axes but the channel's and, with batches, the first */
+    int64_t chunk, chunks;       /* elements, or positions */
+    int across;                  /* by columns: threads side by side, a power of two */
+    int64_t tiles;
+    row_operand weight, bias;
+    double *mean, *rstd, *first, *second; /* (batches, groups) */
+    double *part_one, *part_two;          /* (batches, chunks, channels) */
+};
+
+/* ---- describing a call ------------------------------------------------------------------------------------------------------ */
+
+static inline int64_t distance(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
+
+static channel_args channels_of(bool with_batches, int64_t groups, const tarn__view *x, const tarn__view *to, const tarn__view *g)
+{
+    channel_args a = {};
+    const tarn__view *given[CHANNEL_OPERANDS] = {x, to, g}, *rest[CHANNEL_OPERANDS] = {};
+    tarn__view held[CHANNEL_OPERANDS];
+    tarn__nest nest;
+    for (int k = 0; k < CHANNEL_OPERANDS; k++) {
+        if (!given[k])
+            continue;
+        a.operand[k] = row_operand{tarn__view_at(given[k]), 1, given[k]->dtype};
+        a.channel_stride[k] = given[k]->stride[1];
+        a.batch_stride[k] = with_batches ? given[k]->stride[0] : 0;
+        held[k] = *given[k];
+        held[k].shape[1] = 1;
+        if (with_batches)
+            held[k].shape[0] = 1;
+        rest[k] = &held[k];
+    }
+    tarn__nest_make(&nest, CHANNEL_OPERANDS, rest);
+    a.at = places_of<CHANNEL_OPERANDS>(&nest);
+    a.batches = with_batches ? x->shape[0] : 1;
+    a.channels = x->shape[1];
+    a.count = nest.count;
+    a.groups = with_batches ? groups : a.channels;
+    a.members = a.groups > 0 ? a.channels / a.groups : 1;
+    a.values = (double)(a.count * a.members);
+    a.is_double = x->dtype == TARN_F64 || a.values <= FEW_VALUES;
+    a.by_rows = nest.rank > 0 && distance(nest.stride[X][nest.rank - 1]) <= distance(x->stride[1]);
+    return a;
+}
+
+/* True where packs of `width` elements are whole, aligned and of dtype `dtype` in every operand. */
+static bool has_packs(const channel_args &a, tarn_dtype dtype, int width)
+{
+    const int last = a.at.rank - 1;
+    if (a.by_rows ? (int64_t)a.at.size[last].by % width != 0 : a.channels % width != 0)
+        return false;
+    for (int k = 0; k < CHANNEL_OPERANDS; k++) {
+        const row_operand &o = a.operand[k];
+        if (!o.base)
+            continue;
+        if (o.dtype != dtype || !is_aligned(o.base, tarn__dtype_bytes(dtype) * (size_t)width) || a.batch_stride[k] % width != 0)
+            return false;
+        if (a.by_rows ? a.at.stride[k][last] != 1 || a.channel_stride[k] % width != 0 : a.channel_stride[k] != 1)
+            return false;
+        for (int i = 0; i < a.at.rank - (a.by_rows ? 1 : 0); i++)
+            if (a.at.stride[k][i] % width != 0)
+                return false;
+    }
+    return true;
+}
+
+static bool has_one_dtype(const channel_args &a)
+{
+    for (int k = 1; k < CHANNEL_OPERANDS; k++)
+        if (a.operand[k].base && a.operand[k].dtype != a.operand[X].dtype)
+            return false;
+    return true;
+}
+
+/* How many elements a thread takes at once: known before scratch is. */
+static int width_of(const channel_args &a)
+{
+    if (a.is_double || !has_one_dtype(a))
+        return 1;
+    int width = (int)(16 / tarn__dtype_bytes(a.operand[X].dtype));
+    return has_packs(a, a.operand[X].dtype, width) ? width : 1;
+}
+
+static void choose_chunks(channel_args *a)
+{
+    int width = width_of(*a);
+    if (a->by_rows) {
+        int64_t even = (a->count + MOST_CHUNKS - 1) / MOST_CHUNKS;
+        a->chunk = even < ROW_CHUNK ? ROW_CHUNK : (even + 7) / 8 * 8;
+    } else {
+        int64_t packs = (a->channels + width - 1) / width;
+        a->across = 1;
+        while (a->across < WARP && a->across < packs)
+            a->across *= 2;
+        a->tiles = (packs + a->across - 1) / a->across;
+        int64_t even = (a->count * a->tiles * a->batches + MOST_CHUNKS - 1) / MOST_CHUNKS, least = (int64_t)THREADS / a->across * 8;
+        a->chunk = even < least ? least : even;
+    }
+    a->chunks = (a->count + a->chunk - 1) / a->chunk;
+}
+
+/* Blocks of a pass; 0 where there are no elements. */
+static inline int64_t blocks_of(const channel_args &a)
+{
+    return a.batches * a.chunks * (a.by_rows ? a.channels : a.tiles);
+}
+
+static inline int64_t partial_count(const channel_args &a)
+{
+    return a.batches * a.chunks * a.channels;
+}
+
+/* Threads of a block by rows: whole warps, fewer for short channels. */
+static inline unsigned threads_of(const channel_args &a, int width)
+{
+    return a.by_rows ? warps_for(a.count < a.chunk ? a.count : a.chunk, 4 * width, THREADS) : THREADS;
+}
+
+/* LAUNCH(kernel, call, args): kernel<R> for the way that elements of this call are moved. */
+#define LAUNCH_AS(kernel, R, call, a)                                                                                                    \
+    kernel<R><<<blocks_for(blocks_of(a), 1), threads_of(a, R::width), 0, stream_of(call)>>>(a)
+#define LAUNCH_TYPED(kernel, T, call, a)                                                                                                 \
+    do {                                                                                                                                 \
+        typedef typed<T, pack_size<T>::value> packs;                                                                                     \
+        typedef typed<T, 1> singles;                                                                                                     \
+        if (width_of(a) > 1)                                                                                                             \
+            LAUNCH_AS(kernel, packs, call, a);                                                                                           \
+        else                                                                                                                             \
+            LAUNCH_AS(kernel, singles, call, a);                                                                                         \
+    } while (0)
+#define LAUNCH(rows_kernel, columns_kernel, call, a)                                                                                     \
+    do {                                                                                                                                 \
+        if (blocks_of(a) == 0)                                                                                                           \
+            break;                                                                                                                       \
+        if ((a).by_rows)                                                                                                                 \
+            LAUNCH_FORM(rows_kernel, call, a);                                                                                           \
+        else                                                                                                                             \
+            LAUNCH_FORM(columns_kernel, call, a);                                                                                        \
+    } while (0)
+#define LAUNCH_FORM(kernel, call, a)                                                                                                     \
+    do {                                                                                                                                 \
+        tarn_dtype dtype_ = (a).is_double || !has_one_dtype(a) ? TARN_I64 : (a).operand[X].dtype;                                        \
+        if (dtype_ == TARN_F32)                                                                                                          \
+            LAUNCH_TYPED(kernel, float, call, a);                                                                                        \
+        else if (dtype_ == TARN_BF16)                                                                                                    \
+            LAUNCH_TYPED(kernel, bf16, call, a);                                                                                         \
+        else if (dtype_ == TARN_F16)                                                                                                     \
+            LAUNCH_TYPED(kernel, f16, call, a);                                                                                          \
+        else if ((a).is_double)                                                                                                          \
+            LAUNCH_AS(kernel, untyped<double>, call, a);                                                                                 \
+        else                                                                                                                             \
+            LAUNCH_AS(kernel, untyped<float>, call, a);                                                                                  \
+    } while (0)
+
+/* ---- inside a kernel -------------------------------------------------------------------------------------------------------- */
+
+/* What a block works on. By columns `channel` is the thread's first one, and may lie beyond the last. */
+struct channel_piece {
+    int64_t batch, channel, begin, end;
+    int64_t part; /* where its numbers go, for the first channel */
+};
+
+__device__ __forceinline__ channel_piece piece_by_rows(const channel_args &a)
+{
+    channel_piece p;
+    int64_t id = blockIdx.x, chunk = id % a.chunks;
+    id /= a.chunks;
+    p.channel = id % a.channels;
+    p.batch = id / a.channels;
+    p.begin = chunk * a.chunk;
+    p.end = p.begin + a.chunk < a.count ? p.begin + a.chunk : a.count;
+    p.part = (p.batch * a.chunks + chunk) * a.channels + p.channel;
+    return p;
+}
+
+template <int N> __device__ __forceinline__ channel_piece piece_by_columns(const channel_args &a)
+{
+    channel_piece p;
+    int64_t id = blockIdx.x, tile = id % a.tiles;
+    id /= a.tiles;
+    int64_t chunk = id % a.chunks;
+    p.batch = id / a.chunks;
+    p.channel = (tile * a.across + (int)threadIdx.x % a.across) * N;
+    p.begin = chunk * a.chunk;
+    p.end = p.begin + a.chunk < a.count ? p.begin + a.chunk : a.count;
+    p.part = (p.batch * a.chunks + chunk) * a.channels + p.channel;
+    return p;
+}
+
+/* Offsets of position `at` of a channel in all operands. */
+__device__ __forceinline__ void place(const channel_args &a, const channel_piece &p, int64_t at, int64_t *offset)
+{
+    if (a.at.rank <= 1) {
+#pragma unroll
+        for (int k = 0; k < CHANNEL_OPERANDS; k++)
+            offset[k] = at * a.at.stride[k][0];
+    } else {
+        locate(a.at, at, offset);
+    }
+#pragma unroll
+    for (int k = 0; k < CHANNEL_OPERANDS; k++)
+        offset[k] += p.batch * a.batch_stride[k] + p.channel * a.channel_stride[k];
+}
+
+/* One channel's numbers in the type computed in. The mean is two of them: what is left of an element after it is then exact to that type
+ * even where the mean is much larger than the deviation. */
+template <typename C> struct channel_numbers {
+    C high, low, rstd, scale, bias, first, second;
+
+    __device__ __forceinline__ void fetch(const channel_args &a, int64_t batch, int64_t channel)
+    {
+        int64_t set = batch * a.groups + channel / a.members;
+        double mean = a.mean[set], deviation = a.rstd[set];
+        double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
+        high = (C)mean;
+        low = (C)(mean - (double)high);
+        rstd = (C)deviation;
+        scale = (C)(deviation * weight);
+        bias = a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0;
+        first = a.first ? (C)a.first[set] : (C)0;
+        second = a.first ? (C)a.second[set] : (C)0;
+    }
+    __device__ __forceinline__ C distance(C x) const { return (x - high) - low; }
+};
+
+/* By columns: adds K numbers of each thread over the threads that own the same channels; the first row of threads gets the results. */
+template <int K> __device__ __forceinline__ void over_positions(const channel_args &a, double *sums)
+{
+    __shared__ double space[K][THREADS];
+    const int me = (int)threadIdx.x, row = me / a.across;
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        space[k][me] = sums[k];
+    for (int half = THREADS / a.across / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (row < half) {
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                space[k][me] += space[k][me + half * a.across];
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        sums[k] = space[k][me];
+}
+
+#endif
