@@ -10,8 +10,8 @@ static bool check_vector(const char *function, const tarn_tensor *x, const tarn_
 {
     tarn_dtype dtype = x->view.dtype, given = vector->view.dtype;
     if (given != dtype && given != tarn__wide_dtype(dtype))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: x is %s and %s is %s; convert one with tarn_cast()", function, tarn_dtype_name(dtype), name,
-                           tarn_dtype_name(given));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: x is %s and %s is %s; convert one with tarn_cast()", function, tarn_dtype_name(dtype),
+                           name, tarn_dtype_name(given));
     return (vector->view.rank == 1 && vector->view.shape[0] == x->view.shape[1]) ||
            tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s does not fit x %s: it must be [%lld]", function, name, TARN__SHAPE_TEXT(vector),
                        TARN__SHAPE_TEXT(x), (long long)x->view.shape[1]);
@@ -51,8 +51,12 @@ bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_
     if (tarn__wants(b, 0) &&
         !(gx = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), tarn__grad_dtype(b, 0), tarn__device(x))))
         return false;
-    return tarn__run(&(tarn__launch){.kernel = kernel, .function = b->function, .params = b->params, .params_bytes = params_bytes,
-                                     TARN__IN(x, weight, mean, rstd, g), TARN__OUT(gx, gweight, gbias)}) &&
+    return tarn__run(&(tarn__launch){.kernel = kernel,
+                                     .function = b->function,
+                                     .params = b->params,
+                                     .params_bytes = params_bytes,
+                                     TARN__IN(x, weight, mean, rstd, g),
+                                     TARN__OUT(gx, gweight, gbias)}) &&
            tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias);
 }
 
@@ -99,8 +103,8 @@ static bool check_batchnorm(tarn_tensor **operand, const tarn_batchnorm_options 
     const tarn__view *x = &operand[0]->view;
     int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 2;
     return !o->training || values > 1 ||
-           tarn__raise(TARN_ERROR_SHAPE, "batchnorm: x %s has %lld value%s a channel; training needs two and more", TARN__SHAPE_TEXT(operand[0]),
-                       (long long)values, values == 1 ? "" : "s");
+           tarn__raise(TARN_ERROR_SHAPE, "batchnorm: x %s has %lld value%s a channel; training needs two and more",
+                       TARN__SHAPE_TEXT(operand[0]), (long long)values, values == 1 ? "" : "s");
 }
 
 /* One number for each channel, in f64, where backward will need it. */
@@ -114,8 +118,8 @@ static bool keep_numbers(tarn_tensor *const *operand, tarn_tensor **mean, tarn_t
     return *rstd != NULL;
 }
 
-tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *running_mean, tarn_tensor *running_var,
-                                  const tarn_batchnorm_options *options, size_t options_size)
+tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *running_mean,
+                                  tarn_tensor *running_var, const tarn_batchnorm_options *options, size_t options_size)
 {
     tarn_batchnorm_options o = {0};
     tarn_tensor *operand[] = {x, weight, bias, running_mean, running_var}, *mean = NULL, *rstd = NULL;
@@ -143,7 +147,8 @@ tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tens
 
 bool tarn__apply_batchnorm(const tarn__invocation *v, tarn_tensor **out)
 {
-    tarn_batchnorm_options o = {.training = tarn__attribute_int(v, "training", 0) != 0, .momentum = tarn__attribute_real(v, "momentum", 0),
+    tarn_batchnorm_options o = {.training = tarn__attribute_int(v, "training", 0) != 0,
+                                .momentum = tarn__attribute_real(v, "momentum", 0),
                                 .epsilon = tarn__attribute_real(v, "epsilon", 0)};
     return (out[0] = tarn_batchnorm(v->in[0], v->in[1], v->in[2], v->in[3], v->in[4], &o)) != NULL;
 }

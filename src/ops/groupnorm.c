@@ -14,8 +14,8 @@ static bool check_groupnorm(tarn_tensor **operand, int64_t groups, double epsilo
         return false;
     int64_t channels = operand[0]->view.shape[1];
     return (groups > 0 && channels % groups == 0) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "groupnorm: %lld groups do not divide the %lld channels of x %s", (long long)groups, (long long)channels,
-                       TARN__SHAPE_TEXT(operand[0]));
+           tarn__raise(TARN_ERROR_ARGUMENT, "groupnorm: %lld groups do not divide the %lld channels of x %s", (long long)groups,
+                       (long long)channels, TARN__SHAPE_TEXT(operand[0]));
 }
 
 tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tarn_tensor *bias, double epsilon)
@@ -39,6 +39,6 @@ tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight,
 
 bool tarn__apply_groupnorm(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_groupnorm(v->in[0], tarn__attribute_int(v, "groups", 1), v->in[1], v->in[2], tarn__attribute_real(v, "epsilon", 1e-5))) !=
-           NULL;
+    return (out[0] = tarn_groupnorm(v->in[0], tarn__attribute_int(v, "groups", 1), v->in[1], v->in[2],
+                                    tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
 }

@@ -17,7 +17,12 @@ static double or_default(float value, double otherwise)
 /* Both have the same options; AdamW alone leaves vectors out of its decay. */
 static tarn_optimizer *make(const char *name, bool decoupled, tarn_module *module, const tarn_adamw_options *o)
 {
-    tarn__method method = {.name = name, .kernel = TARN__K_adamw, .states = 2, .state_name = {"first_moment", "second_moment"}, .counts_steps = true, .decoupled = decoupled,
+    tarn__method method = {.name = name,
+                           .kernel = TARN__K_adamw,
+                           .states = 2,
+                           .state_name = {"first_moment", "second_moment"},
+                           .counts_steps = true,
+                           .decoupled = decoupled,
                            .decay_all = o->decay_all || !decoupled};
     tarn__optimizer_step *rates = &method.rates;
     *rates = (tarn__optimizer_step){.now.lr = (double)o->lr,
@@ -46,6 +51,11 @@ tarn_optimizer *tarn_adam_sized(tarn_module *module, const tarn_adam_options *op
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     return make("adam", false, module,
-                &(tarn_adamw_options){.lr = chosen.lr, .beta1 = chosen.beta1, .beta2 = chosen.beta2, .epsilon = chosen.epsilon,
-                                      .weight_decay = chosen.weight_decay, .groups = chosen.groups, .group_count = chosen.group_count});
+                &(tarn_adamw_options){.lr = chosen.lr,
+                                      .beta1 = chosen.beta1,
+                                      .beta2 = chosen.beta2,
+                                      .epsilon = chosen.epsilon,
+                                      .weight_decay = chosen.weight_decay,
+                                      .groups = chosen.groups,
+                                      .group_count = chosen.group_count});
 }

@@ -120,9 +120,14 @@ static bool sum_run(const tarn_optimizer *o, const tarn__group *group, tarn_tens
     for (int i = begin; i < end; i++)
         last += chunks_of(&segment[i]);
     tarn__fill none = {0};
-    tarn__launch launch = {.kernel = TARN__K_square_sums, .function = function, .inputs = 3, .outputs = 1,
+    tarn__launch launch = {.kernel = TARN__K_square_sums,
+                           .function = function,
+                           .inputs = 3,
+                           .outputs = 1,
                            .in = {group->buffer[TARN__GRADIENT], rows(group->chunks, first, last), rows(group->firsts, begin, end + 1)},
-                           .out = {rows(sums, begin, end)}, .params = &none, .params_bytes = sizeof(none)};
+                           .out = {rows(sums, begin, end)},
+                           .params = &none,
+                           .params_bytes = sizeof(none)};
     return !tarn_failed() && tarn__run(&launch);
 }
 
@@ -160,8 +165,15 @@ static tarn_tensor *find_factor(tarn_optimizer *o, double max_norm)
             dtype = TARN_F64;
     tarn__clip clip = {.max_norm = max_norm, .again = o->clipping.is_pending};
     tarn_tensor *norm = tarn__tensor_new(function, TARN_SCALAR, dtype, tarn__device(o->clipping.sums));
-    tarn__launch launch = {.kernel = TARN__K_clip_factor, .function = function, .inputs = 1, .outputs = 2, .in = {o->clipping.sums},
-                           .out = {norm, o->clipping.factor}, .reads_output = clip.again ? 2 : 0, .params = &clip, .params_bytes = sizeof(clip)};
+    tarn__launch launch = {.kernel = TARN__K_clip_factor,
+                           .function = function,
+                           .inputs = 1,
+                           .outputs = 2,
+                           .in = {o->clipping.sums},
+                           .out = {norm, o->clipping.factor},
+                           .reads_output = clip.again ? 2 : 0,
+                           .params = &clip,
+                           .params_bytes = sizeof(clip)};
     return norm && tarn__run(&launch) ? norm : NULL;
 }
 
@@ -214,8 +226,8 @@ bool tarn__clip_is_current(const tarn_optimizer *o, const char *function)
         const tarn__segment *segment = &o->flats.segment[i];
         if (segment->parameter->grad->storage->version != segment->clipped_version)
             return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: the gradient of '%s' has changed since tarn_optimizer_clip_norm(); clip after the last backward", function,
-                               tarn_name(segment->parameter));
+                               "%s: the gradient of '%s' has changed since tarn_optimizer_clip_norm(); clip after the last backward",
+                               function, tarn_name(segment->parameter));
     }
     return true;
 }
@@ -228,9 +240,16 @@ static bool in_place(const tarn_optimizer *o, const tarn__group *group, tarn__ke
 {
     const tarn__segment *segment = &o->flats.segment[group->first];
     for (int begin = 0, end; tarn__next_run(o, group, &begin, &end); begin = end) {
-        tarn_tensor *range = tarn__flat_range(group->buffer[TARN__GRADIENT], segment[begin].begin, segment[end - 1].begin + segment[end - 1].count);
-        tarn__launch launch = {.kernel = kernel, .function = function, .inputs = by ? 2 : 1, .outputs = 1, .in = {range, by},
-                               .out = {range}, .params = tail, .params_bytes = sizeof(*tail)};
+        tarn_tensor *range =
+            tarn__flat_range(group->buffer[TARN__GRADIENT], segment[begin].begin, segment[end - 1].begin + segment[end - 1].count);
+        tarn__launch launch = {.kernel = kernel,
+                               .function = function,
+                               .inputs = by ? 2 : 1,
+                               .outputs = 1,
+                               .in = {range, by},
+                               .out = {range},
+                               .params = tail,
+                               .params_bytes = sizeof(*tail)};
         if (!range || !tarn__run(&launch))
             return false;
     }

@@ -77,8 +77,9 @@ static bool groups_are_used(const tarn__method *method, const choice *c)
         while (i < c->all.count && tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) != g)
             i++;
         if (i == c->all.count)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: no parameter is in group '%s': none has such a name, or groups before it have them all",
-                               method->name, c->groups[g].names);
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "%s: no parameter is in group '%s': none has such a name, or groups before it have them all", method->name,
+                               c->groups[g].names);
     }
     return true;
 }
@@ -97,8 +98,8 @@ static int choose(const tarn__method *method, const choice *c, tarn__segment *li
             return 0;
         }
         int group = tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i));
-        list[count] = (tarn__segment){.parameter = parameter, .order = i,
-                                      .rates = tarn__rates_of(method, group >= 0 ? &c->groups[group] : NULL, parameter)};
+        list[count] = (tarn__segment){
+            .parameter = parameter, .order = i, .rates = tarn__rates_of(method, group >= 0 ? &c->groups[group] : NULL, parameter)};
         device[count++] = tarn__device(parameter);
     }
     if (count == 0)
@@ -123,7 +124,8 @@ static bool flatten(tarn_optimizer *o, const choice *c)
     return good;
 }
 
-tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module, const tarn_parameter_group *groups, int group_count)
+tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module, const tarn_parameter_group *groups,
+                                    int group_count)
 {
     choice c = {.module = module, .groups = groups, .group_count = group_count};
     if (tarn_failed() || !tarn__check_module(method->name, module) || !tarn__groups_check(method->name, groups, group_count) ||
@@ -187,8 +189,11 @@ static tarn__step_now numbers_at(const tarn_optimizer *o, const tarn__segment *s
 {
     const tarn__optimizer_step *rates = &o->method.rates;
     double lr = lr_at(o, taken) * segment->rates.lr_scale, keep = o->method.decoupled ? 1 - lr * segment->rates.decay : 1;
-    return (tarn__step_now){.lr = lr, .keep = keep, .size = lr / (1 - pow(rates->beta1, (double)step)),
-                            .scale = 1 / sqrt(1 - pow(rates->beta2, (double)step)), .step = step};
+    return (tarn__step_now){.lr = lr,
+                            .keep = keep,
+                            .size = lr / (1 - pow(rates->beta1, (double)step)),
+                            .scale = 1 / sqrt(1 - pow(rates->beta2, (double)step)),
+                            .step = step};
 }
 
 static void refresh_update(void *ctx, void *values)
@@ -218,7 +223,8 @@ static bool update(tarn_optimizer *o, const tarn__group *group, tarn__segment *f
     step.decay = method->decoupled ? 0 : first->rates.decay;
     tarn_device device = tarn__device(range[TARN__GRADIENT]);
     if (tarn__is_capturing(device) &&
-        !(step.live = tarn__graph_live(sizeof(tarn__step_now), refresh_update, &(captured_update){o, first, last, (*updates)++ == 0}, sizeof(captured_update))))
+        !(step.live = tarn__graph_live(sizeof(tarn__step_now), refresh_update, &(captured_update){o, first, last, (*updates)++ == 0},
+                                       sizeof(captured_update))))
         return false;
     bool mixed = range[TARN__MASTER] != NULL;
     tarn__launch launch = {.kernel = method->kernel,

@@ -35,11 +35,11 @@ bool tarn__groups_check(const char *function, const tarn_parameter_group *groups
         if (!group->names || !group->names[0])
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: group %d has no .names, a pattern such as \"*.bias\"", function, i);
         if (!(group->lr_scale >= 0) || !isfinite(group->lr_scale))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .lr_scale of group '%s' is %g, but must be above 0 (or 0 for 1)", function, group->names,
-                               (double)group->lr_scale);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .lr_scale of group '%s' is %g, but must be above 0 (or 0 for 1)", function,
+                               group->names, (double)group->lr_scale);
         if (!(group->weight_decay >= 0) || !isfinite(group->weight_decay) || (group->no_decay && group->weight_decay != 0))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .weight_decay of group '%s' is %g%s", function, group->names, (double)group->weight_decay,
-                               group->no_decay ? ", and .no_decay is set" : ", but must be 0 or above");
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .weight_decay of group '%s' is %g%s", function, group->names,
+                               (double)group->weight_decay, group->no_decay ? ", and .no_decay is set" : ", but must be 0 or above");
     }
     return true;
 }

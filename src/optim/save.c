@@ -55,8 +55,8 @@ static bool add(const char *name, tarn_tensor *tensor, void *writer)
 static bool add_numbers(const tarn_optimizer *o, tarn_safetensors_writer *writer)
 {
     const tarn_schedule *s = &o->schedule;
-    double schedule[SCHEDULE_NUMBERS] = {[KIND] = (double)s->kind, [WARMUP] = (double)s->warmup_steps, [TOTAL] = (double)s->total_steps,
-                                         [FINAL] = s->final_factor, [SIZE] = (double)s->step_size, [GAMMA] = s->gamma};
+    double schedule[SCHEDULE_NUMBERS] = {[KIND] = (double)s->kind,  [WARMUP] = (double)s->warmup_steps, [TOTAL] = (double)s->total_steps,
+                                         [FINAL] = s->final_factor, [SIZE] = (double)s->step_size,      [GAMMA] = s->gamma};
     tarn_device cpu = tarn_device_cpu();
     char name[NAME_ROOM];
     for (int i = 0; i < o->flats.segments; i++)
@@ -74,7 +74,8 @@ bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
     if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    tarn_safetensors_writer *writer = scope && tarn__flats_refresh(&optimizer->method, &optimizer->flats) ? tarn_safetensors_create(path) : NULL;
+    tarn_safetensors_writer *writer =
+        scope && tarn__flats_refresh(&optimizer->method, &optimizer->flats) ? tarn_safetensors_create(path) : NULL;
     bool good = writer && tarn_safetensors_add_metadata(writer, "format", FORMAT) &&
                 tarn_safetensors_add_metadata(writer, "optimizer", optimizer->method.name) && add_numbers(optimizer, writer) &&
                 walk(optimizer, add, writer);
@@ -132,8 +133,9 @@ static bool check_file(const tarn_optimizer *o, reading *r)
         !check_entry(r, "/schedule", TARN_SHAPE(SCHEDULE_NUMBERS), TARN_F64) || !walk(o, check_tensor, r))
         return false;
     return r->count == tarn_safetensors_count(r->file) ||
-           tarn__raise(TARN_ERROR_FORMAT, "'%s' has %d tensors, of which %d belong to this optimizer: it was saved with other parameters or options",
-                       r->path, tarn_safetensors_count(r->file), r->count);
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "'%s' has %d tensors, of which %d belong to this optimizer: it was saved with other parameters or options", r->path,
+                       tarn_safetensors_count(r->file), r->count);
 }
 
 /* The numbers of a file, and whether they make sense. */
@@ -165,7 +167,8 @@ static bool read_numbers(const reading *r, numbers *n)
         sound = sound && s[i] >= 0 && s[i] < 0x1p53;
     if (!sound)
         return tarn__raise(TARN_ERROR_FORMAT, "'%s' has no sound learning rate or schedule", r->path);
-    n->schedule = (tarn_schedule){(tarn_schedule_kind)(int)s[KIND], (int64_t)s[WARMUP], (int64_t)s[TOTAL], s[FINAL], (int64_t)s[SIZE], s[GAMMA]};
+    n->schedule =
+        (tarn_schedule){(tarn_schedule_kind)(int)s[KIND], (int64_t)s[WARMUP], (int64_t)s[TOTAL], s[FINAL], (int64_t)s[SIZE], s[GAMMA]};
     return tarn__schedule_check(r->path, &n->schedule);
 }
 
@@ -179,7 +182,8 @@ static bool round_parameters(tarn_optimizer *o)
 {
     for (int g = 0; g < o->flats.groups; g++) {
         tarn__group *group = &o->flats.group[g];
-        if (group->buffer[TARN__MASTER] && !tarn__copy_elements("optimizer_load", group->buffer[TARN__PARAMETER], group->buffer[TARN__MASTER]))
+        if (group->buffer[TARN__MASTER] &&
+            !tarn__copy_elements("optimizer_load", group->buffer[TARN__PARAMETER], group->buffer[TARN__MASTER]))
             return false;
         for (int i = group->first; group->buffer[TARN__MASTER] && i < group->first + group->segments; i++) {
             tarn__touch(o->flats.segment[i].parameter);

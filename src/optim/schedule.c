@@ -68,7 +68,8 @@ double tarn_schedule_at(const tarn_schedule *schedule, int64_t step)
 
 bool tarn_optimizer_set_schedule(tarn_optimizer *optimizer, const tarn_schedule *schedule)
 {
-    if (tarn_failed() || !tarn__check_optimizer("optimizer_set_schedule", optimizer) || (schedule && !tarn__schedule_check("optimizer_set_schedule", schedule)))
+    if (tarn_failed() || !tarn__check_optimizer("optimizer_set_schedule", optimizer) ||
+        (schedule && !tarn__schedule_check("optimizer_set_schedule", schedule)))
         return false;
     optimizer->schedule = schedule ? *schedule : (tarn_schedule){.kind = TARN_SCHEDULE_CONSTANT};
     return true;

@@ -15,8 +15,8 @@ static tarn_tensor *channels_last(tarn_tensor *x)
 }
 
 /* x [N, C, L] row-major: mean and variance of a set of its elements: all of channel c (part < 0), or channels [c, c + members) of one part. */
-static void measure(const double *x, int64_t parts, int64_t channels, int64_t length, int64_t part, int64_t c, int64_t members, double *mean,
-                    double *variance)
+static void measure(const double *x, int64_t parts, int64_t channels, int64_t length, int64_t part, int64_t c, int64_t members,
+                    double *mean, double *variance)
 {
     for (int pass = 0; pass < 2; pass++) {
         long double sum = 0;
@@ -36,7 +36,8 @@ static void assert_norm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tar
 {
     tarn_tensor *y = good(groups ? tarn_groupnorm(x, groups, weight, bias, 1e-5)
                                  : tarn_batchnorm(x, weight, bias, NULL, NULL, &(tarn_batchnorm_options){.training = true}));
-    int64_t parts = tarn_size(x, 0), channels = tarn_size(x, 1), length = tarn_count(x) / parts / channels, members = groups ? channels / groups : 1;
+    int64_t parts = tarn_size(x, 0), channels = tarn_size(x, 1), length = tarn_count(x) / parts / channels,
+            members = groups ? channels / groups : 1;
     double *vx = values_of(x), *vy = values_of(y), *vw = weight ? values_of(weight) : NULL, *vb = bias ? values_of(bias) : NULL;
     for (int64_t n = 0; n < parts; n++)
         for (int64_t c = 0; c < channels; c++) {
@@ -58,7 +59,8 @@ static void channels_are_normalised_in_every_dtype_and_layout(void **state)
 {
     (void)state;
     static const double tolerance[] = {3e-6, 1e-13, 8e-3, 1e-3};
-    static const int64_t shapes[][4] = {{3, 4, 5, 6}, {2, 6, 1, 1}, {40, 2, 1, 1}, {2, 2, 40, 50}, {5, 300, 3, 3}, {2, 10, 64, 64}, {700, 8, 2, 2}};
+    static const int64_t shapes[][4] = {{3, 4, 5, 6},   {2, 6, 1, 1},    {40, 2, 1, 1}, {2, 2, 40, 50},
+                                        {5, 300, 3, 3}, {2, 10, 64, 64}, {700, 8, 2, 2}};
     for (tarn_dtype dtype = TARN_F32; dtype <= TARN_F16; dtype++)
         for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
             tarn_scope *scope = tarn_scope_open();
@@ -178,8 +180,8 @@ static void gradients_in_f32_are_those_in_f64(void **state)
     (void)state;
     for (int last = 0; last < 2; last++)
         for (int groups = 0; groups < 2; groups++) {
-            tarn_tensor *narrow[] = {normal(last ? TARN_SHAPE(40, 9, 10, 12) : TARN_SHAPE(40, 12, 9, 10), TARN_F32), normal(TARN_SHAPE(12), TARN_F32),
-                                     normal(TARN_SHAPE(12), TARN_F32)};
+            tarn_tensor *narrow[] = {normal(last ? TARN_SHAPE(40, 9, 10, 12) : TARN_SHAPE(40, 12, 9, 10), TARN_F32),
+                                     normal(TARN_SHAPE(12), TARN_F32), normal(TARN_SHAPE(12), TARN_F32)};
             tarn_tensor *g = normal(TARN_SHAPE(40, 12, 9, 10), TARN_F32), *wide[3];
             narrow[0] = good(tarn_add(narrow[0], tarn_scalar(100)));
             for (int k = 0; k < 3; k++) {

@@ -22,8 +22,14 @@ static void optimizers(void **state)
     REFUSE(tarn_adam_sized, tarn_adam(linear, &(tarn_adam_options){.lr = 1, .group_count = 1}));
     REFUSE(tarn_adam_sized, tarn_adam(linear, &(tarn_adam_options){.lr = 1, .groups = &group, .group_count = -1}));
     static const tarn_parameter_group wrong[] = {
-        {.names = NULL}, {.names = ""}, {.names = "nothing"}, {.names = "weight", .lr_scale = -1}, {.names = "weight", .lr_scale = (float)INFINITY},
-        {.names = "weight", .weight_decay = -1}, {.names = "weight", .weight_decay = (float)NAN}, {.names = "weight", .weight_decay = 1, .no_decay = true},
+        {.names = NULL},
+        {.names = ""},
+        {.names = "nothing"},
+        {.names = "weight", .lr_scale = -1},
+        {.names = "weight", .lr_scale = (float)INFINITY},
+        {.names = "weight", .weight_decay = -1},
+        {.names = "weight", .weight_decay = (float)NAN},
+        {.names = "weight", .weight_decay = 1, .no_decay = true},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         REFUSE(tarn_adam_sized, tarn_adam(linear, &(tarn_adam_options){.lr = 1, .groups = &wrong[i], .group_count = 1}));
@@ -53,10 +59,16 @@ static void schedules(void **state)
     tarn_optimizer *sgd = tarn_sgd(linear, &(tarn_sgd_options){.lr = 1});
     tarn_schedule fine = {.kind = TARN_SCHEDULE_COSINE, .total_steps = 10};
     static const tarn_schedule wrong[] = {
-        {.kind = (tarn_schedule_kind)9}, {.warmup_steps = -1}, {.kind = TARN_SCHEDULE_LINEAR}, {.kind = TARN_SCHEDULE_LINEAR, .total_steps = -3},
-        {.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 5, .total_steps = 5}, {.kind = TARN_SCHEDULE_COSINE, .total_steps = 5, .final_factor = 1.5},
-        {.kind = TARN_SCHEDULE_COSINE, .total_steps = 5, .final_factor = (double)NAN}, {.kind = TARN_SCHEDULE_STEP},
-        {.kind = TARN_SCHEDULE_STEP, .step_size = 2, .gamma = -1}, {.kind = TARN_SCHEDULE_STEP, .step_size = 2, .gamma = (double)INFINITY},
+        {.kind = (tarn_schedule_kind)9},
+        {.warmup_steps = -1},
+        {.kind = TARN_SCHEDULE_LINEAR},
+        {.kind = TARN_SCHEDULE_LINEAR, .total_steps = -3},
+        {.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 5, .total_steps = 5},
+        {.kind = TARN_SCHEDULE_COSINE, .total_steps = 5, .final_factor = 1.5},
+        {.kind = TARN_SCHEDULE_COSINE, .total_steps = 5, .final_factor = (double)NAN},
+        {.kind = TARN_SCHEDULE_STEP},
+        {.kind = TARN_SCHEDULE_STEP, .step_size = 2, .gamma = -1},
+        {.kind = TARN_SCHEDULE_STEP, .step_size = 2, .gamma = (double)INFINITY},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         REFUSE(tarn_schedule_at, tarn_schedule_at(&wrong[i], 0));

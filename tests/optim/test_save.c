@@ -26,8 +26,10 @@ static void train(tarn_module *module, tarn_optimizer *optimizer, int from, int 
             tarn_tensor *parameter = tarn_module_parameter(module, k);
             if (k == 2 && step % 3 != 1)
                 continue;
-            tarn_tensor *g = tarn_add(tarn_sin(tarn_add(tarn_cast(tarn_arange(0, (double)tarn_count(parameter), 1, TARN_F32, cpu), TARN_F64),
-                                                        tarn_scalar(0.7 * step + k))), tarn_scalar(0.1));
+            tarn_tensor *g =
+                tarn_add(tarn_sin(tarn_add(tarn_cast(tarn_arange(0, (double)tarn_count(parameter), 1, TARN_F32, cpu), TARN_F64),
+                                           tarn_scalar(0.7 * step + k))),
+                         tarn_scalar(0.1));
             tarn_backward_from(parameter, tarn_cast(tarn_reshape(g, tarn_shape_of(parameter)), tarn_dtype_of(parameter)), NULL);
         }
         tarn_optimizer_clip_norm(optimizer, 2);

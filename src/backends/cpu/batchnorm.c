@@ -68,7 +68,8 @@ static void kernel_batchnorm_grad(const tarn__call *call)
     bool training = ((const tarn__batchnorm *)call->params)->training;
     tarn__channels c;
     describe(call, call->out[0], call->in[4], &c);
-    double *mean = call->scratch, *rstd = mean + c.channels, *scale = rstd + c.channels, *sum = scale + c.channels, *product = sum + c.channels;
+    double *mean = call->scratch, *rstd = mean + c.channels, *scale = rstd + c.channels, *sum = scale + c.channels,
+           *product = sum + c.channels;
     for (int64_t i = 0; i < c.channels; i++) {
         mean[i] = number_at(call->in[2], i, 0);
         rstd[i] = number_at(call->in[3], i, 0);

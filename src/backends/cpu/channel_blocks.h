@@ -112,7 +112,7 @@ static void NAMED(fetch_tile)(void *to, const tarn__channel_numbers *numbers, in
 
 /* `vectors` vectors of columns from `at` on: the rows are few and lie in the cache, the sums stay in registers. */
 static inline __attribute__((always_inline)) void NAMED(moments_at)(const void *const *row, int rows, int64_t at, int vectors, double *mean,
-                                                                   double *squares)
+                                                                    double *squares)
 {
     NAMED(lanes) m[4], rest[4], square[4];
     const T share = (T)1 / (T)rows;
@@ -168,8 +168,8 @@ static void NAMED(column_normalise)(const void *from, void *to, int64_t n, const
     EACH y[i] = ((x[i] - t->high[i]) - t->low[i]) * t->scale[i] + t->bias[i];
 }
 
-static inline __attribute__((always_inline)) void NAMED(sums_at)(const void *const *of, const void *const *from, int rows, int64_t at, int vectors,
-                                                                const NAMED(tile) *t, double *sum, double *product)
+static inline __attribute__((always_inline)) void NAMED(sums_at)(const void *const *of, const void *const *from, int rows, int64_t at,
+                                                                 int vectors, const NAMED(tile) *t, double *sum, double *product)
 {
     NAMED(lanes) a[2], b[2];
     for (int k = 0; k < vectors; k++)
@@ -223,8 +223,8 @@ static void NAMED(column_scale)(const void *from, void *to, int64_t n, const voi
 }
 
 static const blocks NAMED(blocks) = {
-    NAMED(row_moments), NAMED(row_normalise), NAMED(row_sums), NAMED(row_grad), NAMED(row_scale),
-    NAMED(fetch_tile), NAMED(column_moments), NAMED(column_normalise), NAMED(column_sums), NAMED(column_grad), NAMED(column_scale),
+    NAMED(row_moments),    NAMED(row_normalise),    NAMED(row_sums),    NAMED(row_grad),    NAMED(row_scale),    NAMED(fetch_tile),
+    NAMED(column_moments), NAMED(column_normalise), NAMED(column_sums), NAMED(column_grad), NAMED(column_scale),
 };
 
 #undef LANES

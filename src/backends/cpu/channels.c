@@ -3,10 +3,10 @@
 
 #include "backends/cpu/rows.h"
 
-#define TILE 256            /* elements of a row that are worked on at once by columns */
-#define GROUP 16            /* rows of them */
-#define CHUNK (16 * BLOCK)  /* elements of a chunk, at least */
-#define MOST_CHUNKS 256     /* by columns */
+#define TILE 256           /* elements of a row that are worked on at once by columns */
+#define GROUP 16           /* rows of them */
+#define CHUNK (16 * BLOCK) /* elements of a chunk, at least */
+#define MOST_CHUNKS 256    /* by columns */
 
 enum { X = TARN__CHANNEL_X, TO = TARN__CHANNEL_TO, G = TARN__CHANNEL_G };
 
@@ -139,7 +139,7 @@ typedef struct pass {
     const tarn__channels *c;
     const blocks *blocks;
     const tarn__channel_numbers *numbers;
-    double *one, *two;      /* results, (batches, channels) */
+    double *one, *two;           /* results, (batches, channels) */
     double *part_one, *part_two; /* those of chunks, (batches, chunks, channels) */
 } pass;
 
@@ -168,13 +168,13 @@ static void for_pieces(const pass *job, void (*function)(int64_t begin, int64_t 
 {
     const tarn__channels *c = job->c;
     pass kept = *job;
-    int64_t tasks = c->batches * c->chunks * (c->by_rows ? c->channels : tiles_of(c)), each = c->count < CHUNK ? CHUNK / (c->count + 1) + 1 : 1;
+    int64_t tasks = c->batches * c->chunks * (c->by_rows ? c->channels : tiles_of(c)),
+            each = c->count < CHUNK ? CHUNK / (c->count + 1) + 1 : 1;
     tarn__parallel_for(tasks, c->by_rows ? each : 1, function, &kept);
 }
 
 /* Block by block of a piece by rows: `at` runs over elements, `n` is how many lie in one row from there. For results. */
-#define EACH_BLOCK_OF_ROWS(c, p, at, n)                                                                                                   \
-    for (int64_t at = (p).begin, n; at < (p).end && (n = block_at(c, at, (p).end), true); at += n)
+#define EACH_BLOCK_OF_ROWS(c, p, at, n) for (int64_t at = (p).begin, n; at < (p).end && (n = block_at(c, at, (p).end), true); at += n)
 
 static int64_t block_at(const tarn__channels *c, int64_t at, int64_t end)
 {
@@ -275,7 +275,8 @@ static extent extent_of(const tarn__channels *c, const piece *p)
     return (extent){p->width * c->fold, positions / c->fold, positions % c->fold * p->width};
 }
 
-static void merge_row(double *mean, double *squares, int64_t n, int64_t count, const double *mean_b, const double *squares_b, int64_t count_b)
+static void merge_row(double *mean, double *squares, int64_t n, int64_t count, const double *mean_b, const double *squares_b,
+                      int64_t count_b)
 {
     double share = (double)count_b / (double)(count + count_b), weight = (double)count * share;
     EACH {
@@ -316,7 +317,11 @@ static void measure_columns(int64_t begin, int64_t end, void *ctx)
 
 void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mean, double *squares, double *scratch)
 {
-    pass job = {.c = c, .blocks = blocks_of(c), .one = mean, .two = squares, .part_one = scratch,
+    pass job = {.c = c,
+                .blocks = blocks_of(c),
+                .one = mean,
+                .two = squares,
+                .part_one = scratch,
                 .part_two = scratch + TARN__AT_LEVEL(tarn__channels_scratch)(c) / 2};
     for_pieces(&job, c->by_rows ? measure_rows : measure_columns);
     tarn__parallel_for(c->batches * c->channels, 64, combine_moments, &job);
@@ -374,9 +379,15 @@ static void sum_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum, double *product, double *scratch)
+void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum, double *product,
+                                         double *scratch)
 {
-    pass job = {.c = c, .blocks = blocks_of(c), .numbers = numbers, .one = sum, .two = product, .part_one = scratch,
+    pass job = {.c = c,
+                .blocks = blocks_of(c),
+                .numbers = numbers,
+                .one = sum,
+                .two = product,
+                .part_one = scratch,
                 .part_two = scratch + TARN__AT_LEVEL(tarn__channels_scratch)(c) / 2};
     for_pieces(&job, c->by_rows ? sum_rows : sum_columns);
     tarn__parallel_for(c->batches * c->channels, 64, combine_sums, &job);

@@ -22,17 +22,17 @@ typedef struct tarn__channels {
     int64_t count;             /* elements of one channel of one batch */
     int compute;               /* COMPUTE_F32 or COMPUTE_F64 */
     bool by_rows;
-    int64_t fold;              /* by columns: positions that lie one behind the other and are taken as one row, for few channels */
-    int64_t chunk, chunks;     /* elements (by rows) or positions (by columns) of a channel that are taken as one */
-    tarn__nest nest;           /* over all axes but the channel's and, with batches, the first */
+    int64_t fold;          /* by columns: positions that lie one behind the other and are taken as one row, for few channels */
+    int64_t chunk, chunks; /* elements (by rows) or positions (by columns) of a channel that are taken as one */
+    tarn__nest nest;       /* over all axes but the channel's and, with batches, the first */
     const tarn__view *view[TARN__CHANNEL_OPERANDS]; /* of one shape; NULL where there is none, but never x */
 } tarn__channels;
 
 /* Arrays of (batches, channels). */
 typedef struct tarn__channel_numbers {
     const double *mean, *rstd;
-    const double *scale, *bias;    /* of the result: (x - mean) · scale + bias */
-    const double *first, *second;  /* of the gradient: scale · g - first - (x - mean) · rstd · second; NULL: scale · g alone */
+    const double *scale, *bias;   /* of the result: (x - mean) · scale + bias */
+    const double *first, *second; /* of the gradient: scale · g - first - (x - mean) · rstd · second; NULL: scale · g alone */
 } tarn__channel_numbers;
 
 /* Describes the operands. x and the others have one shape of rank 2 or more. */
@@ -46,7 +46,8 @@ int64_t TARN__AT_LEVEL(tarn__channels_scratch)(const tarn__channels *c);
 void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mean, double *squares, double *scratch);
 
 /* The sums of g, and of g · (x - mean) · rstd. */
-void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum, double *product, double *scratch);
+void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum, double *product,
+                                         double *scratch);
 
 /* The result, from mean, scale and bias; the gradient of x, from all but bias. */
 void TARN__AT_LEVEL(tarn__channels_normalise)(const tarn__channels *c, const tarn__channel_numbers *numbers);
@@ -57,8 +58,8 @@ TARN__UNUSED static double number_at(const tarn__view *vector, int64_t i, double
 {
     double value = otherwise;
     if (vector)
-        tarn__load[vector->dtype][COMPUTE_F64]((char *)tarn__view_at(vector) + i * vector->stride[0] * (int64_t)tarn__dtype_bytes(vector->dtype), 1,
-                                               &value, 1);
+        tarn__load[vector->dtype][COMPUTE_F64](
+            (char *)tarn__view_at(vector) + i * vector->stride[0] * (int64_t)tarn__dtype_bytes(vector->dtype), 1, &value, 1);
     return value;
 }
 

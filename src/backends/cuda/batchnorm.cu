@@ -121,7 +121,8 @@ __device__ __forceinline__ void take_in(const row_operand &running, int64_t at, 
 }
 
 /* A warp a set. */
-static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK) settle(const __grid_constant__ channel_args a, const __grid_constant__ set_args s)
+static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
+    settle(const __grid_constant__ channel_args a, const __grid_constant__ set_args s)
 {
     int64_t set = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
     if (set >= a.batches * a.groups)
@@ -232,8 +233,8 @@ static void forward(const tarn__call *call, const channel_args &a, const set_arg
 static void run_batchnorm(const tarn__call *call)
 {
     const tarn__batchnorm *params = (const tarn__batchnorm *)call->params;
-    set_args s = {params->epsilon, params->momentum, vector_of(call->in[3]), vector_of(call->in[4]), vector_of(call->out[3]), vector_of(call->out[4]),
-                  data_of<double>(call->out[1]), data_of<double>(call->out[2])};
+    set_args s = {params->epsilon,         params->momentum,        vector_of(call->in[3]),        vector_of(call->in[4]),
+                  vector_of(call->out[3]), vector_of(call->out[4]), data_of<double>(call->out[1]), data_of<double>(call->out[2])};
     forward(call, describe(call, false, 0), s);
 }
 

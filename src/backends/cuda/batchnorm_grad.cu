@@ -79,8 +79,8 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) sum_colu
 /* ---- channels and sets ------------------------------------------------------------------------------------------------------ */
 
 struct channel_sums {
-    double *sum, *product;        /* (batches, channels) */
-    row_operand gweight, gbias;   /* base NULL: not wanted */
+    double *sum, *product;      /* (batches, channels) */
+    row_operand gweight, gbias; /* base NULL: not wanted */
 };
 
 __device__ __forceinline__ void put(const row_operand &to, int64_t channel, double value)
@@ -90,7 +90,8 @@ __device__ __forceinline__ void put(const row_operand &to, int64_t channel, doub
 }
 
 /* A warp a channel of a batch: adds up its chunks. Where there is one batch these are the gradients of weight and bias. */
-static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK) add_chunks(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
+static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
+    add_chunks(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
 {
     int64_t number = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
     if (number >= a.batches * a.channels)
@@ -115,7 +116,8 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK) add_chunks(const 
 }
 
 /* A thread a channel: its gradients from those of all batches. */
-static __global__ void __launch_bounds__(THREADS) add_batches(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
+static __global__ void __launch_bounds__(THREADS)
+    add_batches(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
 {
     int64_t channel = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (channel >= a.channels)
@@ -130,7 +132,8 @@ static __global__ void __launch_bounds__(THREADS) add_batches(const __grid_const
 }
 
 /* A warp a set: rstd times the means of gw and gw · x̂. */
-static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK) average(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
+static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
+    average(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
 {
     int64_t set = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
     if (set >= a.batches * a.groups)
@@ -218,7 +221,8 @@ static channel_args describe(const tarn__call *call, bool with_batches, int64_t 
     a.bias = vector_of(NULL);
     a.mean = data_of<double>(call->in[2]);
     a.rstd = data_of<double>(call->in[3]);
-    *s = channel_sums{(double *)call->scratch, (double *)call->scratch + a.batches * a.channels, vector_of(call->out[1]), vector_of(call->out[2])};
+    *s = channel_sums{(double *)call->scratch, (double *)call->scratch + a.batches * a.channels, vector_of(call->out[1]),
+                      vector_of(call->out[2])};
     a.part_one = s->product + a.batches * a.channels + 2 * a.batches * a.groups;
     a.part_two = a.part_one + partial_count(a);
     return a;

@@ -28,7 +28,8 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) sum_chun
         partial[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(WARP * WARPS) sum_segments(const int64_t *first, const double *partial, double *sums, int64_t segments)
+static __global__ void __launch_bounds__(WARP * WARPS)
+    sum_segments(const int64_t *first, const double *partial, double *sums, int64_t segments)
 {
     int64_t segment = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (segment >= segments)
@@ -53,7 +54,8 @@ static void run_square_sums(const tarn__call *call)
         sum_chunks<double><<<(unsigned)chunks, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), chunk, partial);
     else if (chunks > 0)
         sum_chunks<float><<<(unsigned)chunks, THREADS, 0, stream_of(call)>>>(data_of<const float>(call->in[0]), chunk, partial);
-    sum_segments<<<blocks_for(segments, WARPS), WARP * WARPS, 0, stream_of(call)>>>(first, partial, data_of<double>(call->out[0]), segments);
+    sum_segments<<<blocks_for(segments, WARPS), WARP * WARPS, 0, stream_of(call)>>>(first, partial, data_of<double>(call->out[0]),
+                                                                                    segments);
 }
 
 static size_t scratch_square_sums(const tarn__call *call)
@@ -62,8 +64,8 @@ static size_t scratch_square_sums(const tarn__call *call)
 }
 
 /* One block. As torch.nn.utils.clip_grad_norm_: NaN stays NaN, and an infinite norm gives a factor of 0. */
-static __global__ void __launch_bounds__(THREADS)
-    find_factor(const double *sums, int64_t count, const __grid_constant__ tarn__clip clip, void *norm, tarn_dtype norm_dtype, double *factor)
+static __global__ void __launch_bounds__(THREADS) find_factor(const double *sums, int64_t count, const __grid_constant__ tarn__clip clip,
+                                                              void *norm, tarn_dtype norm_dtype, double *factor)
 {
     __shared__ double space[WARP];
     double squares = 0;
@@ -79,8 +81,9 @@ static __global__ void __launch_bounds__(THREADS)
 
 static void run_clip_factor(const tarn__call *call)
 {
-    find_factor<<<1, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), call->in[0]->shape[0], *(const tarn__clip *)call->params,
-                                                    tarn__view_at(call->out[0]), call->out[0]->dtype, data_of<double>(call->out[1]));
+    find_factor<<<1, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), call->in[0]->shape[0],
+                                                    *(const tarn__clip *)call->params, tarn__view_at(call->out[0]), call->out[0]->dtype,
+                                                    data_of<double>(call->out[1]));
 }
 
 void tarn__cuda_clip(tarn__kernel_row *rows)
