@@ -99,7 +99,8 @@ static void large_ones_agree_too(void **state)
                                  {"large, by columns", {1, 4099, 2056}, {1, 1, 2056}, false, true}};
     for (int i = 0; i < 2; i++) {
         check_form(&large[i], TARN_F32, false, false, 1e-5);
-        check_form(&large[i], TARN_BF16, false, false, 1e-5);
+        if (!getenv("TARN_TEST_QUICK")) /* half a minute under a sanitizer */
+            check_form(&large[i], TARN_BF16, false, false, 1e-5);
     }
 }
 
