@@ -20,6 +20,7 @@ import case as cases
 import data
 import events
 import formats
+import images
 import layers
 import ops_batchnorm
 import ops_elementwise
@@ -146,6 +147,11 @@ def run_events(options):
     return run_files("events", events.run, options)
 
 
+def run_images(options):
+    """Image files, sizes and colours."""
+    return run_files("images", images.run, options)
+
+
 def run_layers(options):
     """Layers of both, from the same weights."""
     tally = Tally()
@@ -161,13 +167,13 @@ def run_layers(options):
 
 
 EXTRAS = {"training": run_training, "layers": run_layers, "formats": run_formats, "data": run_data,
-          "events": run_events}  # what is compared beside operations
+          "events": run_events, "images": run_images}  # what is compared beside operations
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
-    parser.add_argument("--only", default="", help="operations to run, training, layers, formats, data and events, separated by commas")
+    parser.add_argument("--only", default="", help="operations to run, training, layers, formats, data, events and images, separated by commas")
     parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
     parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
