@@ -7,9 +7,9 @@
 #include "data/dataset.h"
 #include "data/random.h"
 
-#define SIZE 28           /* pixels of a side */
-#define BOX 21.0          /* pixels of the box that a digit is drawn in, before it is scaled */
-#define ARC_PIECES 20     /* straight pieces of an arc */
+#define SIZE 28       /* pixels of a side */
+#define BOX 21.0      /* pixels of the box that a digit is drawn in, before it is scaled */
+#define ARC_PIECES 20 /* straight pieces of an arc */
 #define PI 3.14159265358979323846
 #define SQRT3 1.73205080756887729353
 
@@ -65,7 +65,7 @@ typedef struct mapping {
 } mapping;
 
 typedef struct pen {
-    double radius;           /* pixels */
+    double radius;                 /* pixels */
     double distance2[SIZE * SIZE]; /* squared, to the nearest stroke, as far as it matters */
 } pen;
 
@@ -77,8 +77,11 @@ static double between(tarn_random_state *random, double low, double high)
 
 static mapping draw_mapping(tarn_random_state *random)
 {
-    mapping m = {.bend_x = between(random, -.055, .055), .bend_y = between(random, -.04, .04), .phase_x = between(random, 0, 2 * PI),
-                 .phase_y = between(random, 0, 2 * PI)};
+    mapping m; /* one statement a number: the order of a list's is open */
+    m.bend_x = between(random, -.055, .055);
+    m.bend_y = between(random, -.04, .04);
+    m.phase_x = between(random, 0, 2 * PI);
+    m.phase_y = between(random, 0, 2 * PI);
     double turn = between(random, -.26, .26), shear = between(random, -.28, .28);
     double wide = BOX * between(random, .75, 1.15), high = BOX * between(random, .80, 1.10);
     double c = cos(turn), s = sin(turn);

@@ -6,10 +6,11 @@
 bool tarn__image_check_size(const tarn__source *source, int64_t byte, uint64_t height, uint64_t width)
 {
     if (height < 1 || width < 1)
-        return tarn__source_bad(source, byte, "the image has %llu x %llu pixels (width x height); it needs one at least", (unsigned long long)width,
-                                (unsigned long long)height);
+        return tarn__source_bad(source, byte, "the image has %llu x %llu pixels (width x height); it needs one at least",
+                                (unsigned long long)width, (unsigned long long)height);
     if (height > TARN__MOST_SIDE || width > TARN__MOST_SIDE || height * width > (uint64_t)TARN__MOST_PIXELS)
-        return tarn__source_bad(source, byte, "the image has %llu x %llu pixels (width x height); at most %d a side and %lld in all are read",
+        return tarn__source_bad(source, byte,
+                                "the image has %llu x %llu pixels (width x height); at most %d a side and %lld in all are read",
                                 (unsigned long long)width, (unsigned long long)height, TARN__MOST_SIDE, (long long)TARN__MOST_PIXELS);
     return true;
 }
@@ -34,7 +35,8 @@ static bool read_npy(const char *path, tarn_array *image)
     if (shape->rank == 2)
         image->shape = TARN_SHAPE(1, shape->size[0], shape->size[1]);
     if (shape->rank != 3 || shape->size[0] < 1 || shape->size[0] > 4 || shape->size[1] < 1 || shape->size[2] < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "image_load: %s holds no image [C, H, W] of 1 to 4 channels, or [H, W]; for [H, W, C] save x.transpose(2, 0, 1)",
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "image_load: %s holds no image [C, H, W] of 1 to 4 channels, or [H, W]; for [H, W, C] save x.transpose(2, 0, 1)",
                            path);
     return true;
 }
@@ -44,13 +46,14 @@ static bool refuse_kind(const tarn__source *source, const unsigned char *magic)
 {
     static const struct {
         const char *magic, *name;
-    } kinds[] = {{"\xFF\xD8", "a JPEG image"}, {"GI", "a GIF image"}, {"BM", "a BMP image"}, {"II", "a TIFF image"}, {"MM", "a TIFF image"}, {"RI", "a WebP image"}};
+    } kinds[] = {{"\xFF\xD8", "a JPEG image"}, {"GI", "a GIF image"},  {"BM", "a BMP image"},
+                 {"II", "a TIFF image"},       {"MM", "a TIFF image"}, {"RI", "a WebP image"}};
     const char *name = "no image that tarn knows";
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (memcmp(magic, kinds[i].magic, 2) == 0)
             name = kinds[i].name;
-    return tarn__raise(TARN_ERROR_FORMAT, "image_load: %s: byte 0: %02x %02x begins %s; PNG, PGM, PPM and .npy files are read", source->path, magic[0],
-                       magic[1], name);
+    return tarn__raise(TARN_ERROR_FORMAT, "image_load: %s: byte 0: %02x %02x begins %s; PNG, PGM, PPM and .npy files are read",
+                       source->path, magic[0], magic[1], name);
 }
 
 static bool load(const char *path, tarn_array *image)

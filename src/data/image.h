@@ -6,7 +6,7 @@
 #include "data/dataset.h"
 #include "data/source.h"
 
-#define TARN__MOST_SIDE 32768              /* pixels of a side */
+#define TARN__MOST_SIDE 32768                /* pixels of a side */
 #define TARN__MOST_PIXELS ((int64_t)1 << 27) /* of an image */
 
 /* Checks sizes that a file gives at `byte`. */

@@ -9,20 +9,21 @@ static bool check_image(const char *function, const tarn_array *image, const tar
     if (tarn_failed())
         return false;
     if (!image || !image->data || !result || image == result)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, !image            ? "the image is NULL"
-                                                                  : !image->data      ? "the image has no data"
-                                                                  : image == result   ? "the result cannot be the image itself"
-                                                                                      : "the place for the result is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
+                           !image            ? "the image is NULL"
+                           : !image->data    ? "the image has no data"
+                           : image == result ? "the result cannot be the image itself"
+                                             : "the place for the result is NULL");
     const tarn_shape *shape = &image->shape;
     if (image->dtype != TARN_U8)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: the image must be u8", function);
     if (shape->rank != 3 || shape->size[0] < 1 || shape->size[0] > 4)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the image must be [C, H, W] with 1 to 4 channels, but has %d axes%s", function, shape->rank,
-                           shape->rank == 3 ? " and another number of channels" : "");
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the image must be [C, H, W] with 1 to 4 channels, but has %d axes%s", function,
+                           shape->rank, shape->rank == 3 ? " and another number of channels" : "");
     for (int i = 1; i < 3; i++)
         if (shape->size[i] < 1 || shape->size[i] > TARN__MOST_SIDE)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: the image has %lld pixels on axis %d; 1 to %d are allowed", function, (long long)shape->size[i], i,
-                               TARN__MOST_SIDE);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: the image has %lld pixels on axis %d; 1 to %d are allowed", function,
+                               (long long)shape->size[i], i, TARN__MOST_SIDE);
     return true;
 }
 
@@ -90,8 +91,8 @@ bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, t
     if (!check_image("image_resize", image, resized))
         return false;
     if (height < 1 || width < 1 || height > TARN__MOST_SIDE || width > TARN__MOST_SIDE)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "image_resize: %lld x %lld pixels (height x width) cannot be made; 1 to %d a side can", (long long)height,
-                           (long long)width, TARN__MOST_SIDE);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "image_resize: %lld x %lld pixels (height x width) cannot be made; 1 to %d a side can",
+                           (long long)height, (long long)width, TARN__MOST_SIDE);
     *resized = (tarn_array){0};
     int64_t channels = image->shape.size[0], rows = image->shape.size[1], columns = image->shape.size[2];
     int64_t across = most_taps(columns, width), down = most_taps(rows, height);
@@ -126,7 +127,8 @@ bool tarn_image_convert(const tarn_array *image, int64_t channels, tarn_array *c
     if (!check_image("image_convert", image, converted))
         return false;
     if (channels != 1 && channels != 3)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "image_convert: an image is made grey (1 channel) or coloured (3), not %lld", (long long)channels);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "image_convert: an image is made grey (1 channel) or coloured (3), not %lld",
+                           (long long)channels);
     int64_t from = image->shape.size[0], plane = image->shape.size[1] * image->shape.size[2];
     const uint8_t *pixel = image->data;
     if (!tarn__image_make(converted, channels, image->shape.size[1], image->shape.size[2]))

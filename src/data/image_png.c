@@ -47,9 +47,11 @@ static bool begin_chunk(png *p)
     memcpy(p->name, head + 4, 4);
     for (int i = 4; i < 8; i++)
         if (!((head[i] | 32) >= 'a' && (head[i] | 32) <= 'z'))
-            return tarn__source_bad(p->source, p->begin + 4, "%02x %02x %02x %02x is no name of a chunk", head[4], head[5], head[6], head[7]);
+            return tarn__source_bad(p->source, p->begin + 4, "%02x %02x %02x %02x is no name of a chunk", head[4], head[5], head[6],
+                                    head[7]);
     if ((int64_t)p->left + 4 > tarn__source_left(p->source))
-        return tarn__source_bad(p->source, p->begin, "chunk %s has %u bytes, more than the file still can; is it complete?", p->name, p->left);
+        return tarn__source_bad(p->source, p->begin, "chunk %s has %u bytes, more than the file still can; is it complete?", p->name,
+                                p->left);
     p->crc = crc32(0, head + 4, 4);
     return true;
 }
@@ -73,7 +75,8 @@ static bool end_chunk(png *p)
             return false;
     if (!tarn__source_read(p->source, memory, 4, "a chunk's checksum"))
         return false;
-    return big32(memory) == p->crc || tarn__source_bad(p->source, p->begin, "chunk %s is damaged: its checksum is %08x, not %08lx", p->name, big32(memory), p->crc);
+    return big32(memory) == p->crc ||
+           tarn__source_bad(p->source, p->begin, "chunk %s is damaged: its checksum is %08x, not %08lx", p->name, big32(memory), p->crc);
 }
 
 /* A whole chunk of a length that must be within bounds. */
@@ -108,8 +111,10 @@ static bool read_head(png *p)
     if (!is_good_kind(head[8], head[9]))
         return tarn__source_bad(p->source, 24, "there are no PNG files of depth %d and colour type %d", head[8], head[9]);
     if (head[10] || head[11] || head[12] > 1)
-        return tarn__source_bad(p->source, 26, "compression %d, filter method %d and interlacing %d are not 0, 0 and 0 or 1", head[10], head[11], head[12]);
-    p->form = (tarn__png_form){.width = big32(head), .height = big32(head + 4), .depth = head[8], .colour = head[9], .is_interlaced = head[12] == 1};
+        return tarn__source_bad(p->source, 26, "compression %d, filter method %d and interlacing %d are not 0, 0 and 0 or 1", head[10],
+                                head[11], head[12]);
+    p->form = (tarn__png_form){
+        .width = big32(head), .height = big32(head + 4), .depth = head[8], .colour = head[9], .is_interlaced = head[12] == 1};
     return true;
 }
 
@@ -146,7 +151,8 @@ static bool read_transparency(png *p)
     for (uint32_t i = 0; !is_palette && i < exact / 2; i++) {
         form->transparent[i] = (unsigned)values[2 * i] << 8 | values[2 * i + 1];
         if (form->transparent[i] >> form->depth != 0)
-            return tarn__source_bad(p->source, p->begin, "chunk tRNS has the sample %u, too large for %d bits", form->transparent[i], form->depth);
+            return tarn__source_bad(p->source, p->begin, "chunk tRNS has the sample %u, too large for %d bits", form->transparent[i],
+                                    form->depth);
     }
     return true;
 }
@@ -232,10 +238,10 @@ static bool read_rows(png *p, tarn_array *image)
     const tarn__png_form *form = &p->form;
     uint64_t bytes = tarn__png_bytes(form);
     if (bytes / MOST_INFLATION > (uint64_t)tarn__source_left(p->source))
-        return tarn__source_bad(p->source, 16, "%lld x %lld pixels unpack to %llu bytes, more than the file can hold", (long long)form->width,
-                                (long long)form->height, (unsigned long long)bytes);
-    return tarn__image_make(image, tarn__png_channels(form), form->height, form->width) && tarn__png_read_rows(form, p->source, next_bytes, p, image) &&
-           end_rows(p);
+        return tarn__source_bad(p->source, 16, "%lld x %lld pixels unpack to %llu bytes, more than the file can hold",
+                                (long long)form->width, (long long)form->height, (unsigned long long)bytes);
+    return tarn__image_make(image, tarn__png_channels(form), form->height, form->width) &&
+           tarn__png_read_rows(form, p->source, next_bytes, p, image) && end_rows(p);
 }
 
 static bool read_to_the_end(png *p)
@@ -258,7 +264,8 @@ bool tarn__image_read_png(tarn__source *source, tarn_array *image)
     if (!p)
         return false;
     p->source = source;
-    bool good = inflateInit(&p->stream) == Z_OK || tarn__raise(TARN_ERROR_MEMORY, "%s: %s: no memory for the decompressor", source->function, source->path);
+    bool good = inflateInit(&p->stream) == Z_OK ||
+                tarn__raise(TARN_ERROR_MEMORY, "%s: %s: no memory for the decompressor", source->function, source->path);
     good = good && read_head(p) && read_up_to_rows(p) && read_rows(p, image) && read_to_the_end(p);
     inflateEnd(&p->stream);
     tarn__release(p, sizeof(*p));
@@ -270,8 +277,10 @@ bool tarn__image_read_png(tarn__source *source, tarn_array *image)
 bool tarn__image_read_png(tarn__source *source, tarn_array *image)
 {
     (void)image;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s is a PNG image, and tarn was built without zlib; install zlib1g-dev and build again, or save "
-                       "it as PGM or PPM", source->function, source->path);
+    return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "%s: %s is a PNG image, and tarn was built without zlib; install zlib1g-dev and build again, or save "
+                       "it as PGM or PPM",
+                       source->function, source->path);
 }
 
 #endif

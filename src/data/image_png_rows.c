@@ -59,7 +59,11 @@ static void unfilter(int filter, unsigned char *row, const unsigned char *above,
 {
     for (size_t i = 0; i < count; i++) {
         int left = i >= reach ? row[i - reach] : 0, corner = i >= reach ? above[i - reach] : 0;
-        int guess = filter == 1 ? left : filter == 2 ? above[i] : filter == 3 ? (left + above[i]) / 2 : filter == 4 ? nearest(left, above[i], corner) : 0;
+        int guess = filter == 1   ? left
+                    : filter == 2 ? above[i]
+                    : filter == 3 ? (left + above[i]) / 2
+                    : filter == 4 ? nearest(left, above[i], corner)
+                                  : 0;
         row[i] = (unsigned char)(row[i] + guess);
     }
 }
@@ -128,7 +132,8 @@ typedef struct pair {
     size_t bytes;
 } pair;
 
-static bool read_grid(const tarn__png_form *form, const tarn__source *source, const grid *g, pair *rows, tarn__png_next_fn next, void *ctx, tarn_array *image)
+static bool read_grid(const tarn__png_form *form, const tarn__source *source, const grid *g, pair *rows, tarn__png_next_fn next, void *ctx,
+                      tarn_array *image)
 {
     size_t bits = (size_t)(tarn__png_samples(form) * form->depth), count = row_bytes(form, count_on(form->width, g->left, g->across));
     memset(rows->above, 0, rows->bytes);
@@ -139,7 +144,8 @@ static bool read_grid(const tarn__png_form *form, const tarn__source *source, co
             return tarn__source_bad(source, source->at, "row %lld has filter %d; there are 0 to 4", (long long)y, rows->row[0]);
         unfilter(rows->row[0], rows->row + 1, rows->above + 1, count, bits < 8 ? 1 : bits / 8);
         if (!place_row(form, rows->row + 1, g, y, image))
-            return tarn__source_bad(source, source->at, "row %lld has a colour that is not among the palette's %d", (long long)y, form->palette_count);
+            return tarn__source_bad(source, source->at, "row %lld has a colour that is not among the palette's %d", (long long)y,
+                                    form->palette_count);
         unsigned char *held = rows->above;
         rows->above = rows->row;
         rows->row = held;

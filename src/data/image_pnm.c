@@ -77,8 +77,10 @@ static bool check_length(const reader *r, const header *h)
     uint64_t samples = (uint64_t)h->channels * (uint64_t)h->width * (uint64_t)h->height; /* at most 3 · 2^27 */
     uint64_t needed = h->is_text ? 2 * samples - 1 : samples * (h->largest > 255 ? 2 : 1);
     uint64_t left = (uint64_t)tarn__source_left(r->source) + (r->count - r->at);
-    return needed <= left || tarn__source_bad(r->source, position(r), "%lld x %lld pixels need %llu more bytes, but at most %llu follow; is the file complete?",
-                                              (long long)h->width, (long long)h->height, (unsigned long long)needed, (unsigned long long)left);
+    return needed <= left ||
+           tarn__source_bad(r->source, position(r),
+                            "%lld x %lld pixels need %llu more bytes, but at most %llu follow; is the file complete?", (long long)h->width,
+                            (long long)h->height, (unsigned long long)needed, (unsigned long long)left);
 }
 
 static bool read_header(reader *r, char kind, header *h)
@@ -110,7 +112,8 @@ static bool read_sample(reader *r, const header *h, int64_t *sample)
             return tarn_failed() ? false : tarn__source_bad(r->source, position(r), "the file ends here, inside the samples");
         *sample = *sample << 8 | peek(r);
     }
-    return *sample <= h->largest || tarn__source_bad(r->source, begin, "a sample is %lld, above the largest value %lld", (long long)*sample, (long long)h->largest);
+    return *sample <= h->largest ||
+           tarn__source_bad(r->source, begin, "a sample is %lld, above the largest value %lld", (long long)*sample, (long long)h->largest);
 }
 
 /* [H, W, C] in the file becomes [C, H, W]. */
@@ -135,6 +138,7 @@ bool tarn__image_read_pnm(tarn__source *source, char kind, tarn_array *image)
     header h;
     reader r = {.source = source, .before = source->at};
     if (kind == '1' || kind == '4' || kind == '7')
-        return tarn__source_bad(source, 0, "a file of kind P%c (%s) is not read; P2, P3, P5 and P6 are", kind, kind == '7' ? "PAM" : "a bitmap");
+        return tarn__source_bad(source, 0, "a file of kind P%c (%s) is not read; P2, P3, P5 and P6 are", kind,
+                                kind == '7' ? "PAM" : "a bitmap");
     return read_header(&r, kind, &h) && tarn__image_make(image, h.channels, h.height, h.width) && read_samples(&r, &h, image->data);
 }

@@ -18,7 +18,8 @@ static bool check_series(const tarn__curves_series *series)
     return series->name && series->count >= 0 && (series->count == 0 || (series->step && series->value));
 }
 
-static bool check(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const tarn__curves_chart *charts, int chart_count)
+static bool check(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const tarn__curves_chart *charts,
+                  int chart_count)
 {
     const char *function = "curves_write";
     if (tarn_failed())
@@ -33,7 +34,8 @@ static bool check(const char *path, const char *title, const tarn__curves_fact *
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: chart %d has no title or no series", function, i);
         for (int k = 0; k < charts[i].series_count; k++)
             if (!check_series(&charts[i].series[k]))
-                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: series %d of chart '%s' has no name or no values", function, k, charts[i].title);
+                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: series %d of chart '%s' has no name or no values", function, k,
+                                   charts[i].title);
     }
     return true;
 }
@@ -125,9 +127,11 @@ static void write_buttons(tarn__page *page, int number, bool log_first)
 {
     static const char *const kinds[] = {"log", "linear"};
     for (int i = 0; i < 2; i++)
-        tarn__page_format(page,
-                          "<input type=\"radio\" class=\"as%s\" name=\"scale%d\" id=\"scale%d%s\"%s><label class=\"%s\" for=\"scale%d%s\">%s</label>\n",
-                          kinds[i], number, number, kinds[i], (i == 0) == log_first ? " checked" : "", i == 0 ? "first" : "second", number, kinds[i], kinds[i]);
+        tarn__page_format(
+            page,
+            "<input type=\"radio\" class=\"as%s\" name=\"scale%d\" id=\"scale%d%s\"%s><label class=\"%s\" for=\"scale%d%s\">%s</label>\n",
+            kinds[i], number, number, kinds[i], (i == 0) == log_first ? " checked" : "", i == 0 ? "first" : "second", number, kinds[i],
+            kinds[i]);
 }
 
 static void write_chart(tarn__page *page, const tarn__curves_chart *chart, int number, const tarn__scale *x)
@@ -183,11 +187,13 @@ static double last_step(const tarn__curves_chart *charts, int count)
     return last;
 }
 
-static void write_page(tarn__page *page, const char *title, const tarn__curves_fact *facts, int fact_count, const tarn__curves_chart *charts, int chart_count)
+static void write_page(tarn__page *page, const char *title, const tarn__curves_fact *facts, int fact_count,
+                       const tarn__curves_chart *charts, int chart_count)
 {
     tarn__scale x = steps_of(charts, chart_count);
-    tarn__page_html(page, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
-                          "initial-scale=1\">\n<title>");
+    tarn__page_html(page,
+                    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
+                    "initial-scale=1\">\n<title>");
     tarn__page_text(page, title);
     tarn__page_html(page, "</title>\n<style>\n");
     tarn__page_html(page, tarn__page_style);
@@ -199,14 +205,15 @@ static void write_page(tarn__page *page, const char *title, const tarn__curves_f
     tarn__page_html(page, "<div class=\"charts\">\n");
     for (int i = 0; i < chart_count; i++)
         write_chart(page, &charts[i], i, &x);
-    tarn__page_format(page, "</div>\n<footer>tarn %s. Thin lines are the values, strong ones are smoothed.</footer>\n</main>\n<script>\n", tarn_version());
+    tarn__page_format(page, "</div>\n<footer>tarn %s. Thin lines are the values, strong ones are smoothed.</footer>\n</main>\n<script>\n",
+                      tarn_version());
     tarn__page_html(page, tarn__page_script);
     tarn__page_html(page, "</script>\n</body></html>\n");
     tarn__page_flush(page);
 }
 
-bool tarn__curves_write(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const tarn__curves_chart *charts,
-                        int chart_count)
+bool tarn__curves_write(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+                        const tarn__curves_chart *charts, int chart_count)
 {
     if (!check(path, title, facts, fact_count, charts, chart_count))
         return false;

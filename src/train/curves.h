@@ -30,8 +30,8 @@ typedef struct tarn__curves_chart {
 } tarn__curves_chart;
 
 /* Writes the page, atomically. Borrows everything; texts may hold anything. Charts without a point are left out. */
-bool tarn__curves_write(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const tarn__curves_chart *charts,
-                        int chart_count);
+bool tarn__curves_write(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+                        const tarn__curves_chart *charts, int chart_count);
 
 /* The same from a file of metrics: one JSON object a line with "step" and numbers. loss, val_loss, accuracy, val_accuracy, lr and images_per_second
  * have charts of their own; "epoch", "seconds" and "time" none; every other number gets one under its name. Lines may lack any of them; null is a

@@ -198,17 +198,17 @@ static void draw_axes(tarn__page *page, const tarn__scale *x, const tarn__scale 
     for (int i = 0; i < y->tick_count; i++) {
         double at = BOTTOM - (BOTTOM - TOP) * tarn__scale_place(y, y->tick[i]);
         tarn__tick_text(y, y->tick[i], text, sizeof(text));
-        tarn__page_format(page, "<path class=\"grid\" d=\"M%.1f %.2fH%.1f\"/><text class=\"y\" x=\"%.1f\" y=\"%.2f\">%s</text>\n", LEFT, at, RIGHT,
-                          LEFT - 8, at + 4, text);
+        tarn__page_format(page, "<path class=\"grid\" d=\"M%.1f %.2fH%.1f\"/><text class=\"y\" x=\"%.1f\" y=\"%.2f\">%s</text>\n", LEFT, at,
+                          RIGHT, LEFT - 8, at + 4, text);
     }
     for (int i = 0; i < x->tick_count; i++) {
         double at = LEFT + (RIGHT - LEFT) * tarn__scale_place(x, x->tick[i]);
         tarn__tick_text(x, x->tick[i], text, sizeof(text));
-        tarn__page_format(page, "<path class=\"axis\" d=\"M%.2f %.1fv5\"/><text class=\"x\" x=\"%.2f\" y=\"%.1f\">%s</text>\n", at, BOTTOM, at, BOTTOM + 19,
-                          text);
+        tarn__page_format(page, "<path class=\"axis\" d=\"M%.2f %.1fv5\"/><text class=\"x\" x=\"%.2f\" y=\"%.1f\">%s</text>\n", at, BOTTOM,
+                          at, BOTTOM + 19, text);
     }
-    tarn__page_format(page, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/><text class=\"x\" x=\"%.1f\" y=\"%d\">step</text>\n", LEFT, BOTTOM, RIGHT,
-                      (LEFT + RIGHT) / 2, HEIGHT - 2);
+    tarn__page_format(page, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/><text class=\"x\" x=\"%.1f\" y=\"%d\">step</text>\n", LEFT, BOTTOM,
+                      RIGHT, (LEFT + RIGHT) / 2, HEIGHT - 2);
 }
 
 void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const tarn__scale *x, const tarn__scale *y, const char *class_name)
@@ -216,8 +216,8 @@ void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const t
     plot p = {.page = page, .x = x, .y = y};
     tarn__page_format(page, "<svg class=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", class_name, WIDTH, HEIGHT);
     tarn__page_text(page, chart->title);
-    tarn__page_format(page, "\" data-x=\"%.1f %.1f %.17g %.17g\" data-y=\"%.1f %.1f %.17g %.17g\" data-log=\"%d\" data-share=\"%d\">\n", LEFT, RIGHT, x->low,
-                      x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_share);
+    tarn__page_format(page, "\" data-x=\"%.1f %.1f %.17g %.17g\" data-y=\"%.1f %.1f %.17g %.17g\" data-log=\"%d\" data-share=\"%d\">\n",
+                      LEFT, RIGHT, x->low, x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_share);
     draw_axes(page, x, y);
     for (int i = 0; i < chart->series_count; i++)
         draw_series(&p, &chart->series[i], i % 6);

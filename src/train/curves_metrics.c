@@ -70,7 +70,8 @@ static column *find_column(table *t, const char *key)
         if (strcmp(t->column[i].key, key) == 0)
             return &t->column[i];
     if (t->count == MOST_KEYS) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "curves_write_metrics: %s has more than %d different numbers; '%.100s' is too many", t->path, MOST_KEYS, key);
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "curves_write_metrics: %s has more than %d different numbers; '%.100s' is too many", t->path,
+                    MOST_KEYS, key);
         return NULL;
     }
     column *fresh = &t->column[t->count];
@@ -134,9 +135,8 @@ static bool add_object(table *t, json_t *object, int64_t line)
     t->last_step = step;
     const char *key;
     json_t *value;
-    json_object_foreach(object, key, value)
-        if ((json_is_number(value) || json_is_null(value)) && !add_point(t, key, step, value))
-            return false;
+    json_object_foreach(object, key,
+                        value) if ((json_is_number(value) || json_is_null(value)) && !add_point(t, key, step, value)) return false;
     return true;
 }
 
@@ -153,8 +153,8 @@ static bool read_line(table *t, const char *text, size_t length, int64_t line, b
     if (!object && is_cut)
         return true;
     bool good = json_is_object(object) ? add_object(t, object, line)
-                                       : tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld is no JSON object: %s", t->path, (long long)line,
-                                                     object ? "it is something else" : why.text);
+                                       : tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld is no JSON object: %s",
+                                                     t->path, (long long)line, object ? "it is something else" : why.text);
     json_decref(object);
     return good;
 }
@@ -189,10 +189,12 @@ static void add_series(chart_list *list, const column *c)
     tarn__curves_chart *chart = &list->chart[at];
     if (at == list->count) {
         list->count++;
-        *chart = (tarn__curves_chart){title, list->series[at], 0, row < KNOWN ? known[row].aim : TARN__AIM_NONE, row < KNOWN && known[row].is_share};
+        *chart = (tarn__curves_chart){title, list->series[at], 0, row < KNOWN ? known[row].aim : TARN__AIM_NONE,
+                                      row < KNOWN && known[row].is_share};
     }
     if (chart->series_count < 2)
-        list->series[at][chart->series_count++] = (tarn__curves_series){row < KNOWN ? known[row].series : c->key, c->step, c->value, c->count};
+        list->series[at][chart->series_count++] =
+            (tarn__curves_series){row < KNOWN ? known[row].series : c->key, c->step, c->value, c->count};
 }
 
 /* Known keys first, in their order, then the others as they came. */
@@ -236,7 +238,8 @@ bool tarn__curves_write_metrics(const char *path, const char *title, const tarn_
 bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const char *metrics)
 {
     (void)path, (void)title, (void)facts, (void)fact_count, (void)metrics;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "curves_write_metrics: tarn was built without jansson, which reads JSON; install libjansson-dev and build "
+    return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "curves_write_metrics: tarn was built without jansson, which reads JSON; install libjansson-dev and build "
                        "again");
 }
 

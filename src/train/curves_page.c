@@ -46,7 +46,13 @@ void tarn__page_format(tarn__page *page, const char *format, ...)
 static const char *escape_of(char c)
 {
     bool is_control = ((unsigned char)c < 0x20 && c != '\t' && c != '\n') || c == 0x7F;
-    return c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&quot;" : c == '\'' ? "&#39;" : is_control ? "\xEF\xBF\xBD" : NULL;
+    return c == '&'     ? "&amp;"
+           : c == '<'   ? "&lt;"
+           : c == '>'   ? "&gt;"
+           : c == '"'   ? "&quot;"
+           : c == '\''  ? "&#39;"
+           : is_control ? "\xEF\xBF\xBD"
+                        : NULL;
 }
 
 void tarn__page_text(tarn__page *page, const char *text)

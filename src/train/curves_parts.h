@@ -68,6 +68,7 @@ tarn__extent tarn__series_extent(const tarn__curves_series *series, tarn__curves
 tarn__extent tarn__chart_extent(const tarn__curves_chart *chart);
 
 /* The drawing, <svg class="CLASS">, with steps along the scale x. */
-void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const tarn__scale *x, const tarn__scale *y, const char *class_name);
+void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const tarn__scale *x, const tarn__scale *y,
+                      const char *class_name);
 
 #endif

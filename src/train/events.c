@@ -18,9 +18,9 @@
 #include "base/utf8.h"
 
 #define VERSION "brain.Event:2"
-#define MOST_TAG 1024             /* bytes of a tag */
+#define MOST_TAG 1024              /* bytes of a tag */
 #define MOST_EVENT (MOST_TAG + 64) /* bytes of a message */
-#define MOST_NAMES 1000           /* files begun in one second */
+#define MOST_NAMES 1000            /* files begun in one second */
 
 struct tarn__events {
     char *path; /* owned */
@@ -134,7 +134,8 @@ static bool make_file(tarn__events *events, const char *folder)
         char ending[16] = "";
         if (number > 0)
             snprintf(ending, sizeof(ending), ".%03d", number);
-        int length = snprintf(path, sizeof(path), "%s/events.out.tfevents.%010lld.%s%s", folder, (long long)tarn__platform_wall_clock(), host, ending);
+        int length = snprintf(path, sizeof(path), "%s/events.out.tfevents.%010lld.%s%s", folder, (long long)tarn__platform_wall_clock(),
+                              host, ending);
         if (length < 0 || (size_t)length >= sizeof(path))
             return tarn__raise(TARN_ERROR_ARGUMENT, "events_open: the folder's name is longer than %zu bytes", sizeof(path) - sizeof(host));
         events->file = fopen(path, "wbx");
@@ -200,7 +201,10 @@ bool tarn__events_scalar(tarn__events *events, const char *tag, int64_t step, do
     size_t length = tag ? strlen(tag) : 0;
     if (length < 1 || length > MOST_TAG || !tarn__utf8_valid(tag))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tag is %s", function,
-                           !tag ? "NULL" : length < 1 ? "empty" : length > MOST_TAG ? "longer than 1024 bytes" : "no valid UTF-8");
+                           !tag                ? "NULL"
+                           : length < 1        ? "empty"
+                           : length > MOST_TAG ? "longer than 1024 bytes"
+                                               : "no valid UTF-8");
     message point = {.count = 0}, summary = {.count = 0}, event = event_at(step);
     float single = (float)value;
     uint32_t bits;

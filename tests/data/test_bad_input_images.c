@@ -21,10 +21,11 @@ static void images(void **state)
     REFUSE(tarn_image_load, tarn_image_load(write_text("good.pgm", "P2 1 1 9 9"), NULL));
     ACCEPT(tarn_image_load(scratch("good.pgm"), &image));
     tarn_array_free(&image);
-    const tarn_array bad[] = {{NULL, {3, {1, 4, 4}}, TARN_U8},    {pixels, {3, {1, 4, 4}}, TARN_F32},  {pixels, {3, {1, 4, 4}}, (tarn_dtype)99},
-                              {pixels, {2, {4, 4}}, TARN_U8},     {pixels, {-1, {1, 4, 4}}, TARN_U8},  {pixels, {3, {0, 4, 4}}, TARN_U8},
-                              {pixels, {3, {5, 4, 4}}, TARN_U8},  {pixels, {3, {1, 0, 4}}, TARN_U8},   {pixels, {3, {1, 4, -4}}, TARN_U8},
-                              {pixels, {3, {1, 40000, 4}}, TARN_U8}};
+    const tarn_array bad[] = {{NULL, {3, {1, 4, 4}}, TARN_U8},          {pixels, {3, {1, 4, 4}}, TARN_F32},
+                              {pixels, {3, {1, 4, 4}}, (tarn_dtype)99}, {pixels, {2, {4, 4}}, TARN_U8},
+                              {pixels, {-1, {1, 4, 4}}, TARN_U8},       {pixels, {3, {0, 4, 4}}, TARN_U8},
+                              {pixels, {3, {5, 4, 4}}, TARN_U8},        {pixels, {3, {1, 0, 4}}, TARN_U8},
+                              {pixels, {3, {1, 4, -4}}, TARN_U8},       {pixels, {3, {1, 40000, 4}}, TARN_U8}};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         REFUSE(tarn_image_resize, tarn_image_resize(&bad[i], 2, 2, &made));
         REFUSE(tarn_image_convert, tarn_image_convert(&bad[i], 1, &made));
@@ -45,7 +46,8 @@ static void images(void **state)
     REFUSE(tarn_image_resize, tarn_image_resize(&image, 2, 2, &image));
     REFUSE(tarn_image_convert, tarn_image_convert(&image, 1, &image));
     tarn_set_error(TARN_ERROR_ARGUMENT, "image_load: image_resize: image_convert: dataset_digits: an error that was there before");
-    assert_false(tarn_image_load(scratch("good.pgm"), &made) || tarn_image_resize(&good, 2, 2, &made) || tarn_image_convert(&good, 3, &made));
+    assert_false(tarn_image_load(scratch("good.pgm"), &made) || tarn_image_resize(&good, 2, 2, &made) ||
+                 tarn_image_convert(&good, 3, &made));
     assert_null(tarn_dataset_digits(1, 1));
     tarn_clear_error();
 }

@@ -158,7 +158,8 @@ static void a_small_network_learns_them(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(samples_depend_on_seed_and_index_alone), in_scope(fields_are_those_of_mnist), in_scope(digits_lie_inside_the_image),
-                                       in_scope(mean_images_do_not_tell_them_apart), in_scope(a_small_network_learns_them)};
+    const struct CMUnitTest tests[] = {in_scope(samples_depend_on_seed_and_index_alone), in_scope(fields_are_those_of_mnist),
+                                       in_scope(digits_lie_inside_the_image), in_scope(mean_images_do_not_tell_them_apart),
+                                       in_scope(a_small_network_learns_them)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

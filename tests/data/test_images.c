@@ -34,7 +34,10 @@ static void put_stored(bytes *b, const unsigned char *rows, size_t count)
         low = (low + rows[i]) % 65521;
         high = (high + low) % 65521;
     }
-    put(b, (const unsigned char[]){0x78, 1, 1, (unsigned char)count, (unsigned char)(count >> 8), (unsigned char)~count, (unsigned char)(~count >> 8)}, 7);
+    put(b,
+        (const unsigned char[]){0x78, 1, 1, (unsigned char)count, (unsigned char)(count >> 8), (unsigned char)~count,
+                                (unsigned char)(~count >> 8)},
+        7);
     put(b, rows, count);
     put_big32(b, high << 16 | low);
 }
@@ -76,8 +79,8 @@ static void refuse_image(const bytes *b, const char *error)
     assert_error_about(TARN_ERROR_FORMAT, "/image: byte ", error);
 }
 
-#define needs_zlib()                                                                                                                      \
-    if (!TARN__HAVE_ZLIB)                                                                                                                 \
+#define needs_zlib() \
+    if (!TARN__HAVE_ZLIB) \
     skip()
 
 /* ---- good files ------------------------------------------------------------------------------------------------------------ */
@@ -88,7 +91,13 @@ static void png_filters_and_colours(void **state)
     needs_zlib();
     static bytes b;
     put_start(&b, 2, 5, 8, 2, 0); /* one row for each filter: 10 20 30 40 50 60 every time */
-    put_rows(&b, "\0\x0A\x14\x1E\x28\x32\x3C" "\1\x0A\x14\x1E\x1E\x1E\x1E" "\2\0\0\0\0\0\0" "\3\5\x0A\x0F\x0F\x0F\x0F" "\4\0\0\0\0\0\0", 35);
+    put_rows(&b,
+             "\0\x0A\x14\x1E\x28\x32\x3C"
+             "\1\x0A\x14\x1E\x1E\x1E\x1E"
+             "\2\0\0\0\0\0\0"
+             "\3\5\x0A\x0F\x0F\x0F\x0F"
+             "\4\0\0\0\0\0\0",
+             35);
     unsigned char pixels[30];
     for (int c = 0; c < 3; c++)
         for (int i = 0; i < 10; i++)
@@ -128,7 +137,8 @@ static void png_interlaced(void **state)
     needs_zlib();
     static bytes b;
     unsigned char rows[64 + 64], pixels[81];
-    static const int left[] = {0, 4, 0, 2, 0, 1, 0}, top[] = {0, 0, 4, 0, 2, 0, 1}, across[] = {8, 8, 4, 4, 2, 2, 1}, down[] = {8, 8, 8, 4, 4, 2, 2};
+    static const int left[] = {0, 4, 0, 2, 0, 1, 0}, top[] = {0, 0, 4, 0, 2, 0, 1}, across[] = {8, 8, 4, 4, 2, 2, 1},
+                     down[] = {8, 8, 8, 4, 4, 2, 2};
     size_t count = 0;
     for (int i = 0; i < 81; i++)
         pixels[i] = (unsigned char)(3 * i);
@@ -280,10 +290,18 @@ static void broken_png_files_are_refused(void **state)
         uint32_t width, height;
         int depth, colour, interlaced;
         const char *error;
-    } heads[] = {{0, 1, 8, 0, 0, "it needs one at least"}, {1, 0, 8, 0, 0, "it needs one at least"}, {32769, 1, 8, 0, 0, "at most 32768 a side"},
-                 {32768, 32768, 8, 0, 0, "134217728 in all"}, {0xFFFFFFFF, 0xFFFFFFFF, 8, 0, 0, "at most"}, {1, 1, 3, 0, 0, "depth 3 and colour type 0"},
-                 {1, 1, 16, 3, 0, "depth 16 and colour type 3"}, {1, 1, 4, 2, 0, "depth 4"}, {1, 1, 8, 5, 0, "colour type 5"}, {1, 1, 8, 1, 0, "colour type 1"},
-                 {1, 1, 8, 0, 2, "interlacing 2"}, {8192, 8192, 8, 0, 0, "unpack to 67117056 bytes, more than the file can hold"}};
+    } heads[] = {{0, 1, 8, 0, 0, "it needs one at least"},
+                 {1, 0, 8, 0, 0, "it needs one at least"},
+                 {32769, 1, 8, 0, 0, "at most 32768 a side"},
+                 {32768, 32768, 8, 0, 0, "134217728 in all"},
+                 {0xFFFFFFFF, 0xFFFFFFFF, 8, 0, 0, "at most"},
+                 {1, 1, 3, 0, 0, "depth 3 and colour type 0"},
+                 {1, 1, 16, 3, 0, "depth 16 and colour type 3"},
+                 {1, 1, 4, 2, 0, "depth 4"},
+                 {1, 1, 8, 5, 0, "colour type 5"},
+                 {1, 1, 8, 1, 0, "colour type 1"},
+                 {1, 1, 8, 0, 2, "interlacing 2"},
+                 {8192, 8192, 8, 0, 0, "unpack to 67117056 bytes, more than the file can hold"}};
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
         put_start(&b, heads[i].width, heads[i].height, heads[i].depth, heads[i].colour, heads[i].interlaced);
         put_rows(&b, "\0\0", 2);
@@ -317,12 +335,19 @@ static void chunks_out_of_place_are_refused(void **state)
         const char *name, *data;
         size_t count;
         const char *error;
-    } rows[] = {{8, 0, "PLTE", "123", 3, "chunk PLTE has no place here"}, {8, 3, "PLTE", "1234", 4, "which are no colours"},
-                {1, 3, "PLTE", "123456789", 9, "chunk PLTE has 9 bytes; it must have 3 to 6"}, {8, 3, "PLTE", "", 0, "it must have 3 to 768"},
-                {8, 3, "tRNS", "1", 1, "chunk tRNS has no place here"}, {8, 4, "tRNS", "12", 2, "chunk tRNS has no place here"},
-                {8, 0, "tRNS", "1", 1, "it must have 2 to 2"}, {8, 0, "tRNS", "\1\0", 2, "too large for 8 bits"}, {8, 2, "tRNS", "12", 2, "it must have 6 to 6"},
-                {8, 0, "IHDR", "", 0, "chunk IHDR has no place before the image"}, {8, 0, "IEND", "", 0, "chunk IEND has no place before the image"},
-                {8, 0, "ABCD", "", 0, "chunk ABCD has no place before the image"}, {8, 0, "a1cd", "", 0, "is no name of a chunk"},
+    } rows[] = {{8, 0, "PLTE", "123", 3, "chunk PLTE has no place here"},
+                {8, 3, "PLTE", "1234", 4, "which are no colours"},
+                {1, 3, "PLTE", "123456789", 9, "chunk PLTE has 9 bytes; it must have 3 to 6"},
+                {8, 3, "PLTE", "", 0, "it must have 3 to 768"},
+                {8, 3, "tRNS", "1", 1, "chunk tRNS has no place here"},
+                {8, 4, "tRNS", "12", 2, "chunk tRNS has no place here"},
+                {8, 0, "tRNS", "1", 1, "it must have 2 to 2"},
+                {8, 0, "tRNS", "\1\0", 2, "too large for 8 bits"},
+                {8, 2, "tRNS", "12", 2, "it must have 6 to 6"},
+                {8, 0, "IHDR", "", 0, "chunk IHDR has no place before the image"},
+                {8, 0, "IEND", "", 0, "chunk IEND has no place before the image"},
+                {8, 0, "ABCD", "", 0, "chunk ABCD has no place before the image"},
+                {8, 0, "a1cd", "", 0, "is no name of a chunk"},
                 {8, 3, "tEXt", "", 0, "there is no chunk PLTE"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         put_start(&b, 1, 1, rows[i].depth, rows[i].colour, 0);
@@ -357,13 +382,26 @@ static void broken_pgm_files_are_refused(void **state)
     static bytes b;
     static const struct {
         const char *text, *error;
-    } rows[] = {{"P1 1 1 0", "a file of kind P1 (a bitmap) is not read"}, {"P7\nWIDTH 1", "kind P7 (PAM)"}, {"P53 1 255 abc", "white space is missing before the width"},
-                {"P5 x 1 255 a", "the width is no whole number"}, {"P5 0 1 255 a", "it needs one at least"}, {"P5 -1 1 255 a", "the width is no whole number"},
-                {"P5 99999999999999999999 1 255 a", "the width is above"}, {"P5 32769 1 255 a", "at most 32768 a side"}, {"P5 1 1 0 a", "the largest value is 0"},
-                {"P5 1 1 65536 a", "the largest value is above 65535"}, {"P5 1 1 255", "white space is missing after"}, {"P5 1 1 255#a", "white space is missing after"},
-                {"P5 2 2 255 abc", "2 x 2 pixels need 4 more bytes, but at most 3 follow"}, {"P5 2 2 255 abcde", "the image ends here, but the file goes on"},
-                {"P5 2 1 97 ab", "a sample is 98, above the largest value 97"}, {"P2 2 1 9 1 10", "a sample is above 9"}, {"P2 2 1 9 1 x", "a sample is no whole number"},
-                {"P2 1 1 9 1 1", "the file goes on"}, {"P2 20000 6000 255 1 2 3", "need 239999999 more bytes"}, {"P5 1 # 1 255 a", "the height is missing: the file ends"}};
+    } rows[] = {{"P1 1 1 0", "a file of kind P1 (a bitmap) is not read"},
+                {"P7\nWIDTH 1", "kind P7 (PAM)"},
+                {"P53 1 255 abc", "white space is missing before the width"},
+                {"P5 x 1 255 a", "the width is no whole number"},
+                {"P5 0 1 255 a", "it needs one at least"},
+                {"P5 -1 1 255 a", "the width is no whole number"},
+                {"P5 99999999999999999999 1 255 a", "the width is above"},
+                {"P5 32769 1 255 a", "at most 32768 a side"},
+                {"P5 1 1 0 a", "the largest value is 0"},
+                {"P5 1 1 65536 a", "the largest value is above 65535"},
+                {"P5 1 1 255", "white space is missing after"},
+                {"P5 1 1 255#a", "white space is missing after"},
+                {"P5 2 2 255 abc", "2 x 2 pixels need 4 more bytes, but at most 3 follow"},
+                {"P5 2 2 255 abcde", "the image ends here, but the file goes on"},
+                {"P5 2 1 97 ab", "a sample is 98, above the largest value 97"},
+                {"P2 2 1 9 1 10", "a sample is above 9"},
+                {"P2 2 1 9 1 x", "a sample is no whole number"},
+                {"P2 1 1 9 1 1", "the file goes on"},
+                {"P2 20000 6000 255 1 2 3", "need 239999999 more bytes"},
+                {"P5 1 # 1 255 a", "the height is missing: the file ends"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         put_all(&b, rows[i].text, strlen(rows[i].text));
         refuse_image(&b, rows[i].error);
@@ -419,16 +457,15 @@ static void damage(bytes *b, uint64_t *random)
             memmove(b->data + at, b->data + at + length, b->count - at - length);
             b->count -= length;
             break;
-        default:
-            memmove(b->data + at + length, b->data + at, b->count - at);
-            b->count += length;
+        default: memmove(b->data + at + length, b->data + at, b->count - at); b->count += length;
         }
     }
 }
 
 static void put_some_image(bytes *b, int kind)
 {
-    static const char *const texts[] = {"P2 3 2 255 1 22 133 #c\n4 5 6\n", "P3 1 2 15 1 2 3 14 15 6", "P5 3 2 255 abcdef", "P6 1 1 999 abcdef"};
+    static const char *const texts[] = {"P2 3 2 255 1 22 133 #c\n4 5 6\n", "P3 1 2 15 1 2 3 14 15 6", "P5 3 2 255 abcdef",
+                                        "P6 1 1 999 abcdef"};
     unsigned char rows[600] = {0};
     if (kind < 4)
         put_all(b, texts[kind], strlen(texts[kind]));
@@ -458,7 +495,8 @@ static void damaged_files_do_no_harm(void **state)
         largest = 0;
         bool is_good = tarn_image_load(write_bytes(&b), &image);
         size_t most = b.count * 1032 * 32 + ((size_t)64 << 10); /* a bit can become a pixel of four channels */
-        bool fine = is_good == !tarn_failed() && largest <= most && (is_good || strstr(tarn_error(), "/image")) && tarn_error_code() != TARN_ERROR_INTERNAL;
+        bool fine = is_good == !tarn_failed() && largest <= most && (is_good || strstr(tarn_error(), "/image")) &&
+                    tarn_error_code() != TARN_ERROR_INTERNAL;
         if (!fine)
             print_error("round %d: %zu bytes asked for a file of %zu: %s\n", i, largest, b.count, tarn_error());
         assert_true(fine);

@@ -82,9 +82,15 @@ static void ticks_are_round(void **state)
         double low, high;
         bool is_tight;
         const char *ticks;
-    } rows[] = {{0, 2.31, false, "0 0.5 1.0 1.5 2.0 2.5"}, {.862, .9903, false, "0.85 0.90 0.95 1.00"}, {0, 1000, true, "0 200 400 600 800 1000"},
-                {3, 937, true, "200 400 600 800"}, {0, 48000, true, "0 10k 20k 30k 40k"}, {-3, 4, false, "-4 -2 0 2 4"},
-                {0, 3.2e6, true, "0 1M 2M 3M"}, {5, 5, false, "4.4 4.6 4.8 5.0 5.2 5.4 5.6"}, {0, 0, false, "-1.0 -0.5 0.0 0.5 1.0"},
+    } rows[] = {{0, 2.31, false, "0 0.5 1.0 1.5 2.0 2.5"},
+                {.862, .9903, false, "0.85 0.90 0.95 1.00"},
+                {0, 1000, true, "0 200 400 600 800 1000"},
+                {3, 937, true, "200 400 600 800"},
+                {0, 48000, true, "0 10k 20k 30k 40k"},
+                {-3, 4, false, "-4 -2 0 2 4"},
+                {0, 3.2e6, true, "0 1M 2M 3M"},
+                {5, 5, false, "4.4 4.6 4.8 5.0 5.2 5.4 5.6"},
+                {0, 0, false, "-1.0 -0.5 0.0 0.5 1.0"},
                 {1e-5, 3e-5, false, "1e-05 1.5e-05 2e-05 2.5e-05 3e-05"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tarn__scale scale = tarn__scale_linear(rows[i].low, rows[i].high, rows[i].is_tight);
@@ -130,8 +136,14 @@ static void numbers_are_short(void **state)
         double value;
         bool is_share;
         const char *text;
-    } rows[] = {{.98765, true, "98.77 %"}, {.1234567, false, "0.1235"}, {12345.6, false, "12,346"}, {-1234567, false, "-1,234,567"}, {999, false, "999"},
-                {1e20, false, "1e+20"}, {0, false, "0"}, {3e-4, false, "0.0003"}};
+    } rows[] = {{.98765, true, "98.77 %"},
+                {.1234567, false, "0.1235"},
+                {12345.6, false, "12,346"},
+                {-1234567, false, "-1,234,567"},
+                {999, false, "999"},
+                {1e20, false, "1e+20"},
+                {0, false, "0"},
+                {3e-4, false, "0.0003"}};
     char text[64];
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tarn__value_text(rows[i].value, rows[i].is_share, text, sizeof(text));
@@ -146,7 +158,8 @@ static void a_page_holds_what_it_was_given(void **state)
     (void)state;
     const double step[] = {0, 10, 20, 30}, loss[] = {2.3, 1.1, .5, .25}, val[] = {2.2, 1.2, .7, .8}, accuracy[] = {.1, .5, .8, .9};
     const tarn__curves_series losses[] = {{"training", step, loss, 4}, {"validation", step, val, 4}}, one = {"training", step, accuracy, 4};
-    const tarn__curves_chart charts[] = {{"Loss", losses, 2, TARN__AIM_LOW, false}, {"Accuracy", &one, 1, TARN__AIM_HIGH, true}, {"Nothing", NULL, 0, 0, false}};
+    const tarn__curves_chart charts[] = {
+        {"Loss", losses, 2, TARN__AIM_LOW, false}, {"Accuracy", &one, 1, TARN__AIM_HIGH, true}, {"Nothing", NULL, 0, 0, false}};
     const tarn__curves_fact facts[] = {{"model", "lenet"}, {"batch size", "64"}};
     const char *path = scratch("curves.html");
     int files = scratch_count();
@@ -225,7 +238,8 @@ static void long_lines_are_thinned_and_keep_their_peaks(void **state)
     assert_true(strlen(html) < 120000);
     const char *raw = strstr(html, "class=\"raw c0\"");
     double x = 0, y, highest = 1e9, there = 0;
-    for (const char *at = strstr(raw, " d=\"") + 4; *at != '"' && sscanf(at + 1, "%lf %lf", &x, &y) == 2; at += 1 + strcspn(at + 1, "L\"")) {
+    for (const char *at = strstr(raw, " d=\"") + 4; *at != '"' && sscanf(at + 1, "%lf %lf", &x, &y) == 2;
+         at += 1 + strcspn(at + 1, "L\"")) {
         there = y < highest ? x : there;
         highest = fmin(y, highest);
     }
@@ -300,10 +314,11 @@ static void metrics_become_charts(void **state)
     (void)state;
     if (!TARN__HAVE_JANSSON)
         skip();
-    const char *metrics = write_text("metrics.jsonl", "{\"step\": 10, \"epoch\": 0, \"loss\": 2.5, \"accuracy\": 0.2, \"lr\": 0.1, \"note\": \"text\"}\n"
-                                                      "\n{\"step\": 20, \"loss\": 1.5, \"grad_norm\": 3, \"seconds\": 9}\r\n"
-                                                      "{\"step\": 20, \"val_loss\": 1.75, \"val_accuracy\": 0.5}\n{\"step\": 30, \"loss\": null}\n"
-                                                      "{\"step\": 40, \"lo");
+    const char *metrics =
+        write_text("metrics.jsonl", "{\"step\": 10, \"epoch\": 0, \"loss\": 2.5, \"accuracy\": 0.2, \"lr\": 0.1, \"note\": \"text\"}\n"
+                                    "\n{\"step\": 20, \"loss\": 1.5, \"grad_norm\": 3, \"seconds\": 9}\r\n"
+                                    "{\"step\": 20, \"val_loss\": 1.75, \"val_accuracy\": 0.5}\n{\"step\": 30, \"loss\": null}\n"
+                                    "{\"step\": 40, \"lo");
     const char *path = scratch("metrics.html");
     assert_true(tarn__curves_write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
@@ -321,8 +336,9 @@ static void a_resumed_run_replaces_what_did_not_last(void **state)
     (void)state;
     if (!TARN__HAVE_JANSSON)
         skip();
-    const char *metrics = write_text("resumed.jsonl", "{\"step\": 10, \"loss\": 4}\n{\"step\": 20, \"loss\": 3}\n{\"step\": 30, \"loss\": 99}\n"
-                                                      "{\"step\": 40, \"loss\": 99}\n{\"step\": 30, \"loss\": 2}\n{\"step\": 30, \"loss\": 1}\n");
+    const char *metrics =
+        write_text("resumed.jsonl", "{\"step\": 10, \"loss\": 4}\n{\"step\": 20, \"loss\": 3}\n{\"step\": 30, \"loss\": 99}\n"
+                                    "{\"step\": 40, \"loss\": 99}\n{\"step\": 30, \"loss\": 2}\n{\"step\": 30, \"loss\": 1}\n");
     const char *path = scratch("resumed.html");
     assert_true(tarn__curves_write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
@@ -342,9 +358,12 @@ static void broken_metrics_are_refused(void **state)
         skip();
     static const struct {
         const char *text, *error;
-    } rows[] = {{"{\"step\": 1}\n{\"step\": \n{\"step\": 2}\n", "line 2 is no JSON object"}, {"[1]\n", "line 1 is no JSON object"},
-                {"{\"loss\": 1}\n", "line 1 has no number \"step\""}, {"{\"step\": \"1\"}\n", "line 1 has no number"},
-                {"{\"step\": 1, \"step\": 2}\n", "line 1 is no JSON object: duplicate"}, {"{\"step\": 1, \"a\": \"\xFF\"}\n", "line 1"}};
+    } rows[] = {{"{\"step\": 1}\n{\"step\": \n{\"step\": 2}\n", "line 2 is no JSON object"},
+                {"[1]\n", "line 1 is no JSON object"},
+                {"{\"loss\": 1}\n", "line 1 has no number \"step\""},
+                {"{\"step\": \"1\"}\n", "line 1 has no number"},
+                {"{\"step\": 1, \"step\": 2}\n", "line 1 is no JSON object: duplicate"},
+                {"{\"step\": 1, \"a\": \"\xFF\"}\n", "line 1"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         assert_false(tarn__curves_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("broken.jsonl", rows[i].text)));
         assert_error_about(TARN_ERROR_FORMAT, "broken.jsonl: line ", rows[i].error);
@@ -368,7 +387,8 @@ static void memory_runs_out(void **state)
     if (!TARN__HAVE_JANSSON)
         skip();
     char metrics[600], path[600];
-    snprintf(metrics, sizeof(metrics), "%s", write_text("some.jsonl", "{\"step\": 1, \"loss\": 1}\n{\"step\": 2, \"loss\": 2, \"lr\": 1}\n"));
+    snprintf(metrics, sizeof(metrics), "%s",
+             write_text("some.jsonl", "{\"step\": 1, \"loss\": 1}\n{\"step\": 2, \"loss\": 2, \"lr\": 1}\n"));
     snprintf(path, sizeof(path), "%s", scratch("some.html"));
     assert_true(tarn_set_allocator(&scarce_allocator));
     bool good = false;
@@ -392,9 +412,17 @@ static int remove_page(void **state)
 
 static int write_to_look_at(const char *path, const char *metrics)
 {
-    static const tarn__curves_fact facts[] = {{"model", "lenet"}, {"data", "digits"}, {"parameters", "61,706"}, {"device", "cpu"}, {"optimizer", "adamw"},
-                                              {"learning rate", "0.001"}, {"schedule", "cosine, 100 steps of warm-up"}, {"batch size", "64"},
-                                              {"epochs", "10"}, {"seed", "1"}, {"weight decay", "0.01"}};
+    static const tarn__curves_fact facts[] = {{"model", "lenet"},
+                                              {"data", "digits"},
+                                              {"parameters", "61,706"},
+                                              {"device", "cpu"},
+                                              {"optimizer", "adamw"},
+                                              {"learning rate", "0.001"},
+                                              {"schedule", "cosine, 100 steps of warm-up"},
+                                              {"batch size", "64"},
+                                              {"epochs", "10"},
+                                              {"seed", "1"},
+                                              {"weight decay", "0.01"}};
     bool good = tarn__curves_write_metrics(path, "lenet on digits, cpu", facts, (int)(sizeof(facts) / sizeof(facts[0])), metrics);
     if (!good)
         fprintf(stderr, "%s\n", tarn_error());

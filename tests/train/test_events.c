@@ -295,7 +295,8 @@ int main(int count, char **arguments)
 {
     if (count > 1)
         return write_events(arguments[1]);
-    const struct CMUnitTest tests[] = {in_scope(checksums_are_the_published_ones), in_scope(points_come_back), in_scope(a_flush_shows_what_was_added),
-                                       in_scope(a_second_file_leaves_the_first_alone), in_scope(mistakes_are_refused), in_scope(a_full_disk_is_an_error)};
+    const struct CMUnitTest tests[] = {
+        in_scope(checksums_are_the_published_ones),     in_scope(points_come_back),     in_scope(a_flush_shows_what_was_added),
+        in_scope(a_second_file_leaves_the_first_alone), in_scope(mistakes_are_refused), in_scope(a_full_disk_is_an_error)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
