@@ -52,6 +52,10 @@ TARN_API tarn_dataset *tarn_dataset_cifar10(const char *const *paths, int count)
 /* CIFAR-10 from a folder: data_batch_1.bin to data_batch_5.bin for training, test_batch.bin for testing. */
 TARN_API tarn_dataset *tarn_dataset_cifar10_folder(const char *folder, bool training);
 
+/* Drawn digits, for training without a file: "image", u8 [1, 28, 28], white on black, and "label", i64 [], 0 to 9 in random order. Strokes with a
+ * random shape, place, slant, width and noise. Sample i is a function of seed and i alone: two seeds make a set to train on and one to test. */
+TARN_API tarn_dataset *tarn_dataset_digits(int64_t count, uint64_t seed);
+
 /* Whether the first line of a CSV file holds names. */
 typedef enum tarn_csv_header {
     TARN_HEADER_AUTO = 0, /* it does if one of its fields is no number */
@@ -79,6 +83,18 @@ TARN_API tarn_dataset *tarn_dataset_npy(const char *const *names, const char *co
 /* Reads one .npy file (versions 1.0 to 3.0, C or Fortran order, either byte order) into an array, row-major, which the caller gives back with
  * tarn_array_free(). dtypes that tarn does not have are an error. */
 TARN_API bool tarn_npy_load(const char *path, tarn_array *array);
+
+/* Reads an image file, u8 [C, H, W], which the caller gives back with tarn_array_free(): PNG (needs zlib) and PGM or PPM (P2, P3, P5, P6), known by
+ * their first bytes, of at most 32768 pixels a side and 2^27 in all; and .npy files of u8 [C, H, W] or [H, W]. C is 1 for grey, 3 for colour, and
+ * one more for transparency. Fewer or more bits than 8 are brought to 0 to 255. */
+TARN_API bool tarn_image_load(const char *path, tarn_array *image);
+
+/* An image, u8 [C, H, W], in another size: interpolated where it grows, averaged where it shrinks. `resized` is another array than `image`, and
+ * given back with tarn_array_free(). */
+TARN_API bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, tarn_array *resized);
+
+/* The same image in grey (1 channel) or in colour (3); what is transparent lets white through. `converted` as above. */
+TARN_API bool tarn_image_convert(const tarn_array *image, int64_t channels, tarn_array *converted);
 
 /* Some samples of a dataset, in the order of `indices`, which are copied. Keeps the dataset; the caller owns the result. */
 TARN_API tarn_dataset *tarn_dataset_subset(tarn_dataset *dataset, const int64_t *indices, int64_t count);

@@ -31,4 +31,10 @@ void *tarn__platform_large_memory(size_t bytes);
 /* The processor's name, "" when unknown. */
 void tarn__platform_cpu_name(char *name, size_t size);
 
+/* This machine's name, with '_' for what has no place in a file's name; "localhost" when unknown. */
+void tarn__platform_host_name(char *name, size_t size);
+
+/* Seconds since 1970. */
+double tarn__platform_wall_clock(void);
+
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 void *tarn__platform_symbol(const char *path, const char *symbol, char *why, size_t why_size)
@@ -98,4 +99,21 @@ void tarn__platform_cpu_name(char *name, size_t size)
     }
     if (file)
         fclose(file);
+}
+
+void tarn__platform_host_name(char *name, size_t size)
+{
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
+    if (gethostname(name, size) != 0 || !name[0])
+        snprintf(name, size, "localhost");
+    name[size - 1] = 0; /* a name that was cut may lack its end */
+    for (char *c = name; *c; c++)
+        *c = strchr(allowed, *c) ? *c : '_';
+}
+
+double tarn__platform_wall_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }

@@ -18,7 +18,9 @@ import torch
 
 import case as cases
 import data
+import events
 import formats
+import images
 import layers
 import ops_batchnorm
 import ops_elementwise
@@ -122,16 +124,32 @@ def run_data(options):
     return tally
 
 
-def run_formats(options):
-    """Files of tensors, written and read by both."""
+def run_files(title, checks, options):
+    """Files written and read by both; a check that cannot run here (None) is skipped."""
     tally = Tally()
-    for name, wrong in formats.run(options.seed):
+    for name, wrong in checks(options.seed):
+        tally.skipped += wrong is None
         tally.failed += bool(wrong)
-        tally.passed += not wrong
+        tally.passed += wrong == ""
         if wrong:
-            print(f"FAIL formats: {name}: {wrong}; seed {options.seed}", flush=True)
-    print(tally.line("formats"), flush=True)
+            print(f"FAIL {title}: {name}: {wrong}; seed {options.seed}", flush=True)
+    print(tally.line(title), flush=True)
     return tally
+
+
+def run_formats(options):
+    """Files of tensors."""
+    return run_files("formats", formats.run, options)
+
+
+def run_events(options):
+    """A run's numbers, as TensorBoard reads them."""
+    return run_files("events", events.run, options)
+
+
+def run_images(options):
+    """Image files, sizes and colours."""
+    return run_files("images", images.run, options)
 
 
 def run_layers(options):
@@ -148,13 +166,14 @@ def run_layers(options):
     return tally
 
 
-EXTRAS = {"training": run_training, "layers": run_layers, "formats": run_formats, "data": run_data}  # what is compared beside operations
+EXTRAS = {"training": run_training, "layers": run_layers, "formats": run_formats, "data": run_data,
+          "events": run_events, "images": run_images}  # what is compared beside operations
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
-    parser.add_argument("--only", default="", help="operations to run, training, layers and formats, separated by commas")
+    parser.add_argument("--only", default="", help="operations to run, training, layers, formats, data, events and images, separated by commas")
     parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
     parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")

@@ -49,6 +49,10 @@ class OpInfo(c.Structure):
                 ("differentiable", c.c_bool)]
 
 
+class Array(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("shape", Shape), ("dtype", c.c_int)]
+
+
 class LinearOptions(c.Structure):
     _fields_ = [("no_bias", c.c_bool), ("dtype", c.c_int)]
 
@@ -169,6 +173,10 @@ FUNCTIONS = {
     "safetensors_add": (c.c_bool, [POINTER, c.c_char_p, POINTER]),
     "safetensors_add_metadata": (c.c_bool, [POINTER, c.c_char_p, c.c_char_p]),
     "safetensors_finish": (c.c_bool, [POINTER]),
+    "array_free": (None, [c.POINTER(Array)]),
+    "image_load": (c.c_bool, [c.c_char_p, c.POINTER(Array)]),
+    "image_resize": (c.c_bool, [c.POINTER(Array), c.c_int64, c.c_int64, c.POINTER(Array)]),
+    "image_convert": (c.c_bool, [c.POINTER(Array), c.c_int64, c.POINTER(Array)]),
     "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
     "adam_sized": (POINTER, [POINTER, c.POINTER(AdamOptions), c.c_size_t]),
     "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),

@@ -1,0 +1,61 @@
+/* test_bad_input_images.c: the functions for digits and images are given what they do not take. */
+#include "support/files.h"
+#include "support/refuse.h"
+
+static void digits(void **state)
+{
+    (void)state;
+    REFUSE(tarn_dataset_digits, tarn_dataset_digits(-1, 0));
+}
+
+static void images(void **state)
+{
+    (void)state;
+    tarn_array image, made;
+    unsigned char pixels[64] = {0};
+    const tarn_array good = {pixels, {3, {1, 4, 4}}, TARN_U8};
+    REFUSE(tarn_image_load, tarn_image_load(NULL, &image));
+    REFUSE(tarn_image_load, tarn_image_load(scratch("nosuch.png"), &image));
+    REFUSE(tarn_image_load, tarn_image_load("/", &image));
+    REFUSE(tarn_image_load, tarn_image_load(write_text("empty.png", ""), &image));
+    REFUSE(tarn_image_load, tarn_image_load(write_text("good.pgm", "P2 1 1 9 9"), NULL));
+    ACCEPT(tarn_image_load(scratch("good.pgm"), &image));
+    tarn_array_free(&image);
+    const tarn_array bad[] = {{NULL, {3, {1, 4, 4}}, TARN_U8},          {pixels, {3, {1, 4, 4}}, TARN_F32},
+                              {pixels, {3, {1, 4, 4}}, (tarn_dtype)99}, {pixels, {2, {4, 4}}, TARN_U8},
+                              {pixels, {-1, {1, 4, 4}}, TARN_U8},       {pixels, {3, {0, 4, 4}}, TARN_U8},
+                              {pixels, {3, {5, 4, 4}}, TARN_U8},        {pixels, {3, {1, 0, 4}}, TARN_U8},
+                              {pixels, {3, {1, 4, -4}}, TARN_U8},       {pixels, {3, {1, 40000, 4}}, TARN_U8}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        REFUSE(tarn_image_resize, tarn_image_resize(&bad[i], 2, 2, &made));
+        REFUSE(tarn_image_convert, tarn_image_convert(&bad[i], 1, &made));
+    }
+    static const int64_t sizes[] = {0, -1, INT64_MIN, 32769, INT64_MAX};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        REFUSE(tarn_image_resize, tarn_image_resize(&good, sizes[i], 2, &made));
+        REFUSE(tarn_image_resize, tarn_image_resize(&good, 2, sizes[i], &made));
+        REFUSE(tarn_image_convert, tarn_image_convert(&good, sizes[i], &made));
+    }
+    REFUSE(tarn_image_convert, tarn_image_convert(&good, 2, &made));
+    REFUSE(tarn_image_convert, tarn_image_convert(&good, 4, &made));
+    REFUSE(tarn_image_convert, tarn_image_convert(NULL, 1, &made));
+    REFUSE(tarn_image_convert, tarn_image_convert(&good, 1, NULL));
+    REFUSE(tarn_image_resize, tarn_image_resize(NULL, 2, 2, &made));
+    REFUSE(tarn_image_resize, tarn_image_resize(&good, 2, 2, NULL));
+    image = good;
+    REFUSE(tarn_image_resize, tarn_image_resize(&image, 2, 2, &image));
+    REFUSE(tarn_image_convert, tarn_image_convert(&image, 1, &image));
+    tarn_set_error(TARN_ERROR_ARGUMENT, "image_load: image_resize: image_convert: dataset_digits: an error that was there before");
+    assert_false(tarn_image_load(scratch("good.pgm"), &made) || tarn_image_resize(&good, 2, 2, &made) ||
+                 tarn_image_convert(&good, 3, &made));
+    assert_null(tarn_dataset_digits(1, 1));
+    tarn_clear_error();
+}
+
+#define with_refusals(test) cmocka_unit_test_setup_teardown(test, open_refusals, close_refusals)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {with_refusals(digits), with_refusals(images)};
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
