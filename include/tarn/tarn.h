@@ -7,6 +7,7 @@
 #include <tarn/data.h>
 #include <tarn/device.h>
 #include <tarn/graph.h>
+#include <tarn/model.h>
 #include <tarn/nn.h>
 #include <tarn/ops.h>
 #include <tarn/optim.h>
