@@ -14,5 +14,6 @@
 #include <tarn/profile.h>
 #include <tarn/safetensors.h>
 #include <tarn/tensor.h>
+#include <tarn/train.h>
 
 #endif
