@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info ops bench version help" options="--help"
+    local commands="info train eval predict ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -24,7 +24,28 @@ _tarn()
         [[ ${COMP_WORDS[2]} != ops ]] || mapfile -t COMPREPLY < <(compgen -W "model 4KiB 1MiB 64MiB" -- "$current")
         return
         ;;
-    --threads | --only | --runs) return ;;
+    --model)
+        mapfile -t COMPREPLY < <(compgen -W "mlp lenet resnet20" -- "$current")
+        return
+        ;;
+    --optimizer)
+        mapfile -t COMPREPLY < <(compgen -W "sgd adam adamw" -- "$current")
+        return
+        ;;
+    --schedule)
+        mapfile -t COMPREPLY < <(compgen -W "constant linear cosine" -- "$current")
+        return
+        ;;
+    --data)
+        mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy:" -- "$current")
+        return
+        ;;
+    --out | --resume)
+        mapfile -t COMPREPLY < <(compgen -d -- "$current")
+        return
+        ;;
+    --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
+    --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     esac
 
     if ((COMP_CWORD == 1)); then
@@ -34,6 +55,13 @@ _tarn()
     case ${COMP_WORDS[1]} in
     info) options+=" --json --threads" ;;
     ops) options+=" --json" ;;
+    train)
+        options+=" --json --threads --device --model --data --hidden --epochs --steps --batch-size --optimizer --lr --weight-decay"
+        options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
+        options+=" --eval-every --log-every --dry-run --quiet"
+        ;;
+    eval) options+=" --json --threads --device --data --batch-size" ;;
+    predict) options+=" --json --threads --device --top" ;;
     bench)
         options+=" --json --threads --device --sizes --runs"
         case ${COMP_WORDS[2]} in
@@ -46,5 +74,9 @@ _tarn()
     *) options= ;;
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+    # Runs, configurations and images are files.
+    if [[ ${COMP_WORDS[1]} == @(train|eval|predict) && $current != -* ]]; then
+        mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
+    fi
 }
 complete -F _tarn tarn

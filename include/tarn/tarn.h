@@ -7,11 +7,13 @@
 #include <tarn/data.h>
 #include <tarn/device.h>
 #include <tarn/graph.h>
+#include <tarn/model.h>
 #include <tarn/nn.h>
 #include <tarn/ops.h>
 #include <tarn/optim.h>
 #include <tarn/profile.h>
 #include <tarn/safetensors.h>
 #include <tarn/tensor.h>
+#include <tarn/train.h>
 
 #endif

@@ -35,4 +35,16 @@ bool tarn__output_commit(tarn__output *output);
 /* Removes the temporary file. Works while an error is pending. */
 void tarn__output_discard(tarn__output *output);
 
+/* True when something has that name. */
+bool tarn__path_exists(const char *path);
+
+/* Makes a folder that is not there yet, and those above it. False with an error. */
+bool tarn__folder_make(const char *function, const char *path);
+
+/* Gives a file another name, replacing what had it, and brings the change to the disk. False with an error. */
+bool tarn__file_rename(const char *function, const char *from, const char *to);
+
+/* Removes a file, if it is there. */
+void tarn__file_remove(const char *path);
+
 #endif

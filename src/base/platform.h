@@ -34,6 +34,9 @@ void tarn__platform_cpu_name(char *name, size_t size);
 /* This machine's name, with '_' for what has no place in a file's name; "localhost" when unknown. */
 void tarn__platform_host_name(char *name, size_t size);
 
+/* Seconds on a clock that only goes forward, from an arbitrary beginning. */
+double tarn__platform_seconds(void);
+
 /* Seconds since 1970. */
 double tarn__platform_wall_clock(void);
 

@@ -136,19 +136,19 @@ bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
     return true;
 }
 
-/* The folder's own entry must reach the disk too. Some file systems cannot do that to a folder (EINVAL): then there is nothing to do. */
-static bool sync_folder(tarn__output *output)
+/* Brings the entry of a file to the disk: the folder's own. Some file systems cannot do that to a folder (EINVAL): then there is nothing to do. */
+static bool sync_folder(const char *function, const char *path)
 {
-    char *slash = strrchr(output->path, '/');
-    if (slash && slash != output->path)
-        *slash = 0;
-    int file = open(!slash ? "." : slash == output->path ? "/" : output->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (strlen(path) >= sizeof(folder))
+        return refused(function, path, "is too long a name", ENAMETOOLONG);
+    snprintf(folder, sizeof(folder), "%.*s", (int)(slash ? slash - path : 0), path);
+    int file = open(folder[0] ? folder : slash ? "/" : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int error = file < 0 || (fsync(file) != 0 && errno != EINVAL) ? errno : 0;
     if (file >= 0)
         close(file);
-    if (slash)
-        *slash = '/';
-    return error == 0 || refused(output->function, output->path, "was written, but its folder could not be brought to the disk", error);
+    return error == 0 || refused(function, path, "was written, but its folder could not be brought to the disk", error);
 }
 
 bool tarn__output_commit(tarn__output *output)
@@ -171,7 +171,7 @@ bool tarn__output_commit(tarn__output *output)
         tarn__output_discard(output);
         return false;
     }
-    bool good = sync_folder(output);
+    bool good = sync_folder(output->function, output->path);
     forget(output);
     return good;
 }
@@ -183,4 +183,35 @@ void tarn__output_discard(tarn__output *output)
     if (output->temporary)
         unlink(output->temporary);
     forget(output);
+}
+
+/* ---- names ----------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__path_exists(const char *path)
+{
+    struct stat about;
+    return lstat(path, &about) == 0;
+}
+
+bool tarn__folder_make(const char *function, const char *path)
+{
+    char part[PATH_MAX];
+    if (strlen(path) >= sizeof(part))
+        return refused(function, path, "is too long a name", ENAMETOOLONG);
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        snprintf(part, sizeof(part), "%.*s", (int)(slash - path), path);
+        if (slash[1] && mkdir(part, 0777) != 0 && errno != EEXIST)
+            return refused(function, part, "cannot be made", errno);
+    }
+    return mkdir(path, 0777) == 0 || refused(function, path, "cannot be made", errno);
+}
+
+bool tarn__file_rename(const char *function, const char *from, const char *to)
+{
+    return (rename(from, to) == 0 || refused(function, from, "could not be renamed", errno)) && sync_folder(function, to);
+}
+
+void tarn__file_remove(const char *path)
+{
+    unlink(path);
 }

@@ -111,6 +111,13 @@ void tarn__platform_host_name(char *name, size_t size)
         *c = strchr(allowed, *c) ? *c : '_';
 }
 
+double tarn__platform_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 double tarn__platform_wall_clock(void)
 {
     struct timespec now;

@@ -10,13 +10,17 @@ typedef struct command {
     tarn__command bit;
     int (*run)(const tarn__options *options);
     const char *summary;
+    const char *words; /* what comes before the options; "" where nothing does */
 } command;
 
 static const command commands[] = {
-    {"info", TARN__INFO, tarn__info, "devices, build, what is accelerated and what is missing"},
-    {"ops", TARN__OPS, tarn__ops, "every operation, its gradient, and which backends run it"},
-    {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul, "matrix products: a plain loop, BLAS called directly, and tarn"},
-    {"bench ops", TARN__BENCH_OPS, tarn__bench_ops, "operations forward and backward, beside a plain copy of the same bytes"},
+    {"info", TARN__INFO, tarn__info, "devices, build, what is accelerated and what is missing", ""},
+    {"ops", TARN__OPS, tarn__ops, "every operation, its gradient, and which backends run it", ""},
+    {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul, "matrix products: a plain loop, BLAS called directly, and tarn", ""},
+    {"bench ops", TARN__BENCH_OPS, tarn__bench_ops, "operations forward and backward, beside a plain copy of the same bytes", ""},
+    {"train", TARN__TRAIN, tarn__train, "train a model: progress, curves, checkpoints, resume", "[CONFIG.json] "},
+    {"eval", TARN__EVAL, tarn__eval, "loss and accuracy of a trained model, class by class", "RUN "},
+    {"predict", TARN__PREDICT, tarn__predict, "what a trained model sees in images", "RUN IMAGE... "},
 };
 #define COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))
 
@@ -31,7 +35,7 @@ static void print_usage(FILE *to)
 
 static int print_help(const command *one)
 {
-    printf("usage: tarn %s [OPTION...]\n\n%s\n\n", one->name, one->summary);
+    printf("usage: tarn %s %s[OPTION...]\n\n%s\n\n", one->name, one->words, one->summary);
     tarn__options_help(one->bit);
     return TARN__DONE;
 }

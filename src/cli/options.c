@@ -1,6 +1,8 @@
 /* options.c: the table of options, and reading arguments by it. */
 #include "cli/options.h"
 
+#include "cli/run_options.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stddef.h>
@@ -15,7 +17,8 @@ typedef enum kind {
     BYTES,  /* the same with KiB, MiB and GiB, or "model" */
     DTYPES, /* element types, separated by commas; `high` says how many; tf32 where there may be several */
     WORDS,  /* any words, separated by commas */
-    DEVICE  /* devices, separated by commas; `high` says how many */
+    DEVICE, /* devices, separated by commas; `high` says how many */
+    TEXT    /* anything */
 } kind;
 
 typedef struct option {
@@ -32,12 +35,13 @@ typedef struct option {
 
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH)
+#define RUNS (TARN__EVAL | TARN__PREDICT)
+#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS)
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY, AT(json), 0, "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH, AT(threads), 0, "threads on the CPU; 0 means one for each core"},
-    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL, AT(devices), AT(device_count),
+    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS, AT(threads), 0, "threads on the CPU; 0 means one for each core"},
+    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
     {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
@@ -51,6 +55,12 @@ static const option table[] = {
     {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
      "measure only these rows or operations, such as add,sum-last,softmax"},
     {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
+    {"resume", TEXT, 0, 0, NULL, "FOLDER", TARN__TRAIN, AT(resume), 0, "go on with the run in a folder, from its last checkpoint"},
+    {"dry-run", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(dry_run), 0, "say what would be done, and stop"},
+    {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(quiet), 0, "print nothing but errors"},
+    {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0, "data to judge by, named as for train [the run's own validation data]"},
+    {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},
+    {"top", WHOLE, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "how many of the likeliest classes to print"},
     {"help", FLAG, 0, 1, NULL, NULL, EVERY, AT(help), 0, "explain the command"},
 };
 #define ROWS ((int)(sizeof(table) / sizeof(table[0])))
@@ -218,6 +228,10 @@ static int read_value(const char *command, const option *row, const char *text, 
         *(bool *)place = true;
         return TARN__DONE;
     }
+    if (row->type == TEXT) {
+        *(const char **)place = text;
+        return TARN__DONE;
+    }
     return row->type == WHOLE ? read_number(command, row, text, (int64_t *)place) : read_list(command, row, text, options);
 }
 
@@ -233,9 +247,9 @@ static const option *find(const char *name, size_t length, unsigned commands)
 
 static int unknown(tarn__command command, const char *command_name, const char *name, size_t length)
 {
-    const char *names[ROWS], *near;
+    const char *names[ROWS + TARN__RUN_OPTIONS], *near;
     char typed[64];
-    int count = 0;
+    int count = command == TARN__TRAIN ? tarn__run_option_names(names) : 0;
     for (int i = 0; i < ROWS; i++)
         if (table[i].commands & command)
             names[count++] = table[i].name;
@@ -249,10 +263,22 @@ static int unknown(tarn__command command, const char *command_name, const char *
     return TARN__MISUSED;
 }
 
+/* The value of an option: what follows an equals sign, or the next word. NULL, with a sentence, where there is none or an empty one. */
+static const char *find_value(const char *command_name, const char *name, size_t length, const char *stands_for, int count, char *const *words, int *used)
+{
+    const char *text = name[length] == '=' ? name + length + 1 : count > 1 ? words[1] : NULL;
+    *used = name[length] == '=' ? 1 : 2;
+    if (!text)
+        fprintf(stderr, "tarn %s: --%.*s needs a value: %s\n", command_name, (int)length, name, stands_for);
+    else if (!text[0])
+        fprintf(stderr, "tarn %s: --%.*s: '' is empty\n", command_name, (int)length, name);
+    return text && text[0] ? text : NULL;
+}
+
 /* One argument, `--name`, `--name value` or `--name=value`; `*used` is how many words it took. */
 static int read_argument(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
 {
-    const char *word = words[0];
+    const char *word = words[0], *name = word + 2;
     *used = 1;
     if (strcmp(word, "-h") == 0) {
         options->help = true;
@@ -262,25 +288,39 @@ static int read_argument(tarn__command command, const char *command_name, int co
         fprintf(stderr, "tarn %s: '%s' is not expected here; see tarn %s --help\n", command_name, word, command_name);
         return TARN__MISUSED;
     }
-    const char *name = word + 2, *equals = strchr(name, '=');
-    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    size_t length = strcspn(name, "=");
     const option *row = find(name, length, command);
-    if (!row)
+    tarn_option of_run = {0};
+    if (!row && !(command == TARN__TRAIN && tarn__run_option_find(name, length, &of_run)))
         return unknown(command, command_name, name, length);
-    const char *text = equals ? equals + 1 : NULL;
-    if (row->type == FLAG && text)
-        return misuse(command_name, row, text, "is not expected: the option is on or absent");
-    if (row->type != FLAG && !text) {
-        if (count < 2) {
-            fprintf(stderr, "tarn %s: --%s needs a value: %s\n", command_name, row->name, row->value);
-            return TARN__MISUSED;
-        }
-        text = words[1];
-        *used = 2;
+    bool is_flag = row ? row->type == FLAG : of_run.type == TARN_OPTION_FLAG;
+    if (is_flag && name[length]) {
+        fprintf(stderr, "tarn %s: --%.*s: '%s' is not expected: the option is on or absent\n", command_name, (int)length, name, name + length + 1);
+        return TARN__MISUSED;
     }
-    if (row->type != FLAG && !text[0])
-        return misuse(command_name, row, text, "is empty");
-    return read_value(command_name, row, text, options);
+    const char *text = is_flag ? "true" : find_value(command_name, name, length, row ? row->value : of_run.value, count, words, used);
+    if (!text)
+        return TARN__MISUSED;
+    return row ? read_value(command_name, row, text, options) : tarn__run_option_set(&of_run, text, options);
+}
+
+/* Words before the options, where the command takes any; `*used` is how many there are. */
+static int read_words(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
+{
+    int most = command == TARN__TRAIN || command == TARN__EVAL ? 1 : command == TARN__PREDICT ? count : 0;
+    int least_words = command == TARN__EVAL ? 1 : command == TARN__PREDICT ? 2 : 0;
+    options->words = words;
+    while (options->word_count < count && options->word_count < most && words[options->word_count][0] != '-')
+        options->word_count++;
+    *used = options->word_count;
+    for (int i = 0; i < count; i++)
+        if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
+            return TARN__DONE;
+    if (options->word_count < least_words) {
+        fprintf(stderr, "tarn %s: %s; see tarn %s --help\n", command_name, options->word_count ? "an image is missing" : "a run's folder is missing", command_name);
+        return TARN__MISUSED;
+    }
+    return command == TARN__TRAIN && options->word_count ? tarn__run_options_file(words[0], options) : TARN__DONE;
 }
 
 /* Defaults are read by the same rules; the device is only looked for when it is not given. */
@@ -297,16 +337,20 @@ int tarn__options_read(tarn__command command, const char *command_name, int coun
 {
     bool device_given = false;
     for (int i = 0; i < count; i++)
-        device_given = device_given || strncmp(arguments[i], "--device", 8) == 0;
+        device_given = device_given || strncmp(arguments[i], "--device", 8) == 0 || strcmp(arguments[i], "--help") == 0;
     *options = (tarn__options){0};
-    int status = fill_in(command, command_name, options, device_given);
-    for (int i = 0, used; i < count && status == TARN__DONE && !options->help; i += used)
+    int used = 0, status = fill_in(command, command_name, options, device_given);
+    if (status == TARN__DONE)
+        status = read_words(command, command_name, count, arguments, options, &used);
+    for (int i = used; i < count && status == TARN__DONE && !options->help; i += used)
         status = read_argument(command, command_name, count - i, arguments + i, options, &used);
     return status;
 }
 
 void tarn__options_help(tarn__command command)
 {
+    if (command == TARN__TRAIN)
+        tarn__run_options_help();
     for (int i = 0; i < ROWS; i++) {
         const option *row = &table[i];
         char left[48], bounds[64] = "";

@@ -4,14 +4,17 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <tarn/tensor.h>
+#include <tarn/train.h>
 
 /* The sub-commands, as a mask: an option says which of them take it. */
 typedef enum tarn__command {
     TARN__INFO = 1 << 0,
     TARN__OPS = 1 << 1,
     TARN__BENCH_MATMUL = 1 << 2,
-    TARN__BENCH_OPS = 1 << 3
+    TARN__BENCH_OPS = 1 << 3,
+    TARN__TRAIN = 1 << 4,
+    TARN__EVAL = 1 << 5,
+    TARN__PREDICT = 1 << 6
 } tarn__command;
 
 #define TARN__LIST_MAX 64
@@ -41,6 +44,13 @@ typedef struct tarn__options {
     int dtype_count;
     char only[TARN__LIST_MAX][32];
     int only_count;
+    bool quiet, dry_run;
+    int64_t batch_size, top;
+    const char *data;   /* NULL: not given */
+    const char *resume; /* NULL: not given */
+    tarn_train_options train;
+    char *const *words; /* what is no option: a configuration, a run, images */
+    int word_count;
 } tarn__options;
 
 /* How the program ends. */

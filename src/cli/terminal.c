@@ -1,13 +1,15 @@
 /* terminal.c: what is printed for people. */
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 
 int tarn__complain(const char *command)
 {
-    fprintf(stderr, "tarn %s: %s\n", command, tarn_failed() ? tarn_error() : "failed without a reason");
+    const char *sentence = tarn_failed() ? tarn_error() : "failed without a reason";
+    fprintf(stderr, "tarn %s: %s\n", command, strncmp(sentence, "tarn: ", 6) == 0 ? sentence + 6 : sentence);
     tarn_clear_error();
     return TARN__FAILED;
 }

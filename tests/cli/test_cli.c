@@ -15,221 +15,119 @@
 #include <tarn/tarn.h>
 #include <unistd.h>
 
-static char output[1 << 20];
-
-/* Runs `tarn ARGUMENTS` through a shell; the output is what it wrote to both streams, or to the one that `arguments` leaves. */
-static int run(const char *arguments)
-{
-    char line[2048];
-    const char *command = getenv("TARN_COMMAND");
-    if (!command)
-        skip();
-    snprintf(line, sizeof(line), "\"%s\" %s", command, arguments);
-    FILE *pipe = popen(line, "r");
-    assert_non_null(pipe);
-    size_t count = fread(output, 1, sizeof(output) - 1, pipe);
-    output[count] = 0;
-    int status = pclose(pipe);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static void expect(const char *arguments, int status, const char *text)
-{
-    int found = run(arguments);
-    if (found != status || !strstr(output, text))
-        fail_msg("tarn %s: status %d instead of %d, or no '%s' in:\n%s", arguments, found, status, text, output);
-}
-
-/* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
-
-static const char *value(const char *at);
-
-static const char *blank(const char *at)
-{
-    while (*at == ' ' || *at == '\t')
-        at++;
-    return at;
-}
-
-/* Each reads one thing and returns where it ends; NULL where it is none. */
-static const char *string(const char *at)
-{
-    if (*at++ != '"')
-        return NULL;
-    for (; *at != '"'; at++) {
-        if ((unsigned char)*at < 0x20)
-            return NULL;
-        if (*at == '\\' && !strchr("\"\\/bfnrtu", *++at))
-            return NULL;
-    }
-    return at + 1;
-}
-
-static const char *number(const char *at)
-{
-    char *end;
-    if (*at != '-' && !isdigit((unsigned char)*at))
-        return NULL;
-    strtod(at, &end);
-    return end;
-}
-
-static const char *members(const char *at, char close)
-{
-    at = blank(at + 1);
-    if (*at == close)
-        return at + 1;
-    for (;;) {
-        if (close == '}') {
-            at = string(blank(at));
-            at = at ? blank(at) : NULL;
-            if (!at || *at++ != ':')
-                return NULL;
-        }
-        at = value(blank(at));
-        at = at ? blank(at) : NULL;
-        if (!at || (*at != ',' && *at != close))
-            return NULL;
-        if (*at++ == close)
-            return at;
-    }
-}
-
-static const char *value(const char *at)
-{
-    static const char *const words[] = {"true", "false", "null"};
-    for (int i = 0; i < 3; i++)
-        if (strncmp(at, words[i], strlen(words[i])) == 0)
-            return at + strlen(words[i]);
-    return *at == '{' ? members(at, '}') : *at == '[' ? members(at, ']') : *at == '"' ? string(at) : number(at);
-}
-
-/* Every line is one object; returns how many there are. */
-static int objects(const char *arguments)
-{
-    int count = 0;
-    assert_int_equal(run(arguments), 0);
-    for (const char *at = output; *at; count++) {
-        const char *end = *at == '{' ? value(at) : NULL;
-        if (!end || *end != '\n')
-            fail_msg("tarn %s: line %d is no JSON object:\n%.300s", arguments, count + 1, at);
-        at = end + 1;
-    }
-    return count;
-}
+#include "support/command.h"
 
 /* ---- tests ----------------------------------------------------------------------------------------------------------------- */
 
 static void help_explains_every_command(void **state)
 {
     (void)state;
-    expect("help", 0, "tarn bench matmul");
-    expect("--help", 0, "usage: tarn COMMAND");
-    expect("-h", 0, "usage: tarn COMMAND");
-    expect("help info", 0, "--json");
-    expect("info --help", 0, "usage: tarn info");
-    expect("ops -h", 0, "usage: tarn ops");
-    expect("help bench", 0, "tarn bench ops");
-    expect("bench --help", 0, "tarn bench ops");
-    expect("help bench ops", 0, "4KiB,1MiB,64MiB");
-    expect("bench matmul --help", 0, "128,256,512,1024,2048,4096");
-    expect("bench ops --help --nonsense", 0, "--only");
+    expect_command("help", 0, "tarn bench matmul");
+    expect_command("--help", 0, "usage: tarn COMMAND");
+    expect_command("-h", 0, "usage: tarn COMMAND");
+    expect_command("help info", 0, "--json");
+    expect_command("info --help", 0, "usage: tarn info");
+    expect_command("ops -h", 0, "usage: tarn ops");
+    expect_command("help bench", 0, "tarn bench ops");
+    expect_command("bench --help", 0, "tarn bench ops");
+    expect_command("help bench ops", 0, "4KiB,1MiB,64MiB");
+    expect_command("bench matmul --help", 0, "128,256,512,1024,2048,4096");
+    expect_command("bench ops --help --nonsense", 0, "--only");
 }
 
 static void version_is_the_library_s(void **state)
 {
     (void)state;
-    expect("version", 0, tarn_version());
-    expect("--version", 0, tarn_version());
-    expect("version now 2>&1", 2, "not expected");
+    expect_command("version", 0, tarn_version());
+    expect_command("--version", 0, tarn_version());
+    expect_command("version now 2>&1", 2, "not expected");
 }
 
 static void wrong_calls_end_with_2_and_say_so_on_standard_error(void **state)
 {
     (void)state;
-    expect("2>&1 >/dev/null", 2, "usage: tarn COMMAND");
-    expect("inof 2>&1 >/dev/null", 2, "did you mean 'info'?");
-    expect("bench 2>&1 >/dev/null", 2, "bench matmul");
-    expect("bench opps 2>&1 >/dev/null", 2, "did you mean 'bench ops'?");
-    expect("help nothing-like-it 2>&1 >/dev/null", 2, "see tarn help");
-    expect("info --jsn 2>&1 >/dev/null", 2, "did you mean --json?");
-    expect("info --quux 2>&1 >/dev/null", 2, "there is no option --quux");
-    expect("info --sizes 4 2>&1 >/dev/null", 2, "takes no --sizes");
-    expect("ops --device cpu 2>&1 >/dev/null", 2, "takes no --device");
-    expect("info more 2>&1 >/dev/null", 2, "'more' is not expected");
-    expect("info --json=yes 2>&1 >/dev/null", 2, "on or absent");
-    assert_int_equal(run("info --jsn 2>/dev/null"), 2);
-    assert_string_equal(output, "");
+    expect_command("2>&1 >/dev/null", 2, "usage: tarn COMMAND");
+    expect_command("inof 2>&1 >/dev/null", 2, "did you mean 'info'?");
+    expect_command("bench 2>&1 >/dev/null", 2, "bench matmul");
+    expect_command("bench opps 2>&1 >/dev/null", 2, "did you mean 'bench ops'?");
+    expect_command("help nothing-like-it 2>&1 >/dev/null", 2, "see tarn help");
+    expect_command("info --jsn 2>&1 >/dev/null", 2, "did you mean --json?");
+    expect_command("info --quux 2>&1 >/dev/null", 2, "there is no option --quux");
+    expect_command("info --sizes 4 2>&1 >/dev/null", 2, "takes no --sizes");
+    expect_command("ops --device cpu 2>&1 >/dev/null", 2, "takes no --device");
+    expect_command("info more 2>&1 >/dev/null", 2, "'more' is not expected");
+    expect_command("info --json=yes 2>&1 >/dev/null", 2, "on or absent");
+    assert_int_equal(run_command("info --jsn 2>/dev/null"), 2);
+    assert_string_equal(command_output, "");
 }
 
 static void values_out_of_bounds_are_refused(void **state)
 {
     (void)state;
-    expect("info --threads 257 2>&1", 2, "'257' is outside 0 to 256");
-    expect("info --threads=-1 2>&1", 2, "'-1' is outside 0 to 256");
-    expect("info --threads 99999999999999999999 2>&1", 2, "is outside 0 to 256");
-    expect("info --threads two 2>&1", 2, "'two' is not a whole number");
-    expect("info --threads 2>&1", 2, "--threads needs a value");
-    expect("info --threads '' 2>&1", 2, "is empty");
-    expect("bench matmul --sizes 0 2>&1", 2, "'0' is outside 1 to 32768");
-    expect("bench matmul --sizes 64,,128 2>&1", 2, "is not a whole number");
-    expect("bench matmul --dtype i32 2>&1", 2, "is none of f32, f64, bf16 and f16");
-    expect("bench matmul --dtype f32,f64 2>&1", 2, "more than one element type");
-    expect("bench matmul --runs 4 2>&1", 2, "'4' is outside 5 to 1000");
-    expect("bench ops --sizes 4KB 2>&1", 2, "is no size");
-    expect("bench ops --sizes 9GiB 2>&1", 2, "is outside 256 to");
-    expect("bench ops --sizes modle 2>&1", 2, "write 4096, 4KiB, 64MiB or model");
-    expect("bench ops --dtypes tf16 2>&1", 2, "is none of f32, f64, bf16, f16 and tf32");
-    expect("bench matmul --dtype tf32 2>&1", 2, "is none of f32, f64, bf16 and f16");
-    expect("bench matmul --sizes model 2>&1", 2, "'model' is not a whole number");
-    expect("bench ops --only tahn 2>&1", 2, "did you mean 'tanh'?");
+    expect_command("info --threads 257 2>&1", 2, "'257' is outside 0 to 256");
+    expect_command("info --threads=-1 2>&1", 2, "'-1' is outside 0 to 256");
+    expect_command("info --threads 99999999999999999999 2>&1", 2, "is outside 0 to 256");
+    expect_command("info --threads two 2>&1", 2, "'two' is not a whole number");
+    expect_command("info --threads 2>&1", 2, "--threads needs a value");
+    expect_command("info --threads '' 2>&1", 2, "is empty");
+    expect_command("bench matmul --sizes 0 2>&1", 2, "'0' is outside 1 to 32768");
+    expect_command("bench matmul --sizes 64,,128 2>&1", 2, "is not a whole number");
+    expect_command("bench matmul --dtype i32 2>&1", 2, "is none of f32, f64, bf16 and f16");
+    expect_command("bench matmul --dtype f32,f64 2>&1", 2, "more than one element type");
+    expect_command("bench matmul --runs 4 2>&1", 2, "'4' is outside 5 to 1000");
+    expect_command("bench ops --sizes 4KB 2>&1", 2, "is no size");
+    expect_command("bench ops --sizes 9GiB 2>&1", 2, "is outside 256 to");
+    expect_command("bench ops --sizes modle 2>&1", 2, "write 4096, 4KiB, 64MiB or model");
+    expect_command("bench ops --dtypes tf16 2>&1", 2, "is none of f32, f64, bf16, f16 and tf32");
+    expect_command("bench matmul --dtype tf32 2>&1", 2, "is none of f32, f64, bf16 and f16");
+    expect_command("bench matmul --sizes model 2>&1", 2, "'model' is not a whole number");
+    expect_command("bench ops --only tahn 2>&1", 2, "did you mean 'tanh'?");
 }
 
 static void a_device_that_is_not_there_is_a_failure_that_says_why(void **state)
 {
     (void)state;
-    expect("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
-    expect("bench matmul --sizes 8 --device cpu:5 2>&1 >/dev/null", 1, "cpu:5");
-    expect("bench matmul --sizes 8 --device=3 2>&1 >/dev/null", 1, "--device");
-    expect("bench ops --device cpu,nowhere 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
+    expect_command("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
+    expect_command("bench matmul --sizes 8 --device cpu:5 2>&1 >/dev/null", 1, "cpu:5");
+    expect_command("bench matmul --sizes 8 --device=3 2>&1 >/dev/null", 1, "--device");
+    expect_command("bench ops --device cpu,nowhere 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
 }
 
 static void devices_that_cannot_be_compared_are_refused(void **state)
 {
     (void)state;
-    expect("bench ops --device cpu,cpu 2>&1 >/dev/null", 2, "'cpu' is the device that was named before");
-    expect("bench ops --device cpu,mirror:0,mirror:1 2>&1 >/dev/null", 2, "is more than two devices");
-    expect("bench matmul --sizes 8 --device cpu,mirror 2>&1 >/dev/null", 2, "is more than one device");
-    expect("bench ops --device cpu,mirror --sizes 4KiB 2>&1 >/dev/null", 2, "--sizes is for one device");
-    expect("bench ops --device cpu,mirror --only tiny 2>&1 >/dev/null", 2, "is called 'tiny'");
+    expect_command("bench ops --device cpu,cpu 2>&1 >/dev/null", 2, "'cpu' is the device that was named before");
+    expect_command("bench ops --device cpu,mirror:0,mirror:1 2>&1 >/dev/null", 2, "is more than two devices");
+    expect_command("bench matmul --sizes 8 --device cpu,mirror 2>&1 >/dev/null", 2, "is more than one device");
+    expect_command("bench ops --device cpu,mirror --sizes 4KiB 2>&1 >/dev/null", 2, "--sizes is for one device");
+    expect_command("bench ops --device cpu,mirror --only tiny 2>&1 >/dev/null", 2, "is called 'tiny'");
 }
 
 static void info_tells_devices_and_what_is_missing(void **state)
 {
     (void)state;
-    expect("info", 0, "auto");
-    expect("info", 0, "kernels");
-    expect("info --threads 3", 0, "threads  3");
-    assert_int_equal(objects("info --json"), 1);
-    assert_non_null(strstr(output, "\"version\": \""));
-    assert_non_null(strstr(output, "\"features\": {"));
-    assert_non_null(strstr(output, "\"devices\": [{\"name\": \"cpu\""));
-    assert_non_null(strstr(output, "\"missing\": {"));
+    expect_command("info", 0, "auto");
+    expect_command("info", 0, "kernels");
+    expect_command("info --threads 3", 0, "threads  3");
+    assert_int_equal(command_objects("info --json"), 1);
+    assert_non_null(strstr(command_output, "\"version\": \""));
+    assert_non_null(strstr(command_output, "\"features\": {"));
+    assert_non_null(strstr(command_output, "\"devices\": [{\"name\": \"cpu\""));
+    assert_non_null(strstr(command_output, "\"missing\": {"));
 }
 
 static void ops_lists_every_operation(void **state)
 {
     (void)state;
-    expect("ops", 0, "softmax");
-    assert_int_equal(objects("ops --json"), tarn_op_count());
+    expect_command("ops", 0, "softmax");
+    assert_int_equal(command_objects("ops --json"), tarn_op_count());
     for (int i = 0; i < tarn_op_count(); i++) {
         tarn_op_info info;
         char text[128];
         assert_true(tarn_op_at(i, &info));
         snprintf(text, sizeof(text), "{\"name\": \"%s\", \"differentiable\": %s, \"cpu\": true, ", info.name,
                  info.differentiable ? "true" : "false");
-        if (!strstr(output, text))
+        if (!strstr(command_output, text))
             fail_msg("tarn ops --json has no line that begins with %s", text);
     }
 }
@@ -237,36 +135,36 @@ static void ops_lists_every_operation(void **state)
 static void bench_matmul_measures(void **state)
 {
     (void)state;
-    assert_int_equal(objects("bench matmul --sizes 16,24 --runs 5 --threads 2 --json"), 2);
-    assert_non_null(strstr(output, "\"op\": \"matmul\", \"dtype\": \"f32\", \"shape\": [16, 16, 16], \"threads\": 2, \"fwd_us\": "));
-    assert_int_equal(objects("bench matmul --sizes 16 --runs 5 --dtype bf16 --device cpu --json"), 1);
-    assert_non_null(strstr(output, "\"blas_us\": null"));
-    expect("bench matmul --sizes 16 --runs 5 --dtype=f64", 0, "tarn/BLAS");
+    assert_int_equal(command_objects("bench matmul --sizes 16,24 --runs 5 --threads 2 --json"), 2);
+    assert_non_null(strstr(command_output, "\"op\": \"matmul\", \"dtype\": \"f32\", \"shape\": [16, 16, 16], \"threads\": 2, \"fwd_us\": "));
+    assert_int_equal(command_objects("bench matmul --sizes 16 --runs 5 --dtype bf16 --device cpu --json"), 1);
+    assert_non_null(strstr(command_output, "\"blas_us\": null"));
+    expect_command("bench matmul --sizes 16 --runs 5 --dtype=f64", 0, "tarn/BLAS");
 }
 
 static void bench_ops_measures(void **state)
 {
     (void)state;
-    int rows = objects("bench ops --sizes 1KiB,4KiB --dtypes f32,bf16 --only add,cmplt,sum-last,softmax,embedding,tiny --runs 5 --device cpu --json");
+    int rows = command_objects("bench ops --sizes 1KiB,4KiB --dtypes f32,bf16 --only add,cmplt,sum-last,softmax,embedding,tiny --runs 5 --device cpu --json");
     assert_int_equal(rows, 2 * 2 * 6 + 1); /* add has a broadcast row too */
-    assert_non_null(strstr(output, "\"device\": \"cpu\""));
-    assert_non_null(strstr(output, "\"both_us\": "));
-    assert_non_null(strstr(output, "\"op\": \"add-broadcast-row\", \"dtype\": \"bf16\", \"shape\": [["));
-    assert_non_null(strstr(output, "\"fwd_of_copy\": "));
-    assert_non_null(strstr(output, "\"bwd_of_copy\": "));
-    expect("bench ops --sizes 1KiB --only tanh --runs 5 --dtypes f32", 0, "backward");
-    assert_null(strchr(output, '\033')); /* no colours in a pipe */
-    expect("bench ops --sizes 4KiB --only copy 2>&1", 2, "is called 'copy'"); /* that of a model's sizes */
+    assert_non_null(strstr(command_output, "\"device\": \"cpu\""));
+    assert_non_null(strstr(command_output, "\"both_us\": "));
+    assert_non_null(strstr(command_output, "\"op\": \"add-broadcast-row\", \"dtype\": \"bf16\", \"shape\": [["));
+    assert_non_null(strstr(command_output, "\"fwd_of_copy\": "));
+    assert_non_null(strstr(command_output, "\"bwd_of_copy\": "));
+    expect_command("bench ops --sizes 1KiB --only tanh --runs 5 --dtypes f32", 0, "backward");
+    assert_null(strchr(command_output, '\033')); /* no colours in a pipe */
+    expect_command("bench ops --sizes 4KiB --only copy 2>&1", 2, "is called 'copy'"); /* that of a model's sizes */
 }
 
 /* The bytes of an addition's gradients: none are moved where they are only passed on, and a row's are the operand's own dtype. */
 static void bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype(void **state)
 {
     (void)state;
-    assert_int_equal(objects("bench ops --sizes 4KiB --dtypes bf16 --only add-broadcast-row,mul,clone --runs 5 --json --device cpu"), 4); /* mul has a broadcast row */
-    assert_non_null(strstr(output, "\"bwd_bytes\": 20480")); /* mul: 5 × 4 KiB */
-    assert_non_null(strstr(output, "\"bwd_bytes\": 4096"));  /* the row of a broadcast: the gradient is read */
-    const char *clone = strstr(output, "\"op\": \"clone\"");
+    assert_int_equal(command_objects("bench ops --sizes 4KiB --dtypes bf16 --only add-broadcast-row,mul,clone --runs 5 --json --device cpu"), 4); /* mul has a broadcast row */
+    assert_non_null(strstr(command_output, "\"bwd_bytes\": 20480")); /* mul: 5 × 4 KiB */
+    assert_non_null(strstr(command_output, "\"bwd_bytes\": 4096"));  /* the row of a broadcast: the gradient is read */
+    const char *clone = strstr(command_output, "\"op\": \"clone\"");
     assert_non_null(clone);
     assert_non_null(strstr(clone, "\"bwd_us\": "));
     assert_null(strstr(clone, "bwd_bytes"));
@@ -275,30 +173,30 @@ static void bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype(voi
 static void bench_ops_measures_products_in_tf32_and_nothing_else(void **state)
 {
     (void)state;
-    assert_int_equal(objects("bench ops --sizes 4KiB --dtypes f32,tf32 --only matmul,linear,exp --runs 5 --json --device cpu"), 4 + 1 + 4);
-    assert_non_null(strstr(output, "\"op\": \"linear\", \"dtype\": \"tf32\", \"shape\": [32, 32, 32], "));
-    assert_null(strstr(output, "\"op\": \"exp\", \"dtype\": \"tf32\""));
+    assert_int_equal(command_objects("bench ops --sizes 4KiB --dtypes f32,tf32 --only matmul,linear,exp --runs 5 --json --device cpu"), 4 + 1 + 4);
+    assert_non_null(strstr(command_output, "\"op\": \"linear\", \"dtype\": \"tf32\", \"shape\": [32, 32, 32], "));
+    assert_null(strstr(command_output, "\"op\": \"exp\", \"dtype\": \"tf32\""));
 }
 
 static void bench_ops_compares_two_devices(void **state)
 {
     (void)state;
-    assert_int_equal(objects("bench ops --device cpu,mirror --only add,argmax --runs 5 --json"), 3 * 3);
-    assert_non_null(strstr(output, "{\"devices\": [\"cpu\", \"mirror:0\"], \"op\": \"add\", \"dtype\": \"f32\", \"shape\": [16, 1024], \"fwd_us\": ["));
-    assert_non_null(strstr(output, "\"shape\": [1024, 1024]"));
-    assert_non_null(strstr(output, "\"bwd_us\": [null, null]")); /* of argmax */
-    expect("bench ops --device mirror,cpu --only sum-last --runs 5 --dtypes bf16", 0, "128 rows of 1024");
+    assert_int_equal(command_objects("bench ops --device cpu,mirror --only add,argmax --runs 5 --json"), 3 * 3);
+    assert_non_null(strstr(command_output, "{\"devices\": [\"cpu\", \"mirror:0\"], \"op\": \"add\", \"dtype\": \"f32\", \"shape\": [16, 1024], \"fwd_us\": ["));
+    assert_non_null(strstr(command_output, "\"shape\": [1024, 1024]"));
+    assert_non_null(strstr(command_output, "\"bwd_us\": [null, null]")); /* of argmax */
+    expect_command("bench ops --device mirror,cpu --only sum-last --runs 5 --dtypes bf16", 0, "128 rows of 1024");
 }
 
 /* A device other than the CPU is measured at a model's sizes. */
 static void bench_ops_measures_at_the_sizes_of_a_model(void **state)
 {
     (void)state;
-    assert_int_equal(objects("bench ops --device mirror --only rmsnorm,tiny --dtypes bf16,tf32 --runs 5 --json"), 2);
-    assert_non_null(strstr(output, "\"op\": \"rmsnorm\", \"dtype\": \"bf16\", \"shape\": [32768, 768], "));
-    assert_non_null(strstr(output, "\"bwd_bytes\": 150994944"));
-    assert_non_null(strstr(output, "\"bwd_copy_us\": "));
-    expect("bench ops --device mirror --only tiny", 0, "a model's sizes");
+    assert_int_equal(command_objects("bench ops --device mirror --only rmsnorm,tiny --dtypes bf16,tf32 --runs 5 --json"), 2);
+    assert_non_null(strstr(command_output, "\"op\": \"rmsnorm\", \"dtype\": \"bf16\", \"shape\": [32768, 768], "));
+    assert_non_null(strstr(command_output, "\"bwd_bytes\": 150994944"));
+    assert_non_null(strstr(command_output, "\"bwd_copy_us\": "));
+    expect_command("bench ops --device mirror --only tiny", 0, "a model's sizes");
 }
 
 static void output_that_cannot_be_written_is_a_failure(void **state)
@@ -306,7 +204,7 @@ static void output_that_cannot_be_written_is_a_failure(void **state)
     (void)state;
     if (access("/dev/full", W_OK) != 0)
         skip();
-    expect("ops 2>&1 >/dev/full", 1, "could not be written");
+    expect_command("ops 2>&1 >/dev/full", 1, "could not be written");
 }
 
 int main(void)

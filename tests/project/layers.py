@@ -52,6 +52,7 @@ DEFINED_BY = {
     "data.h": "data",
     "text.h": "text",
     "model.h": "models",
+    "train.h": "train",
 }
 ANY_PUBLIC = {"cli", "cases"}
 GENERATED = {"tarn_features.h"}

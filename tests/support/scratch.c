@@ -16,27 +16,30 @@ int make_scratch(void **state)
     return mkdtemp(folder) ? 0 : -1;
 }
 
-/* Calls `visit` (may be NULL) with the path of everything in the folder; how many there are. */
-static int each(int (*visit)(const char *path))
+static bool is_entry(const struct dirent *entry)
 {
-    int count = 0;
-    DIR *list = opendir(folder);
-    for (struct dirent *entry; list && (entry = readdir(list));)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-            count++;
-            if (visit)
-                visit(scratch(entry->d_name));
-        }
+    return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+}
+
+/* Removes a folder with all that is in it. */
+static int remove_folder(const char *path)
+{
+    DIR *list = opendir(path);
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        char below[1200];
+        snprintf(below, sizeof(below), "%s/%s", path, entry->d_name);
+        if (is_entry(entry) && unlink(below) != 0)
+            remove_folder(below);
+    }
     if (list)
         closedir(list);
-    return count;
+    return rmdir(path);
 }
 
 int remove_scratch(void **state)
 {
     (void)state;
-    each(remove);
-    return rmdir(folder);
+    return remove_folder(folder);
 }
 
 const char *scratch(const char *name)
@@ -50,7 +53,13 @@ const char *scratch(const char *name)
 
 int scratch_count(void)
 {
-    return each(NULL);
+    int count = 0;
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; list && (entry = readdir(list));)
+        count += is_entry(entry);
+    if (list)
+        closedir(list);
+    return count;
 }
 
 void put_file(const char *path, const void *bytes, size_t count)

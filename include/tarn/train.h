@@ -1,0 +1,201 @@
+/* train.h: training as a whole: a run is described by options, lives in a folder, and can be stopped and gone on with at any step.
+ *
+ * A run's folder holds config.json (what the run is), model.safetensors (the last weights), best.safetensors (the best ones), optimizer.safetensors and
+ * trainer.json (where it stands), metrics.jsonl (one JSON object a line), curves.html and events for TensorBoard. Whoever stops the program at any
+ * instant leaves a whole checkpoint there, and a run that goes on from it gives the bits of one that was never stopped. */
+#ifndef TARN_TRAIN_H
+#define TARN_TRAIN_H
+
+#include <tarn/data.h>
+#include <tarn/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- options --------------------------------------------------------------------------------------------------------------- */
+
+#define TARN_TRAIN_HIDDEN 8
+
+/* What a run is. Zero, or an empty text, is every field's default. The fields are the options of `tarn train`: its --help explains them. */
+typedef struct tarn_train_options {
+    char model[16];   /* "mlp", "lenet" or "resnet20"; default: lenet for images, mlp for other data */
+    char data[1024];  /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS" */
+    int64_t hidden[TARN_TRAIN_HIDDEN]; /* sizes of an mlp's hidden layers; default 128 */
+    int hidden_count;
+    int64_t epochs;       /* default 5 */
+    int64_t steps;        /* ends the run after so many steps, whatever the epochs; default: none */
+    int64_t batch_size;   /* default 64 */
+    char optimizer[16];   /* "sgd", "adam" or "adamw" (the default) */
+    double lr;            /* default 0.001; of sgd 0.05 */
+    double weight_decay;
+    double momentum;      /* of sgd */
+    char schedule[16];    /* "constant", "linear" or "cosine" (the default), down to 0 at the last step */
+    int64_t warmup;       /* steps over which the learning rate rises */
+    double clip_norm;     /* default: no clipping */
+    bool augment;         /* moves images at random, and mirrors those of CIFAR-10 */
+    double label_smoothing;
+    int64_t seed;
+    char device[32];      /* default auto */
+    int64_t workers;      /* threads that read samples; default: none */
+    char out[1024];       /* the run's folder; default by model, shape and device: runs/lenet-1x28x28-cpu */
+    int64_t patience;     /* ends the run after so many evaluations without a better one; default: never */
+    int64_t eval_every;   /* steps between evaluations and checkpoints; default: an epoch's */
+    int64_t log_every;    /* steps between two lines of metrics; default 20 */
+} tarn_train_options;
+
+/* What kind of value an option takes. */
+typedef enum tarn_option_type {
+    TARN_OPTION_FLAG = 0, /* true or false */
+    TARN_OPTION_WHOLE,    /* a whole number */
+    TARN_OPTION_WHOLES,   /* whole numbers, separated by commas */
+    TARN_OPTION_REAL,     /* a number */
+    TARN_OPTION_WORD,     /* one of the words in `value`, which are separated by | */
+    TARN_OPTION_TEXT
+} tarn_option_type;
+
+/* One row of the table of options, for those who make flags or forms of it. Texts live as long as the program. */
+typedef struct tarn_option {
+    const char *name; /* "batch_size"; a flag is written --batch-size */
+    tarn_option_type type;
+    double low, high;      /* of numbers */
+    const char *otherwise; /* the default, as it would be typed; "" where it depends */
+    const char *value;     /* what stands for the value in a list of flags */
+    const char *help;
+    bool when_resumed; /* may be changed when a run is gone on with */
+} tarn_option;
+
+/* How many options there are, and option number `index`. */
+TARN_API int tarn_train_option_count(void);
+TARN_API bool tarn_train_option(int index, tarn_option *option);
+
+/* Sets an option by its name from a text; an unknown name, a value of another kind or out of bounds is an error that says so, and changes
+ * nothing. `...` is the name and the text. */
+TARN_API bool tarn_train_options_set_sized(tarn_train_options *options, size_t options_size, const char *name, const char *text);
+#define tarn_train_options_set(options, ...) tarn_train_options_set_sized(options, sizeof(tarn_train_options), __VA_ARGS__)
+
+/* Sets options from a JSON file: {"model": "lenet", "epochs": 3}, or the config.json of a run. Others stay as they are; on an error nothing
+ * has changed. `...` is the path. */
+TARN_API bool tarn_train_options_load_sized(tarn_train_options *options, size_t options_size, const char *path);
+#define tarn_train_options_load(options, ...) tarn_train_options_load_sized(options, sizeof(tarn_train_options), __VA_ARGS__)
+
+/* ---- training -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct tarn_trainer tarn_trainer;
+
+/* Makes ready to train: opens the data, makes the model on its device, looks whether they fit. Writes nothing yet. A folder that is there already is an
+ * error. The caller owns the trainer and uses it from one thread. `...` is a const tarn_train_options *. */
+TARN_API tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size);
+#define tarn_trainer_new(...) tarn_trainer_new_sized(__VA_ARGS__, sizeof(tarn_train_options))
+
+/* Makes ready to go on with the run in a folder, from its last checkpoint, with the options it has there; `changes` (may be NULL) gives new values to
+ * those that may be changed: epochs, steps, device, workers, patience. `...` is the folder and a const tarn_train_options * or NULL. */
+TARN_API tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size);
+#define tarn_trainer_resume(folder, ...) tarn_trainer_resume_sized(folder, __VA_ARGS__, sizeof(tarn_train_options))
+
+/* What a trainer is going to do. */
+typedef struct tarn_train_plan {
+    tarn_train_options options; /* all defaults filled in */
+    char device[32], folder[1024];
+    tarn_shape input; /* of one sample */
+    int64_t classes, training_samples, validation_samples;
+    int64_t trained, frozen;            /* parameters */
+    int64_t memory_needed, memory_free; /* bytes on the device: needed by estimate; free 0 when unknown */
+    int64_t first_step, steps, steps_in_epoch;
+} tarn_train_plan;
+
+/* Says what a trainer is going to do. */
+TARN_API bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan);
+
+/* What a report is about. */
+typedef enum tarn_report_kind {
+    TARN_REPORT_TRAINING = 0, /* the mean over the steps since the last report */
+    TARN_REPORT_EVALUATION    /* the validation data, after this step */
+} tarn_report_kind;
+
+/* What a trainer tells on the way. */
+typedef struct tarn_train_report {
+    tarn_report_kind kind;
+    int64_t step, steps, epoch, epochs; /* epochs count from 1 */
+    double loss, accuracy;              /* accuracy: 0 to 1 */
+    double lr, images_per_second, seconds; /* seconds: of the run so far, all its parts together */
+    bool is_best;                       /* of an evaluation: no other was better */
+} tarn_train_report;
+
+/* Is told how the run goes; `report` is valid during the call. It may call tarn_trainer_stop(). */
+typedef void (*tarn_report_fn)(const tarn_train_report *report, void *ctx);
+
+/* How a run ended. */
+typedef enum tarn_train_end {
+    TARN_TRAIN_FINISHED = 0,
+    TARN_TRAIN_STOPPED, /* by tarn_trainer_stop(); it can be gone on with */
+    TARN_TRAIN_PATIENCE /* no evaluation was better for `patience` times */
+} tarn_train_end;
+
+/* What came of a run. */
+typedef struct tarn_train_result {
+    tarn_train_end end;
+    int64_t step, best_step; /* best_step: 0 when there was no evaluation */
+    double best_loss, best_accuracy;
+    double seconds;
+} tarn_train_result;
+
+/* Trains to the end, or until it is stopped, and leaves a checkpoint. The first loss or gradient that is not finite is an error that names step and
+ * layer; the checkpoint is then the state before that step. `report` and `result` may be NULL. */
+TARN_API bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result);
+
+/* Lets a run stop after the step it is at. May be called from any thread and from signal handlers. */
+TARN_API void tarn_trainer_stop(tarn_trainer *trainer);
+
+/* The model that is trained. Borrowed from the trainer. */
+TARN_API tarn_module *tarn_trainer_model(const tarn_trainer *trainer);
+
+/* Frees a trainer; the folder stays. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_trainer_free(tarn_trainer *trainer);
+
+/* ---- using what was trained ------------------------------------------------------------------------------------------------ */
+
+/* How well a classifier does on data. */
+typedef struct tarn_evaluation {
+    int64_t samples;
+    double loss, accuracy; /* the mean cross entropy; the share of samples whose class is right, 0 to 1 */
+} tarn_evaluation;
+
+/* Applies a classifier to all batches of a loader, which must be at the beginning of an epoch and gives inputs and labels, outside training mode and
+ * without a record. `class_samples` and `class_right` (both may be NULL) have room for `classes` counts: samples of each class, and those
+ * that were right. What is counted stays on the device until the end. */
+TARN_API bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
+                            int64_t *class_right);
+
+typedef struct tarn_run tarn_run;
+
+/* Opens a run's folder to use its best weights (its last ones where there are no best ones). The caller owns the run. */
+TARN_API tarn_run *tarn_run_open(const char *folder, tarn_device device);
+
+/* The model, outside training mode, its kind ("lenet"), and the data it was trained on ("mnist:FOLDER"). Borrowed from the run. */
+TARN_API tarn_module *tarn_run_model(const tarn_run *run);
+TARN_API const char *tarn_run_kind(const tarn_run *run);
+TARN_API const char *tarn_run_data(const tarn_run *run);
+
+/* The shape of one sample. */
+TARN_API bool tarn_run_input(const tarn_run *run, tarn_shape *input);
+
+/* How many classes there are, and the name of one of them. Borrowed from the run. */
+TARN_API int64_t tarn_run_classes(const tarn_run *run);
+TARN_API const char *tarn_run_class_name(const tarn_run *run, int64_t index);
+
+/* Evaluates the model on data, named as for training; NULL: the run's own validation data. Of data that has a part for testing that part is
+ * used, of other data all. The counts are those of tarn_evaluate(). */
+TARN_API bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation, int64_t *class_samples,
+                                int64_t *class_right);
+
+/* The probability of each class for one sample, u8 or f32, of the run's input shape; `probabilities` has room for one number for each class. */
+TARN_API bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *probabilities);
+
+/* Frees a run; the folder stays. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_run_close(tarn_run *run);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+/* eval.c: `tarn eval`: how well a run's model does, class by class. */
+#include <stdlib.h>
+
+#include "cli/cli.h"
+
+typedef struct findings {
+    tarn_evaluation all;
+    int64_t *samples, *right; /* of each class */
+} findings;
+
+static void print_json(const tarn_run *run, const char *data, const findings *f)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "model", tarn_run_kind(run));
+    tarn__json_text(&json, "data", data);
+    tarn__json_whole(&json, "samples", f->all.samples);
+    tarn__json_real(&json, "loss", f->all.loss, 6);
+    tarn__json_real(&json, "accuracy", f->all.accuracy, 6);
+    tarn__json_open(&json, "classes", '[');
+    for (int64_t i = 0; i < tarn_run_classes(run); i++) {
+        tarn__json_open(&json, NULL, '{');
+        tarn__json_text(&json, "name", tarn_run_class_name(run, i));
+        tarn__json_whole(&json, "samples", f->samples[i]);
+        tarn__json_whole(&json, "right", f->right[i]);
+        tarn__json_close(&json, '}');
+    }
+    tarn__json_close(&json, ']');
+    tarn__json_end(&json);
+}
+
+static void print_table(const tarn_run *run, const char *data, const findings *f)
+{
+    tarn__heading("%s on %s", tarn_run_kind(run), data);
+    printf("  %-16s %8s %8s %9s\n", "class", "samples", "right", "share");
+    for (int64_t i = 0; i < tarn_run_classes(run); i++)
+        if (f->samples[i])
+            printf("  %-16s %8lld %8lld %7.2f %%\n", tarn_run_class_name(run, i), (long long)f->samples[i], (long long)f->right[i],
+                   100.0 * (double)f->right[i] / (double)f->samples[i]);
+    printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
+}
+
+static int evaluate(const tarn__options *options, tarn_run *run)
+{
+    int64_t classes = tarn_run_classes(run);
+    findings f = {.samples = calloc((size_t)classes, sizeof(int64_t)), .right = calloc((size_t)classes, sizeof(int64_t))};
+    int status = TARN__DONE;
+    if (!f.samples || !f.right) {
+        fprintf(stderr, "tarn eval: out of memory\n");
+        status = TARN__FAILED;
+    } else if (!tarn_run_evaluate(run, options->data, options->batch_size, &f.all, f.samples, f.right)) {
+        status = tarn_error_code() == TARN_ERROR_ARGUMENT ? TARN__MISUSED : TARN__FAILED;
+        tarn__complain("eval");
+    } else {
+        (options->json ? print_json : print_table)(run, options->data ? options->data : tarn_run_data(run), &f);
+    }
+    free(f.samples);
+    free(f.right);
+    return status;
+}
+
+int tarn__eval(const tarn__options *options)
+{
+    tarn_run *run = tarn_run_open(options->words[0], options->device);
+    if (!run)
+        return tarn__complain("eval");
+    int status = evaluate(options, run);
+    tarn_run_close(run);
+    return status;
+}

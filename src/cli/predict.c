@@ -1,0 +1,91 @@
+/* predict.c: `tarn predict`: what a run's model sees in images. */
+#include <stdlib.h>
+
+#include "cli/cli.h"
+
+/* The image in the size and with the channels that the model takes; the caller frees it. */
+static bool load(const char *path, tarn_shape input, tarn_array *sample)
+{
+    tarn_array image = {0}, converted = {0};
+    bool good = tarn_image_load(path, &image) && tarn_image_convert(&image, input.size[0], &converted) &&
+                tarn_image_resize(&converted, input.size[1], input.size[2], sample);
+    tarn_array_free(&image);
+    tarn_array_free(&converted);
+    return good;
+}
+
+/* The likeliest class that comes after those already marked by a negative probability. */
+static int64_t next_best(const double *probability, int64_t classes)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < classes; i++)
+        best = probability[i] > probability[best] ? i : best;
+    return best;
+}
+
+static void print(const tarn__options *options, const tarn_run *run, const char *path, double *probability)
+{
+    tarn__json json = {stdout, false};
+    int64_t classes = tarn_run_classes(run), shown = options->top < classes ? options->top : classes;
+    if (options->json) {
+        tarn__json_open(&json, NULL, '{');
+        tarn__json_text(&json, "image", path);
+        tarn__json_open(&json, "classes", '[');
+    } else {
+        printf("%s:", path);
+    }
+    for (int64_t k = 0; k < shown; k++) {
+        int64_t best = next_best(probability, classes);
+        if (options->json) {
+            tarn__json_open(&json, NULL, '{');
+            tarn__json_text(&json, "name", tarn_run_class_name(run, best));
+            tarn__json_real(&json, "probability", probability[best], 6);
+            tarn__json_close(&json, '}');
+        } else {
+            printf("%s %s %.1f %%", k ? "," : "", tarn_run_class_name(run, best), 100 * probability[best]);
+        }
+        probability[best] = -1;
+    }
+    if (options->json) {
+        tarn__json_close(&json, ']');
+        tarn__json_end(&json);
+    } else {
+        printf("\n");
+    }
+}
+
+static int predict(const tarn__options *options, tarn_run *run, const char *path, double *probability)
+{
+    tarn_shape input;
+    tarn_array sample = {0};
+    if (!tarn_run_input(run, &input))
+        return tarn__complain("predict");
+    if (input.rank != 3 || (input.size[0] != 1 && input.size[0] != 3)) {
+        fprintf(stderr, "tarn predict: the model of '%s' takes no images in grey or colour\n", options->words[0]);
+        return TARN__FAILED;
+    }
+    bool good = load(path, input, &sample) && tarn_run_predict(run, &sample, probability);
+    if (good)
+        print(options, run, path, probability);
+    tarn_array_free(&sample);
+    return good ? TARN__DONE : tarn__complain("predict");
+}
+
+int tarn__predict(const tarn__options *options)
+{
+    int status = TARN__DONE;
+    tarn_run *run = tarn_run_open(options->words[0], options->device);
+    if (!run)
+        return tarn__complain("predict");
+    double *probability = calloc((size_t)tarn_run_classes(run), sizeof(double));
+    if (!probability) {
+        fprintf(stderr, "tarn predict: out of memory\n");
+        status = TARN__FAILED;
+    }
+    for (int i = 1; probability && i < options->word_count; i++)
+        if (predict(options, run, options->words[i], probability) != TARN__DONE)
+            status = TARN__FAILED;
+    free(probability);
+    tarn_run_close(run);
+    return status;
+}

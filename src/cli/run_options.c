@@ -1,0 +1,82 @@
+/* run_options.c: the options of a training run as flags. */
+#include "cli/run_options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* "batch_size" → "batch-size" */
+static const char *flag_of(const char *name, char *flag, size_t size)
+{
+    snprintf(flag, size, "%s", name);
+    for (char *c = flag; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return flag;
+}
+
+bool tarn__run_option_find(const char *flag, size_t length, tarn_option *option)
+{
+    char name[32];
+    for (int i = 0; i < tarn_train_option_count(); i++) {
+        if (!tarn_train_option(i, option))
+            return false;
+        flag_of(option->name, name, sizeof(name));
+        if (strlen(name) == length && memcmp(name, flag, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+int tarn__run_option_names(const char **names)
+{
+    static char flags[TARN__RUN_OPTIONS][32];
+    int count = tarn_train_option_count();
+    tarn_option option;
+    for (int i = 0; i < count && i < TARN__RUN_OPTIONS && tarn_train_option(i, &option); i++)
+        names[i] = flag_of(option.name, flags[i], sizeof(flags[i]));
+    return count < TARN__RUN_OPTIONS ? count : TARN__RUN_OPTIONS;
+}
+
+/* The library's sentence without the name of its function. */
+static const char *sentence(const char *function)
+{
+    const char *at = strstr(tarn_error(), function);
+    return at ? at + strlen(function) : tarn_error();
+}
+
+int tarn__run_option_set(const tarn_option *option, const char *text, tarn__options *options)
+{
+    char flag[32];
+    if (tarn_train_options_set(&options->train, option->name, text))
+        return TARN__DONE;
+    const char *problem = strchr(sentence("train_options_set: "), ':'); /* after the option's name */
+    fprintf(stderr, "tarn train: --%s%s\n", flag_of(option->name, flag, sizeof(flag)), problem ? problem : ": is not taken");
+    tarn_clear_error();
+    return TARN__MISUSED;
+}
+
+int tarn__run_options_file(const char *path, tarn__options *options)
+{
+    if (tarn_train_options_load(&options->train, path))
+        return TARN__DONE;
+    int status = tarn_error_code() == TARN_ERROR_UNSUPPORTED ? TARN__FAILED : TARN__MISUSED;
+    const char *problem = sentence("train_options_load: ");
+    bool names_it = strstr(problem, path) != NULL;
+    fprintf(stderr, "tarn train: %s%s%s\n", names_it ? "" : path, names_it ? "" : ": ", problem);
+    tarn_clear_error();
+    return status;
+}
+
+void tarn__run_options_help(void)
+{
+    tarn_option option;
+    for (int i = 0; i < tarn_train_option_count() && tarn_train_option(i, &option); i++) {
+        char flag[32], left[64], bounds[64] = "";
+        snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "", option.value ? option.value : "");
+        if (option.type != TARN_OPTION_TEXT && option.type != TARN_OPTION_WORD && option.type != TARN_OPTION_FLAG)
+            snprintf(bounds, sizeof(bounds), ", from %.16g to %.16g", option.low, option.high);
+        printf("  %-22s%s %s%s", left, strlen(left) > 22 ? "\n                        " : "", option.help, bounds);
+        if (option.otherwise[0] && option.type != TARN_OPTION_FLAG)
+            printf(" [%s]", option.otherwise);
+        printf("\n");
+    }
+}

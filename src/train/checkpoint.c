@@ -1,0 +1,140 @@
+/* checkpoint.c: all that the next step depends on, to the run's folder and back.
+ *
+ * A checkpoint is three files, and they must change together. New ones are written beside the old under the names "….next", trainer.json.next last and
+ * after the others have reached the disk: from that instant the new checkpoint is whole and counts. Then they get their names. Whoever stops the program
+ * before that instant leaves the old checkpoint; after it, the next start finishes the renaming. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "train/trainer.h"
+
+#define FORMAT 1 /* of trainer.json */
+
+static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "trainer.json"};
+enum { MODEL, OPTIMIZER, PLACE, FILES };
+
+static const char *next_name(const char *folder, int which, tarn__path *path)
+{
+    snprintf(path->text, sizeof(path->text), "%s/%s.next", folder, names[which]);
+    return path->text;
+}
+
+/* Gives the files of a whole new checkpoint their names; the one that makes it count goes last. */
+static bool take_names(const char *function, const char *folder)
+{
+    tarn__path from, to;
+    for (int i = 0; i < FILES; i++)
+        if (tarn__path_exists(next_name(folder, i, &from)) && !tarn__file_rename(function, from.text, tarn__path_in(folder, names[i], &to)))
+            return false;
+    return true;
+}
+
+/* What was left by a program that was stopped: finished if it counts, removed if not. */
+static bool recover(const char *function, const char *folder)
+{
+    tarn__path path;
+    if (tarn__path_exists(next_name(folder, PLACE, &path)))
+        return take_names(function, folder);
+    for (int i = 0; i < PLACE; i++)
+        tarn__file_remove(next_name(folder, i, &path));
+    return true;
+}
+
+/* ---- trainer.json ---------------------------------------------------------------------------------------------------------- */
+
+/* Random numbers depend on the seed and on how many were drawn, on the CPU and on the run's device. */
+static bool write_random(const tarn_trainer *t, const tarn__generator *random, tarn__document *document)
+{
+    return tarn__document_set_whole(document, "random.seed", (int64_t)random->seed) &&
+           tarn__document_set_whole(document, "random.cpu", (int64_t)random->offset[0][0]) &&
+           tarn__document_set_whole(document, "random.device", (int64_t)random->offset[t->device.backend][t->device.index]);
+}
+
+static bool write_place(const tarn_trainer *t, const tarn__generator *random, const char *path)
+{
+    const tarn__place *p = &t->place;
+    tarn__document *document = tarn__document_new("trainer_run");
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_set_whole(document, "step", p->step) &&
+                tarn__document_set_whole(document, "epoch", p->loader.epoch) && tarn__document_set_whole(document, "batch", p->loader.batch) &&
+                write_random(t, random, document) && tarn__document_set_whole(document, "best.step", p->best_step) &&
+                tarn__document_set_real(document, "best.loss", p->best_loss) &&
+                tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
+                tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
+                tarn__document_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
+                tarn__document_set_real(document, "seconds", p->seconds) && tarn__document_set_bool(document, "finished", p->finished) &&
+                tarn__document_save(document, path);
+    tarn__document_free(document);
+    return good;
+}
+
+static bool read_random(tarn_trainer *t, const tarn__document *document)
+{
+    int64_t seed, cpu, device;
+    if (!tarn__document_whole(document, "random.seed", INT64_MIN, INT64_MAX, &seed) ||
+        !tarn__document_whole(document, "random.cpu", 0, INT64_MAX, &cpu) || !tarn__document_whole(document, "random.device", 0, INT64_MAX, &device))
+        return false;
+    t->random = (tarn__generator){.seed = (uint64_t)seed};
+    t->random.offset[0][0] = (uint64_t)cpu;
+    t->random.offset[t->device.backend][t->device.index] = (uint64_t)device;
+    return true;
+}
+
+static bool read_place(const char *function, tarn_trainer *t, const char *path)
+{
+    int64_t format;
+    tarn__place p = {0};
+    tarn__document *document = tarn__document_open(function, path);
+    bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
+                tarn__document_whole(document, "step", 0, INT64_MAX, &p.step) &&
+                tarn__document_whole(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
+                tarn__document_whole(document, "batch", 0, t->steps_in_epoch, &p.loader.batch) && read_random(t, document) &&
+                tarn__document_whole(document, "best.step", 0, p.step, &p.best_step) && tarn__document_real(document, "best.loss", &p.best_loss) &&
+                tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
+                tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
+                tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished);
+    tarn__document_free(document);
+    if (good)
+        t->place = p;
+    return good;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__checkpoint_save(tarn_trainer *t)
+{
+    tarn__path path;
+    const char *folder = t->options.out;
+    tarn__generator random = tarn__random_save(); /* the thread's are the run's while it runs */
+    if (tarn_failed() || !tarn_loader_tell(t->loader, &t->place.loader))
+        return false;
+    return tarn_module_save(t->model, next_name(folder, MODEL, &path)) && tarn_optimizer_save(t->optimizer, next_name(folder, OPTIMIZER, &path)) &&
+           write_place(t, &random, next_name(folder, PLACE, &path)) && take_names("trainer_run", folder);
+}
+
+/* The three belong together when the optimizer has taken as many steps as the place says. */
+static bool belongs_together(const char *function, const tarn_trainer *t)
+{
+    int64_t steps = tarn_optimizer_steps(t->optimizer);
+    return steps == t->place.step ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is no whole checkpoint: trainer.json is at step %" PRId64 ", optimizer.safetensors at step %" PRId64,
+                       function, t->options.out, t->place.step, steps);
+}
+
+bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
+{
+    tarn__path path;
+    const char *folder = t->options.out;
+    if (tarn_failed() || !recover(function, folder))
+        return false;
+    if (!tarn__path_exists(tarn__path_in(folder, names[PLACE], &path)))
+        return true;
+    if (!read_place(function, t, path.text))
+        return false;
+    bool good = tarn_module_load(t->model, tarn__path_in(folder, names[MODEL], &path), NULL) &&
+                tarn_optimizer_load(t->optimizer, tarn__path_in(folder, names[OPTIMIZER], &path)) &&
+                tarn_loader_seek(t->loader, t->place.loader);
+    return good ? belongs_together(function, t) : tarn__raise_within(function);
+}

@@ -1,0 +1,136 @@
+/* data.c: data by its name: a kind, a colon, and where it is. */
+#include "train/data.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/platform.h"
+
+enum { DIGITS = 10000, MOST_DIGITS = 10000000 };           /* drawn digits to train on; a fifth as many again to judge by */
+enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* the same data for every run, whatever its own seed */
+
+typedef enum part { TRAINING, TESTING, ALL } part;
+
+/* The two paths of "IMAGES,LABELS". */
+typedef struct pair {
+    char first[1024];
+    const char *second;
+} pair;
+
+static bool cut_pair(const char *function, const char *kind, const char *where, pair *paths)
+{
+    snprintf(paths->first, sizeof(paths->first), "%s", where);
+    char *comma = strchr(paths->first, ',');
+    if (!comma || comma == paths->first || !comma[1])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s:%s' needs two files: %s:INPUTS,LABELS", function, kind, where, kind);
+    *comma = 0;
+    paths->second = comma + 1;
+    return true;
+}
+
+static tarn_dataset *open_digits(const char *function, const char *where, part which)
+{
+    char *end = NULL;
+    long long count = where[0] ? strtoll(where, &end, 10) : DIGITS;
+    if ((end && *end) || count < 10 || count > MOST_DIGITS) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: 'digits:%s': the number of digits to draw is from 10 to %d", function, where, MOST_DIGITS);
+        return NULL;
+    }
+    return which == TRAINING ? tarn_dataset_digits(count, DIGITS_SEED) : tarn_dataset_digits(count / 5, VALIDATION_SEED);
+}
+
+/* A folder as the makers packed it, or one file of their format. */
+static tarn_dataset *open_cifar10(const char *where, part which)
+{
+    if (which == ALL && tarn__platform_file_bytes(where) >= 0)
+        return tarn_dataset_cifar10((const char *const[]){where}, 1);
+    return tarn_dataset_cifar10_folder(where, which == TRAINING);
+}
+
+static tarn_dataset *open_part(const char *function, const char *kind, const char *where, part which)
+{
+    pair paths;
+    if (strcmp(kind, "digits") == 0)
+        return open_digits(function, where, which);
+    if (strcmp(kind, "mnist") == 0)
+        return tarn_dataset_mnist(where, which == TRAINING);
+    if (strcmp(kind, "cifar10") == 0)
+        return open_cifar10(where, which);
+    if (strcmp(kind, "csv") == 0)
+        return tarn_dataset_csv(where, &(tarn_csv_options){.label = "-1"});
+    if (!cut_pair(function, kind, where, &paths))
+        return NULL;
+    if (strcmp(kind, "idx") == 0)
+        return tarn_dataset_idx(paths.first, paths.second);
+    return tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2);
+}
+
+/* The kind and the rest of a name; false with an error for a kind that is none. */
+static bool read_name(const char *function, const char *name, char *kind, size_t size, const char **where)
+{
+    static const char *const kinds[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy"};
+    const char *colon = strchr(name, ':');
+    snprintf(kind, size, "%.*s", (int)(colon ? colon - name : (ptrdiff_t)strlen(name)), name);
+    *where = colon ? colon + 1 : "";
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (strcmp(kind, kinds[i]) == 0)
+            return i == 0 || (*where)[0] ||
+                   tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function, name, kind);
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE and npy:INPUTS,LABELS", function,
+                       name);
+}
+
+/* True when the data has a part for testing of its own. */
+static bool has_parts(const char *kind, const char *where)
+{
+    return strcmp(kind, "digits") == 0 || strcmp(kind, "mnist") == 0 || (strcmp(kind, "cifar10") == 0 && tarn__platform_file_bytes(where) < 0);
+}
+
+static bool split(const char *function, const char *name, tarn_dataset *all, tarn_dataset **training, tarn_dataset **validation)
+{
+    int64_t count = tarn_dataset_count(all), held_back = count / 10 > 0 ? count / 10 : 1;
+    if (count < 2)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%.200s' has %lld samples; training needs at least 2", function, name, (long long)count);
+    return tarn_dataset_split(all, count - held_back, SPLIT_SEED, training, validation);
+}
+
+bool tarn__data_open(const char *function, const char *name, tarn_dataset **training, tarn_dataset **validation)
+{
+    char kind[16];
+    const char *where;
+    *training = *validation = NULL;
+    if (tarn_failed() || !read_name(function, name, kind, sizeof(kind), &where))
+        return false;
+    if (has_parts(kind, where)) {
+        *training = open_part(function, kind, where, TRAINING);
+        *validation = *training ? open_part(function, kind, where, TESTING) : NULL;
+    } else {
+        tarn_dataset *all = open_part(function, kind, where, ALL);
+        if (all)
+            split(function, name, all, training, validation);
+        tarn_dataset_free(all);
+    }
+    if (!tarn_failed())
+        return true;
+    tarn_dataset_free(*training);
+    tarn_dataset_free(*validation);
+    *training = *validation = NULL;
+    return tarn__raise_within(function);
+}
+
+tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *name)
+{
+    char kind[16];
+    const char *where;
+    if (tarn_failed() || !read_name(function, name, kind, sizeof(kind), &where))
+        return NULL;
+    tarn_dataset *dataset = open_part(function, kind, where, has_parts(kind, where) ? TESTING : ALL);
+    if (!dataset)
+        tarn__raise_within(function);
+    return dataset;
+}

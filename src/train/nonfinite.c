@@ -1,0 +1,118 @@
+/* nonfinite.c: which step and which layer first gave a number that is not finite.
+ *
+ * Losses are read late, some steps after the fact, and by then every weight may be lost. But a run is a function of its checkpoint: from there the steps
+ * are taken again, now with every gradient looked at, up to the bad one. They are taken a second time up to the step before it, which gives a
+ * state worth saving, and then the bad one layer by layer. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "nn/module.h"
+#include "train/trainer.h"
+
+static bool go_back(tarn_trainer *t)
+{
+    tarn_optimizer_zero_grad(t->optimizer);
+    if (!tarn__checkpoint_load("trainer_run", t))
+        return false;
+    tarn__random_restore(&t->random);
+    return true;
+}
+
+/* True when the gradients of the next step, or its loss, have a number that is not finite. Leaves the step undone. */
+static bool is_bad(tarn_trainer *t)
+{
+    tarn_tensor *loss;
+    tarn_scope *scope = tarn_scope_open();
+    bool bad = scope && tarn__train_gradients(t, &loss, NULL) && (!isfinite(tarn_item(loss)) || tarn_optimizer_nonfinite(t->optimizer));
+    tarn_scope_close(scope);
+    return bad;
+}
+
+/* The number of good steps before the bad one; `last` when there is no bad one, which cannot be. */
+static int64_t count_good_steps(tarn_trainer *t, int64_t last)
+{
+    while (t->place.step < last && !tarn_failed() && !is_bad(t)) {
+        tarn_optimizer_step(t->optimizer);
+        t->place.step++;
+    }
+    return t->place.step;
+}
+
+static bool repeat(tarn_trainer *t, int64_t steps)
+{
+    while (t->place.step < steps && !tarn_failed()) {
+        tarn_tensor *loss;
+        tarn_scope *scope = tarn_scope_open();
+        tarn__train_step(t, &loss, NULL);
+        tarn_scope_close(scope);
+    }
+    return !tarn_failed();
+}
+
+/* ---- the layer ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct watch {
+    tarn__observer observer; /* first: what the observer's function is given */
+    char found[256];         /* "the output of layer 'layer1.0.conv1' (conv2d)" */
+} watch;
+
+/* "layer1.0.conv1" */
+static void append_path(const tarn_module *module, char *text, size_t size)
+{
+    if (!module->parent)
+        return;
+    append_path(module->parent, text, size);
+    size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%s", used ? "." : "", module->name);
+}
+
+static bool is_finite(tarn_tensor *y)
+{
+    return isfinite(tarn_item(tarn_sum(tarn_mul(tarn_detach(y), tarn_scalar(0)), TARN_ALL_AXES, false)));
+}
+
+static void saw(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
+{
+    watch *w = (watch *)observer;
+    if (w->found[0] || module->children > 0 || is_finite((tarn_tensor *)y))
+        return;
+    char path[128] = "";
+    append_path(module, path, sizeof(path));
+    snprintf(w->found, sizeof(w->found), "the output of layer '%s' (%s)", path, tarn_module_kind(module));
+}
+
+/* Takes the gradients of the bad step under watch, and says what is not finite. */
+static void find_layer(tarn_trainer *t, watch *w)
+{
+    tarn_tensor *loss;
+    tarn_scope *scope = tarn_scope_open();
+    w->observer.saw = saw;
+    tarn__observer *before = tarn__observe_forward(&w->observer);
+    bool good = scope && tarn__train_gradients(t, &loss, NULL);
+    tarn__observe_forward(before);
+    if (good && !w->found[0]) {
+        const char *name = isfinite(tarn_item(loss)) ? tarn_optimizer_nonfinite(t->optimizer) : NULL;
+        snprintf(w->found, sizeof(w->found), name ? "the gradient of '%s'" : "the loss", name);
+    }
+    tarn_scope_close(scope);
+}
+
+bool tarn__find_nonfinite(tarn_trainer *t, int64_t last)
+{
+    watch w = {.found = ""};
+    if (!go_back(t))
+        return false;
+    int64_t good = count_good_steps(t, last);
+    if (tarn_failed() || !go_back(t) || !repeat(t, good) || !tarn__checkpoint_save(t))
+        return false;
+    find_layer(t, &w);
+    if (tarn_failed())
+        return false;
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "trainer_run: step %" PRId64 ": %s is not finite; the state before that step is in '%s'; a smaller learning rate, a warm-up or "
+                       "clip_norm may help",
+                       good + 1, w.found, t->options.out);
+}

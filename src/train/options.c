@@ -1,0 +1,359 @@
+/* options.c: the one table of a run's options. Flags of the command, config files, the saved record, bounds and errors are all made from it. */
+#include "train/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+typedef struct row {
+    tarn_option option;
+    size_t offset, bytes; /* of its field */
+} row;
+
+#define ROW(field, type, low, high, otherwise, value, when_resumed, help)                                                                  \
+    {{#field, type, low, high, otherwise, value, help, when_resumed}, offsetof(tarn_train_options, field), sizeof(((tarn_train_options *)0)->field)}
+#define MANY 1e9           /* steps and epochs */
+#define EXACT 9007199254740991.0 /* the largest whole number that a double and JSON readers hold exactly */
+
+static const row rows[] = {
+    ROW(model, TARN_OPTION_WORD, 0, 0, "", "mlp|lenet|resnet20", false, "the network [lenet for images, mlp for other data]"),
+    ROW(data, TARN_OPTION_TEXT, 0, 0, "digits", "DATA", false,
+        "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column) or npy:INPUTS,LABELS"),
+    ROW(hidden, TARN_OPTION_WHOLES, 1, 65536, "", "N,N", false, "sizes of an mlp's hidden layers [128]"),
+    ROW(epochs, TARN_OPTION_WHOLE, 1, MANY, "5", "N", true, "how often to go through the data"),
+    ROW(steps, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many steps; 0: the epochs say"),
+    ROW(batch_size, TARN_OPTION_WHOLE, 1, 65536, "64", "N", false, "samples in a step"),
+    ROW(optimizer, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "how weights are changed"),
+    ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false, "learning rate [0.001; of sgd 0.05]"),
+    ROW(weight_decay, TARN_OPTION_REAL, 0, 1e6, "0", "X", false, "weight decay"),
+    ROW(momentum, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
+    ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine", false, "how the learning rate goes down to 0 at the end"),
+    ROW(warmup, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps over which the learning rate rises first"),
+    ROW(clip_norm, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "largest norm of the gradients; 0: any"),
+    ROW(augment, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "move images at random, and mirror those of CIFAR-10"),
+    ROW(label_smoothing, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "share of the target that is spread over all classes"),
+    ROW(seed, TARN_OPTION_WHOLE, 0, EXACT, "0", "N", false, "of everything random; the same seed gives the same run"),
+    ROW(device, TARN_OPTION_TEXT, 0, 0, "auto", "DEVICE", true, "where to run: cpu, cuda:0, opencl:1 or auto"),
+    ROW(workers, TARN_OPTION_WHOLE, 0, 64, "0", "N", true, "threads that read samples; any number gives the same run"),
+    ROW(out, TARN_OPTION_TEXT, 0, 0, "", "FOLDER", false, "the run's folder, a new one [by model, shape and device: runs/lenet-1x28x28-cpu]"),
+    ROW(patience, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many evaluations without a better one; 0: never"),
+    ROW(eval_every, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps between evaluations, each with a checkpoint; 0: an epoch's"),
+    ROW(log_every, TARN_OPTION_WHOLE, 1, 100000, "20", "N", false, "steps between two lines of metrics"),
+};
+#define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
+
+int tarn_train_option_count(void)
+{
+    return tarn_failed() ? -1 : ROWS;
+}
+
+bool tarn_train_option(int index, tarn_option *option)
+{
+    if (tarn_failed())
+        return false;
+    if (index < 0 || index >= ROWS || !option)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "train_option: %s %d; there are 0 to %d", option ? "there is no option" : "the result is NULL for option",
+                           index, ROWS - 1);
+    *option = rows[index].option;
+    return true;
+}
+
+/* ---- setting --------------------------------------------------------------------------------------------------------------- */
+
+/* "batch-size" is the same as "batch_size". */
+static bool same_name(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++)
+        if (*a != *b && !(*a == '_' && *b == '-'))
+            return false;
+    return *a == *b;
+}
+
+static const row *find(const char *name)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (same_name(rows[i].option.name, name))
+            return &rows[i];
+    return NULL;
+}
+
+/* Raises what is wrong with a value. Is false. */
+static bool refuse(const char *function, const row *r, const char *text, const char *problem)
+{
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s: '%.200s' %s", function, r->option.name, text, problem);
+}
+
+static bool in_bounds(const char *function, const row *r, const char *text, double value)
+{
+    char problem[96];
+    if (value >= r->option.low && value <= r->option.high)
+        return true;
+    snprintf(problem, sizeof(problem), "is outside %.16g to %.16g", r->option.low, r->option.high);
+    return refuse(function, r, text, problem);
+}
+
+/* The number that a text begins with; `*end` is what follows it. */
+static bool parse_whole(const char *function, const row *r, const char *text, const char *from, char **end, int64_t *value)
+{
+    errno = 0;
+    *value = strtoll(from, end, 10);
+    if (*end == from || from[0] == ' ' || from[0] == '+')
+        return refuse(function, r, text, "is not a whole number");
+    return in_bounds(function, r, text, errno == ERANGE ? INFINITY : (double)*value);
+}
+
+static bool set_whole(const char *function, const row *r, const char *text, int64_t *place)
+{
+    char *end;
+    int64_t value;
+    if (!parse_whole(function, r, text, text, &end, &value))
+        return false;
+    if (*end)
+        return refuse(function, r, text, "is not a whole number");
+    *place = value;
+    return true;
+}
+
+/* The only list: sizes of hidden layers. */
+static bool set_wholes(const char *function, const row *r, const char *text, tarn_train_options *options)
+{
+    int64_t values[TARN_TRAIN_HIDDEN] = {0};
+    int count = 0;
+    for (const char *at = text;;) {
+        char *end;
+        if (count == TARN_TRAIN_HIDDEN)
+            return refuse(function, r, text, "is too long a list");
+        if (!parse_whole(function, r, text, at, &end, &values[count++]))
+            return false;
+        if (!*end)
+            break;
+        if (*end != ',')
+            return refuse(function, r, text, "is no list of whole numbers, separated by commas");
+        at = end + 1;
+    }
+    memcpy(options->hidden, values, sizeof(values));
+    options->hidden_count = count;
+    return true;
+}
+
+static bool set_real(const char *function, const row *r, const char *text, double *place)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || text[0] == ' ' || !isfinite(value))
+        return refuse(function, r, text, "is not a number");
+    if (!in_bounds(function, r, text, value))
+        return false;
+    *place = value;
+    return true;
+}
+
+/* True when a word is one of those in "sgd|adam|adamw". */
+static bool is_one_of(const char *word, const char *words)
+{
+    size_t length = strlen(word);
+    for (const char *at = words; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (strncmp(at, word, length) == 0 && (at[length] == '|' || at[length] == 0))
+            return true;
+    return false;
+}
+
+static bool set_text(const char *function, const row *r, const char *text, char *place)
+{
+    char problem[128];
+    if (r->option.type == TARN_OPTION_WORD && text[0] && !is_one_of(text, r->option.value)) {
+        snprintf(problem, sizeof(problem), "is none of %s", r->option.value);
+        return refuse(function, r, text, problem);
+    }
+    if (strlen(text) >= r->bytes)
+        return refuse(function, r, text, "is too long");
+    memset(place, 0, r->bytes);
+    memcpy(place, text, strlen(text));
+    return true;
+}
+
+static bool set_flag(const char *function, const row *r, const char *text, bool *place)
+{
+    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        return refuse(function, r, text, "is neither true nor false");
+    *place = text[0] == 't';
+    return true;
+}
+
+static bool set(const char *function, const row *r, const char *text, tarn_train_options *options)
+{
+    void *place = (char *)options + r->offset;
+    switch (r->option.type) {
+    case TARN_OPTION_FLAG: return set_flag(function, r, text, place);
+    case TARN_OPTION_WHOLE: return set_whole(function, r, text, place);
+    case TARN_OPTION_WHOLES: return set_wholes(function, r, text, options);
+    case TARN_OPTION_REAL: return set_real(function, r, text, place);
+    default: return set_text(function, r, text, place);
+    }
+}
+
+static bool set_by_name(const char *function, tarn_train_options *options, const char *name, const char *text)
+{
+    const row *r = find(name);
+    return r ? set(function, r, text, options) : tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no option '%.100s'", function, name);
+}
+
+/* Options of a caller with another version of the header: what both know. */
+static tarn_train_options taken(const tarn_train_options *options, size_t size)
+{
+    tarn_train_options own = {0};
+    memcpy(&own, options, size < sizeof(own) ? size : sizeof(own));
+    return own;
+}
+
+bool tarn_train_options_set_sized(tarn_train_options *options, size_t options_size, const char *name, const char *text)
+{
+    if (tarn_failed())
+        return false;
+    if (!options || !name || !text)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "train_options_set: the %s", !options ? "options are NULL" : !name ? "name is NULL" : "text is NULL");
+    tarn_train_options own = taken(options, options_size);
+    if (!set_by_name("train_options_set", &own, name, text))
+        return false;
+    memcpy(options, &own, options_size < sizeof(own) ? options_size : sizeof(own));
+    return true;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------------------------------------- */
+
+/* True when a field is not zero. */
+static bool is_set(const row *r, const tarn_train_options *options)
+{
+    const char *place = (const char *)options + r->offset;
+    for (size_t i = 0; i < r->bytes; i++)
+        if (place[i])
+            return true;
+    return false;
+}
+
+/* A field as it would be typed. */
+static void text_of(const row *r, const tarn_train_options *options, char *text, size_t size)
+{
+    const void *place = (const char *)options + r->offset;
+    size_t used = 0;
+    switch (r->option.type) {
+    case TARN_OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)place ? "true" : "false"); break;
+    case TARN_OPTION_WHOLE: snprintf(text, size, "%lld", (long long)*(const int64_t *)place); break;
+    case TARN_OPTION_REAL: snprintf(text, size, "%.17g", *(const double *)place); break;
+    case TARN_OPTION_WHOLES:
+        text[0] = 0;
+        for (int i = 0; i < options->hidden_count && i < TARN_TRAIN_HIDDEN; i++)
+            used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? "," : "", (long long)options->hidden[i]);
+        break;
+    default: snprintf(text, size, "%.*s", (int)r->bytes, (const char *)place);
+    }
+}
+
+bool tarn__train_options_check(const char *function, const tarn_train_options *options)
+{
+    if (options->hidden_count < 0 || options->hidden_count > TARN_TRAIN_HIDDEN)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden: %d layers; there may be 1 to %d", function, options->hidden_count, TARN_TRAIN_HIDDEN);
+    for (int i = 0; i < ROWS; i++) {
+        tarn_train_options copy = *options;
+        char text[1100];
+        if (!is_set(&rows[i], options))
+            continue;
+        text_of(&rows[i], options, text, sizeof(text));
+        if (!set(function, &rows[i], text, &copy))
+            return false;
+    }
+    return true;
+}
+
+void tarn__train_options_complete(tarn_train_options *options)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (!is_set(&rows[i], options) && rows[i].option.otherwise[0])
+            set("train_options", &rows[i], rows[i].option.otherwise, options);
+    if (options->lr == 0)
+        options->lr = strcmp(options->optimizer, "sgd") == 0 ? 0.05 : 0.001;
+}
+
+bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *changes)
+{
+    for (int i = 0; i < ROWS; i++) {
+        const row *r = &rows[i];
+        if (!is_set(r, changes))
+            continue;
+        if (!r->option.when_resumed)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s cannot be changed when a run is gone on with; begin a new run", function, r->option.name);
+        memcpy((char *)options + r->offset, (const char *)changes + r->offset, r->bytes);
+    }
+    return true;
+}
+
+void tarn__train_options_texts(const tarn_train_options *options, tarn__option_text *texts)
+{
+    for (int i = 0; i < ROWS; i++) {
+        texts[i].name = rows[i].option.name;
+        text_of(&rows[i], options, texts[i].value, sizeof(texts[i].value));
+    }
+}
+
+/* ---- files ----------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__train_options_write(const tarn_train_options *options, tarn__document *document)
+{
+    bool good = true;
+    for (int i = 0; i < ROWS && good; i++) {
+        const row *r = &rows[i];
+        const void *place = (const char *)options + r->offset;
+        char key[64];
+        snprintf(key, sizeof(key), "train.%s", r->option.name);
+        switch (r->option.type) {
+        case TARN_OPTION_FLAG: good = tarn__document_set_bool(document, key, *(const bool *)place); break;
+        case TARN_OPTION_WHOLE: good = tarn__document_set_whole(document, key, *(const int64_t *)place); break;
+        case TARN_OPTION_REAL: good = tarn__document_set_real(document, key, *(const double *)place); break;
+        case TARN_OPTION_WHOLES:
+            for (int k = 0; k < options->hidden_count && good; k++)
+                good = tarn__document_add_whole(document, key, options->hidden[k]);
+            break;
+        default: good = tarn__document_set_text(document, key, place);
+        }
+    }
+    return good;
+}
+
+typedef struct reading {
+    const char *function;
+    tarn_train_options *options;
+} reading;
+
+static bool read_member(const char *name, const char *text, void *ctx)
+{
+    reading *r = ctx;
+    return set_by_name(r->function, r->options, name, text);
+}
+
+bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__document *document, const char *key)
+{
+    reading r = {function, options};
+    return tarn__document_each(document, key, read_member, &r);
+}
+
+bool tarn_train_options_load_sized(tarn_train_options *options, size_t options_size, const char *path)
+{
+    if (tarn_failed())
+        return false;
+    if (!options || !path || !path[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "train_options_load: %s", !options ? "the options are NULL" : "there is no path");
+    tarn__document *document = tarn__document_open("train_options_load", path);
+    if (!document)
+        return false;
+    tarn_train_options own = taken(options, options_size);
+    bool good = tarn__train_options_read("train_options_load", &own, document, tarn__document_has(document, "train") ? "train" : "");
+    tarn__document_free(document);
+    if (good)
+        memcpy(options, &own, options_size < sizeof(own) ? options_size : sizeof(own));
+    return good;
+}

@@ -1,0 +1,31 @@
+/* options.h: the table of a run's options, for the rest of train/. */
+#ifndef TARN__TRAIN_OPTIONS_H
+#define TARN__TRAIN_OPTIONS_H
+
+#include <tarn/train.h>
+
+#include "formats/document.h"
+
+/* Checks every field against the table: what a caller put into the struct is no better than what is typed. False with an error. */
+bool tarn__train_options_check(const char *function, const tarn_train_options *options);
+
+/* Puts defaults where nothing was said. */
+void tarn__train_options_complete(tarn_train_options *options);
+
+/* Takes the fields of `changes` that are set. One that may not be changed when a run is gone on with is an error. */
+bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *changes);
+
+/* All options into the object "train" of a document, and back. */
+bool tarn__train_options_write(const tarn_train_options *options, tarn__document *document);
+bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__document *document, const char *key);
+
+/* An option's name and its value as it would be typed, for people to read. */
+typedef struct tarn__option_text {
+    const char *name;
+    char value[1100];
+} tarn__option_text;
+
+/* Writes all options into `texts`, which has room for tarn_train_option_count() of them. */
+void tarn__train_options_texts(const tarn_train_options *options, tarn__option_text *texts);
+
+#endif

@@ -1,0 +1,183 @@
+/* run.c: using what was trained: a run's folder opened for evaluation and prediction. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "train/options.h"
+#include "train/trainer.h"
+
+struct tarn_run {
+    tarn_train_options options;
+    tarn__description description;
+    tarn_device device;
+    tarn_module *model;
+};
+
+static bool open_run(tarn_run *run, const char *folder)
+{
+    const char *function = "run_open";
+    tarn__path path;
+    if (!tarn__config_read(function, folder, &run->options, &run->description))
+        return false;
+    tarn__generator callers = tarn__random_save();
+    run->model = tarn__build_model(function, &run->options, &run->description, run->device);
+    tarn__random_restore(&callers);
+    if (!run->model)
+        return false;
+    bool has_best = tarn__path_exists(tarn__path_in(folder, "best.safetensors", &path));
+    return (tarn_module_load(run->model, tarn__path_in(folder, has_best ? "best.safetensors" : "model.safetensors", &path), NULL) &&
+            tarn_module_train(run->model, false)) ||
+           tarn__raise_within(function);
+}
+
+tarn_run *tarn_run_open(const char *folder, tarn_device device)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!folder || !folder[0] || strlen(folder) >= sizeof(((tarn_train_options *)0)->out)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "run_open: the folder's name is %s", !folder ? "NULL" : folder[0] ? "too long" : "empty");
+        return NULL;
+    }
+    tarn_run *run = tarn__alloc(sizeof(*run));
+    if (!run)
+        return NULL;
+    run->device = device;
+    if (open_run(run, folder))
+        return run;
+    tarn_run_close(run);
+    return NULL;
+}
+
+void tarn_run_close(tarn_run *run)
+{
+    if (!run)
+        return;
+    tarn_module_free(run->model);
+    tarn__description_free(&run->description);
+    tarn__release(run, sizeof(*run));
+}
+
+/* ---- what it is ------------------------------------------------------------------------------------------------------------ */
+
+static bool check_run(const char *function, const tarn_run *run)
+{
+    return !tarn_failed() && (run || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the run is NULL", function));
+}
+
+tarn_module *tarn_run_model(const tarn_run *run)
+{
+    return check_run("run_model", run) ? run->model : NULL;
+}
+
+const char *tarn_run_kind(const tarn_run *run)
+{
+    return check_run("run_kind", run) ? run->options.model : NULL;
+}
+
+const char *tarn_run_data(const tarn_run *run)
+{
+    return check_run("run_data", run) ? run->options.data : NULL;
+}
+
+bool tarn_run_input(const tarn_run *run, tarn_shape *input)
+{
+    if (!check_run("run_input", run))
+        return false;
+    if (!input)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "run_input: the result is NULL");
+    *input = run->description.input;
+    return true;
+}
+
+int64_t tarn_run_classes(const tarn_run *run)
+{
+    return check_run("run_classes", run) ? run->description.classes : -1;
+}
+
+const char *tarn_run_class_name(const tarn_run *run, int64_t index)
+{
+    if (!check_run("run_class_name", run))
+        return NULL;
+    if (index >= 0 && index < run->description.classes)
+        return run->description.class_name[index];
+    tarn__raise(TARN_ERROR_ARGUMENT, "run_class_name: there is no class %lld; there are %lld", (long long)index, (long long)run->description.classes);
+    return NULL;
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------------------------------------ */
+
+/* The run's own validation data, or what is named. */
+static tarn_dataset *open_data(const tarn_run *run, const char *data)
+{
+    tarn_dataset *training, *validation;
+    if (data)
+        return tarn__data_open_for_evaluation("run_evaluate", data);
+    if (!tarn__data_open("run_evaluate", run->options.data, &training, &validation))
+        return NULL;
+    tarn_dataset_free(training);
+    return validation;
+}
+
+bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_right)
+{
+    if (!check_run("run_evaluate", run))
+        return false;
+    if (batch_size < 1 || !evaluation)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "run_evaluate: %s", evaluation ? "a batch has at least 1 sample" : "the result is NULL");
+    tarn_dataset *dataset = open_data(run, data);
+    tarn_loader *loader = NULL;
+    if (dataset && tarn__description_fits("run_evaluate", &run->description, dataset)) {
+        tarn_loader_options options = tarn__description_loading(&run->description, batch_size, run->device);
+        loader = tarn_loader_new(dataset, &options);
+    }
+    bool good = loader && tarn_evaluate(run->model, loader, run->description.classes, evaluation, class_samples, class_right);
+    tarn_loader_free(loader);
+    tarn_dataset_free(dataset);
+    return good;
+}
+
+/* ---- prediction ------------------------------------------------------------------------------------------------------------ */
+
+static bool check_sample(const tarn_run *run, const tarn_array *sample)
+{
+    const tarn_shape *want = &run->description.input;
+    bool same = sample->shape.rank == want->rank;
+    for (int i = 0; same && i < want->rank; i++)
+        same = sample->shape.size[i] == want->size[i];
+    if (!same)
+        return tarn__raise(TARN_ERROR_SHAPE, "run_predict: the sample has %d axes, the first of %lld; the model takes %d, the first of %lld",
+                           sample->shape.rank, (long long)(sample->shape.rank > 0 ? sample->shape.size[0] : 0), want->rank, (long long)want->size[0]);
+    return sample->dtype == TARN_U8 || sample->dtype == TARN_F32 ||
+           tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is %s; it must be u8 or f32", tarn_dtype_name(sample->dtype));
+}
+
+/* Through a loader of one sample, so that it is normalised as in training. */
+static bool predict(tarn_run *run, const tarn_array *sample, double *probabilities)
+{
+    tarn_array one = {.data = sample->data, .dtype = sample->dtype, .shape = {sample->shape.rank + 1, {1}}};
+    memcpy(&one.shape.size[1], sample->shape.size, sizeof(int64_t) * (size_t)sample->shape.rank);
+    tarn_dataset *dataset = tarn_dataset_from_arrays((const char *const[]){"x"}, &one, 1);
+    tarn_loader_options options = tarn__description_loading(&run->description, 1, run->device);
+    tarn_loader *loader = dataset ? tarn_loader_new(dataset, &options) : NULL;
+    tarn_tensor *fields[1] = {NULL};
+    tarn_scope *scope = tarn_scope_open();
+    tarn_no_grad_open();
+    bool good = loader && tarn_loader_next(loader, fields) &&
+                tarn_read_f64(tarn_softmax(tarn_forward(run->model, fields[0]), 1), probabilities, run->description.classes);
+    tarn_no_grad_close();
+    tarn_scope_close(scope);
+    tarn_loader_free(loader);
+    tarn_dataset_free(dataset);
+    return good || tarn__raise_within("run_predict");
+}
+
+bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *probabilities)
+{
+    if (!check_run("run_predict", run))
+        return false;
+    if (!sample || !sample->data || !probabilities)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "run_predict: %s is NULL", probabilities ? "the sample" : "the result");
+    return check_sample(run, sample) && predict(run, sample, probabilities);
+}

@@ -1,0 +1,282 @@
+/* trainer.c: making ready: data, model, optimizer and loader of a run, new or gone on with, and what is known of it before it begins. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <tarn/profile.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "train/options.h"
+#include "train/trainer.h"
+
+enum { HIDDEN = 128 }; /* numbers in an mlp's hidden layer, unless said otherwise */
+
+/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+
+static tarn_optimizer *make_optimizer(const tarn_train_options *o, tarn_module *model)
+{
+    float lr = (float)o->lr, decay = (float)o->weight_decay;
+    if (strcmp(o->optimizer, "sgd") == 0)
+        return tarn_sgd(model, &(tarn_sgd_options){.lr = lr, .momentum = (float)o->momentum, .weight_decay = decay});
+    if (strcmp(o->optimizer, "adam") == 0)
+        return tarn_adam(model, &(tarn_adam_options){.lr = lr, .weight_decay = decay});
+    return tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .weight_decay = decay});
+}
+
+static bool set_schedule(const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    tarn_schedule_kind kind = strcmp(o->schedule, "constant") == 0 ? TARN_SCHEDULE_CONSTANT
+                              : strcmp(o->schedule, "linear") == 0 ? TARN_SCHEDULE_LINEAR
+                                                                   : TARN_SCHEDULE_COSINE;
+    return tarn_optimizer_set_schedule(t->optimizer, &(tarn_schedule){.kind = kind, .warmup_steps = o->warmup, .total_steps = t->steps});
+}
+
+static tarn_loader *make_loader(const tarn_trainer *t)
+{
+    tarn_loader_options options = tarn__description_loading(&t->description, t->batch_size, t->device);
+    options.shuffle = true;
+    options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
+    options.seed = (uint64_t)t->options.seed;
+    options.workers = (int)t->options.workers;
+    if (t->options.augment) {
+        options.crop_padding = (int)(t->description.input.size[1] / 8);
+        options.flip = t->description.can_be_mirrored;
+    }
+    return tarn_loader_new(t->training, &options);
+}
+
+/* Options that are good each by itself, but not together. */
+static bool check_together(const char *function, const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    if (o->momentum > 0 && strcmp(o->optimizer, "sgd") != 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: momentum is for sgd; %s has its own", function, o->optimizer);
+    if (o->augment && t->description.input.rank != 3)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image", function);
+    if (o->warmup >= t->steps)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup takes %" PRId64 " steps, but the run has only %" PRId64, function, o->warmup, t->steps);
+    return true;
+}
+
+static void count_steps(tarn_trainer *t)
+{
+    int64_t samples = tarn_dataset_count(t->training);
+    t->batch_size = t->options.batch_size < samples ? t->options.batch_size : samples;
+    t->steps_in_epoch = samples / t->batch_size;
+    t->steps = t->options.steps ? t->options.steps : t->options.epochs * t->steps_in_epoch;
+    t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
+}
+
+/* Looks whether model and data fit by applying one to two samples of zeros, and estimates what training takes from what that leaves on the device: weights,
+ * their gradients and the optimizer's state, and what backward needs of a batch, half as much again while it runs. */
+static bool try_model(const char *function, tarn_trainer *t)
+{
+    enum { TRIED = 2 };
+    tarn_shape shape = {t->description.input.rank + 1, {TRIED}};
+    memcpy(&shape.size[1], t->description.input.size, sizeof(int64_t) * (size_t)t->description.input.rank);
+    int64_t weights = tarn_module_element_count(t->model) * 4, states = strcmp(t->options.optimizer, "sgd") == 0 ? t->options.momentum > 0 : 2;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_module_train(t->model, false); /* running means stay as they are */
+    tarn_tensor *x = tarn_zeros(shape, TARN_F32, t->device);
+    int64_t before = tarn_memory_of(t->device).used;
+    tarn_tensor *y = tarn_forward(t->model, x);
+    int64_t activations = tarn_memory_of(t->device).used - before;
+    bool good = y && tarn_module_train(t->model, true);
+    tarn_scope_close(scope);
+    t->memory_needed = weights * (2 + states) + activations / TRIED * t->batch_size * 3 / 2;
+    return good || tarn__raise_within(function);
+}
+
+/* ---- coming and going ------------------------------------------------------------------------------------------------------ */
+
+/* Everything after options and description are known. */
+static bool make_parts(const char *function, tarn_trainer *t)
+{
+    count_steps(t);
+    if (!check_together(function, t) || !tarn__description_fits(function, &t->description, t->validation))
+        return false;
+    tarn__generator callers = tarn__random_save();
+    tarn_seed((uint64_t)t->options.seed);
+    t->model = tarn__build_model(function, &t->options, &t->description, t->device);
+    t->random = tarn__random_save();
+    bool good = t->model && try_model(function, t);
+    tarn__random_restore(&callers);
+    if (!good)
+        return false;
+    t->optimizer = make_optimizer(&t->options, t->model);
+    t->loader = t->optimizer ? make_loader(t) : NULL;
+    t->losses = tarn_keep(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
+    t->hits = tarn_keep(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
+    return (t->loader && set_schedule(t) && t->losses && t->hits) || tarn__raise_within(function);
+}
+
+/* runs/lenet-1x28x28-cuda-0 */
+static void name_folder(tarn_trainer *t)
+{
+    char device[32], shape[80];
+    tarn_device_name(t->device, device, sizeof(device));
+    for (char *c = device; *c; c++)
+        *c = *c == ':' ? '-' : *c;
+    size_t used = 0;
+    for (int i = 0; i < t->description.input.rank; i++)
+        used += (size_t)snprintf(shape + used, sizeof(shape) - used, "%s%" PRId64, i ? "x" : "", t->description.input.size[i]);
+    snprintf(t->options.out, sizeof(t->options.out), "runs/%s-%s-%s", t->options.model, shape, device);
+}
+
+static bool find_device(const char *function, tarn_trainer *t)
+{
+    t->device = tarn_device_parse(t->options.device);
+    if (tarn_failed())
+        return tarn__raise_within(function);
+    tarn_device_name(t->device, t->options.device, sizeof(t->options.device)); /* the record says which one auto was */
+    return true;
+}
+
+/* Lenet for images, a perceptron for other data, unless something else was said. */
+static bool choose_model(const char *function, tarn_trainer *t)
+{
+    tarn_train_options *o = &t->options;
+    if (!o->model[0])
+        snprintf(o->model, sizeof(o->model), "%s", t->description.input.rank == 3 ? "lenet" : "mlp");
+    bool is_mlp = strcmp(o->model, "mlp") == 0;
+    if (!is_mlp && o->hidden_count > 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden gives the layers of an mlp; a %s has its own", function, o->model);
+    if (is_mlp && o->hidden_count == 0)
+        o->hidden[o->hidden_count++] = HIDDEN;
+    return true;
+}
+
+static bool begin(tarn_trainer *t)
+{
+    const char *function = "trainer_new";
+    tarn__train_options_complete(&t->options);
+    if (!find_device(function, t) || !tarn__data_open(function, t->options.data, &t->training, &t->validation) ||
+        !tarn__describe(function, t->options.data, t->training, t->validation, &t->description))
+        return false;
+    if (!choose_model(function, t))
+        return false;
+    if (!t->options.out[0])
+        name_folder(t);
+    if (tarn__path_exists(t->options.out))
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; choose another folder, or go on with the run in it", function, t->options.out);
+    return make_parts(function, t);
+}
+
+tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size)
+{
+    tarn_train_options own = {0};
+    if (options)
+        memcpy(&own, options, options_size < sizeof(own) ? options_size : sizeof(own));
+    if (tarn_failed() || !tarn__train_options_check("trainer_new", &own))
+        return NULL;
+    tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
+    if (!trainer)
+        return NULL;
+    trainer->options = own;
+    if (begin(trainer))
+        return trainer;
+    tarn_trainer_free(trainer);
+    return NULL;
+}
+
+static bool go_on(tarn_trainer *t, const char *folder, const tarn_train_options *changes)
+{
+    const char *function = "trainer_resume";
+    t->is_resumed = true;
+    if (!tarn__config_read(function, folder, &t->options, &t->description) || !tarn__train_options_change(function, &t->options, changes) ||
+        !find_device(function, t) || !tarn__data_open(function, t->options.data, &t->training, &t->validation) || !make_parts(function, t) ||
+        !tarn__checkpoint_load(function, t))
+        return false;
+    if (t->place.step > t->steps)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function, folder,
+                           t->place.step, t->steps);
+    return set_schedule(t) || tarn__raise_within(function); /* its end may have been changed */
+}
+
+tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size)
+{
+    tarn_train_options own = {0};
+    if (changes)
+        memcpy(&own, changes, changes_size < sizeof(own) ? changes_size : sizeof(own));
+    if (tarn_failed())
+        return NULL;
+    if (!folder || !folder[0] || strlen(folder) >= sizeof(own.out)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "trainer_resume: the folder's name is %s", !folder ? "NULL" : folder[0] ? "too long" : "empty");
+        return NULL;
+    }
+    if (!tarn__train_options_check("trainer_resume", &own))
+        return NULL;
+    tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
+    if (!trainer)
+        return NULL;
+    if (go_on(trainer, folder, &own))
+        return trainer;
+    tarn_trainer_free(trainer);
+    return NULL;
+}
+
+void tarn_trainer_free(tarn_trainer *trainer)
+{
+    if (!trainer)
+        return;
+    tarn__metrics_close(trainer->metrics);
+    tarn_free(trainer->losses);
+    tarn_free(trainer->hits);
+    tarn_loader_free(trainer->loader);
+    tarn_optimizer_free(trainer->optimizer);
+    tarn_module_free(trainer->model);
+    tarn_dataset_free(trainer->training);
+    tarn_dataset_free(trainer->validation);
+    tarn__description_free(&trainer->description);
+    tarn__release(trainer, sizeof(*trainer));
+}
+
+/* ---- what is known of it --------------------------------------------------------------------------------------------------- */
+
+static bool check_trainer(const char *function, const tarn_trainer *trainer)
+{
+    return !tarn_failed() && (trainer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the trainer is NULL", function));
+}
+
+bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
+{
+    if (!check_trainer("trainer_plan", trainer))
+        return false;
+    if (!plan)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_plan: the result is NULL");
+    tarn_device_info info;
+    if (!tarn_device_query(trainer->device, &info))
+        return tarn__raise_within("trainer_plan");
+    *plan = (tarn_train_plan){
+        .options = trainer->options,
+        .input = trainer->description.input,
+        .classes = trainer->description.classes,
+        .training_samples = tarn_dataset_count(trainer->training),
+        .validation_samples = tarn_dataset_count(trainer->validation),
+        .memory_needed = trainer->memory_needed,
+        .memory_free = info.memory_free,
+        .first_step = trainer->place.step,
+        .steps = trainer->steps,
+        .steps_in_epoch = trainer->steps_in_epoch,
+    };
+    for (int i = 0; i < tarn_module_parameter_count(trainer->model); i++) {
+        tarn_tensor *parameter = tarn_module_parameter(trainer->model, i);
+        *(tarn_needs_grad(parameter) ? &plan->trained : &plan->frozen) += tarn_count(parameter);
+    }
+    snprintf(plan->device, sizeof(plan->device), "%s", trainer->options.device);
+    snprintf(plan->folder, sizeof(plan->folder), "%s", trainer->options.out);
+    return !tarn_failed();
+}
+
+tarn_module *tarn_trainer_model(const tarn_trainer *trainer)
+{
+    return check_trainer("trainer_model", trainer) ? trainer->model : NULL;
+}
+
+void tarn_trainer_stop(tarn_trainer *trainer)
+{
+    if (trainer)
+        atomic_store(&trainer->stop, true);
+}

@@ -1,0 +1,96 @@
+/* trainer.h: a run in memory, for the files of train/ that work on it.
+ *
+ * A step changes the model, the optimizer, the loader and the thread's random numbers; together with `place` they are everything that the next step
+ * depends on. A checkpoint is all of them, and nothing else may be carried from step to step. */
+#ifndef TARN__TRAINER_H
+#define TARN__TRAINER_H
+
+#include <stdatomic.h>
+#include <tarn/optim.h>
+#include <tarn/train.h>
+
+#include "core/random.h"
+#include "train/data.h"
+
+/* Where a run stands. */
+typedef struct tarn__place {
+    int64_t step; /* steps taken */
+    tarn_loader_place loader;
+    int64_t best_step; /* 0: no evaluation yet */
+    double best_loss, best_accuracy;
+    int64_t stale;     /* evaluations since the best */
+    double seconds;    /* of all parts of the run */
+    bool finished;
+} tarn__place;
+
+typedef struct tarn__metrics tarn__metrics;
+
+struct tarn_trainer {
+    tarn_train_options options; /* complete; .out is the folder */
+    tarn__description description;
+    tarn_device device;
+    tarn_dataset *training, *validation;
+    tarn_module *model;
+    tarn_optimizer *optimizer;
+    tarn_loader *loader;
+    int64_t batch_size, steps_in_epoch, steps, eval_every;
+    int64_t memory_needed;
+    bool is_resumed;
+    tarn__place place;
+    tarn__generator random; /* the run's own numbers, while it does not run */
+
+    /* What the last steps gave, on the device, until it is read. */
+    tarn_tensor *losses, *hits; /* f32 and i64 [log_every], kept */
+    int64_t waiting;            /* steps whose figures wait there */
+    double since;               /* when the first of them began */
+    double lr;                  /* of the last step */
+
+    tarn__metrics *metrics; /* NULL: not running */
+    atomic_bool stop;
+};
+
+/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+
+/* The model that options and description name. The caller owns it. */
+tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *description, tarn_device device);
+
+/* config.json of a folder: what a run is. False with an error. */
+bool tarn__config_write(const char *function, const char *folder, const tarn_train_options *options, const tarn__description *description);
+bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options, tarn__description *description);
+
+/* "FOLDER/NAME", in `path`. */
+typedef struct tarn__path {
+    char text[1100];
+} tarn__path;
+const char *tarn__path_in(const char *folder, const char *name, tarn__path *path);
+
+/* ---- checkpoints ----------------------------------------------------------------------------------------------------------- */
+
+/* Writes all that the next step depends on. Whoever stops the program meanwhile leaves this checkpoint or the one before. */
+bool tarn__checkpoint_save(tarn_trainer *trainer);
+
+/* Takes the folder's checkpoint; where there is none yet, the run is at its beginning and stays so. */
+bool tarn__checkpoint_load(const char *function, tarn_trainer *trainer);
+
+/* ---- metrics --------------------------------------------------------------------------------------------------------------- */
+
+/* Opens the records of a run: metrics.jsonl, events, curves. What they hold beyond `step` did not last, and is dropped. */
+tarn__metrics *tarn__metrics_open(const tarn_trainer *trainer);
+bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report);
+bool tarn__metrics_flush(tarn__metrics *metrics); /* brings everything to the files */
+void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works while an error is pending */
+
+/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+
+/* One step: the next batch, forward, backward, and the change of the weights. The loss is put into *loss (may be NULL), the number of right answers
+ * into *right (may be NULL); both belong to the open scope. False with an error. */
+bool tarn__train_step(tarn_trainer *trainer, tarn_tensor **loss, tarn_tensor **right);
+
+/* The same up to the gradients, without the change. */
+bool tarn__train_gradients(tarn_trainer *trainer, tarn_tensor **loss, tarn_tensor **right);
+
+/* After a loss that was not finite: goes back to the last checkpoint, repeats the steps from there up to the first that gives a number that is not finite,
+ * leaves a checkpoint of the state before it, and raises an error that names step and layer. Is false. */
+bool tarn__find_nonfinite(tarn_trainer *trainer, int64_t last_step);
+
+#endif

@@ -1,0 +1,287 @@
+/* test_train.c: `tarn train`, `tarn eval` and `tarn predict`, as their users meet them: what they print, how they end, and what a run that was stopped
+ * or killed leaves behind. */
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/command.h"
+#include "support/files.h"
+
+#define SMALL "--data digits:400 --model mlp --hidden 16 --batch-size 20 --epochs 4 --eval-every 9 --log-every 3 --lr 0.01 --device cpu"
+
+/* printf for command lines; valid until the next one. */
+static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
+static const char *line(const char *format, ...)
+{
+    static char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+static bool is_there(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0;
+}
+
+static void assert_same_model(const char *folder, const char *other)
+{
+    static const char *const names[] = {"model.safetensors", "best.safetensors", "optimizer.safetensors"};
+    for (int i = 0; i < 3; i++) {
+        char path[2][1200];
+        size_t count[2];
+        snprintf(path[0], sizeof(path[0]), "%s/%s", folder, names[i]);
+        snprintf(path[1], sizeof(path[1]), "%s/%s", other, names[i]);
+        char *a = get_file(path[0], &count[0]), *b = get_file(path[1], &count[1]);
+        if (count[0] != count[1] || memcmp(a, b, count[0]) != 0)
+            fail_msg("%s and %s differ", path[0], path[1]);
+        free(a);
+        free(b);
+    }
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------------------------------- */
+
+static void wrong_calls_say_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments, *text;
+        int status;
+    } calls[] = {
+        {"train --lr x", "--lr: 'x' is not a number", 2},
+        {"train --lr 0", "--lr: '0' is outside", 2},
+        {"train --lr", "--lr needs a value", 2},
+        {"train --lr=", "--lr: '' is empty", 2},
+        {"train --augment=yes", "the option is on or absent", 2},
+        {"train --epocs 3", "did you mean --epochs?", 2},
+        {"train --sizes 3", "takes no --sizes", 2},
+        {"train --optimizer adagrad", "is none of sgd|adam|adamw", 2},
+        {"train --batch-size 1.5", "--batch-size: '1.5' is not a whole number", 2},
+        {"train --data nosuch:x --dry-run", "is no data", 2},
+        {"train --data mnist:/nosuch --dry-run", "can be read in /nosuch", 1},
+        {"train --momentum 0.9 --dry-run --data digits:50", "momentum is for sgd", 2},
+        {"train --model mlp --data digits:50 --dry-run --device nosuch", "nosuch", 1},
+        {"train --threads 999", "outside 0 to 256", 2},
+        {"train /nosuch.json", "/nosuch.json", 2},
+        {"train --resume /nosuch", "/nosuch", 1},
+        {"train --resume /nosuch --lr 1 x", "'x' is not expected", 2},
+        {"eval", "a run's folder is missing", 2},
+        {"eval /nosuch", "/nosuch", 1},
+        {"eval a b", "'b' is not expected", 2},
+        {"predict", "a run's folder is missing", 2},
+        {"predict run", "an image is missing", 2},
+        {"predict /nosuch image.png", "/nosuch", 1},
+    };
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        expect_command(line("%s 2>&1", calls[i].arguments), calls[i].status, calls[i].text);
+    expect_command("train --help", 0, "--label-smoothing X");
+    expect_command("help train", 0, "usage: tarn train [CONFIG.json] [OPTION...]");
+    expect_command("eval --help", 0, "usage: tarn eval RUN [OPTION...]");
+    expect_command("predict --help", 0, "usage: tarn predict RUN IMAGE... [OPTION...]");
+}
+
+static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)
+{
+    (void)state;
+    expect_command(line("train " SMALL " --out %s --dry-run", scratch("dry")), 0, "12730 trained, 0 frozen");
+    assert_non_null(strstr(command_output, "cpu"));
+    assert_non_null(strstr(command_output, "400 samples of 1 × 28 × 28 to train on, 80 to judge by, 10 classes"));
+    assert_non_null(strstr(command_output, "memory      about"));
+    assert_false(is_there(scratch("dry")));
+}
+
+static void a_configuration_is_read_and_flags_come_after_it(void **state)
+{
+    (void)state;
+    const char *file = write_text("config.json", "{\"data\": \"digits:100\", \"model\": \"mlp\", \"epochs\": 3, \"batch_size\": 10, \"device\": \"cpu\"}");
+    expect_command(line("train %s --dry-run --out %s", file, scratch("configured")), 0, "0 to 30, 10 samples in each, 10 in an epoch");
+    expect_command(line("train %s --dry-run --epochs 2 --out %s", file, scratch("configured")), 0, "0 to 20, ");
+    file = write_text("wrong.json", "{\"epocs\": 3}");
+    expect_command(line("train %s 2>&1", file), 2, "there is no option 'epocs'");
+    assert_non_null(strstr(command_output, "wrong.json"));
+    expect_command(line("train %s --resume x 2>&1", write_text("good.json", "{}")), 2, "leave out");
+}
+
+/* ---- a run ----------------------------------------------------------------------------------------------------------------- */
+
+static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
+{
+    (void)state;
+    expect_command(line("train " SMALL " --out %s", scratch("plain")), 0, "step 80 of 80  epoch 4 of 4  loss ");
+    assert_null(strpbrk(command_output, "\r\033"));
+    assert_non_null(strstr(command_output, "best: "));
+    int lines = command_objects(line("train " SMALL " --json --out %s", scratch("json")));
+    assert_true(lines > 20);
+    assert_non_null(strstr(command_output, "{\"event\": \"plan\", \"model\": \"mlp\""));
+    assert_non_null(strstr(command_output, "{\"event\": \"evaluation\", \"step\": 9, \"epoch\": 1, "));
+    assert_non_null(strstr(command_output, "{\"event\": \"finished\", \"step\": 80, "));
+    assert_same_model(scratch("plain"), scratch("json"));
+    assert_int_equal(run_command(line("train " SMALL " --quiet --threads 1 --workers 2 --out %s", scratch("quiet"))), 0);
+    assert_string_equal(command_output, "");
+    assert_same_model(scratch("plain"), scratch("quiet"));
+    expect_command(line("train " SMALL " --out %s 2>&1", scratch("plain")), 1, "is there already");
+}
+
+/* Starts a run that writes to a file; returns its process. */
+static pid_t start(const char *arguments, const char *log)
+{
+    const char *command = getenv("TARN_COMMAND");
+    if (!command)
+        skip();
+    char shell_line[4096];
+    snprintf(shell_line, sizeof(shell_line), "exec \"%s\" %s > %s 2>&1", command, arguments, log);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", shell_line, (char *)NULL);
+        _exit(127);
+    }
+    assert_true(child > 0);
+    return child;
+}
+
+static void sleep_ms(int64_t milliseconds)
+{
+    nanosleep(&(struct timespec){milliseconds / 1000, (long)(milliseconds % 1000) * 1000000}, NULL);
+}
+
+/* Waits until the run's folder holds a line of metrics: it is under way. */
+static void wait_for_metrics(const char *folder, pid_t child)
+{
+    char path[1200];
+    struct stat about = {0};
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    for (int i = 0; i < 3000 && !(stat(path, &about) == 0 && about.st_size > 0) && waitpid(child, NULL, WNOHANG) == 0; i++)
+        sleep_ms(10);
+    assert_true(about.st_size > 0);
+}
+
+#define LONG_RUN "--data digits:1000 --model mlp --hidden 16 --batch-size 10 --steps 500 --eval-every 50 --log-every 5 --lr 0.003 --device cpu"
+
+static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **state)
+{
+    (void)state;
+    const int signals[] = {SIGTERM, SIGINT};
+    expect_command(line("train " LONG_RUN " --out %s", scratch("unstopped")), 0, "best: ");
+    for (int i = 0; i < 2; i++) {
+        char name[16], log[600], folder[600];
+        int status;
+        snprintf(name, sizeof(name), "signal%d", i);
+        snprintf(folder, sizeof(folder), "%s", scratch(name));
+        snprintf(log, sizeof(log), "%s.log", folder);
+        pid_t child = start(line("train " LONG_RUN " --out %s", folder), log);
+        wait_for_metrics(folder, child);
+        kill(child, signals[i]);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+        size_t count;
+        char *text = get_file(log, &count);
+        assert_non_null(strstr(text, "everything is saved; go on with: tarn train --resume"));
+        free(text);
+        expect_command(line("train --resume %s", folder), 0, "going on with mlp");
+        assert_same_model(scratch("unstopped"), folder);
+    }
+}
+
+static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **state)
+{
+    (void)state;
+    uint64_t random = test_seed(4);
+    int rounds = getenv("TARN_TEST_LONG") ? 40 : 4;
+    char folder[600], log[600];
+    snprintf(folder, sizeof(folder), "%s", scratch("killed"));
+    snprintf(log, sizeof(log), "%s.log", folder);
+    pid_t child = start(line("train " LONG_RUN " --out %s", folder), log);
+    wait_for_metrics(folder, child);
+    for (int i = 0; i < rounds; i++) {
+        sleep_ms(random_below(&random, 80));
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        child = start(line("train --resume %s", folder), log);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_same_model(scratch("unstopped"), folder);
+}
+
+static void a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer(void **state)
+{
+    (void)state;
+    expect_command(line("train --data digits:100 --model mlp --hidden 16 --batch-size 10 --optimizer sgd --lr 1000 --weight-decay 1000 --epochs 20 "
+                        "--device cpu --out %s 2>&1",
+                        scratch("nan")),
+                   1, "is not finite");
+    assert_non_null(strstr(command_output, "step "));
+    assert_true(is_there(scratch("nan/trainer.json")));
+}
+
+/* ---- use ------------------------------------------------------------------------------------------------------------------- */
+
+static void eval_prints_a_table_of_classes(void **state)
+{
+    (void)state;
+    expect_command(line("eval %s", scratch("plain")), 0, "class");
+    assert_non_null(strstr(command_output, "% of 80 right"));
+    assert_int_equal(command_objects(line("eval %s --data digits:1000 --json --batch-size 7", scratch("plain"))), 1);
+    assert_non_null(strstr(command_output, "\"samples\": 200, "));
+    assert_non_null(strstr(command_output, "{\"name\": \"9\", \"samples\": "));
+    expect_command(line("eval %s --data nosuch:1 2>&1", scratch("plain")), 2, "is no data");
+}
+
+/* Writes a drawn digit as PGM and returns its label. */
+static int draw(const char *name, int64_t index)
+{
+    static unsigned char pixels[28 * 28], file[28 * 28 + 32];
+    int64_t label;
+    tarn_dataset *digits = tarn_dataset_digits(20, 77);
+    assert_true(tarn_dataset_read(digits, index, (void *const[]){pixels, &label}));
+    tarn_dataset_free(digits);
+    int head = snprintf((char *)file, sizeof(file), "P5 28 28 255\n");
+    memcpy(file + head, pixels, sizeof(pixels));
+    write_file(name, file, (size_t)head + sizeof(pixels));
+    return (int)label;
+}
+
+static void predict_names_the_classes_of_images(void **state)
+{
+    (void)state;
+    char first[600];
+    int right = 0;
+    expect_command(line("train --data digits:2000 --epochs 4 --quiet --device cpu --out %s", scratch("reader")), 0, "");
+    for (int i = 0; i < 20; i++) {
+        char expected[64];
+        snprintf(expected, sizeof(expected), "digit.pgm: %d ", draw("digit.pgm", i));
+        snprintf(first, sizeof(first), "%s", scratch("digit.pgm"));
+        assert_int_equal(run_command(line("predict %s %s --top 2", scratch("reader"), first)), 0);
+        right += strstr(command_output, expected) != NULL;
+    }
+    print_message("%d of 20 right\n", right);
+    assert_true(right >= 15);
+    assert_int_equal(command_objects(line("predict %s %s %s --json", scratch("reader"), first, first)), 2);
+    assert_non_null(strstr(command_output, "\"probability\": "));
+    expect_command(line("predict %s %s %s 2>&1", scratch("reader"), scratch("nosuch.png"), first), 1, "nosuch.png");
+    assert_non_null(strstr(command_output, "digit.pgm: ")); /* the other one was read all the same */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(wrong_calls_say_what_is_wrong),
+        in_scope(a_dry_run_says_what_it_would_do_and_writes_nothing),
+        in_scope(a_configuration_is_read_and_flags_come_after_it),
+        in_scope(a_run_prints_plain_lines_in_a_pipe_and_objects_as_json),
+        in_scope(a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit),
+        in_scope(a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit),
+        in_scope(a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer),
+        in_scope(eval_prints_a_table_of_classes),
+        in_scope(predict_names_the_classes_of_images),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}

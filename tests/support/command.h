@@ -1,0 +1,17 @@
+/* command.h: the command, as its users meet it. TARN_COMMAND names the binary; without it a test is skipped. */
+#ifndef TESTS_COMMAND_H
+#define TESTS_COMMAND_H
+
+/* What the last command wrote. */
+extern char command_output[1 << 20];
+
+/* Runs `tarn ARGUMENTS` through a shell and returns its status; the output is what it wrote to standard output, and with 2>&1 to both. */
+int run_command(const char *arguments);
+
+/* The same; it must end with that status and write that text among others. */
+void expect_command(const char *arguments, int status, const char *text);
+
+/* The same; it must succeed, and every line must be one JSON object. Returns how many there are. */
+int command_objects(const char *arguments);
+
+#endif
