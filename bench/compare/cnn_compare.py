@@ -4,10 +4,11 @@
   python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2] [--batch 64]
                          [--steps 3] [--rounds 8] [--json]
 
-mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on images of 28 × 28, resnet20 the network of that name on 32 × 32.
+mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on images of 28 × 28, resnet20 ResNet-20 on 32 × 32.
 A step is forward, cross entropy, backward and SGD with momentum, on a batch that is on the device already. The libraries take turns of --steps
-steps; the least of --rounds turns counts. Prints images per second by the clock, tarn / PyTorch (above 1: tarn is faster), and the processor time
-of an image in both, which other work on the machine changes less, but which counts threads that wait in a loop.
+steps; the least of --rounds turns counts. Prints images per second by the clock, tarn's over PyTorch's (above 1: tarn is faster), and the processor
+time of an image in both, which other work on the machine changes less, but which counts threads that wait in a loop: OMP_WAIT_POLICY=passive keeps
+PyTorch's from that, where the cores are not free.
 """
 import argparse
 import ctypes
