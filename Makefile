@@ -30,7 +30,7 @@ sanitize-gpu: ## our own CUDA kernels under compute-sanitizer: memory, races, un
 	@[ -e "$(BUILD)/tarn" ] || scripts/build release
 	@TARN_TEST_SANITIZE="memcheck racecheck initcheck" scripts/test-gpu "$(BUILD)"
 
-parity: ## compare every operation with PyTorch (PYTHON= chooses the interpreter)
+parity: ## compare every operation, layer and optimizer with PyTorch (PYTHON= chooses the interpreter)
 	@scripts/bootstrap build
 	@scripts/build release
 	@scripts/parity

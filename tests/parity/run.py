@@ -1,4 +1,4 @@
-"""Compares every operation of tarn, forward and every gradient, with torch in f64, and files read with NumPy:
+"""Compares every operation of tarn, forward and every gradient, with torch in f64, layers, training, and files read with NumPy:
 
     run.py [--seed N] [--only OP[,OP]] [--cases N] …
 
@@ -22,6 +22,7 @@ import events
 import formats
 import images
 import layers
+import mnist
 import ops_batchnorm
 import ops_elementwise
 import ops_index
@@ -31,6 +32,7 @@ import ops_reduce
 import ops_vision
 import tarn
 import training
+import training_networks
 
 TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products, ops_vision, ops_batchnorm]
 SHOWN = 5  # failures printed for each operation
@@ -166,14 +168,50 @@ def run_layers(options):
     return tally
 
 
-EXTRAS = {"training": run_training, "layers": run_layers, "formats": run_formats, "data": run_data,
-          "events": run_events, "images": run_images}  # what is compared beside operations
+def run_networks(options):
+    """Networks trained in both. What a device's missing kernels keep from being judged counts as skipped."""
+    tally = Tally()
+    for recipe in training_networks.RECIPES:
+        try:
+            verdicts, judged = training_networks.compare_training(recipe, zlib.crc32(f"{options.seed}/{recipe}".encode()))
+        except tarn.Error as error:
+            verdicts, judged = [cases.compare.Verdict(False, text=f"tarn: {error}")], True
+        wrong = [v.text for v in verdicts if not v.good]
+        tally.note(recipe.dtype, verdicts)
+        tally.failed += bool(wrong)
+        tally.passed += not wrong
+        tally.skipped += not judged
+        for text in wrong:
+            print(f"FAIL networks {recipe}: {text}; seed {options.seed}", flush=True)
+    print(tally.line("networks"), flush=True)
+    return tally
+
+
+def run_mnist(options):
+    """Accuracy after training for real: minutes, so only on demand and with TARN_TEST_LONG."""
+    tally = Tally()
+    if not mnist.folder():
+        print("mnist                  skipped: TARN_TEST_DATA names no folder that holds mnist/", flush=True)
+        tally.skipped += 1
+        return tally
+    torch.set_num_threads(os.cpu_count())
+    verdict = mnist.run(options.seed, seeds=3, epochs=5)
+    torch.set_num_threads(1)
+    tally.passed, tally.failed = int(verdict.good), int(not verdict.good)
+    print(f"{'mnist' if verdict.good else 'FAIL mnist':<22} {verdict.text}; seed {options.seed}", flush=True)
+    return tally
+
+
+# What is compared beside operations.
+EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "data": run_data,
+          "events": run_events, "images": run_images, "mnist": run_mnist}
+LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
-    parser.add_argument("--only", default="", help="operations to run, training, layers, formats, data, events and images, separated by commas")
+    parser.add_argument("--only", default="", help="operations to run, training, networks, layers, formats, data, events, images and mnist, separated by commas")
     parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
     parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
@@ -198,7 +236,7 @@ def main():
             continue
         tallies.append(run_operation(infos[name], table[name], options))
     for name, extra in EXTRAS.items():
-        if not options.only or name in options.only.split(","):
+        if name in options.only.split(",") or not options.only and (name not in LONG or os.environ.get("TARN_TEST_LONG")):
             tallies.append(extra(options))
     failed = sum(t.failed for t in tallies) + strangers
     print(f"{time.monotonic() - begin:.0f} s")

@@ -77,6 +77,8 @@ class Batchnorm2dOptions(c.Structure):
 
 class EmbeddingOptions(c.Structure):
     _fields_ = [("dtype", c.c_int)]
+
+
 class ParameterGroup(c.Structure):
     _fields_ = [("names", c.c_char_p), ("lr_scale", c.c_float), ("weight_decay", c.c_float), ("no_decay", c.c_bool)]
 
@@ -102,6 +104,19 @@ class Schedule(c.Structure):
                 ("step_size", c.c_int64), ("gamma", c.c_double)]
 
 
+class LoaderOptions(c.Structure):
+    _fields_ = [("batch_size", c.c_int64), ("shuffle", c.c_bool), ("drop_last", c.c_bool), ("seed", c.c_uint64), ("workers", c.c_int),
+                ("prefetch", c.c_int), ("device", Device), ("crop_padding", c.c_int), ("flip", c.c_bool), ("augment", c.c_void_p),
+                ("augment_ctx", c.c_void_p), ("normalize", c.c_bool), ("scale", c.c_float), ("mean", c.POINTER(c.c_float)),
+                ("deviation", c.POINTER(c.c_float)), ("channels", c.c_int)]
+
+
+class Counters(c.Structure):
+    _fields_ = [("kernels", c.c_int64), ("kernels_on", c.c_int64 * 8)] + [(name, c.c_int64) for name in (
+        "fallbacks", "uploads", "downloads", "peer_copies", "upload_bytes", "download_bytes", "peer_bytes", "layout_copies", "allocations",
+        "system_allocations")]
+
+
 POINTER, TENSORS = c.c_void_p, c.POINTER(c.c_void_p)
 
 # name: (result, arguments)
@@ -114,6 +129,7 @@ FUNCTIONS = {
     "set_threads": (c.c_bool, [c.c_int]),
     "device_parse": (Device, [c.c_char_p]),
     "seed": (None, [c.c_uint64]),
+    "stats": (Counters, []),
     "scope_open": (POINTER, []),
     "scope_close": (None, [POINTER]),
     "from": (POINTER, [POINTER, Shape, c.c_int, Device]),
@@ -189,11 +205,16 @@ FUNCTIONS = {
     "npy_load": (c.c_bool, [c.c_char_p, POINTER]),
     "dataset_csv_sized": (POINTER, [c.c_char_p, POINTER, c.c_size_t]),
     "dataset_idx": (POINTER, [c.c_char_p, c.c_char_p]),
+    "dataset_mnist": (POINTER, [c.c_char_p, c.c_bool]),
     "dataset_count": (c.c_int64, [POINTER]),
     "dataset_field_count": (c.c_int, [POINTER]),
     "dataset_field": (c.c_bool, [POINTER, c.c_int, POINTER]),
     "dataset_read": (c.c_bool, [POINTER, c.c_int64, TENSORS]),
     "dataset_free": (None, [POINTER]),
+    "loader_new_sized": (POINTER, [POINTER, c.POINTER(LoaderOptions), c.c_size_t]),
+    "loader_next": (c.c_bool, [POINTER, TENSORS]),
+    "loader_batches": (c.c_int64, [POINTER]),
+    "loader_free": (None, [POINTER]),
 }
 
 library = c.CDLL(os.environ["TARN_LIBRARY"])

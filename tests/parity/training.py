@@ -126,6 +126,17 @@ def torch_schedule(recipe, optimizer):
     return schedules.SequentialLR(optimizer, [rising, after()], milestones=[warmup])
 
 
+def torch_step(recipe, step, network, optimizer, schedule):
+    """What follows the backward of step number `step`."""
+    if recipe.clip_norm:
+        torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
+    if recipe.clip_value:
+        torch.nn.utils.clip_grad_value_(network.parameters(), recipe.clip_value)
+    optimizer.step()
+    if step + 1 <= dict(recipe.schedule).get("total_steps", STEPS) or dict(recipe.schedule).get("kind") != 2:  # torch's cosine would rise again
+        schedule.step()
+
+
 def in_torch(recipe, weights, x, target, dtype):
     """Losses of all steps, and the weights after the last."""
     network = torch_network(recipe, dtype)
@@ -139,13 +150,7 @@ def in_torch(recipe, weights, x, target, dtype):
         optimizer.zero_grad()
         loss = loss_of(network(x.to(dtype)), target.to(dtype) if target.is_floating_point() else target)
         loss.backward()
-        if recipe.clip_norm:
-            torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
-        if recipe.clip_value:
-            torch.nn.utils.clip_grad_value_(network.parameters(), recipe.clip_value)
-        optimizer.step()
-        if step + 1 <= dict(recipe.schedule).get("total_steps", STEPS) or dict(recipe.schedule).get("kind") != 2:  # torch's cosine would rise again
-            schedule.step()
+        torch_step(recipe, step, network, optimizer, schedule)
         losses.append(loss.item())
     return losses, [p.detach().to(torch.float64) for p in network.parameters()]
 
@@ -173,6 +178,14 @@ def tarn_optimizer(recipe, network):
     return optimizer
 
 
+def tarn_step(recipe, optimizer):
+    if recipe.clip_norm:
+        tarn.call("optimizer_clip_norm", optimizer, recipe.clip_norm)
+    if recipe.clip_value:
+        tarn.call("optimizer_clip_value", optimizer, recipe.clip_value)
+    tarn.call("optimizer_step", optimizer)
+
+
 def in_tarn(recipe, weights, x, target):
     dtype = tarn.TORCH[recipe.dtype]
     network = tarn_network(recipe, weights)
@@ -183,11 +196,7 @@ def in_tarn(recipe, weights, x, target):
             loss, = tarn.apply(recipe.loss, [y, tarn.tensor(target.to(dtype) if target.is_floating_point() else target)], {}, 1)
             losses.append(tarn.read(loss).item())
             tarn.backward(loss, None)
-            if recipe.clip_norm:
-                tarn.call("optimizer_clip_norm", optimizer, recipe.clip_norm)
-            if recipe.clip_value:
-                tarn.call("optimizer_clip_value", optimizer, recipe.clip_value)
-            tarn.call("optimizer_step", optimizer)
+            tarn_step(recipe, optimizer)
     count = tarn.call("module_parameter_count", network)
     trained = [tarn.read(tarn.call("module_parameter", network, i)).to(torch.float64) for i in range(count)]
     tarn.call("optimizer_free", optimizer)

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Training steps of convolutional networks in tarn beside PyTorch: the same weights and images, the same threads, in turn in one process.
+
+  python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2] [--batch 64]
+                         [--steps 3] [--rounds 8] [--json]
+
+mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on images of 28 × 28, resnet20 ResNet-20 on 32 × 32.
+A step is forward, cross entropy, backward and SGD with momentum, on a batch that is on the device already. The libraries take turns of --steps
+steps; the least of --rounds turns counts. Prints images per second by the clock, tarn's over PyTorch's (above 1: tarn is faster), and the processor
+time of an image in both, which other work on the machine changes less, but which counts threads that wait in a loop: OMP_WAIT_POLICY=passive keeps
+PyTorch's from that, where the cores are not free.
+"""
+import argparse
+import ctypes
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/parity")]
+NETWORKS = {"mnist": ("mnist_cnn", (1, 28, 28)), "resnet20": ("resnet20", (3, 32, 32))}
+LR, MOMENTUM = 0.01, 0.9
+
+
+class Theirs:
+    """PyTorch's half."""
+
+    def __init__(self, network, x, target, device):
+        self.network = network.to(device)
+        self.x, self.target = x.to(device), target.to(device)
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=LR, momentum=MOMENTUM)
+
+    def turn(self, steps):
+        """Trains; reads the loss of the last step, which waits for the device."""
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(self.network(self.x), self.target)
+            loss.backward()
+            self.optimizer.step()
+        return loss.item()
+
+
+class Ours:
+    """tarn's half, from the same state; with a scope open around all its life."""
+
+    def __init__(self, tarn, layers, network, state, x, target):
+        self.tarn, self.network = tarn, network
+        for name, handle in layers.state_of(network).items():
+            tarn.write(handle, state[name])
+        self.x, self.target = tarn.tensor(x), tarn.tensor(target)
+        options = tarn.SgdOptions(lr=LR, momentum=MOMENTUM)
+        self.optimizer = tarn.call("sgd_sized", network, ctypes.byref(options), ctypes.sizeof(options))
+
+    def turn(self, steps):
+        for step in range(steps):
+            with self.tarn.scope():
+                y = self.tarn.call("forward", self.network, self.x)
+                loss, = self.tarn.apply("cross_entropy", [y, self.target], {}, 1)
+                self.tarn.backward(loss, None)
+                self.tarn.call("optimizer_step", self.optimizer)
+                if step + 1 == steps:
+                    return self.tarn.read(loss).item()
+
+    def free(self):
+        self.tarn.call("optimizer_free", self.optimizer)
+        self.tarn.call("module_free", self.network)
+
+
+def least(halves, steps, rounds):
+    """For each half the least (seconds, processor seconds) of a step, and the loss of the last. The first turn only warms up."""
+    times, losses = [(float("inf"), float("inf"))] * len(halves), [0.0] * len(halves)
+    for turn in range(rounds + 1):
+        for k, half in enumerate(halves):
+            clock, processor = time.perf_counter(), time.process_time()
+            losses[k] = half.turn(steps)
+            taken = (time.perf_counter() - clock) / steps, (time.process_time() - processor) / steps
+            if turn:
+                times[k] = tuple(map(min, times[k], taken))
+    return times, losses
+
+
+def row_of(name, args, tarn, layers, networks):
+    make, shape = NETWORKS[name]
+    torch.manual_seed(args.seed)
+    description = getattr(networks, make)()
+    x, target = torch.randn(args.batch, *shape), torch.randint(0, 10, (args.batch,))
+    network = networks.in_torch(description)
+    with tarn.scope():
+        ours = Ours(tarn, layers, networks.in_tarn(description), network.state_dict(), x, target)
+        try:
+            (a, b), losses = least([ours, Theirs(network, x, target, args.device)], args.steps, args.rounds)
+        finally:
+            ours.free()
+    return {"network": name, "device": args.device, "threads": args.threads, "batch": args.batch, "tarn_images_per_s": args.batch / a[0],
+            "torch_images_per_s": args.batch / b[0], "ratio": b[0] / a[0], "tarn_processor_ms": 1e3 * a[1] / args.batch,
+            "torch_processor_ms": 1e3 * b[1] / args.batch, "processor_ratio": b[1] / a[1], "tarn_loss": losses[0], "torch_loss": losses[1]}
+
+
+def parse():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--library", default=str(ROOT / "build/release/libtarn.so"))
+    ap.add_argument("--networks", default=",".join(NETWORKS), help="which, separated by commas")
+    ap.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    ap.add_argument("--threads", type=int, default=2)
+    ap.add_argument("--batch", type=int, default=64)
+    ap.add_argument("--steps", type=int, default=3, help="steps of a turn")
+    ap.add_argument("--rounds", type=int, default=8, help="turns of each")
+    ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--json", action="store_true", help="one object a line")
+    args = ap.parse_args()
+    unknown = set(args.networks.split(",")) - set(NETWORKS)
+    if unknown or min(args.threads, args.batch, args.steps, args.rounds) < 1:
+        ap.error(f"no such network: {', '.join(sorted(unknown))}" if unknown else "threads, batch, steps and rounds are at least 1")
+    return args
+
+
+def main():
+    args = parse()
+    os.environ["TARN_LIBRARY"] = args.library
+    import layers
+    import networks
+    import tarn
+    torch.set_num_threads(args.threads)
+    torch.backends.cudnn.allow_tf32 = False  # tarn's products are in f32 unless asked otherwise
+    tarn.call("set_threads", args.threads)
+    tarn.use_device(args.device)
+    if not args.json:
+        print(f"batch {args.batch}, {args.threads} threads, {args.device}; images/s, and processor time of an image")
+        print(f"{'network':<12}{'tarn':>10}{'PyTorch':>10}{'ratio':>8}{'tarn ms':>10}{'PyTorch ms':>12}{'ratio':>8}{'losses':>20}")
+    for name in args.networks.split(","):
+        row = row_of(name, args, tarn, layers, networks)
+        if args.json:
+            print(json.dumps(row), flush=True)
+        else:
+            print(f"{name:<12}{row['tarn_images_per_s']:>10.1f}{row['torch_images_per_s']:>10.1f}{row['ratio']:>8.2f}{row['tarn_processor_ms']:>10.3f}"
+                  f"{row['torch_processor_ms']:>12.3f}{row['processor_ratio']:>8.2f}{row['tarn_loss']:>10.4f}{row['torch_loss']:>10.4f}", flush=True)
+        if abs(row["tarn_loss"] - row["torch_loss"]) > 0.02 * (1 + abs(row["torch_loss"])):
+            sys.exit(f"{name}: the losses differ, so the two did not do the same work")
+
+
+if __name__ == "__main__":
+    main()
