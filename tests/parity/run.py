@@ -211,7 +211,7 @@ LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
-    parser.add_argument("--only", default="", help="operations to run, training, networks, layers, formats, data, events, images and mnist, separated by commas")
+    parser.add_argument("--only", default="", help=f"operations to run, and of {', '.join(EXTRAS)}, separated by commas")
     parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
     parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
