@@ -149,7 +149,7 @@ static void write_chart(tarn__page *page, const tarn__curves_chart *chart, int n
     tarn__page_text(page, chart->title);
     tarn__page_html(page, "</h2></div>\n");
     if (log_offered)
-        write_buttons(page, number, extent.high / extent.low >= LOG_FIRST);
+        write_buttons(page, number, chart->aim == TARN__AIM_LOW && extent.high / extent.low >= LOG_FIRST);
     write_legend(page, chart);
     tarn__chart_draw(page, chart, x, &linear, log_offered ? "linear" : "only");
     if (log_offered) {
