@@ -44,11 +44,15 @@ static int64_t most(int64_t a, int64_t b)
 
 /* ---- views ------------------------------------------------------------------------------------------------------------------- */
 
-/* Axes first to last seen as one; false where no single stride walks them. */
+/* Axes first to last seen as one; false where no single stride walks them, or where one of the view runs backwards: products take no such
+ * batches. */
 static bool merges(const tarn__view *v, int first, int last, int64_t *stride)
 {
     int64_t size = 1;
     *stride = 1;
+    for (int i = 0; i < v->rank; i++)
+        if (v->shape[i] > 1 && v->stride[i] < 0)
+            return false;
     for (int i = last; i >= first; i--) {
         if (v->shape[i] == 1)
             continue;
@@ -338,7 +342,8 @@ static void choose_result_rows(job *j)
 {
     tarn__cuda_columns *c = &j->columns;
     int64_t step = j->params->stride[0], padding = j->params->padding[0], reach = (c->kernel[0] - 1) * j->params->dilation[0];
-    int64_t first = ceiling(most(0, c->image_row + padding - reach), step), end = least(c->size[0], (c->image_row + c->image_rows - 1 + padding) / step + 1);
+    int64_t first = ceiling(most(0, c->image_row + padding - reach), step);
+    int64_t end = least(c->size[0], (c->image_row + c->image_rows - 1 + padding) / step + 1);
     bool is_whole = j->rows == j->image.shape[2];
     c->row = is_whole ? 0 : least(first, end);
     c->rows = (is_whole ? c->size[0] : end) - c->row;
@@ -419,8 +424,8 @@ static void grad_weight_piece(job *j, const tarn__view *sums, double beta, void 
     multiply(j, &g, &columns, NULL, &to, beta);
 }
 
-/* The sums go straight into the gradient where it lies as the product makes it and is rounded once; else into scratch first. An empty batch is a
- * product along an axis of size 0. */
+/* The sums go straight into the gradient where it lies as the product makes it and is rounded once; else into scratch first. An empty batch
+ * is a product along an axis of size 0. */
 static size_t walk_grad_weight(const tarn__call *call, bool runs)
 {
     job j = describe(call, call->in[0], call->in[1], call->out[0], runs);
@@ -430,7 +435,8 @@ static size_t walk_grad_weight(const tarn__call *call, bool runs)
     j.by_image = false;
     choose_pieces(&j, false);
     hold_columns(&j, false);
-    void *place = j.columns.by_pixels ? NULL : hold(&j, (size_t)(j.images * j.rows * j.columns.size[1] * j.result.shape[1]) * tarn__dtype_bytes(j.result.dtype));
+    int64_t gradients = j.columns.by_pixels ? 0 : j.images * j.rows * j.columns.size[1] * j.result.shape[1];
+    void *place = hold(&j, (size_t)gradients * tarn__dtype_bytes(j.result.dtype));
     tarn__view to = j.columns.by_pixels ? channels_behind(call->out[0]) : *call->out[0];
     bool is_whole = j.images >= batch && j.rows >= j.columns.size[0];
     bool is_direct = merges(&to, 1, 3, &stride) && (is_whole || to.dtype == tarn__wide_dtype(to.dtype));

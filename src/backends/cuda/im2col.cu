@@ -84,7 +84,8 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) col2im_k
         }
         sum += line;
     }
-    store_any(a.image, a.image_dtype, p.image * a.image_stride[0] + p.channel * a.image_stride[1] + p.row * a.image_stride[2] + p.column * a.image_stride[3], sum);
+    int64_t to = p.image * a.image_stride[0] + p.channel * a.image_stride[1] + p.row * a.image_stride[2] + p.column * a.image_stride[3];
+    store_any(a.image, a.image_dtype, to, sum);
 }
 
 /* ---- starting them --------------------------------------------------------------------------------------------------------- */

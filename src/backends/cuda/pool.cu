@@ -55,7 +55,8 @@ template <typename I> __device__ __forceinline__ void windows_over(const pool_ar
 /* ---- forward --------------------------------------------------------------------------------------------------------------- */
 
 /* I counts inside a plane; K is the kernel's size where it is compiled in, so that all of a window is loaded at once, or 0. */
-template <typename T, typename I, int K> __device__ __forceinline__ wide<T> largest_of(const pool_args &a, const T *plane, I row, I column, int32_t *at)
+template <typename T, typename I, int K>
+__device__ __forceinline__ wide<T> largest_of(const pool_args &a, const T *plane, I row, I column, int32_t *at)
 {
     const I high = K ? K : (I)a.kernel[0], broad = K ? K : (I)a.kernel[1];
     wide<T> best = -(wide<T>)CUDART_INF;
@@ -79,7 +80,8 @@ template <typename T, typename I, int K> __device__ __forceinline__ wide<T> larg
     return best;
 }
 
-template <typename T, typename I, int K> __device__ __forceinline__ wide<T> sum_of(const pool_args &a, const T *plane, I row, I column)
+template <typename T, typename I, int K>
+__device__ __forceinline__ wide<T> sum_of(const pool_args &a, const T *plane, I row, I column)
 {
     const I high = K ? K : (I)a.kernel[0], broad = K ? K : (I)a.kernel[1];
     wide<T> sum = 0;
@@ -208,7 +210,8 @@ static bool is_small(const pool_args *a)
     return a->size[0] * a->size[1] < 4 * SMALL;
 }
 
-/* 256 threads a block, TURNS rows of one column each. Reads the image once from memory, writes the result, and places of 4 bytes where they are wanted. */
+/* 256 threads a block, TURNS rows of one column each. Reads the image once from memory, writes the result, and places of 4 bytes where they
+ * are wanted. */
 template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
