@@ -200,6 +200,8 @@ static void fill_table(void)
     tarn__cuda_index(rows);
     tarn__cuda_sort(rows);
     tarn__cuda_matmul(rows);
+    tarn__cuda_conv(rows);
+    tarn__cuda_pool(rows);
     tarn__cuda_softmax(rows);
     tarn__cuda_norm(rows);
     tarn__cuda_batchnorm(rows);

@@ -72,6 +72,8 @@ void tarn__cuda_scan(tarn__kernel_row *rows);
 void tarn__cuda_index(tarn__kernel_row *rows);
 void tarn__cuda_sort(tarn__kernel_row *rows);
 void tarn__cuda_matmul(tarn__kernel_row *rows);
+void tarn__cuda_conv(tarn__kernel_row *rows);
+void tarn__cuda_pool(tarn__kernel_row *rows);
 void tarn__cuda_softmax(tarn__kernel_row *rows);
 void tarn__cuda_norm(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm(tarn__kernel_row *rows);

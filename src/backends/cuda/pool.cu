@@ -1,0 +1,273 @@
+/* pool.cu: pooling of images: the largest element or the average of each window, and their gradients.
+ *
+ * The largest element of a window is the first of equal ones; NaN is larger than everything, and the last NaN counts; what lies outside the image
+ * does not. Gradients are gathered: an element of the image visits the windows that can have seen it, in order, so that nothing is added
+ * with atomics. A thread takes a few rows of one column of a channel: its place is worked out once for all of them. */
+#include "backends/cuda/element.cuh"
+#include "backends/cuda/images.cuh"
+
+#define TURNS 4 /* rows a thread */
+
+struct pool_args {
+    const void *from;
+    void *to;
+    int32_t *places; /* of the largest elements; NULL: not wanted, or averages */
+    tarn_dtype to_dtype;
+    image_order order; /* of what is written, rows counted in turns */
+    int64_t from_stride[4], to_stride[4], place_stride[4];
+    int64_t size[2], results[2]; /* of the image and of the result */
+    int64_t kernel[2], step[2], padding[2], dilation[2];
+    divider by_step[2];
+    int32_t exclude_padding;
+};
+
+/* ---- windows --------------------------------------------------------------------------------------------------------------- */
+
+/* How long a window is on an axis, padding counted or not. */
+template <typename I> __device__ __forceinline__ I window_length(const pool_args &a, int axis, I at)
+{
+    I begin = at * (I)a.step[axis] - (I)a.padding[axis], size = (I)a.size[axis], end = begin + (I)a.kernel[axis];
+    I limit = a.exclude_padding ? size : size + (I)a.padding[axis];
+    end = end < limit ? end : limit;
+    if (a.exclude_padding)
+        begin = begin > 0 ? begin : 0;
+    return a.exclude_padding && end - begin < 1 ? 1 : end - begin;
+}
+
+__device__ __forceinline__ int32_t divide_by(int32_t x, const divider &by)
+{
+    return (int32_t)divide_small((uint32_t)x, by);
+}
+__device__ __forceinline__ int64_t divide_by(int64_t x, const divider &by)
+{
+    return (int64_t)divide_large((uint64_t)x, by.by);
+}
+
+/* The windows that reach from the first to the last place an element can have in one. */
+template <typename I> __device__ __forceinline__ void windows_over(const pool_args &a, int axis, I at, I *first, I *last)
+{
+    I far = at + (I)a.padding[axis], near = far - (I)((a.kernel[axis] - 1) * a.dilation[axis]), most = (I)a.results[axis] - 1;
+    *first = near <= 0 ? 0 : divide_by(near - 1, a.by_step[axis]) + 1;
+    *last = divide_by(far, a.by_step[axis]);
+    *last = *last < most ? *last : most;
+}
+
+/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+
+/* I counts inside a plane; K is the kernel's size where it is compiled in, so that all of a window is loaded at once, or 0. */
+template <typename T, typename I, int K>
+__device__ __forceinline__ wide<T> largest_of(const pool_args &a, const T *plane, I row, I column, int32_t *at)
+{
+    const I high = K ? K : (I)a.kernel[0], broad = K ? K : (I)a.kernel[1];
+    wide<T> best = -(wide<T>)CUDART_INF;
+    *at = -1;
+#pragma unroll
+    for (I i = 0; i < high; i++) {
+        I y = row + i * (I)a.dilation[0];
+#pragma unroll
+        for (I j = 0; j < broad; j++) {
+            I x = column + j * (I)a.dilation[1];
+            bool inside = (y >= 0) & (y < (I)a.size[0]) & (x >= 0) & (x < (I)a.size[1]);
+            wide<T> value = -(wide<T>)CUDART_INF;
+            if (inside)
+                value = widen(plane[y * (I)a.from_stride[2] + x * (I)a.from_stride[3]]);
+            if (inside & ((*at < 0) | (value > best) | (value != value))) {
+                best = value;
+                *at = (int32_t)(y * (I)a.size[1] + x);
+            }
+        }
+    }
+    return best;
+}
+
+template <typename T, typename I, int K>
+__device__ __forceinline__ wide<T> sum_of(const pool_args &a, const T *plane, I row, I column)
+{
+    const I high = K ? K : (I)a.kernel[0], broad = K ? K : (I)a.kernel[1];
+    wide<T> sum = 0;
+#pragma unroll
+    for (I i = 0; i < high; i++) {
+        I y = row + i;
+        wide<T> line = 0; /* sums of rows first: large windows lose fewer digits so */
+#pragma unroll
+        for (I j = 0; j < broad; j++) {
+            I x = column + j;
+            if ((y >= 0) & (y < (I)a.size[0]) & (x >= 0) & (x < (I)a.size[1]))
+                line += widen(plane[y * (I)a.from_stride[2] + x * (I)a.from_stride[3]]);
+        }
+        sum += line;
+    }
+    return sum;
+}
+
+template <typename T, typename I, int K, bool IS_LARGEST>
+static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_constant__ pool_args a)
+{
+    int64_t number = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (number >= a.order.count)
+        return;
+    image_place p = place_of(a.order, number);
+    const T *plane = (const T *)a.from + p.image * a.from_stride[0] + p.channel * a.from_stride[1];
+    T *to = (T *)a.to + p.image * a.to_stride[0] + p.channel * a.to_stride[1] + p.column * a.to_stride[3];
+    int32_t *places = a.places + (a.places ? p.image * a.place_stride[0] + p.channel * a.place_stride[1] + p.column * a.place_stride[3] : 0);
+    I first = (I)(p.row * TURNS), column = (I)p.column;
+#pragma unroll
+    for (int u = 0; u < TURNS; u++) {
+        I row = first + u;
+        if (row >= (I)a.results[0])
+            break;
+        I begin = row * (I)a.step[0] - (I)a.padding[0], left = column * (I)a.step[1] - (I)a.padding[1];
+        if (IS_LARGEST) {
+            int32_t at;
+            to[row * (I)a.to_stride[2]] = narrow<T>(largest_of<T, I, K>(a, plane, begin, left, &at));
+            if (a.places)
+                places[row * (I)a.place_stride[2]] = at;
+        } else {
+            int64_t count = (int64_t)window_length<I>(a, 0, row) * window_length<I>(a, 1, column);
+            to[row * (I)a.to_stride[2]] = narrow<T>(sum_of<T, I, K>(a, plane, begin, left) / (wide<T>)count);
+        }
+    }
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+
+template <typename T, typename I, bool IS_LARGEST>
+static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_constant__ pool_args a)
+{
+    int64_t number = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (number >= a.order.count)
+        return;
+    image_place p = place_of(a.order, number);
+    const T *g = (const T *)a.from + p.image * a.from_stride[0] + p.channel * a.from_stride[1];
+    const int32_t *places = a.places + (IS_LARGEST ? p.image * a.place_stride[0] + p.channel * a.place_stride[1] : 0);
+    int64_t to = p.image * a.to_stride[0] + p.channel * a.to_stride[1] + p.column * a.to_stride[3];
+    I first = (I)(p.row * TURNS), column = (I)p.column, top, bottom, left, right;
+    windows_over<I>(a, 1, column, &left, &right);
+#pragma unroll
+    for (int u = 0; u < TURNS; u++) {
+        I row = first + u;
+        if (row >= (I)a.size[0])
+            break;
+        wide<T> sum = 0;
+        int32_t place = (int32_t)(row * (I)a.size[1] + column);
+        windows_over<I>(a, 0, row, &top, &bottom);
+        for (I i = top; i <= bottom; i++)
+            for (I j = left; j <= right; j++) {
+                wide<T> value = widen(g[i * (I)a.from_stride[2] + j * (I)a.from_stride[3]]);
+                if (!IS_LARGEST)
+                    sum += value / (wide<T>)((int64_t)window_length<I>(a, 0, i) * window_length<I>(a, 1, j));
+                else if (places[i * (I)a.place_stride[2] + j * (I)a.place_stride[3]] == place)
+                    sum += value;
+            }
+        store_any(a.to, a.to_dtype, to + row * a.to_stride[2], sum);
+    }
+}
+
+/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+
+static pool_args describe(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *places)
+{
+    const tarn__pool2d *params = (const tarn__pool2d *)call->params;
+    const tarn__view *to = call->out[0], *from = call->in[0];
+    pool_args a = {tarn__view_at(from), tarn__view_at(to), data_of<int32_t>(places), to->dtype};
+    a.order = order_of(lies_by_channel(image), to->shape[0], to->shape[1], (to->shape[2] + TURNS - 1) / TURNS, to->shape[3]);
+    for (int i = 0; i < 4; i++) {
+        a.from_stride[i] = from->stride[i];
+        a.to_stride[i] = to->stride[i];
+        a.place_stride[i] = places ? places->stride[i] : 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        a.size[i] = image->shape[2 + i], a.results[i] = result->shape[2 + i];
+        a.kernel[i] = params->kernel[i], a.step[i] = params->stride[i];
+        a.padding[i] = params->padding[i], a.dilation[i] = params->dilation[i];
+        a.by_step[i] = divider_of(a.step[i]);
+    }
+    a.exclude_padding = params->exclude_padding;
+    return a;
+}
+
+#define SMALL ((int64_t)1 << 28) /* a few such numbers may be added up in 32 bits */
+
+static int64_t magnitude(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
+
+/* True when everything inside a plane can be counted in 32 bits. */
+static bool is_small(const pool_args *a)
+{
+    const int64_t *strides[] = {a->from_stride, a->to_stride, a->place_stride};
+    int64_t longest[2];
+    for (int i = 0; i < 2; i++) {
+        if (a->size[i] >= SMALL || a->results[i] >= SMALL || a->step[i] >= SMALL || a->padding[i] >= SMALL || a->kernel[i] * a->dilation[i] >= SMALL)
+            return false;
+        longest[i] = a->size[i] > a->results[i] ? a->size[i] : a->results[i];
+    }
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 2; i++)
+            if (magnitude(strides[k][2 + i]) >= 4 * SMALL / longest[i])
+                return false;
+    return a->size[0] * a->size[1] < 4 * SMALL;
+}
+
+/* 256 threads a block, TURNS rows of one column each. Reads the image once from memory, writes the result, and places of 4 bytes where they
+ * are wanted. */
+template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__call *call, const pool_args &a)
+{
+    unsigned blocks = blocks_for(a.order.count, THREADS);
+    bool is_square = a.kernel[0] == a.kernel[1];
+    if (!is_small(&a))
+        pool_kernel<T, int64_t, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+    else if (is_square && a.kernel[0] == 2)
+        pool_kernel<T, int32_t, 2, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+    else if (is_square && a.kernel[0] == 3)
+        pool_kernel<T, int32_t, 3, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+    else
+        pool_kernel<T, int32_t, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+}
+
+/* The same shape over the image. Reads gradients and places once from memory, writes the image's gradient. */
+template <typename T, bool IS_LARGEST> static void launch_backward(const tarn__call *call, const pool_args &a)
+{
+    unsigned blocks = blocks_for(a.order.count, THREADS);
+    if (is_small(&a))
+        pool_grad_kernel<T, int32_t, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+    else
+        pool_grad_kernel<T, int64_t, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+}
+
+static void kernel_max_pool2d(const tarn__call *call)
+{
+    pool_args a = describe(call, call->in[0], call->out[0], call->outputs > 1 ? call->out[1] : NULL);
+    if (a.order.count > 0)
+        FOR_FLOAT(call->in[0]->dtype, launch_forward<T, true>(call, a))
+}
+
+static void kernel_avg_pool2d(const tarn__call *call)
+{
+    pool_args a = describe(call, call->in[0], call->out[0], NULL);
+    if (a.order.count > 0)
+        FOR_FLOAT(call->in[0]->dtype, launch_forward<T, false>(call, a))
+}
+
+static void kernel_max_pool2d_grad(const tarn__call *call)
+{
+    pool_args a = describe(call, call->out[0], call->in[0], call->in[1]);
+    if (a.order.count > 0)
+        FOR_FLOAT(call->in[0]->dtype, launch_backward<T, true>(call, a))
+}
+
+static void kernel_avg_pool2d_grad(const tarn__call *call)
+{
+    pool_args a = describe(call, call->out[0], call->in[0], NULL);
+    if (a.order.count > 0)
+        FOR_FLOAT(call->in[0]->dtype, launch_backward<T, false>(call, a))
+}
+
+void tarn__cuda_pool(tarn__kernel_row *rows)
+{
+    rows[TARN__K_max_pool2d] = tarn__kernel_row{kernel_max_pool2d, TARN__FLOATS, NULL};
+    rows[TARN__K_max_pool2d_grad] = tarn__kernel_row{kernel_max_pool2d_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_avg_pool2d] = tarn__kernel_row{kernel_avg_pool2d, TARN__FLOATS, NULL};
+    rows[TARN__K_avg_pool2d_grad] = tarn__kernel_row{kernel_avg_pool2d_grad, TARN__FLOATS, NULL};
+}
