@@ -110,28 +110,56 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_const
     const T *plane = (const T *)a.from + p.image * a.from_stride[0] + p.channel * a.from_stride[1];
     T *to = (T *)a.to + p.image * a.to_stride[0] + p.channel * a.to_stride[1] + p.column * a.to_stride[3];
     int32_t *places = a.places + (a.places ? p.image * a.place_stride[0] + p.channel * a.place_stride[1] + p.column * a.place_stride[3] : 0);
-    I first = (I)(p.row * TURNS), column = (I)p.column;
+    I first = (I)(p.row * TURNS), column = (I)p.column, left = column * (I)a.step[1] - (I)a.padding[1];
+    wide<T> value[TURNS];
+    int32_t at[TURNS];
+#pragma unroll
+    for (int u = 0; u < TURNS; u++) { /* all are loaded before the first is stored */
+        I row = first + u, begin = row * (I)a.step[0] - (I)a.padding[0];
+        if (row >= (I)a.results[0])
+            continue;
+        if (IS_LARGEST)
+            value[u] = largest_of<T, I, K>(a, plane, begin, left, &at[u]);
+        else
+            value[u] = sum_of<T, I, K>(a, plane, begin, left) / (wide<T>)((int64_t)window_length<I>(a, 0, row) * window_length<I>(a, 1, column));
+    }
 #pragma unroll
     for (int u = 0; u < TURNS; u++) {
         I row = first + u;
         if (row >= (I)a.results[0])
-            break;
-        I begin = row * (I)a.step[0] - (I)a.padding[0], left = column * (I)a.step[1] - (I)a.padding[1];
-        if (IS_LARGEST) {
-            int32_t at;
-            to[row * (I)a.to_stride[2]] = narrow<T>(largest_of<T, I, K>(a, plane, begin, left, &at));
-            if (a.places)
-                places[row * (I)a.place_stride[2]] = at;
-        } else {
-            int64_t count = (int64_t)window_length<I>(a, 0, row) * window_length<I>(a, 1, column);
-            to[row * (I)a.to_stride[2]] = narrow<T>(sum_of<T, I, K>(a, plane, begin, left) / (wide<T>)count);
-        }
+            continue;
+        to[row * (I)a.to_stride[2]] = narrow<T>(value[u]);
+        if (IS_LARGEST && a.places)
+            places[row * (I)a.place_stride[2]] = at[u];
     }
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------- */
 
-template <typename T, typename I, bool IS_LARGEST>
+/* What element (row, column) is given by the windows top to bottom, left to right. W is how many there are at most on an axis where that is
+ * compiled in, so that all are loaded at once, or 0. */
+template <typename T, typename I, int W, bool IS_LARGEST>
+__device__ __forceinline__ wide<T> given_to(const pool_args &a, const T *g, const int32_t *places, int32_t place, I top, I bottom, I left, I right)
+{
+    const I high = W ? W : bottom - top + 1, broad = W ? W : right - left + 1;
+    wide<T> sum = 0;
+#pragma unroll
+    for (I i = 0; i < high; i++)
+#pragma unroll
+        for (I j = 0; j < broad; j++) {
+            I y = top + i, x = left + j;
+            if ((y > bottom) | (x > right))
+                continue;
+            wide<T> value = widen(g[y * (I)a.from_stride[2] + x * (I)a.from_stride[3]]);
+            if (!IS_LARGEST)
+                sum += value / (wide<T>)((int64_t)window_length<I>(a, 0, y) * window_length<I>(a, 1, x));
+            else
+                sum += places[y * (I)a.place_stride[2] + x * (I)a.place_stride[3]] == place ? value : 0;
+        }
+    return sum;
+}
+
+template <typename T, typename I, int W, bool IS_LARGEST>
 static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_constant__ pool_args a)
 {
     int64_t number = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -143,24 +171,19 @@ static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_
     int64_t to = p.image * a.to_stride[0] + p.channel * a.to_stride[1] + p.column * a.to_stride[3];
     I first = (I)(p.row * TURNS), column = (I)p.column, top, bottom, left, right;
     windows_over<I>(a, 1, column, &left, &right);
+    wide<T> sum[TURNS];
 #pragma unroll
     for (int u = 0; u < TURNS; u++) {
         I row = first + u;
         if (row >= (I)a.size[0])
-            break;
-        wide<T> sum = 0;
-        int32_t place = (int32_t)(row * (I)a.size[1] + column);
+            continue;
         windows_over<I>(a, 0, row, &top, &bottom);
-        for (I i = top; i <= bottom; i++)
-            for (I j = left; j <= right; j++) {
-                wide<T> value = widen(g[i * (I)a.from_stride[2] + j * (I)a.from_stride[3]]);
-                if (!IS_LARGEST)
-                    sum += value / (wide<T>)((int64_t)window_length<I>(a, 0, i) * window_length<I>(a, 1, j));
-                else if (places[i * (I)a.place_stride[2] + j * (I)a.place_stride[3]] == place)
-                    sum += value;
-            }
-        store_any(a.to, a.to_dtype, to + row * a.to_stride[2], sum);
+        sum[u] = given_to<T, I, W, IS_LARGEST>(a, g, places, (int32_t)(row * (I)a.size[1] + column), top, bottom, left, right);
     }
+#pragma unroll
+    for (int u = 0; u < TURNS; u++)
+        if (first + u < (I)a.size[0])
+            store_any(a.to, a.to_dtype, to + (first + u) * a.to_stride[2], sum[u]);
 }
 
 /* ---- starting them --------------------------------------------------------------------------------------------------------- */
@@ -226,14 +249,26 @@ template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__ca
         pool_kernel<T, int32_t, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* Windows that an element can lie in, on the axis with more of them. */
+static int64_t windows_at_once(const pool_args *a)
+{
+    int64_t rows = (a->kernel[0] - 1) * a->dilation[0] / a->step[0] + 1, columns = (a->kernel[1] - 1) * a->dilation[1] / a->step[1] + 1;
+    return rows > columns ? rows : columns;
+}
+
 /* The same shape over the image. Reads gradients and places once from memory, writes the image's gradient. */
 template <typename T, bool IS_LARGEST> static void launch_backward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
-    if (is_small(&a))
-        pool_grad_kernel<T, int32_t, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+    int64_t windows = windows_at_once(&a);
+    if (!is_small(&a))
+        pool_grad_kernel<T, int64_t, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+    else if (windows == 1)
+        pool_grad_kernel<T, int32_t, 1, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+    else if (windows == 2)
+        pool_grad_kernel<T, int32_t, 2, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
     else
-        pool_grad_kernel<T, int64_t, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+        pool_grad_kernel<T, int32_t, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
 static void kernel_max_pool2d(const tarn__call *call)
