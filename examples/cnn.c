@@ -1,10 +1,9 @@
 /* cnn.c: a small convolutional network learns to read digits.
  *
- *   build/release/examples/cnn              digits that tarn draws itself
- *   build/release/examples/cnn FOLDER       MNIST, from a folder with its four files
+ * build/release/examples/cnn digits that tarn draws itself build/release/examples/cnn FOLDER MNIST, from a folder with its four files
  *
- * The parts of every training program: data, a loader that makes batches, a model, an optimizer with a schedule, the loop, and an evaluation on
- * images that were never trained on. `tarn train` does the same with more comfort. */
+ * The parts of every training program: data, a loader that makes batches, a model, an optimizer with a schedule, the loop, and an
+ * evaluation on images that were never trained on. `tarn train` does the same with more comfort. */
 #include <stdio.h>
 #include <tarn/tarn.h>
 

@@ -1,8 +1,9 @@
 /* train.h: training as a whole: a run is described by options, lives in a folder, and can be stopped and gone on with at any step.
  *
- * A run's folder holds config.json (what the run is), model.safetensors (the last weights), best.safetensors (the best ones), optimizer.safetensors and
- * trainer.json (where it stands), metrics.jsonl (one JSON object a line), curves.html and events for TensorBoard. Whoever stops the program at any
- * instant leaves a whole checkpoint there, and a run that goes on from it gives the bits of one that was never stopped. */
+ * A run's folder holds config.json (what the run is), model.safetensors (the last weights), best.safetensors (the best ones),
+ * optimizer.safetensors and trainer.json (where it stands), metrics.jsonl (one JSON object a line), curves.html and events for TensorBoard.
+ * Whoever stops the program at any instant leaves a whole checkpoint there, and a run that goes on from it gives the bits of one that was
+ * never stopped. */
 #ifndef TARN_TRAIN_H
 #define TARN_TRAIN_H
 
@@ -19,29 +20,29 @@ extern "C" {
 
 /* What a run is. Zero, or an empty text, is every field's default. The fields are the options of `tarn train`: its --help explains them. */
 typedef struct tarn_train_options {
-    char model[16];   /* "mlp", "lenet" or "resnet20"; default: lenet for images, mlp for other data */
-    char data[1024];  /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS" */
+    char model[16];  /* "mlp", "lenet" or "resnet20"; default: lenet for images, mlp for other data */
+    char data[1024]; /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS" */
     int64_t hidden[TARN_TRAIN_HIDDEN]; /* sizes of an mlp's hidden layers; default 128 */
     int hidden_count;
-    int64_t epochs;       /* default 5 */
-    int64_t steps;        /* ends the run after so many steps, whatever the epochs; default: none */
-    int64_t batch_size;   /* default 64 */
-    char optimizer[16];   /* "sgd", "adam" or "adamw" (the default) */
-    double lr;            /* default 0.001; of sgd 0.05 */
+    int64_t epochs;     /* default 5 */
+    int64_t steps;      /* ends the run after so many steps, whatever the epochs; default: none */
+    int64_t batch_size; /* default 64 */
+    char optimizer[16]; /* "sgd", "adam" or "adamw" (the default) */
+    double lr;          /* default 0.001; of sgd 0.05 */
     double weight_decay;
-    double momentum;      /* of sgd */
-    char schedule[16];    /* "constant", "linear" or "cosine" (the default), down to 0 at the last step */
-    int64_t warmup;       /* steps over which the learning rate rises */
-    double clip_norm;     /* default: no clipping */
-    bool augment;         /* moves images at random, and mirrors those of CIFAR-10 */
+    double momentum;   /* of sgd */
+    char schedule[16]; /* "constant", "linear" or "cosine" (the default), down to 0 at the last step */
+    int64_t warmup;    /* steps over which the learning rate rises */
+    double clip_norm;  /* default: no clipping */
+    bool augment;      /* moves images at random, and mirrors those of CIFAR-10 */
     double label_smoothing;
     int64_t seed;
-    char device[32];      /* default auto */
-    int64_t workers;      /* threads that read samples; default: none */
-    char out[1024];       /* the run's folder; default by model, shape and device: runs/lenet-1x28x28-cpu */
-    int64_t patience;     /* ends the run after so many evaluations without a better one; default: never */
-    int64_t eval_every;   /* steps between evaluations and checkpoints; default: an epoch's */
-    int64_t log_every;    /* steps between two lines of metrics; default 20 */
+    char device[32];    /* default auto */
+    int64_t workers;    /* threads that read samples; default: none */
+    char out[1024];     /* the run's folder; default by model, shape and device: runs/lenet-1x28x28-cpu */
+    int64_t patience;   /* ends the run after so many evaluations without a better one; default: never */
+    int64_t eval_every; /* steps between evaluations and checkpoints; default: an epoch's */
+    int64_t log_every;  /* steps between two lines of metrics; default 20 */
 } tarn_train_options;
 
 /* What kind of value an option takes. */
@@ -83,13 +84,14 @@ TARN_API bool tarn_train_options_load_sized(tarn_train_options *options, size_t 
 
 typedef struct tarn_trainer tarn_trainer;
 
-/* Makes ready to train: opens the data, makes the model on its device, looks whether they fit. Writes nothing yet. A folder that is there already is an
- * error. The caller owns the trainer and uses it from one thread. `...` is a const tarn_train_options *. */
+/* Makes ready to train: opens the data, makes the model on its device, looks whether they fit. Writes nothing yet. A folder that is there
+ * already is an error. The caller owns the trainer and uses it from one thread. `...` is a const tarn_train_options *. */
 TARN_API tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size);
 #define tarn_trainer_new(...) tarn_trainer_new_sized(__VA_ARGS__, sizeof(tarn_train_options))
 
-/* Makes ready to go on with the run in a folder, from its last checkpoint, with the options it has there; `changes` (may be NULL) gives new values to
- * those that may be changed: epochs, steps, device, workers, patience. `...` is the folder and a const tarn_train_options * or NULL. */
+/* Makes ready to go on with the run in a folder, from its last checkpoint, with the options it has there; `changes` (may be NULL) gives new
+ * values to those that may be changed: epochs, steps, device, workers, patience. `...` is the folder and a const tarn_train_options * or
+ * NULL. */
 TARN_API tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size);
 #define tarn_trainer_resume(folder, ...) tarn_trainer_resume_sized(folder, __VA_ARGS__, sizeof(tarn_train_options))
 
@@ -116,10 +118,10 @@ typedef enum tarn_report_kind {
 /* What a trainer tells on the way. */
 typedef struct tarn_train_report {
     tarn_report_kind kind;
-    int64_t step, steps, epoch, epochs; /* epochs count from 1 */
-    double loss, accuracy;              /* accuracy: 0 to 1 */
+    int64_t step, steps, epoch, epochs;    /* epochs count from 1 */
+    double loss, accuracy;                 /* accuracy: 0 to 1 */
     double lr, images_per_second, seconds; /* seconds: of the run so far, all its parts together */
-    bool is_best;                       /* of an evaluation: no other was better */
+    bool is_best;                          /* of an evaluation: no other was better */
 } tarn_train_report;
 
 /* Is told how the run goes; `report` is valid during the call. It may call tarn_trainer_stop(). */
@@ -140,8 +142,8 @@ typedef struct tarn_train_result {
     double seconds;
 } tarn_train_result;
 
-/* Trains to the end, or until it is stopped, and leaves a checkpoint. The first loss or gradient that is not finite is an error that names step and
- * layer; the checkpoint is then the state before that step. `report` and `result` may be NULL. */
+/* Trains to the end, or until it is stopped, and leaves a checkpoint. The first loss or gradient that is not finite is an error that names
+ * step and layer; the checkpoint is then the state before that step. `report` and `result` may be NULL. */
 TARN_API bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result);
 
 /* Lets a run stop after the step it is at. May be called from any thread and from signal handlers. */
@@ -161,9 +163,9 @@ typedef struct tarn_evaluation {
     double loss, accuracy; /* the mean cross entropy; the share of samples whose class is right, 0 to 1 */
 } tarn_evaluation;
 
-/* Applies a classifier to all batches of a loader, which must be at the beginning of an epoch and gives inputs and labels, outside training mode and
- * without a record. `class_samples` and `class_right` (both may be NULL) have room for `classes` counts: samples of each class, and those
- * that were right. What is counted stays on the device until the end. */
+/* Applies a classifier to all batches of a loader, which must be at the beginning of an epoch and gives inputs and labels, outside training
+ * mode and without a record; a model that was in training mode is so again afterwards. `class_samples` and `class_right` (both may be NULL)
+ * have room for `classes` counts: samples of each class, and those that were right. What is counted stays on the device until the end. */
 TARN_API bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
                             int64_t *class_right);
 
@@ -189,7 +191,8 @@ TARN_API const char *tarn_run_class_name(const tarn_run *run, int64_t index);
 TARN_API bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation, int64_t *class_samples,
                                 int64_t *class_right);
 
-/* The probability of each class for one sample, u8 or f32, of the run's input shape; `probabilities` has room for one number for each class. */
+/* The probability of each class for one sample, u8 or f32, of the run's input shape; `probabilities` has room for one number for each
+ * class. */
 TARN_API bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *probabilities);
 
 /* Frees a run; the folder stays. NULL is allowed; works while an error is pending. */

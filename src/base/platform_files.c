@@ -136,7 +136,8 @@ bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
     return true;
 }
 
-/* Brings the entry of a file to the disk: the folder's own. Some file systems cannot do that to a folder (EINVAL): then there is nothing to do. */
+/* Brings the entry of a file to the disk: the folder's own. Some file systems cannot do that to a folder (EINVAL): then there is nothing to
+ * do. */
 static bool sync_folder(const char *function, const char *path)
 {
     char folder[PATH_MAX];

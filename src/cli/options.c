@@ -40,7 +40,8 @@ typedef struct option {
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY, AT(json), 0, "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS, AT(threads), 0, "threads on the CPU; 0 means one for each core"},
+    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS, AT(threads), 0,
+     "threads on the CPU; 0 means one for each core"},
     {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
     {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
@@ -264,7 +265,8 @@ static int unknown(tarn__command command, const char *command_name, const char *
 }
 
 /* The value of an option: what follows an equals sign, or the next word. NULL, with a sentence, where there is none or an empty one. */
-static const char *find_value(const char *command_name, const char *name, size_t length, const char *stands_for, int count, char *const *words, int *used)
+static const char *find_value(const char *command_name, const char *name, size_t length, const char *stands_for, int count,
+                              char *const *words, int *used)
 {
     const char *text = name[length] == '=' ? name + length + 1 : count > 1 ? words[1] : NULL;
     *used = name[length] == '=' ? 1 : 2;
@@ -295,7 +297,8 @@ static int read_argument(tarn__command command, const char *command_name, int co
         return unknown(command, command_name, name, length);
     bool is_flag = row ? row->type == FLAG : of_run.type == TARN_OPTION_FLAG;
     if (is_flag && name[length]) {
-        fprintf(stderr, "tarn %s: --%.*s: '%s' is not expected: the option is on or absent\n", command_name, (int)length, name, name + length + 1);
+        fprintf(stderr, "tarn %s: --%.*s: '%s' is not expected: the option is on or absent\n", command_name, (int)length, name,
+                name + length + 1);
         return TARN__MISUSED;
     }
     const char *text = is_flag ? "true" : find_value(command_name, name, length, row ? row->value : of_run.value, count, words, used);
@@ -317,7 +320,8 @@ static int read_words(tarn__command command, const char *command_name, int count
         if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
             return TARN__DONE;
     if (options->word_count < least_words) {
-        fprintf(stderr, "tarn %s: %s; see tarn %s --help\n", command_name, options->word_count ? "an image is missing" : "a run's folder is missing", command_name);
+        fprintf(stderr, "tarn %s: %s is missing; see tarn %s --help\n", command_name, options->word_count ? "an image" : "a run's folder",
+                command_name);
         return TARN__MISUSED;
     }
     return command == TARN__TRAIN && options->word_count ? tarn__run_options_file(words[0], options) : TARN__DONE;

@@ -71,7 +71,8 @@ void tarn__run_options_help(void)
     tarn_option option;
     for (int i = 0; i < tarn_train_option_count() && tarn_train_option(i, &option); i++) {
         char flag[32], left[64], bounds[64] = "";
-        snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "", option.value ? option.value : "");
+        snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "",
+                 option.value ? option.value : "");
         if (option.type != TARN_OPTION_TEXT && option.type != TARN_OPTION_WORD && option.type != TARN_OPTION_FLAG)
             snprintf(bounds, sizeof(bounds), ", from %.16g to %.16g", option.low, option.high);
         printf("  %-22s%s %s%s", left, strlen(left) > 22 ? "\n                        " : "", option.help, bounds);

@@ -1,5 +1,5 @@
-/* run_options.h: the options of a training run as flags: --batch-size for "batch_size". Their table is the library's, which makes config files and the
- * saved record of it too. */
+/* run_options.h: the options of a training run as flags: --batch-size for "batch_size". Their table is the library's, which makes config
+ * files and the saved record of it too. */
 #ifndef TARN__RUN_OPTIONS_H
 #define TARN__RUN_OPTIONS_H
 

@@ -125,13 +125,13 @@ static void show(const tarn_train_report *r, void *ctx)
     if (d->json)
         print_report_json(r);
     else if (r->kind == TARN_REPORT_EVALUATION)
-        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f  %.2f %% right%s\n", d->terminal ? "\r\033[K" : "", (long long)r->step,
-               (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->is_best ? "  (best)" : "");
+        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f  %.2f %% right%s\n", d->terminal ? "\r\033[K" : "",
+               (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->is_best ? "  (best)" : "");
     else if (d->terminal)
         print_bar(r);
     else
-        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  %.2f %% right  lr %.3g  %.0f images/s\n", (long long)r->step, (long long)r->steps,
-               (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->lr, r->images_per_second);
+        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  %.2f %% right  lr %.3g  %.0f images/s\n", (long long)r->step,
+               (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->lr, r->images_per_second);
     fflush(stdout);
 }
 
@@ -139,7 +139,8 @@ static void show(const tarn_train_report *r, void *ctx)
 
 static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
 {
-    static const char *const ends[] = {[TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
+    static const char *const ends[] = {
+        [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "event", ends[r->end]);
@@ -161,8 +162,8 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
         return;
     }
     if (r->end == TARN_TRAIN_STOPPED)
-        printf("%sstopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", d->terminal ? "\r\033[K" : "", (long long)r->step,
-               p->folder);
+        printf("%sstopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", d->terminal ? "\r\033[K" : "",
+               (long long)r->step, p->folder);
     else if (r->end == TARN_TRAIN_PATIENCE)
         printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step, (long long)p->options.patience);
     if (r->best_step)

@@ -132,8 +132,8 @@ static bool put(tarn__document *document, const char *key, json_t *value, bool a
         list = json_object_get(object, last);
     if (value && (append ? json_array_append_new(list, value) : json_object_set_new(object, last, value)) == 0)
         return true;
-    return tarn__raise(value ? TARN_ERROR_MEMORY : TARN_ERROR_ARGUMENT, "%s: the value of '%s' is no valid UTF-8, or there is no memory for it",
-                       document->function, key);
+    return tarn__raise(value ? TARN_ERROR_MEMORY : TARN_ERROR_ARGUMENT,
+                       "%s: the value of '%s' is no valid UTF-8, or there is no memory for it", document->function, key);
 }
 
 static json_t *real(double value)

@@ -1,7 +1,7 @@
 /* document.h: small JSON files of ours: settings and places of runs. Keys with dots reach into objects: "model.kind".
  *
- * Files are not trusted: what is missing, of another kind or out of bounds is an error that names file and key. Built on jansson; without it every
- * function raises an error that says so. */
+ * Files are not trusted: what is missing, of another kind or out of bounds is an error that names file and key. Built on jansson; without
+ * it every function raises an error that says so. */
 #ifndef TARN__DOCUMENT_H
 #define TARN__DOCUMENT_H
 
@@ -11,8 +11,8 @@
 
 typedef struct tarn__document tarn__document;
 
-/* An empty document, one from a file, and one from a text (`name` stands for it in errors). `function` begins the errors and is borrowed. The caller
- * owns the document. NULL with an error. */
+/* An empty document, one from a file, and one from a text (`name` stands for it in errors). `function` begins the errors and is borrowed.
+ * The caller owns the document. NULL with an error. */
 tarn__document *tarn__document_new(const char *function);
 tarn__document *tarn__document_open(const char *function, const char *path);
 tarn__document *tarn__document_parse(const char *function, const char *name, const char *text, size_t length);
@@ -48,7 +48,8 @@ bool tarn__document_count(const tarn__document *document, const char *key, size_
 /* Sees a member of an object: its value as it would be typed: 0.5, lenet, true, 128,64. False ends the visit. */
 typedef bool (*tarn__member_fn)(const char *name, const char *text, void *ctx);
 
-/* Calls `visit` for every member of the object under a key ("": the whole document), in the file's order. False when it was ended, or with an error. */
+/* Calls `visit` for every member of the object under a key ("": the whole document), in the file's order. False when it was ended, or with
+ * an error. */
 bool tarn__document_each(const tarn__document *document, const char *key, tarn__member_fn visit, void *ctx);
 
 #endif

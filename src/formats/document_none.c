@@ -5,10 +5,11 @@
 /* Is NULL. */
 static tarn__document *missing(const char *function)
 {
-    tarn__raise(TARN_ERROR_UNSUPPORTED,
-                "%s: this build of tarn cannot read and write JSON files: it was built without jansson; install libjansson-dev (Debian, Ubuntu) or "
-                "jansson-devel (Fedora) and build again",
-                function);
+    tarn__raise(
+        TARN_ERROR_UNSUPPORTED,
+        "%s: this build of tarn cannot read and write JSON files: it was built without jansson; install libjansson-dev (Debian, Ubuntu) or "
+        "jansson-devel (Fedora) and build again",
+        function);
     return NULL;
 }
 

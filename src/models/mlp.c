@@ -18,7 +18,8 @@ static bool check(int64_t inputs, const int64_t *hidden, int hidden_count, int64
         return tarn__raise(TARN_ERROR_ARGUMENT, "model_mlp: there are %d hidden layers, but the list of their sizes is NULL", hidden_count);
     for (int i = 0; i < hidden_count; i++)
         if (hidden[i] < 1)
-            return tarn__raise(TARN_ERROR_SHAPE, "model_mlp: hidden layer %d has %lld numbers; it must have at least 1", i, (long long)hidden[i]);
+            return tarn__raise(TARN_ERROR_SHAPE, "model_mlp: hidden layer %d has %lld numbers; it must have at least 1", i,
+                               (long long)hidden[i]);
     return true;
 }
 

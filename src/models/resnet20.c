@@ -1,7 +1,7 @@
 /* resnet20.c: ResNet-20 for images of 32 × 32: one convolution, nine blocks of two, the mean over each channel, a linear layer.
  *
- * A block is relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)). Where it halves the image and doubles the channels, the shortcut takes every second
- * row and column and puts zeros around the channels: it has no parameters. */
+ * A block is relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)). Where it halves the image and doubles the channels, the shortcut takes
+ * every second row and column and puts zeros around the channels: it has no parameters. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "nn/module.h"
 
-enum { GROUPS = 3, BLOCKS = 3, WIDTH = 16 };         /* groups of blocks, blocks in each, channels of the first group */
-enum { CONV1, BN1, CONV2, BN2 };                     /* a block's children */
-enum { STEM_CONV, STEM_BN, FIRST_GROUP, HEAD = 5 };  /* the network's */
+enum { GROUPS = 3, BLOCKS = 3, WIDTH = 16 };        /* groups of blocks, blocks in each, channels of the first group */
+enum { CONV1, BN1, CONV2, BN2 };                    /* a block's children */
+enum { STEM_CONV, STEM_BN, FIRST_GROUP, HEAD = 5 }; /* the network's */
 
 static tarn_module *convolution(int64_t in, int64_t out, int64_t stride, tarn_device device)
 {
@@ -87,9 +87,8 @@ static tarn_module *make(int64_t classes, int64_t channels, tarn_device device)
 {
     static const char *const names[] = {"conv1", "bn1", "layer1", "layer2", "layer3", "linear"};
     tarn_module *const children[] = {
-        convolution(channels, WIDTH, 1, device),       tarn_batchnorm2d(WIDTH, device),
-        make_group(WIDTH, WIDTH, device),              make_group(WIDTH, 2 * WIDTH, device),
-        make_group(2 * WIDTH, 4 * WIDTH, device),      tarn_linear(4 * WIDTH, classes, device),
+        convolution(channels, WIDTH, 1, device), tarn_batchnorm2d(WIDTH, device),          make_group(WIDTH, WIDTH, device),
+        make_group(WIDTH, 2 * WIDTH, device),    make_group(2 * WIDTH, 4 * WIDTH, device), tarn_linear(4 * WIDTH, classes, device),
     };
     return with_children(tarn__module_new("model_resnet20", "resnet20", resnet_forward, NULL, NULL), names, children, 6);
 }

@@ -30,8 +30,8 @@ tarn_module *tarn__build_model(const char *function, const tarn_train_options *o
     if (tarn_failed())
         return NULL;
     if (!is_mlp && d->input.rank != 3) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s takes images, but a sample of this data is %lld numbers in a row; use the model mlp", function,
-                    options->model, (long long)d->input.size[0]);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s takes images, but a sample of this data is %lld numbers in a row; use the model mlp",
+                    function, options->model, (long long)d->input.size[0]);
         return NULL;
     }
     if (is_mlp)
@@ -51,9 +51,10 @@ bool tarn__config_write(const char *function, const char *folder, const tarn_tra
 {
     tarn__path path;
     tarn__document *document = tarn__document_new(function);
-    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_set_text(document, "tarn", tarn_version()) &&
-                tarn__document_set_text(document, "model_type", options->model) && tarn__train_options_write(options, document) &&
-                tarn__description_write(description, document) && tarn__document_save(document, tarn__path_in(folder, "config.json", &path));
+    bool good =
+        document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_set_text(document, "tarn", tarn_version()) &&
+        tarn__document_set_text(document, "model_type", options->model) && tarn__train_options_write(options, document) &&
+        tarn__description_write(description, document) && tarn__document_save(document, tarn__path_in(folder, "config.json", &path));
     tarn__document_free(document);
     return good;
 }

@@ -1,8 +1,9 @@
 /* checkpoint.c: all that the next step depends on, to the run's folder and back.
  *
- * A checkpoint is three files, and they must change together. New ones are written beside the old under the names "….next", trainer.json.next last and
- * after the others have reached the disk: from that instant the new checkpoint is whole and counts. Then they get their names. Whoever stops the program
- * before that instant leaves the old checkpoint; after it, the next start finishes the renaming. */
+ * A checkpoint is three files, and they must change together. New ones are written beside the old under the names "….next",
+ * trainer.json.next last and after the others have reached the disk: from that instant the new checkpoint is whole and counts. Then
+ * they get their names. Whoever stops the program before that instant leaves the old checkpoint; after it, the next start finishes the
+ * renaming. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -58,8 +59,9 @@ static bool write_place(const tarn_trainer *t, const tarn__generator *random, co
     const tarn__place *p = &t->place;
     tarn__document *document = tarn__document_new("trainer_run");
     bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_set_whole(document, "step", p->step) &&
-                tarn__document_set_whole(document, "epoch", p->loader.epoch) && tarn__document_set_whole(document, "batch", p->loader.batch) &&
-                write_random(t, random, document) && tarn__document_set_whole(document, "best.step", p->best_step) &&
+                tarn__document_set_whole(document, "epoch", p->loader.epoch) &&
+                tarn__document_set_whole(document, "batch", p->loader.batch) && write_random(t, random, document) &&
+                tarn__document_set_whole(document, "best.step", p->best_step) &&
                 tarn__document_set_real(document, "best.loss", p->best_loss) &&
                 tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
                 tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
@@ -74,7 +76,8 @@ static bool read_random(tarn_trainer *t, const tarn__document *document)
 {
     int64_t seed, cpu, device;
     if (!tarn__document_whole(document, "random.seed", INT64_MIN, INT64_MAX, &seed) ||
-        !tarn__document_whole(document, "random.cpu", 0, INT64_MAX, &cpu) || !tarn__document_whole(document, "random.device", 0, INT64_MAX, &device))
+        !tarn__document_whole(document, "random.cpu", 0, INT64_MAX, &cpu) ||
+        !tarn__document_whole(document, "random.device", 0, INT64_MAX, &device))
         return false;
     t->random = (tarn__generator){.seed = (uint64_t)seed};
     t->random.offset[0][0] = (uint64_t)cpu;
@@ -91,7 +94,8 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
                 tarn__document_whole(document, "step", 0, INT64_MAX, &p.step) &&
                 tarn__document_whole(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
                 tarn__document_whole(document, "batch", 0, t->steps_in_epoch, &p.loader.batch) && read_random(t, document) &&
-                tarn__document_whole(document, "best.step", 0, p.step, &p.best_step) && tarn__document_real(document, "best.loss", &p.best_loss) &&
+                tarn__document_whole(document, "best.step", 0, p.step, &p.best_step) &&
+                tarn__document_real(document, "best.loss", &p.best_loss) &&
                 tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
                 tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
                 tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished);
@@ -110,7 +114,8 @@ bool tarn__checkpoint_save(tarn_trainer *t)
     tarn__generator random = tarn__random_save(); /* the thread's are the run's while it runs */
     if (tarn_failed() || !tarn_loader_tell(t->loader, &t->place.loader))
         return false;
-    return tarn_module_save(t->model, next_name(folder, MODEL, &path)) && tarn_optimizer_save(t->optimizer, next_name(folder, OPTIMIZER, &path)) &&
+    return tarn_module_save(t->model, next_name(folder, MODEL, &path)) &&
+           tarn_optimizer_save(t->optimizer, next_name(folder, OPTIMIZER, &path)) &&
            write_place(t, &random, next_name(folder, PLACE, &path)) && take_names("trainer_run", folder);
 }
 
@@ -119,7 +124,8 @@ static bool belongs_together(const char *function, const tarn_trainer *t)
 {
     int64_t steps = tarn_optimizer_steps(t->optimizer);
     return steps == t->place.step ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is no whole checkpoint: trainer.json is at step %" PRId64 ", optimizer.safetensors at step %" PRId64,
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%s' is no whole checkpoint: trainer.json is at step %" PRId64 ", optimizer.safetensors at step %" PRId64,
                        function, t->options.out, t->place.step, steps);
 }
 

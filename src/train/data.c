@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "base/platform.h"
 
-enum { DIGITS = 10000, MOST_DIGITS = 10000000 };           /* drawn digits to train on; a fifth as many again to judge by */
+enum { DIGITS = 10000, MOST_DIGITS = 10000000 };               /* drawn digits to train on; a fifth as many again to judge by */
 enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* the same data for every run, whatever its own seed */
 
 typedef enum part { TRAINING, TESTING, ALL } part;
@@ -51,6 +51,33 @@ static tarn_dataset *open_cifar10(const char *where, part which)
     return tarn_dataset_cifar10_folder(where, which == TRAINING);
 }
 
+/* ---- images without an axis for channels ------------------------------------------------------------------------------------- */
+
+static bool read_inner(int64_t index, void *const *memory, void *ctx)
+{
+    return tarn_dataset_read(ctx, index, memory);
+}
+
+static void free_inner(void *ctx)
+{
+    tarn_dataset_free(ctx);
+}
+
+/* The same samples, images [H, W] seen as [1, H, W]. Takes the dataset, on failure too. */
+static tarn_dataset *with_channel(tarn_dataset *dataset)
+{
+    tarn_field field[TARN_MAX_FIELDS];
+    int count = dataset ? tarn_dataset_field_count(dataset) : 0;
+    for (int k = 0; k < count; k++)
+        tarn_dataset_field(dataset, k, &field[k]);
+    if (count == 0 || tarn_failed() || field[0].shape.rank != 2)
+        return dataset;
+    field[0].shape = TARN_SHAPE(1, field[0].shape.size[0], field[0].shape.size[1]);
+    return tarn_dataset_new(field, count, tarn_dataset_count(dataset), read_inner, dataset, free_inner);
+}
+
+/* ---- by name --------------------------------------------------------------------------------------------------------------- */
+
 static tarn_dataset *open_part(const char *function, const char *kind, const char *where, part which)
 {
     pair paths;
@@ -66,7 +93,7 @@ static tarn_dataset *open_part(const char *function, const char *kind, const cha
         return NULL;
     if (strcmp(kind, "idx") == 0)
         return tarn_dataset_idx(paths.first, paths.second);
-    return tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2);
+    return with_channel(tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2));
 }
 
 /* The kind and the rest of a name; false with an error for a kind that is none. */
@@ -80,15 +107,17 @@ static bool read_name(const char *function, const char *name, char *kind, size_t
         if (strcmp(kind, kinds[i]) == 0)
             return i == 0 || (*where)[0] ||
                    tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function, name, kind);
-    return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE and npy:INPUTS,LABELS", function,
-                       name);
+    return tarn__raise(
+        TARN_ERROR_ARGUMENT,
+        "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE and npy:INPUTS,LABELS",
+        function, name);
 }
 
 /* True when the data has a part for testing of its own. */
 static bool has_parts(const char *kind, const char *where)
 {
-    return strcmp(kind, "digits") == 0 || strcmp(kind, "mnist") == 0 || (strcmp(kind, "cifar10") == 0 && tarn__platform_file_bytes(where) < 0);
+    return strcmp(kind, "digits") == 0 || strcmp(kind, "mnist") == 0 ||
+           (strcmp(kind, "cifar10") == 0 && tarn__platform_file_bytes(where) < 0);
 }
 
 static bool split(const char *function, const char *name, tarn_dataset *all, tarn_dataset **training, tarn_dataset **validation)

@@ -6,8 +6,8 @@
 
 #include "formats/document.h"
 
-/* Opens the parts for training and for validation. Data without parts of its own (csv, npy, idx, single files) is cut at random, the same way
- * every time: a tenth is for validation. The caller frees both. False with an error, and both NULL. */
+/* Opens the parts for training and for validation. Data without parts of its own (csv, npy, idx, single files) is cut at random, the same
+ * way every time: a tenth is for validation. The caller frees both. False with an error, and both NULL. */
 bool tarn__data_open(const char *function, const char *name, tarn_dataset **training, tarn_dataset **validation);
 
 /* Opens what an evaluation is to use: the part for testing where there is one, else everything. NULL with an error. */
@@ -15,17 +15,18 @@ tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *n
 
 /* What a model must know of its data, in training and ever after: it stands in config.json. */
 typedef struct tarn__description {
-    tarn_shape input;        /* of one sample, as the model sees it: images are [C, H, W] */
+    tarn_shape input; /* of one sample: a row of numbers, or an image [C, H, W] */
     int64_t classes;
-    char **class_name;       /* [classes], owned */
-    bool can_be_mirrored;    /* a mirrored image is of the same class */
+    char **class_name;    /* [classes], owned */
+    bool can_be_mirrored; /* a mirrored image is of the same class */
     float scale;
     float *mean, *deviation; /* [channels], owned: inputs become (value · scale - mean) / deviation */
     int channels;
 } tarn__description;
 
 /* Describes data from its name and the samples of both parts. False with an error; free it then too. */
-bool tarn__describe(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation, tarn__description *description);
+bool tarn__describe(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
+                    tarn__description *description);
 void tarn__description_free(tarn__description *description);
 
 /* To the object "data" of a document and back. */
@@ -38,8 +39,7 @@ bool tarn__description_fits(const char *function, const tarn__description *descr
 /* The options of a loader that are the description's: how inputs are normalised. Arrays are borrowed from it. */
 tarn_loader_options tarn__description_loading(const tarn__description *description, int64_t batch_size, tarn_device device);
 
-/* A batch's inputs in the shape of the model's, and its labels as i64. */
-tarn_tensor *tarn__batch_input(const tarn__description *description, tarn_tensor *x);
+/* A batch's labels as i64. */
 tarn_tensor *tarn__batch_label(tarn_tensor *label);
 
 #endif

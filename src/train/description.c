@@ -1,16 +1,17 @@
 /* description.c: what a model must know of its data: shape, classes and their names, and how inputs are normalised.
  *
- * Mean and deviation are those of the training samples, along the first axis: of each colour, or of each column of a table. They are found once,
- * when a run begins, and kept with the model. */
+ * Mean and deviation are those of the training samples, along the first axis: of each colour, or of each column of a table. They are found
+ * once, when a run begins, and kept with the model. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "core/tensor.h"
 #include "train/data.h"
 
-enum { LOOKED_AT = 2000 };     /* samples that mean and deviation are found from */
+enum { LOOKED_AT = 2000 }; /* samples that mean and deviation are found from */
 enum { MOST_CLASSES = 65536, MOST_CHANNELS = 1 << 20 };
 
 /* ---- what the samples say -------------------------------------------------------------------------------------------------- */
@@ -18,13 +19,13 @@ enum { MOST_CLASSES = 65536, MOST_CHANNELS = 1 << 20 };
 typedef struct survey {
     const char *function;
     tarn_dataset *dataset, *validation;
-    tarn_field field[2];      /* input and label */
-    int64_t elements;         /* of an input */
+    tarn_field field[2]; /* input and label */
+    int64_t elements;    /* of an input */
     void *memory[TARN_MAX_FIELDS];
     size_t bytes[TARN_MAX_FIELDS];
     int fields;
-    double *sum, *squares;    /* [channels] */
-    int64_t largest;          /* label */
+    double *sum, *squares; /* [channels] */
+    int64_t largest;       /* label */
 } survey;
 
 static int64_t elements_of(tarn_shape shape)
@@ -59,13 +60,13 @@ static bool check_fields(survey *s)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: the data has no labels", s->function);
     if (!tarn_dataset_field(s->dataset, 0, &s->field[0]) || !tarn_dataset_field(s->dataset, 1, &s->field[1]))
         return false;
-    if (s->field[0].shape.rank < 1 || s->field[0].shape.rank > 3 || s->field[0].dtype == TARN_BF16 || s->field[0].dtype == TARN_F16 ||
-        s->field[0].dtype == TARN_BOOL)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs are %s on %d axes a sample; they must be u8, i32, i64, f32 or f64 on 1 to 3", s->function,
-                           tarn_dtype_name(s->field[0].dtype), s->field[0].shape.rank);
+    int rank = s->field[0].shape.rank;
+    if ((rank != 1 && rank != 3) || s->field[0].dtype == TARN_BF16 || s->field[0].dtype == TARN_F16 || s->field[0].dtype == TARN_BOOL)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs are %s on %d axes a sample; they must be u8, i32, i64, f32 or f64 on 1 or 3",
+                           s->function, tarn_dtype_name(s->field[0].dtype), rank);
     if (s->field[1].shape.rank != 0 || !is_whole(s->field[1].dtype))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: labels are %s on %d axes a sample; a label is one whole number: i64, i32 or u8", s->function,
-                           tarn_dtype_name(s->field[1].dtype), s->field[1].shape.rank);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: labels are %s on %d axes a sample; a label is one whole number: i64, i32 or u8",
+                           s->function, tarn_dtype_name(s->field[1].dtype), s->field[1].shape.rank);
     s->elements = elements_of(s->field[0].shape);
     return s->elements > 0 || tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have no elements", s->function);
 }
@@ -97,8 +98,8 @@ static bool look_at_label(survey *s, int64_t index)
 {
     double label = element(s->memory[1], s->field[1].dtype, 0);
     if (label < 0 || label >= MOST_CLASSES)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: sample %lld has the label %.0f; labels are classes, from 0 to %d", s->function, (long long)index,
-                           label, MOST_CLASSES - 1);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: sample %lld has the label %.0f; labels are classes, from 0 to %d", s->function,
+                           (long long)index, label, MOST_CLASSES - 1);
     s->largest = (int64_t)label > s->largest ? (int64_t)label : s->largest;
     return true;
 }
@@ -165,17 +166,18 @@ static bool name_classes(tarn__description *d, bool is_cifar10)
     return true;
 }
 
-/* An image [H, W] has one channel, a table's columns are channels. */
+/* Colours of an image are channels, and so are a table's columns. */
 static void find_input(tarn__description *d, const tarn_field *field)
 {
-    d->input = field->shape.rank == 2 ? TARN_SHAPE(1, field->shape.size[0], field->shape.size[1]) : field->shape;
-    d->channels = field->shape.rank == 2 ? 1 : (int)field->shape.size[0];
+    d->input = field->shape;
+    d->channels = (int)field->shape.size[0];
     d->scale = field->dtype == TARN_U8 ? 1.0f / 255 : 1;
 }
 
 static bool describe(survey *s, const char *name, tarn__description *d)
 {
-    bool is_cifar10 = strncmp(name, "cifar10:", 8) == 0, is_known = is_cifar10 || strncmp(name, "digits", 6) == 0 || strncmp(name, "mnist:", 6) == 0;
+    bool is_cifar10 = strncmp(name, "cifar10:", 8) == 0,
+         is_known = is_cifar10 || strncmp(name, "digits", 6) == 0 || strncmp(name, "mnist:", 6) == 0;
     int64_t looked_at;
     if (!check_fields(s))
         return false;
@@ -196,7 +198,8 @@ static bool describe(survey *s, const char *name, tarn__description *d)
     return good;
 }
 
-bool tarn__describe(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation, tarn__description *description)
+bool tarn__describe(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
+                    tarn__description *description)
 {
     survey s = {.function = function, .dataset = training, .validation = validation};
     *description = (tarn__description){0};
@@ -244,13 +247,15 @@ bool tarn__description_read(tarn__description *d, const tarn__document *document
     size_t rank, classes, channels, deviations;
     double scale;
     *d = (tarn__description){0};
-    if (!tarn__document_count(document, "data.input", 3, &rank) || !tarn__document_count(document, "data.class_names", MOST_CLASSES, &classes) ||
+    if (!tarn__document_count(document, "data.input", 3, &rank) ||
+        !tarn__document_count(document, "data.class_names", MOST_CLASSES, &classes) ||
         !tarn__document_count(document, "data.mean", MOST_CHANNELS, &channels) ||
-        !tarn__document_count(document, "data.deviation", MOST_CHANNELS, &deviations) || !tarn__document_real(document, "data.scale", &scale) ||
-        !tarn__document_bool(document, "data.can_be_mirrored", &d->can_be_mirrored))
+        !tarn__document_count(document, "data.deviation", MOST_CHANNELS, &deviations) ||
+        !tarn__document_real(document, "data.scale", &scale) || !tarn__document_bool(document, "data.can_be_mirrored", &d->can_be_mirrored))
         return false;
     if (rank < 1 || rank == 2 || classes < 2 || channels < 1 || channels != deviations || !isfinite(scale) || !(scale > 0))
-        return tarn__raise(TARN_ERROR_FORMAT, "config.json: \"data\" describes no data: input of %zu axes, %zu classes, %zu means, %zu deviations", rank,
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "config.json: \"data\" describes no data: input of %zu axes, %zu classes, %zu means, %zu deviations", rank,
                            classes, channels, deviations);
     d->input.rank = (int)rank;
     d->classes = (int64_t)classes;
@@ -282,12 +287,9 @@ bool tarn__description_fits(const char *function, const tarn__description *d, co
         same = other.input.size[i] == d->input.size[i];
     if (same)
         return true;
-    char have[64], want[64];
-    snprintf(have, sizeof(have), "%lld × %lld × %lld", (long long)other.input.size[0], (long long)(other.input.rank > 1 ? other.input.size[1] : 1),
-             (long long)(other.input.rank > 2 ? other.input.size[2] : 1));
-    snprintf(want, sizeof(want), "%lld × %lld × %lld", (long long)d->input.size[0], (long long)(d->input.rank > 1 ? d->input.size[1] : 1),
-             (long long)(d->input.rank > 2 ? d->input.size[2] : 1));
-    return tarn__raise(TARN_ERROR_SHAPE, "%s: samples of the data are %s, but the model was trained on %s", function, have, want);
+    return tarn__raise(TARN_ERROR_SHAPE, "%s: samples of the data are %s, but the model was trained on %s", function,
+                       tarn__shape_text(other.input.size, other.input.rank, &(tarn__text){{0}}),
+                       tarn__shape_text(d->input.size, d->input.rank, &(tarn__text){{0}}));
 }
 
 tarn_loader_options tarn__description_loading(const tarn__description *d, int64_t batch_size, tarn_device device)
@@ -299,13 +301,6 @@ tarn_loader_options tarn__description_loading(const tarn__description *d, int64_
                                  .mean = d->mean,
                                  .deviation = d->deviation,
                                  .channels = d->channels};
-}
-
-tarn_tensor *tarn__batch_input(const tarn__description *d, tarn_tensor *x)
-{
-    if (!x || tarn_shape_of(x).rank == d->input.rank + 1)
-        return x;
-    return tarn_reshape(x, TARN_SHAPE(tarn_size(x, 0), d->input.size[0], d->input.size[1], d->input.size[2]));
 }
 
 tarn_tensor *tarn__batch_label(tarn_tensor *label)

@@ -7,7 +7,7 @@
 
 /* Sums over the batches so far, on the device, kept. */
 typedef struct sums {
-    tarn_tensor *loss;           /* f64 [] */
+    tarn_tensor *loss;            /* f64 [] */
     tarn_tensor *samples, *right; /* i64 [classes]: of each class */
 } sums;
 
@@ -21,7 +21,6 @@ static bool add_batch(tarn_module *model, int64_t classes, tarn_tensor *const *f
            tarn_add_inplace(s->right, tarn_sum(tarn_mul(of_class, right), TARN_AXES(0), false));
 }
 
-/* A rank-2 batch of images [N, H, W] is seen with one channel by those who know: the loader's caller. */
 static bool add_batches(tarn_module *model, tarn_loader *loader, int64_t classes, sums *s)
 {
     bool good = true;
@@ -57,24 +56,28 @@ static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluatio
     return good && !tarn_failed();
 }
 
-/* The modes that every module was in are one bit for each: a model may have parts that are frozen out of training mode. */
-static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_right)
+static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
+                     int64_t *class_right)
 {
     tarn_device device = tarn_device_of(tarn_module_parameter(model, 0));
     bool was_training = tarn_module_is_training(model);
     tarn_scope *scope = tarn_scope_open();
-    sums s = {tarn_zeros(TARN_SCALAR, TARN_F64, device), tarn_zeros(TARN_SHAPE(classes), TARN_I64, device), tarn_zeros(TARN_SHAPE(classes), TARN_I64, device)};
+    sums s = {tarn_zeros(TARN_SCALAR, TARN_F64, device), tarn_zeros(TARN_SHAPE(classes), TARN_I64, device),
+              tarn_zeros(TARN_SHAPE(classes), TARN_I64, device)};
     tarn_module_train(model, false);
     tarn_no_grad_open();
     bool good = !tarn_failed() && add_batches(model, loader, classes, &s) && read_sums(&s, classes, evaluation, class_samples, class_right);
     tarn_no_grad_close();
     tarn_scope_close(scope);
-    if (good && was_training)
-        good = tarn_module_train(model, true);
+    tarn__error_record error; /* the mode comes back after a failure too */
+    tarn__error_save(&error);
+    tarn_module_train(model, was_training);
+    tarn__error_restore(&error);
     return good || tarn__raise_within("evaluate");
 }
 
-bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_right)
+bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
+                   int64_t *class_right)
 {
     const char *missing = !model ? "the model" : !loader ? "the loader" : !evaluation ? "the result" : NULL;
     tarn_loader_place place;
@@ -83,11 +86,13 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
     if (missing)
         return tarn__raise(TARN_ERROR_ARGUMENT, "evaluate: %s is NULL", missing);
     if (classes < 1 || tarn_module_parameter_count(model) < 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "evaluate: %s", classes < 1 ? "there must be at least 1 class" : "the model has no parameters");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "evaluate: %s",
+                           classes < 1 ? "there must be at least 1 class" : "the model has no parameters");
     if (!tarn_loader_tell(loader, &place))
         return tarn__raise_within("evaluate");
     if (place.batch != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "evaluate: the loader has given %lld batches of its epoch already; begin with a new one, or seek",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "evaluate: the loader has given %lld batches of its epoch already; begin with a new one, or seek",
                            (long long)place.batch);
     return evaluate(model, loader, classes, evaluation, class_samples, class_right);
 }

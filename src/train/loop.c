@@ -1,7 +1,7 @@
 /* loop.c: the training loop.
  *
- * In a steady step nothing crosses to or from the device but the batch: losses and right answers are left in a tensor, one place for each step, and
- * read when a line of metrics is due. */
+ * In a steady step nothing crosses to or from the device but the batch: losses and right answers are left in a tensor, one place for each
+ * step, and read when a line of metrics is due. */
 #include <math.h>
 
 #include "base/error.h"
@@ -29,8 +29,7 @@ bool tarn__train_gradients(tarn_trainer *t, tarn_tensor **loss, tarn_tensor **ri
     tarn_tensor *fields[TARN_MAX_FIELDS];
     if (!next_batch(t, fields))
         return false;
-    tarn_tensor *x = tarn__batch_input(&t->description, fields[0]), *label = tarn__batch_label(fields[1]);
-    tarn_tensor *logits = tarn_forward(t->model, x);
+    tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(t->model, fields[0]);
     *loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
     if (right)
         *right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
@@ -57,7 +56,8 @@ static bool take_step(tarn_trainer *t)
 {
     tarn_tensor *loss, *right;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && tarn__train_step(t, &loss, &right) && put_aside(t->losses, t->waiting, loss) && put_aside(t->hits, t->waiting, right);
+    bool good =
+        scope && tarn__train_step(t, &loss, &right) && put_aside(t->losses, t->waiting, loss) && put_aside(t->hits, t->waiting, right);
     tarn_scope_close(scope);
     t->waiting++;
     return good;
@@ -143,7 +143,8 @@ static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
 /* Better: more are right, or as many with a smaller loss. */
 static bool is_better(const tarn__place *place, const tarn_evaluation *now)
 {
-    return place->best_step == 0 || now->accuracy > place->best_accuracy || (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
+    return place->best_step == 0 || now->accuracy > place->best_accuracy ||
+           (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
 }
 
 static bool judge(tarn_trainer *t, const telling *to)
@@ -241,7 +242,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     trainer->metrics = NULL;
     const tarn__place *p = &trainer->place;
     if (result)
-        *result = (tarn_train_result){.end = p->step == trainer->steps     ? TARN_TRAIN_FINISHED
+        *result = (tarn_train_result){.end = p->step == trainer->steps  ? TARN_TRAIN_FINISHED
                                              : out_of_patience(trainer) ? TARN_TRAIN_PATIENCE
                                                                         : TARN_TRAIN_STOPPED,
                                       .step = p->step,

@@ -1,7 +1,7 @@
 /* metrics.c: the records of a run: metrics.jsonl, one JSON object a line, events for TensorBoard, and curves.html.
  *
- * Lines are added as they come. What a stopped program wrote after its last checkpoint did not last: when the run goes on from there, those lines are
- * dropped and written anew. */
+ * Lines are added as they come. What a stopped program wrote after its last checkpoint did not last: when the run goes on from there, those
+ * lines are dropped and written anew. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -98,12 +98,13 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
         return NULL;
     tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
     tarn__path_in(t->options.out, "curves.html", &metrics->curves);
+    bool goes_on = tarn__path_exists(metrics->path.text); /* a program was here before, though it may not have come to a checkpoint */
     if (take_options(metrics, &t->options) && drop_what_did_not_last(metrics->path.text, t->place.step)) {
         metrics->lines = fopen(metrics->path.text, "a");
         if (!metrics->lines)
             tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' cannot be opened", metrics->path.text);
         metrics->events = metrics->lines ? tarn__events_open(t->options.out) : NULL;
-        if (metrics->events && (t->place.step == 0 || tarn__events_resume(metrics->events, t->place.step + 1)))
+        if (metrics->events && (!goes_on || tarn__events_resume(metrics->events, t->place.step + 1)))
             return metrics;
     }
     tarn__metrics_close(metrics);
@@ -135,7 +136,8 @@ static bool add_events(tarn__events *events, const tarn_train_report *r)
     if (r->kind == TARN_REPORT_EVALUATION)
         return tarn__events_scalar(events, "loss/validation", r->step, r->loss) &&
                tarn__events_scalar(events, "accuracy/validation", r->step, r->accuracy) && tarn__events_flush(events);
-    return tarn__events_scalar(events, "loss/training", r->step, r->loss) && tarn__events_scalar(events, "accuracy/training", r->step, r->accuracy) &&
+    return tarn__events_scalar(events, "loss/training", r->step, r->loss) &&
+           tarn__events_scalar(events, "accuracy/training", r->step, r->accuracy) &&
            tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
            tarn__events_scalar(events, "images per second", r->step, r->images_per_second) && tarn__events_flush(events);
 }

@@ -1,8 +1,8 @@
 /* nonfinite.c: which step and which layer first gave a number that is not finite.
  *
- * Losses are read late, some steps after the fact, and by then every weight may be lost. But a run is a function of its checkpoint: from there the steps
- * are taken again, now with every gradient looked at, up to the bad one. They are taken a second time up to the step before it, which gives a
- * state worth saving, and then the bad one layer by layer. */
+ * Losses are read late, some steps after the fact, and by then every weight may be lost. But a run is a function of its checkpoint: from
+ * there the steps are taken again, now with every gradient looked at, up to the bad one. They are taken a second time up to the step before
+ * it, which gives a state worth saving, and then the bad one layer by layer. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -112,7 +112,8 @@ bool tarn__find_nonfinite(tarn_trainer *t, int64_t last)
     if (tarn_failed())
         return false;
     return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "trainer_run: step %" PRId64 ": %s is not finite; the state before that step is in '%s'; a smaller learning rate, a warm-up or "
+                       "trainer_run: step %" PRId64
+                       ": %s is not finite; the state before that step is in '%s'; a smaller learning rate, a warm-up or "
                        "clip_norm may help",
                        good + 1, w.found, t->options.out);
 }

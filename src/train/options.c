@@ -1,4 +1,5 @@
-/* options.c: the one table of a run's options. Flags of the command, config files, the saved record, bounds and errors are all made from it. */
+/* options.c: the one table of a run's options. Flags of the command, config files, the saved record, bounds and errors are all made from
+ * it. */
 #include "train/options.h"
 
 #include <errno.h>
@@ -15,9 +16,12 @@ typedef struct row {
     size_t offset, bytes; /* of its field */
 } row;
 
-#define ROW(field, type, low, high, otherwise, value, when_resumed, help)                                                                  \
-    {{#field, type, low, high, otherwise, value, help, when_resumed}, offsetof(tarn_train_options, field), sizeof(((tarn_train_options *)0)->field)}
-#define MANY 1e9           /* steps and epochs */
+#define ROW(field, type, low, high, otherwise, value, when_resumed, help) \
+    { \
+        {#field, type, low, high, otherwise, value, help, when_resumed}, offsetof(tarn_train_options, field), \
+            sizeof(((tarn_train_options *)0)->field) \
+    }
+#define MANY 1e9                 /* steps and epochs */
 #define EXACT 9007199254740991.0 /* the largest whole number that a double and JSON readers hold exactly */
 
 static const row rows[] = {
@@ -40,7 +44,8 @@ static const row rows[] = {
     ROW(seed, TARN_OPTION_WHOLE, 0, EXACT, "0", "N", false, "of everything random; the same seed gives the same run"),
     ROW(device, TARN_OPTION_TEXT, 0, 0, "auto", "DEVICE", true, "where to run: cpu, cuda:0, opencl:1 or auto"),
     ROW(workers, TARN_OPTION_WHOLE, 0, 64, "0", "N", true, "threads that read samples; any number gives the same run"),
-    ROW(out, TARN_OPTION_TEXT, 0, 0, "", "FOLDER", false, "the run's folder, a new one [by model, shape and device: runs/lenet-1x28x28-cpu]"),
+    ROW(out, TARN_OPTION_TEXT, 0, 0, "", "FOLDER", false,
+        "the run's folder, a new one [by model, shape and device: runs/lenet-1x28x28-cpu]"),
     ROW(patience, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many evaluations without a better one; 0: never"),
     ROW(eval_every, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps between evaluations, each with a checkpoint; 0: an epoch's"),
     ROW(log_every, TARN_OPTION_WHOLE, 1, 100000, "20", "N", false, "steps between two lines of metrics"),
@@ -57,8 +62,8 @@ bool tarn_train_option(int index, tarn_option *option)
     if (tarn_failed())
         return false;
     if (index < 0 || index >= ROWS || !option)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "train_option: %s %d; there are 0 to %d", option ? "there is no option" : "the result is NULL for option",
-                           index, ROWS - 1);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "train_option: %s %d; there are 0 to %d",
+                           option ? "there is no option" : "the result is NULL for option", index, ROWS - 1);
     *option = rows[index].option;
     return true;
 }
@@ -216,7 +221,10 @@ bool tarn_train_options_set_sized(tarn_train_options *options, size_t options_si
     if (tarn_failed())
         return false;
     if (!options || !name || !text)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "train_options_set: the %s", !options ? "options are NULL" : !name ? "name is NULL" : "text is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "train_options_set: the %s",
+                           !options ? "options are NULL"
+                           : !name  ? "name is NULL"
+                                    : "text is NULL");
     tarn_train_options own = taken(options, options_size);
     if (!set_by_name("train_options_set", &own, name, text))
         return false;
@@ -257,7 +265,8 @@ static void text_of(const row *r, const tarn_train_options *options, char *text,
 bool tarn__train_options_check(const char *function, const tarn_train_options *options)
 {
     if (options->hidden_count < 0 || options->hidden_count > TARN_TRAIN_HIDDEN)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden: %d layers; there may be 1 to %d", function, options->hidden_count, TARN_TRAIN_HIDDEN);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden: %d layers; there may be 1 to %d", function, options->hidden_count,
+                           TARN_TRAIN_HIDDEN);
     for (int i = 0; i < ROWS; i++) {
         tarn_train_options copy = *options;
         char text[1100];
@@ -286,7 +295,8 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
         if (!is_set(r, changes))
             continue;
         if (!r->option.when_resumed)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s cannot be changed when a run is gone on with; begin a new run", function, r->option.name);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s cannot be changed when a run is gone on with; begin a new run", function,
+                               r->option.name);
         memcpy((char *)options + r->offset, (const char *)changes + r->offset, r->bytes);
     }
     return true;

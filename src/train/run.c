@@ -102,7 +102,8 @@ const char *tarn_run_class_name(const tarn_run *run, int64_t index)
         return NULL;
     if (index >= 0 && index < run->description.classes)
         return run->description.class_name[index];
-    tarn__raise(TARN_ERROR_ARGUMENT, "run_class_name: there is no class %lld; there are %lld", (long long)index, (long long)run->description.classes);
+    tarn__raise(TARN_ERROR_ARGUMENT, "run_class_name: there is no class %lld; there are %lld", (long long)index,
+                (long long)run->description.classes);
     return NULL;
 }
 
@@ -120,7 +121,8 @@ static tarn_dataset *open_data(const tarn_run *run, const char *data)
     return validation;
 }
 
-bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_right)
+bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation, int64_t *class_samples,
+                       int64_t *class_right)
 {
     if (!check_run("run_evaluate", run))
         return false;
@@ -147,8 +149,9 @@ static bool check_sample(const tarn_run *run, const tarn_array *sample)
     for (int i = 0; same && i < want->rank; i++)
         same = sample->shape.size[i] == want->size[i];
     if (!same)
-        return tarn__raise(TARN_ERROR_SHAPE, "run_predict: the sample has %d axes, the first of %lld; the model takes %d, the first of %lld",
-                           sample->shape.rank, (long long)(sample->shape.rank > 0 ? sample->shape.size[0] : 0), want->rank, (long long)want->size[0]);
+        return tarn__raise(
+            TARN_ERROR_SHAPE, "run_predict: the sample has %d axes, the first of %lld; the model takes %d, the first of %lld",
+            sample->shape.rank, (long long)(sample->shape.rank > 0 ? sample->shape.size[0] : 0), want->rank, (long long)want->size[0]);
     return sample->dtype == TARN_U8 || sample->dtype == TARN_F32 ||
            tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is %s; it must be u8 or f32", tarn_dtype_name(sample->dtype));
 }

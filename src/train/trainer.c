@@ -56,7 +56,8 @@ static bool check_together(const char *function, const tarn_trainer *t)
     if (o->augment && t->description.input.rank != 3)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image", function);
     if (o->warmup >= t->steps)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup takes %" PRId64 " steps, but the run has only %" PRId64, function, o->warmup, t->steps);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup takes %" PRId64 " steps, but the run has only %" PRId64, function, o->warmup,
+                           t->steps);
     return true;
 }
 
@@ -69,14 +70,15 @@ static void count_steps(tarn_trainer *t)
     t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
 }
 
-/* Looks whether model and data fit by applying one to two samples of zeros, and estimates what training takes from what that leaves on the device: weights,
- * their gradients and the optimizer's state, and what backward needs of a batch, half as much again while it runs. */
+/* Looks whether model and data fit by applying one to two samples of zeros, and estimates what training takes from what that leaves on the
+ * device: weights, their gradients and the optimizer's state, and what backward needs of a batch, half as much again while it runs. */
 static bool try_model(const char *function, tarn_trainer *t)
 {
     enum { TRIED = 2 };
     tarn_shape shape = {t->description.input.rank + 1, {TRIED}};
     memcpy(&shape.size[1], t->description.input.size, sizeof(int64_t) * (size_t)t->description.input.rank);
-    int64_t weights = tarn_module_element_count(t->model) * 4, states = strcmp(t->options.optimizer, "sgd") == 0 ? t->options.momentum > 0 : 2;
+    int64_t weights = tarn_module_element_count(t->model) * 4,
+            states = strcmp(t->options.optimizer, "sgd") == 0 ? t->options.momentum > 0 : 2;
     tarn_scope *scope = tarn_scope_open();
     tarn_module_train(t->model, false); /* running means stay as they are */
     tarn_tensor *x = tarn_zeros(shape, TARN_F32, t->device);
@@ -160,7 +162,8 @@ static bool begin(tarn_trainer *t)
     if (!t->options.out[0])
         name_folder(t);
     if (tarn__path_exists(t->options.out))
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; choose another folder, or go on with the run in it", function, t->options.out);
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; choose another folder, or go on with the run in it", function,
+                           t->options.out);
     return make_parts(function, t);
 }
 
@@ -186,12 +189,12 @@ static bool go_on(tarn_trainer *t, const char *folder, const tarn_train_options 
     const char *function = "trainer_resume";
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !tarn__train_options_change(function, &t->options, changes) ||
-        !find_device(function, t) || !tarn__data_open(function, t->options.data, &t->training, &t->validation) || !make_parts(function, t) ||
-        !tarn__checkpoint_load(function, t))
+        !find_device(function, t) || !tarn__data_open(function, t->options.data, &t->training, &t->validation) ||
+        !make_parts(function, t) || !tarn__checkpoint_load(function, t))
         return false;
     if (t->place.step > t->steps)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function, folder,
-                           t->place.step, t->steps);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,
+                           folder, t->place.step, t->steps);
     return set_schedule(t) || tarn__raise_within(function); /* its end may have been changed */
 }
 

@@ -1,7 +1,7 @@
 /* trainer.h: a run in memory, for the files of train/ that work on it.
  *
- * A step changes the model, the optimizer, the loader and the thread's random numbers; together with `place` they are everything that the next step
- * depends on. A checkpoint is all of them, and nothing else may be carried from step to step. */
+ * A step changes the model, the optimizer, the loader and the thread's random numbers; together with `place` they are everything that the
+ * next step depends on. A checkpoint is all of them, and nothing else may be carried from step to step. */
 #ifndef TARN__TRAINER_H
 #define TARN__TRAINER_H
 
@@ -18,8 +18,8 @@ typedef struct tarn__place {
     tarn_loader_place loader;
     int64_t best_step; /* 0: no evaluation yet */
     double best_loss, best_accuracy;
-    int64_t stale;     /* evaluations since the best */
-    double seconds;    /* of all parts of the run */
+    int64_t stale;  /* evaluations since the best */
+    double seconds; /* of all parts of the run */
     bool finished;
 } tarn__place;
 
@@ -52,7 +52,8 @@ struct tarn_trainer {
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
 /* The model that options and description name. The caller owns it. */
-tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *description, tarn_device device);
+tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *description,
+                               tarn_device device);
 
 /* config.json of a folder: what a run is. False with an error. */
 bool tarn__config_write(const char *function, const char *folder, const tarn_train_options *options, const tarn__description *description);
@@ -82,15 +83,15 @@ void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works whil
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------------- */
 
-/* One step: the next batch, forward, backward, and the change of the weights. The loss is put into *loss (may be NULL), the number of right answers
- * into *right (may be NULL); both belong to the open scope. False with an error. */
+/* One step: the next batch, forward, backward, and the change of the weights. The loss is put into *loss (may be NULL), the number of right
+ * answers into *right (may be NULL); both belong to the open scope. False with an error. */
 bool tarn__train_step(tarn_trainer *trainer, tarn_tensor **loss, tarn_tensor **right);
 
 /* The same up to the gradients, without the change. */
 bool tarn__train_gradients(tarn_trainer *trainer, tarn_tensor **loss, tarn_tensor **right);
 
-/* After a loss that was not finite: goes back to the last checkpoint, repeats the steps from there up to the first that gives a number that is not finite,
- * leaves a checkpoint of the state before it, and raises an error that names step and layer. Is false. */
+/* After a loss that was not finite: goes back to the last checkpoint, repeats the steps from there up to the first that gives a number that
+ * is not finite, leaves a checkpoint of the state before it, and raises an error that names step and layer. Is false. */
 bool tarn__find_nonfinite(tarn_trainer *trainer, int64_t last_step);
 
 #endif

@@ -1,5 +1,5 @@
-/* test_train.c: `tarn train`, `tarn eval` and `tarn predict`, as their users meet them: what they print, how they end, and what a run that was stopped
- * or killed leaves behind. */
+/* test_train.c: `tarn train`, `tarn eval` and `tarn predict`, as their users meet them: what they print, how they end, and what a run that
+ * was stopped or killed leaves behind. */
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -99,7 +99,8 @@ static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)
 static void a_configuration_is_read_and_flags_come_after_it(void **state)
 {
     (void)state;
-    const char *file = write_text("config.json", "{\"data\": \"digits:100\", \"model\": \"mlp\", \"epochs\": 3, \"batch_size\": 10, \"device\": \"cpu\"}");
+    const char *file =
+        write_text("config.json", "{\"data\": \"digits:100\", \"model\": \"mlp\", \"epochs\": 3, \"batch_size\": 10, \"device\": \"cpu\"}");
     expect_command(line("train %s --dry-run --out %s", file, scratch("configured")), 0, "0 to 30, 10 samples in each, 10 in an epoch");
     expect_command(line("train %s --dry-run --epochs 2 --out %s", file, scratch("configured")), 0, "0 to 20, ");
     file = write_text("wrong.json", "{\"epocs\": 3}");
@@ -161,7 +162,8 @@ static void wait_for_metrics(const char *folder, pid_t child)
     assert_true(about.st_size > 0);
 }
 
-#define LONG_RUN "--data digits:1000 --model mlp --hidden 16 --batch-size 10 --steps 500 --eval-every 50 --log-every 5 --lr 0.003 --device cpu"
+#define LONG_RUN \
+    "--data digits:1000 --model mlp --hidden 16 --batch-size 10 --steps 500 --eval-every 50 --log-every 5 --lr 0.003 --device cpu"
 
 static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **state)
 {
@@ -214,10 +216,11 @@ static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **sta
 static void a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer(void **state)
 {
     (void)state;
-    expect_command(line("train --data digits:100 --model mlp --hidden 16 --batch-size 10 --optimizer sgd --lr 1000 --weight-decay 1000 --epochs 20 "
-                        "--device cpu --out %s 2>&1",
-                        scratch("nan")),
-                   1, "is not finite");
+    expect_command(
+        line("train --data digits:100 --model mlp --hidden 16 --batch-size 10 --optimizer sgd --lr 1000 --weight-decay 1000 --epochs 20 "
+             "--device cpu --out %s 2>&1",
+             scratch("nan")),
+        1, "is not finite");
     assert_non_null(strstr(command_output, "step "));
     assert_true(is_there(scratch("nan/trainer.json")));
 }

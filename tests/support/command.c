@@ -1,17 +1,10 @@
 /* command.c: running the command, and reading the JSON it prints. */
 #include "support/command.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
+
+#include "support/check.h"
 
 char command_output[1 << 20];
 

@@ -16,11 +16,33 @@ static void options(void **state)
     REFUSE(tarn_train_options_set, tarn_train_options_set(NULL, "lr", "1"));
     REFUSE(tarn_train_options_set, tarn_train_options_set(&o, NULL, "1"));
     REFUSE(tarn_train_options_set, tarn_train_options_set_sized(&o, sizeof(o), "lr", NULL));
-    static const char *const bad[][2] = {{"nosuch", "1"},       {"lr", "x"},          {"lr", ""},         {"lr", "nan"},       {"lr", "inf"},      {"lr", "0"},
-                                         {"lr", "1 "},          {"lr", " 1"},         {"epochs", "0"},    {"epochs", "1.5"},   {"epochs", "1e3"},  {"epochs", "99999999999999999999"},
-                                         {"batch_size", "-1"},  {"hidden", "1,,2"},   {"hidden", "1,0"},  {"hidden", ","},     {"hidden", "1,2,"}, {"hidden", "1,2,3,4,5,6,7,8,9"},
-                                         {"optimizer", "adamx"}, {"optimizer", "ada"}, {"optimizer", "|"}, {"augment", "1"},    {"momentum", "1"},  {"schedule", "cosine|"},
-                                         {"label-smoothing", "1"}, {"seed", "-1"},     {"workers", "65"}};
+    static const char *const bad[][2] = {{"nosuch", "1"},
+                                         {"lr", "x"},
+                                         {"lr", ""},
+                                         {"lr", "nan"},
+                                         {"lr", "inf"},
+                                         {"lr", "0"},
+                                         {"lr", "1 "},
+                                         {"lr", " 1"},
+                                         {"epochs", "0"},
+                                         {"epochs", "1.5"},
+                                         {"epochs", "1e3"},
+                                         {"epochs", "99999999999999999999"},
+                                         {"batch_size", "-1"},
+                                         {"hidden", "1,,2"},
+                                         {"hidden", "1,0"},
+                                         {"hidden", ","},
+                                         {"hidden", "1,2,"},
+                                         {"hidden", "1,2,3,4,5,6,7,8,9"},
+                                         {"optimizer", "adamx"},
+                                         {"optimizer", "ada"},
+                                         {"optimizer", "|"},
+                                         {"augment", "1"},
+                                         {"momentum", "1"},
+                                         {"schedule", "cosine|"},
+                                         {"label-smoothing", "1"},
+                                         {"seed", "-1"},
+                                         {"workers", "65"}};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         REFUSE(tarn_train_options_set, tarn_train_options_set(&o, bad[i][0], bad[i][1]));
     static char longer[2000];
@@ -54,7 +76,8 @@ static void files(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         REFUSE(tarn_train_options_load, tarn_train_options_load(&o, write_text("bad.json", bad[i])));
     assert_int_equal(o.epochs, 7);
-    assert_true(tarn_train_options_load(&o, write_text("good.json", "{\"epochs\": 3, \"hidden\": [8, 4], \"augment\": true, \"lr\": 0.5, \"model\": \"mlp\"}")));
+    assert_true(tarn_train_options_load(
+        &o, write_text("good.json", "{\"epochs\": 3, \"hidden\": [8, 4], \"augment\": true, \"lr\": 0.5, \"model\": \"mlp\"}")));
     assert_int_equal(o.epochs, 3);
     assert_int_equal(o.hidden_count, 2);
     assert_int_equal(o.hidden[1], 4);
@@ -113,8 +136,10 @@ static void runs(void **state)
     tarn_evaluation e;
     double p[10];
     uint8_t image[784] = {0};
-    const tarn_array whole = {.data = image, .dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)}, i32 = {.data = image, .dtype = TARN_I32, .shape = TARN_SHAPE(1, 28, 28)},
-                     flat = {.data = image, .dtype = TARN_U8, .shape = TARN_SHAPE(784)}, none = {.dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)};
+    const tarn_array whole = {.data = image, .dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)},
+                     i32 = {.data = image, .dtype = TARN_I32, .shape = TARN_SHAPE(1, 28, 28)},
+                     flat = {.data = image, .dtype = TARN_U8, .shape = TARN_SHAPE(784)},
+                     none = {.dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)};
     REFUSE(tarn_run_open, tarn_run_open(NULL, CPU));
     REFUSE(tarn_run_open, tarn_run_open("", CPU));
     REFUSE(tarn_run_open, tarn_run_open(scratch("nosuch"), CPU));
@@ -149,7 +174,8 @@ static void evaluations(void **state)
     (void)state;
     tarn_evaluation e;
     tarn_tensor *fields[2];
-    tarn_module *model = tarn_model_mlp(784, NULL, 0, 10, CPU), *nothing = tarn_activation(TARN_RELU), *small = tarn_model_mlp(784, NULL, 0, 3, CPU);
+    tarn_module *model = tarn_model_mlp(784, NULL, 0, 10, CPU), *nothing = tarn_activation(TARN_RELU),
+                *small = tarn_model_mlp(784, NULL, 0, 3, CPU);
     tarn_dataset *digits = tarn_dataset_digits(20, 1);
     tarn_loader *loader = tarn_loader_new(digits, &(tarn_loader_options){.batch_size = 8, .normalize = true});
     REFUSE(tarn_evaluate, tarn_evaluate(NULL, loader, 10, &e, NULL, NULL));

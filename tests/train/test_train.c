@@ -1,4 +1,5 @@
-/* test_train.c: runs: they learn, leave their files, can be stopped and gone on with at any step, and give the same bits however they are run. */
+/* test_train.c: runs: they learn, leave their files, can be stopped and gone on with at any step, and give the same bits however they are
+ * run. */
 #include <sys/stat.h>
 #include <tarn/profile.h>
 
@@ -9,8 +10,17 @@
 /* A small run: an mlp on 300 drawn digits, 30 samples in a step, 10 steps in an epoch. */
 static tarn_train_options small(const char *folder)
 {
-    tarn_train_options options = {.model = "mlp", .data = "digits:300", .hidden = {24}, .hidden_count = 1, .batch_size = 30, .epochs = 3,
-                                  .lr = 0.01, .device = "cpu", .eval_every = 7, .log_every = 4, .seed = 5};
+    tarn_train_options options = {.model = "mlp",
+                                  .data = "digits:300",
+                                  .hidden = {24},
+                                  .hidden_count = 1,
+                                  .batch_size = 30,
+                                  .epochs = 3,
+                                  .lr = 0.01,
+                                  .device = "cpu",
+                                  .eval_every = 7,
+                                  .log_every = 4,
+                                  .seed = 5};
     snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
     return options;
 }
@@ -79,8 +89,8 @@ static void assert_same_run(const char *folder, const char *other)
 static void a_run_learns_and_leaves_its_files(void **state)
 {
     (void)state;
-    static const char *const names[] = {"config.json", "model.safetensors", "best.safetensors", "optimizer.safetensors", "trainer.json",
-                                        "metrics.jsonl", "curves.html"};
+    static const char *const names[] = {"config.json",  "model.safetensors", "best.safetensors", "optimizer.safetensors",
+                                        "trainer.json", "metrics.jsonl",     "curves.html"};
     tarn_train_options options = small("learns");
     options.epochs = 6;
     tarn_train_result result;
@@ -208,7 +218,8 @@ static void copy(const char *folder, const char *from, const char *to)
     free(bytes_read);
 }
 
-/* Every state that a checkpoint's files can be in when the program is stopped: the old one counts until trainer.json.next is there, then the new. */
+/* Every state that a checkpoint's files can be in when the program is stopped: the old one counts until trainer.json.next is there, then
+ * the new. */
 static void a_checkpoint_is_whole_whenever_its_writing_was_interrupted(void **state)
 {
     (void)state;
@@ -414,7 +425,46 @@ static void a_table_trains_a_perceptron_and_the_run_can_be_used(void **state)
     assert_false(tarn_run_predict(used, &(tarn_array){.data = pair, .dtype = TARN_F32, .shape = TARN_SHAPE(1)}, probabilities));
     assert_error(TARN_ERROR_SHAPE, "the model takes");
     assert_false(tarn_run_evaluate(used, "digits:20", 8, &all, NULL, NULL));
-    assert_error(TARN_ERROR_SHAPE, "was trained on 2");
+    assert_error(TARN_ERROR_SHAPE, "was trained on [2]");
+    tarn_run_close(used);
+}
+
+/* A .npy file, version 1.0, of little-endian elements. */
+static const char *write_npy(const char *name, const char *type, const char *shape, const void *elements, size_t count)
+{
+    static char file[1 << 17];
+    int head = snprintf(file + 10, 200, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", type, shape);
+    memset(file + 10 + head, ' ', (size_t)(118 - head));
+    file[127] = '\n';
+    memcpy(file, "\x93NUMPY\x01\x00\x76\x00", 10);
+    memcpy(file + 128, elements, count);
+    return write_file(name, file, 128 + count);
+}
+
+/* Images [6, 8] without channels, labels in u8: which of two halves is brighter. */
+static void images_without_channels_and_labels_of_other_dtypes_are_taken(void **state)
+{
+    (void)state;
+    enum { COUNT = 200, PIXELS = 48 };
+    static float images[COUNT][PIXELS];
+    static uint8_t labels[COUNT];
+    uint64_t random = 3;
+    for (int i = 0; i < COUNT; i++) {
+        labels[i] = (uint8_t)random_below(&random, 2);
+        for (int k = 0; k < PIXELS; k++)
+            images[i][k] = (float)random_below(&random, 100) + (k / 24 == labels[i] ? 60 : 0);
+    }
+    tarn_train_options options = {.model = "lenet", .epochs = 3, .batch_size = 10, .device = "cpu"};
+    snprintf(options.data, sizeof(options.data), "npy:%s,%s", write_npy("x.npy", "<f4", "200, 6, 8", images, sizeof(images)),
+             write_npy("y.npy", "|u1", "200,", labels, sizeof(labels)));
+    snprintf(options.out, sizeof(options.out), "%s", scratch("halves"));
+    tarn_train_result result;
+    run(tarn_trainer_new(&options), 0, &result);
+    assert_true(result.best_accuracy > 0.9);
+    tarn_run *used = tarn_run_open(options.out, CPU);
+    tarn_evaluation all;
+    assert_true(tarn_run_evaluate(used, options.data, 64, &all, NULL, NULL));
+    assert_int_equal(all.samples, COUNT);
     tarn_run_close(used);
 }
 
@@ -487,9 +537,50 @@ static void mnist_is_learnt_where_it_is(void **state)
     assert_true(result.best_accuracy > 0.85);
 }
 
+/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+
+/* Makes a trainer, runs it, and uses the run; false when memory ran out somewhere. */
+static bool use_everything(const char *folder)
+{
+    tarn_train_options options = {.model = "mlp", .data = "digits:10", .hidden = {2}, .hidden_count = 1, .steps = 1, .device = "cpu"};
+    tarn_evaluation evaluation;
+    snprintf(options.out, sizeof(options.out), "%s", folder);
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    bool good = trainer && tarn_trainer_run(trainer, NULL, NULL, NULL);
+    tarn_trainer_free(trainer);
+    tarn_run *used = good ? tarn_run_open(folder, CPU) : NULL;
+    good = used && tarn_run_evaluate(used, NULL, 1, &evaluation, NULL, NULL);
+    tarn_run_close(used);
+    return good;
+}
+
+static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    tarn_empty_cache(CPU);
+    if (!tarn_set_allocator(&scarce_allocator))
+        fail_msg("%s", tarn_error());
+    bool done = false;
+    for (int room = 0; !done && room < 20000; room += 1 + room / 40) {
+        char name[32];
+        snprintf(name, sizeof(name), "scarce%d", room);
+        allocations_left = room;
+        done = use_everything(scratch(name));
+        tarn_code code = tarn_error_code();
+        allocations_left = 1000000;
+        tarn_clear_error();
+        assert_true(done || code == TARN_ERROR_MEMORY);
+        tarn_empty_cache(CPU);
+    }
+    assert_true(done);
+    if (!tarn_set_allocator(NULL)) /* which it refuses while memory is out */
+        fail_msg("%s", tarn_error());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
         in_scope(a_run_learns_and_leaves_its_files),
         in_scope(the_plan_says_what_will_be_done),
         in_scope(the_callers_random_numbers_stay_its_own),
@@ -503,6 +594,7 @@ int main(void)
         in_scope(patience_ends_a_run_that_does_not_get_better),
         in_scope(nothing_crosses_to_the_device_in_a_step_but_the_batch),
         in_scope(a_table_trains_a_perceptron_and_the_run_can_be_used),
+        in_scope(images_without_channels_and_labels_of_other_dtypes_are_taken),
         in_scope(predictions_agree_with_the_evaluation),
         in_scope(data_that_cannot_be_classes_is_refused),
         in_scope(mnist_is_learnt_where_it_is),
