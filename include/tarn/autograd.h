@@ -52,7 +52,8 @@ TARN_API void tarn_set_anomaly(bool on);
 typedef tarn_tensor *(*tarn_block_fn)(tarn_tensor *const *inputs, int count, void *ctx);
 
 /* Runs `block` without storing what it computes on the way; backward runs it a second time. The block must compute the same both times
- * (dropout does). `ctx` must live until backward has run; recorded tensors are passed as inputs, not through it. */
+ * (dropout does). `ctx` must live until backward has run; recorded tensors are passed as inputs, not through it. A batchnorm inside it moves its
+ * running statistics both times, as in PyTorch. */
 TARN_API tarn_tensor *tarn_checkpoint(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count);
 
 /* The backward of a user's own operation: given the gradients of the outputs (NULL where none arrived), put those of the inputs into
