@@ -66,7 +66,7 @@ asan: ## build and test with the address and undefined-behaviour sanitizers
 tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
-	@TARN_TEST_QUICK=1 scripts/test tsan
+	@TARN_TEST_QUICK=1 TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} scripts/test tsan
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind
