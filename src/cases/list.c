@@ -16,17 +16,17 @@
 #define SIZES(...) {(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}}
 
 /* Inputs. */
-#define NORMAL(...) {TARN__NORMAL, SIZES(__VA_ARGS__), 0}
-#define POSITIVE(...) {TARN__POSITIVE, SIZES(__VA_ARGS__), 0}
-#define UNIT(...) {TARN__UNIT, SIZES(__VA_ARGS__), 0}
-#define SMOOTH(...) {TARN__SMOOTH, SIZES(__VA_ARGS__), 0}
-#define DISTINCT(...) {TARN__DISTINCT, SIZES(__VA_ARGS__), 0}
-#define STEPS(...) {TARN__STEPS, SIZES(__VA_ARGS__), 0}
-#define TRUTH(...) {TARN__TRUTH, SIZES(__VA_ARGS__), 0}
-#define INDEX(limit, ...) {TARN__INDEX, SIZES(__VA_ARGS__), limit}
-#define WORDS(limit, ...) {TARN__WORDS, SIZES(__VA_ARGS__), limit}
-#define CHANNELS_LAST(kind, ...) {TARN__##kind, SIZES(__VA_ARGS__), 0, .channels_last = true}
-#define RANK0(kind) {TARN__##kind, {0, {0}}, 0}
+#define NORMAL(...) {.values = TARN__NORMAL, .shape = SIZES(__VA_ARGS__)}
+#define POSITIVE(...) {.values = TARN__POSITIVE, .shape = SIZES(__VA_ARGS__)}
+#define UNIT(...) {.values = TARN__UNIT, .shape = SIZES(__VA_ARGS__)}
+#define SMOOTH(...) {.values = TARN__SMOOTH, .shape = SIZES(__VA_ARGS__)}
+#define DISTINCT(...) {.values = TARN__DISTINCT, .shape = SIZES(__VA_ARGS__)}
+#define STEPS(...) {.values = TARN__STEPS, .shape = SIZES(__VA_ARGS__)}
+#define TRUTH(...) {.values = TARN__TRUTH, .shape = SIZES(__VA_ARGS__)}
+#define INDEX(limit, ...) {.values = TARN__INDEX, .shape = SIZES(__VA_ARGS__), .below = limit}
+#define WORDS(limit, ...) {.values = TARN__WORDS, .shape = SIZES(__VA_ARGS__), .below = limit}
+#define CHANNELS_LAST(kind, ...) {.values = TARN__##kind, .shape = SIZES(__VA_ARGS__), .channels_last = true}
+#define RANK0(kind) {.values = TARN__##kind}
 
 /* Attributes. */
 #define INT(word, value) {.name = word, .integer = value}
