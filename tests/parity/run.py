@@ -6,6 +6,7 @@ The library is asked for its operations; one that no table knows is a failure. T
 are drawn from a seed that is new in every run and printed (TARN_PARITY_SEED or --seed fixes it); with the same seed --only repeats exactly
 what the whole run did for that operation."""
 import argparse
+import importlib
 import os
 import random
 import sys
@@ -17,12 +18,6 @@ import zlib
 import torch
 
 import case as cases
-import data
-import events
-import formats
-import images
-import layers
-import mnist
 import ops_batchnorm
 import ops_elementwise
 import ops_index
@@ -32,7 +27,6 @@ import ops_reduce
 import ops_vision
 import tarn
 import training
-import training_networks
 
 TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products, ops_vision, ops_batchnorm]
 SHOWN = 5  # failures printed for each operation
@@ -114,7 +108,7 @@ def run_data(options):
     """Files of other programs, read by both."""
     tally = Tally()
     try:
-        for title, verdict in data.verdicts(options.seed, 20 * options.cases):
+        for title, verdict in importlib.import_module("data").verdicts(options.seed, 20 * options.cases):
             tally.failed += not verdict.good
             tally.passed += verdict.good
             if not verdict.good:
@@ -141,23 +135,23 @@ def run_files(title, checks, options):
 
 def run_formats(options):
     """Files of tensors."""
-    return run_files("formats", formats.run, options)
+    return run_files("formats", importlib.import_module("formats").run, options)
 
 
 def run_events(options):
     """A run's numbers, as TensorBoard reads them."""
-    return run_files("events", events.run, options)
+    return run_files("events", importlib.import_module("events").run, options)
 
 
 def run_images(options):
     """Image files, sizes and colours."""
-    return run_files("images", images.run, options)
+    return run_files("images", importlib.import_module("images").run, options)
 
 
 def run_layers(options):
     """Layers of both, from the same weights."""
     tally = Tally()
-    for name, dtype, verdicts in layers.run(options.seed):
+    for name, dtype, verdicts in importlib.import_module("layers").run(options.seed):
         wrong = [v.text for v in verdicts if not v.good]
         tally.note(dtype, verdicts)
         tally.failed += bool(wrong)
@@ -170,7 +164,7 @@ def run_layers(options):
 
 def run_networks(options):
     """Networks trained in both. What a device's missing kernels keep from being judged counts as skipped."""
-    tally = Tally()
+    tally, training_networks = Tally(), importlib.import_module("training_networks")
     for recipe in training_networks.RECIPES:
         try:
             verdicts, judged = training_networks.compare_training(recipe, zlib.crc32(f"{options.seed}/{recipe}".encode()))
@@ -189,7 +183,7 @@ def run_networks(options):
 
 def run_mnist(options):
     """Accuracy after training for real: minutes, so only on demand and with TARN_TEST_LONG."""
-    tally = Tally()
+    tally, mnist = Tally(), importlib.import_module("mnist")
     if not mnist.folder():
         print("mnist                  skipped: TARN_TEST_DATA names no folder that holds mnist/", flush=True)
         tally.skipped += 1
@@ -206,6 +200,19 @@ def run_mnist(options):
 EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "data": run_data,
           "events": run_events, "images": run_images, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
+
+
+def run_extra(name, options):
+    """A comparison that needs more packages than torch. Where a device is, they cannot always be had: there, and only there, one counts as skipped."""
+    try:
+        return EXTRAS[name](options)
+    except ModuleNotFoundError as error:
+        if options.device == "cpu":
+            raise
+        tally = Tally()
+        tally.skipped += 1
+        print(f"{name:<22} skipped: {error}", flush=True)
+        return tally
 
 
 def parse():
@@ -235,9 +242,9 @@ def main():
             strangers += 1
             continue
         tallies.append(run_operation(infos[name], table[name], options))
-    for name, extra in EXTRAS.items():
+    for name in EXTRAS:
         if name in options.only.split(",") or not options.only and (name not in LONG or os.environ.get("TARN_TEST_LONG")):
-            tallies.append(extra(options))
+            tallies.append(run_extra(name, options))
     failed = sum(t.failed for t in tallies) + strangers
     print(f"{time.monotonic() - begin:.0f} s")
     print(f"{sum(t.passed for t in tallies)} passed, {failed} failed, {sum(t.skipped for t in tallies)} skipped")
