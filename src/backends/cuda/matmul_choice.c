@@ -2,7 +2,7 @@
  *
  * cuBLASLt's first choice is up to a quarter slower than its best. A product of some size is therefore timed once with each candidate, on its
  * own operands and a result to throw away; the fastest that gives the same bits twice is taken. The choice is kept in
- * $XDG_CACHE_HOME/tarn/matmul-DEVICE-VERSION, one line a product, so that later runs choose the same and get the same bits.
+ * $XDG_CACHE_HOME/tarn/matmul-RULES-DEVICE-VERSION, one line a product, so that later runs choose the same and get the same bits.
  * TARN_TUNE=off takes first choices, and reads and writes nothing. */
 #include "backends/cuda/matmul.h"
 
@@ -16,6 +16,7 @@
 
 #define WORTH_MEASURING ((double)(1 << 24)) /* multiplications: less than this is over before it matters */
 #define MAX_DEVICES 64
+#define RULES 2 /* which algorithms are candidates: a change of that makes older choices void */
 
 /* ---- the file -------------------------------------------------------------------------------------------------------------- */
 
@@ -64,7 +65,7 @@ static void name_file(int index, char *path, size_t size)
     for (char *c = name; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9')))
             *c = '-';
-    snprintf(path, size, "%s/matmul-%s-%zu", folder, name, cublasLtGetVersion());
+    snprintf(path, size, "%s/matmul-%d-%s-%zu", folder, RULES, name, cublasLtGetVersion());
 }
 
 /* Bytes as hexadecimal digits, and back. */

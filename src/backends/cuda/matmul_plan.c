@@ -71,13 +71,20 @@ static bool make_descriptors(tarn__cuda_plan *plan)
            make_layout(&plan->c, p->out_dtype, p->n, p->m, p->ldc, p->batches, p->batch_c);
 }
 
-/* Only deterministic schemes of adding up the parts of a long k, and none that rounds the parts to 16 bits. */
+/* Only deterministic schemes of adding up the parts of a long k, and none that rounds the parts to 16 bits; nor one that rounds their sum before
+ * a bias or what lies in the result is added to it. */
+static uint32_t schemes_of(const tarn__cuda_product *p)
+{
+    bool adds = p->accumulates || p->epilogue != CUBLASLT_EPILOGUE_DEFAULT, is_rounded = p->out_dtype == TARN_BF16 || p->out_dtype == TARN_F16;
+    return adds && is_rounded ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
 static int ask_heuristic(cublasLtHandle_t handle, const tarn__cuda_plan *plan, cublasLtMatmulHeuristicResult_t *found)
 {
     const tarn__cuda_product *p = &plan->product;
     cublasLtMatmulPreference_t preference;
     size_t workspace = TARN__CUDA_WORKSPACE;
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t schemes = schemes_of(p);
     uint32_t align_a = (uint32_t)p->align_b, align_b = (uint32_t)p->align_a, align_c = (uint32_t)p->align_c;
     int count = 0;
     if (!good(cublasLtMatmulPreferenceCreate(&preference), "a product's preferences"))
