@@ -225,13 +225,20 @@ static void hold_columns(job *j, bool is_gradient)
     j->columns.at = hold(j, (size_t)count * tarn__dtype_bytes(j->columns.dtype));
 }
 
-/* A result that no product can write or read where it lies: a dense one in scratch stands for it. */
-static bool stand_in_for_result(job *j)
+/* A result that no product can write or read where it lies: a dense one in scratch stands for it. So does one of f32 for a 16-bit result that is
+ * added to: the library's kernels round a product before they add what lies in the result. */
+static bool stand_in_for_result(job *j, bool is_added_to)
 {
     int64_t stride;
-    if (j->columns.by_pixels || merges(&j->result, 2, 3, &stride))
+    bool rounds = is_added_to && tarn__dtype_bytes(j->result.dtype) == 2;
+    if (!rounds && (j->columns.by_pixels || merges(&j->result, 2, 3, &stride)))
         return false;
-    j->result = hold_like(j, &j->result, j->result.dtype);
+    j->result = hold_like(j, &j->result, rounds ? TARN_F32 : j->result.dtype);
+    if (j->columns.by_pixels) {
+        const int64_t *shape = j->result.shape;
+        j->result.stride[1] = 1, j->result.stride[3] = shape[1], j->result.stride[2] = shape[1] * shape[3];
+        j->result.stride[0] = shape[1] * shape[3] * shape[2];
+    }
     return true;
 }
 
@@ -321,7 +328,7 @@ static size_t walk_forward(const tarn__call *call, bool runs)
     choose_pieces(&j, false);
     hold_columns(&j, false);
     tarn__view weight = weight_of(&j, call->in[1]);
-    bool stands_in = stand_in_for_result(&j), spreads = bias && !(j.columns.by_pixels && j.params->groups == 1);
+    bool spreads = bias && !(j.columns.by_pixels && j.params->groups == 1), stands_in = stand_in_for_result(&j, spreads);
     if (spreads)
         spread_bias(&j, bias);
     for (j.columns.image = 0; j.columns.image < j.image.shape[0]; j.columns.image += j.images)
@@ -373,7 +380,7 @@ static size_t walk_grad_x(const tarn__call *call, bool runs)
     choose_pieces(&j, true);
     hold_columns(&j, true);
     tarn__view weight = weight_of(&j, call->in[1]);
-    if (stand_in_for_result(&j))
+    if (stand_in_for_result(&j, false))
         copy(&j, call->in[0], &j.result);
     for (j.columns.image = 0; j.columns.image < j.image.shape[0]; j.columns.image += j.images)
         for (j.columns.image_row = 0; j.columns.image_row < j.image.shape[2]; j.columns.image_row += j.rows) {

@@ -16,7 +16,7 @@
 
 #define WORTH_MEASURING ((double)(1 << 24)) /* multiplications: less than this is over before it matters */
 #define MAX_DEVICES 64
-#define RULES 2 /* which algorithms are candidates: a change of that makes older choices void */
+#define RULES 3 /* which algorithms are candidates: a change of that makes older choices void */
 
 /* ---- the file -------------------------------------------------------------------------------------------------------------- */
 
