@@ -209,7 +209,7 @@ static void fill_table(void)
     tarn__cuda_loss(rows);
     tarn__cuda_optimizer(rows);
     tarn__cuda_clip(rows);
-    tarn__cuda_composed(rows);
+    tarn__cuda_scale_grad(rows);
 }
 
 const tarn__kernel_row *tarn__cuda_rows(void)
