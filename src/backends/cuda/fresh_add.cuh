@@ -9,7 +9,8 @@
 #include "backends/cuda/sorted_add.cuh"
 
 #define TARGETS 4     /* of a thread, neighbours */
-#define FRESH_BATCH 8 /* entries whose loads are under way at the same time */
+#define FRESH_BATCH 4 /* entries whose loads are under way at the same time */
+#define FRESH_CHUNK 64 /* entries of a chunk, at least */
 
 static inline __host__ __device__ int64_t target_groups(int64_t limit)
 {
@@ -106,27 +107,19 @@ template <typename C, int N>
 __device__ __forceinline__ int64_t add_chunks(const add_args &a, open_sum<C, N> &sum, uint32_t key, int64_t base, int64_t end, int64_t column)
 {
     typedef typename total_of<C>::type D;
-    bool is_whole[FRESH_BATCH];
-    pack<C, N> part[FRESH_BATCH];
     int64_t taken = 0;
+    bool is_whole[FRESH_BATCH];
 #pragma unroll
     for (int u = 0; u < FRESH_BATCH; u++)
         is_whole[u] = base + (u + 1) * a.chunk <= end && a.keys[base + (u + 1) * a.chunk - 1] == key;
 #pragma unroll
     for (int u = 0; u < FRESH_BATCH; u++)
         if (is_whole[u]) {
-            const C *from = partial_at<C, N>(a, base / a.chunk + u, 0, column);
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                part[u].at[i] = from[i];
-        }
-#pragma unroll
-    for (int u = 0; u < FRESH_BATCH; u++)
-        if (is_whole[u]) {
+            const pack<C, N> part = *(const pack<C, N> *)partial_at<C, N>(a, base / a.chunk + u, 0, column);
             taken += a.chunk;
 #pragma unroll
             for (int i = 0; i < N; i++)
-                sum.far[i] += (D)part[u].at[i];
+                sum.far[i] += (D)part.at[i];
         }
     sum.is_far = sum.is_far || taken > 0;
     return taken;
@@ -134,7 +127,7 @@ __device__ __forceinline__ int64_t add_chunks(const add_args &a, open_sum<C, N> 
 
 /* Reads the source once, and writes all of y. */
 template <typename T, typename Y, typename C, int N>
-static __global__ void __launch_bounds__(THREADS) fresh_kernel(const __grid_constant__ add_args a, const uint32_t *begin)
+static __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4) fresh_kernel(const __grid_constant__ add_args a, const uint32_t *begin)
 {
     const int64_t group = (int64_t)(blockIdx.x / a.tiles) * blockDim.y + threadIdx.y;
     const int64_t own = (int64_t)(blockIdx.x % a.tiles) * blockDim.x + threadIdx.x;

@@ -226,7 +226,10 @@ static add_plan plan_slices(const tarn__call *call)
         plan_lines(&p, &wide, source, y, axis);
     } else {
         plan_sorted(&p, p.length, p.columns.count, y->dtype);
-        p.begin_bytes = call->reads_output & 1 ? 0 : rounded(sizeof(uint32_t) * (size_t)(target_groups(p.limit) + 1));
+        if (!(call->reads_output & 1)) {
+            p.chunk = p.chunk > FRESH_CHUNK ? p.chunk : FRESH_CHUNK; /* fewer than the partial sums have room for */
+            p.begin_bytes = rounded(sizeof(uint32_t) * (size_t)(target_groups(p.limit) + 1));
+        }
     }
     return p;
 }
