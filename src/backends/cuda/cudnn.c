@@ -12,7 +12,7 @@
 static struct {
     tarn__cudnn functions;
     bool is_open, is_refused;
-    char about[64];   /* a few words */
+    char about[64];    /* a few words */
     char refusal[200]; /* a sentence, where TARN_CUDNN cannot be honoured */
 } library;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -110,9 +110,6 @@ enum {
     TARN__CUDNN_FFT = 1 << 3,
     TARN__CUDNN_NOT_DETERMINISTIC = 1 << 4,
     TARN__CUDNN_WINOGRAD = 1 << 5,
-    TARN__CUDNN_WINOGRAD_4 = 1 << 6,
-    TARN__CUDNN_WINOGRAD_6 = 1 << 7,
-    TARN__CUDNN_WINOGRAD_13 = 1 << 8,
 };
 
 /* ---- the library ----------------------------------------------------------------------------------------------------------- */

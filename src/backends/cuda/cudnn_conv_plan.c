@@ -1,8 +1,8 @@
 /* cudnn_conv_plan.c: the graph of a convolution, made once and kept in a table for each device.
  *
- * Engines are asked for by what their numbers are like: never one whose results differ from run to run, that cuts operands or sums to fewer
- * bits, or that adds up transforms of large tiles. True f32 does without tensor cores, 16-bit operands without Winograd's transform, whose
- * intermediate values would be rounded to 16 bits. */
+ * Engines are asked for by what their numbers are like: never one whose results differ from run to run, that cuts operands or sums to fewer bits,
+ * or that multiplies transforms (Fourier's, Winograd's) instead of the numbers: these lose digits, and spread an infinity over its neighbours. True
+ * f32 does without tensor cores. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,11 +121,8 @@ static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__c
 
 static uint32_t refused_notes(const tarn__cudnn_conv *v)
 {
-    uint32_t always = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_CUT_INPUTS | TARN__CUDNN_CUT_SUMS | TARN__CUDNN_FFT | TARN__CUDNN_WINOGRAD_6 |
-                      TARN__CUDNN_WINOGRAD_13;
-    if (v->in_dtype != TARN_F32)
-        return always | TARN__CUDNN_WINOGRAD | TARN__CUDNN_WINOGRAD_4;
-    return v->tf32 ? always : always | TARN__CUDNN_TENSOR_CORE;
+    uint32_t notes = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_CUT_INPUTS | TARN__CUDNN_CUT_SUMS | TARN__CUDNN_FFT | TARN__CUDNN_WINOGRAD;
+    return v->in_dtype == TARN_F32 && !v->tf32 ? notes | TARN__CUDNN_TENSOR_CORE : notes;
 }
 
 static uint32_t hash_of(const tarn__cudnn_conv *conv)
