@@ -24,46 +24,37 @@ __device__ __forceinline__ double quotient(double a, double x)
 }
 
 struct nonzero {
-    double product, zeros;
-};
-struct nonzero_batch {
     double product;
-    int zeros;
+    int zeros, unused; /* all bytes of a state are written */
 };
 
 template <typename C> struct others_op {
     typedef nonzero state;
-    typedef nonzero_batch batch;
+    typedef nonzero batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ nonzero start(void) { return nonzero{1, 0}; }
-    static __device__ __forceinline__ batch open(void) { return batch{1, 0}; }
+    static __device__ __forceinline__ nonzero start(void) { return nonzero{1, 0, 0}; }
     static __device__ __forceinline__ C aux(const fold_args &, int64_t) { return 0; }
-    static __device__ __forceinline__ void take(batch &b, C x, C, int64_t)
+    static __device__ __forceinline__ void take(nonzero &b, C x, C, int64_t)
     {
         b.product *= (double)(x == 0 ? (C)1 : x);
         b.zeros += x == 0;
     }
-    static __device__ __forceinline__ void absorb(nonzero &s, const batch &b)
-    {
-        s.product *= b.product;
-        s.zeros += (double)b.zeros;
-    }
     static __device__ __forceinline__ void merge(nonzero &s, const nonzero &other)
     {
         s.product *= other.product;
-        s.zeros += other.zeros;
+        s.zeros = min(s.zeros + other.zeros, 1 << 29); /* whether there are none, one or more is all that counts */
     }
     static __device__ __forceinline__ double result(const nonzero &s, const fold_args &) { return s.product; }
-    static __device__ __forceinline__ double second(const nonzero &s) { return s.zeros; }
+    static __device__ __forceinline__ double second(const nonzero &s) { return (double)s.zeros; }
     /* What every element needs: g times the product; what it gets where there are zeros and it is none, or one of several. */
     struct shares {
         double scaled;
         C nothing;
-        int zeros; /* 2 stands for more */
+        int zeros;
     };
     static __device__ __forceinline__ shares shares_of(C g, const nonzero &s)
     {
-        return shares{(double)g * s.product, g * 0, s.zeros < 2 ? (int)s.zeros : 2};
+        return shares{(double)g * s.product, g * 0, s.zeros};
     }
     static __device__ __forceinline__ C share(C x, C, const shares &by)
     {
@@ -71,7 +62,7 @@ template <typename C> struct others_op {
             return quotient(by.scaled, x);
         return by.zeros == 1 && x == 0 ? (C)by.scaled : by.nothing;
     }
-    static __device__ __forceinline__ nonzero state_of(double product, double zeros) { return nonzero{product, zeros}; }
+    static __device__ __forceinline__ nonzero state_of(double product, double zeros) { return nonzero{product, (int)zeros, 0}; }
 };
 
 /* Down columns that were folded before, with the same plan: a.y and `second` are the states, aux is g, and gx has x's strides.

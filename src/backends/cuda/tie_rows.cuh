@@ -148,7 +148,7 @@ template <typename T> __device__ __forceinline__ int share_row(const uint4 *from
 }
 
 /* A warp a row. */
-template <typename T> static __global__ void __launch_bounds__(THREADS, 6) tie_long_rows(const __grid_constant__ fold_args a, T *gx)
+template <typename T> static __global__ void __launch_bounds__(THREADS, 4) tie_long_rows(const __grid_constant__ fold_args a, T *gx)
 {
     const int64_t unit = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     int64_t offset[3];
