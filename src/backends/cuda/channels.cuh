@@ -275,6 +275,11 @@ __device__ __forceinline__ void place(const channel_args &a, const channel_piece
 #pragma unroll
         for (int k = 0; k < CHANNEL_OPERANDS; k++)
             offset[k] = at * a.at.stride[k][0];
+    } else if (a.at.rank == 2 && a.at.is_small) { /* images: one division */
+        uint32_t line = divide_small((uint32_t)at, a.at.size[1]), inside = (uint32_t)at - line * (uint32_t)a.at.size[1].by;
+#pragma unroll
+        for (int k = 0; k < CHANNEL_OPERANDS; k++)
+            offset[k] = line * a.at.stride[k][0] + inside * a.at.stride[k][1];
     } else {
         locate(a.at, at, offset);
     }
