@@ -1,4 +1,4 @@
-# jansson, by TARN_JSON: the JSON in safetensors files. Defines
+# jansson, by TARN_JSON: the JSON in safetensors files, runs and tokenizers. Defines
 #   tarn_jansson          include folders for whoever calls it (empty when it is absent)
 #   TARN_JANSSON_LINK     what the libraries link, in the build tree and from the installed package
 #   TARN__HAVE_JANSSON    1 or 0, for tarn_features.h
@@ -36,6 +36,6 @@ if(NOT TARN_JSON STREQUAL "OFF")
         message(FATAL_ERROR "TARN_JSON=ON, but jansson was not found: install libjansson-dev (Debian, Ubuntu) "
             "or jansson-devel (Fedora)")
     else()
-        message(STATUS "jansson was not found; safetensors files cannot be read and written (libjansson-dev brings it)")
+        message(STATUS "jansson was not found; safetensors files and tokenizers cannot be read (libjansson-dev brings it)")
     endif()
 endif()

@@ -14,6 +14,7 @@
 #include <tarn/profile.h>
 #include <tarn/safetensors.h>
 #include <tarn/tensor.h>
+#include <tarn/text.h>
 #include <tarn/train.h>
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* A file's bytes, to be read. Whoever makes the file shorter while it is mapped ends the program at the next touch. */
 typedef struct tarn__map {
@@ -28,6 +29,9 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
 
 /* Appends bytes. False with an error: then discard. */
 bool tarn__output_write(tarn__output *output, const void *bytes, size_t count);
+
+/* Overwrites bytes from a place on: for a head that is known at the end. False with an error: then discard. */
+bool tarn__output_write_at(tarn__output *output, int64_t position, const void *bytes, size_t count);
 
 /* Brings the file to the disk and gives it its name, replacing what had it. On failure, with an error, nothing is left of it. */
 bool tarn__output_commit(tarn__output *output);

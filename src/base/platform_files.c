@@ -136,6 +136,22 @@ bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
     return true;
 }
 
+bool tarn__output_write_at(tarn__output *output, int64_t position, const void *bytes, size_t count)
+{
+    const char *at = bytes;
+    while (count > 0) {
+        ssize_t written = pwrite(output->file, at, count, (off_t)position);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return refused(output->function, output->path, "could not be written", written < 0 ? errno : ENOSPC);
+        at += written;
+        position += written;
+        count -= (size_t)written;
+    }
+    return true;
+}
+
 /* Brings the entry of a file to the disk: the folder's own. Some file systems cannot do that to a folder (EINVAL): then there is nothing to
  * do. */
 static bool sync_folder(const char *function, const char *path)

@@ -30,6 +30,7 @@ static int print_json(void)
     tarn__json_open(&json, "features", '{');
     tarn__json_bool(&json, "openblas", TARN__HAVE_OPENBLAS);
     tarn__json_bool(&json, "jansson", TARN__HAVE_JANSSON);
+    tarn__json_bool(&json, "pcre2", TARN__HAVE_PCRE2);
     tarn__json_bool(&json, "zlib", TARN__HAVE_ZLIB);
     tarn__json_close(&json, '}');
     tarn__json_whole(&json, "threads", tarn_threads());
@@ -67,7 +68,8 @@ static int print_text(void)
     printf("  build    %s, %s, %s%s%s\n", TARN__BUILD_TYPE, TARN__COMPILER, TARN__PROCESSOR, TARN__SANITIZE[0] ? ", sanitizers " : "",
            TARN__SANITIZE);
     printf("  BLAS     %s\n", TARN__HAVE_OPENBLAS ? "OpenBLAS" : "none, so matrix products are slower (libopenblas-dev brings one)");
-    printf("  JSON     %s\n", TARN__HAVE_JANSSON ? "jansson" : "none, so no safetensors files (libjansson-dev brings one)");
+    printf("  JSON     %s\n", TARN__HAVE_JANSSON ? "jansson" : "none, so no safetensors files and no tokenizers (libjansson-dev brings one)");
+    printf("  patterns %s\n", TARN__HAVE_PCRE2 ? "PCRE2" : "none, so no BPE tokenizers (libpcre2-dev brings them)");
     printf("  gzip     %s\n", TARN__HAVE_ZLIB ? "zlib" : "none, so gzip data files must be unpacked first (zlib1g-dev brings it)");
     printf("  threads  %d\n", tarn_threads());
     tarn__heading("devices");

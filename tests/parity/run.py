@@ -148,6 +148,11 @@ def run_images(options):
     return run_files("images", importlib.import_module("images").run, options)
 
 
+def run_text(options):
+    """Tokenizers: ids, texts, files and training."""
+    return run_files("text", importlib.import_module("text").run, options)
+
+
 def run_layers(options):
     """Layers of both, from the same weights."""
     tally = Tally()
@@ -198,7 +203,7 @@ def run_mnist(options):
 
 # What is compared beside operations.
 EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "data": run_data,
-          "events": run_events, "images": run_images, "mnist": run_mnist}
+          "events": run_events, "images": run_images, "text": run_text, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
 

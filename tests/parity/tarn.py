@@ -111,6 +111,15 @@ class LoaderOptions(c.Structure):
                 ("deviation", c.POINTER(c.c_float)), ("channels", c.c_int)]
 
 
+class EncodeOptions(c.Structure):
+    _fields_ = [("special_as_text", c.c_bool), ("add_special", c.c_bool)]
+
+
+class BpeOptions(c.Structure):
+    _fields_ = [("special", c.POINTER(c.c_char_p)), ("special_count", c.c_int), ("pattern", c.c_char_p), ("min_frequency", c.c_int64),
+                ("ties", c.c_int), ("no_special", c.c_bool)]
+
+
 class Counters(c.Structure):
     _fields_ = [("kernels", c.c_int64), ("kernels_on", c.c_int64 * 8)] + [(name, c.c_int64) for name in (
         "fallbacks", "uploads", "downloads", "peer_copies", "upload_bytes", "download_bytes", "peer_bytes", "layout_copies", "allocations",
@@ -221,6 +230,16 @@ FUNCTIONS = {
     "loader_next": (c.c_bool, [POINTER, TENSORS]),
     "loader_batches": (c.c_int64, [POINTER]),
     "loader_free": (None, [POINTER]),
+    "tokenizer_open": (POINTER, [c.c_char_p]),
+    "tokenizer_bytes": (POINTER, []),
+    "tokenizer_characters": (POINTER, [c.c_char_p, c.c_size_t]),
+    "tokenizer_free": (None, [POINTER]),
+    "tokenizer_save": (c.c_bool, [POINTER, c.c_char_p]),
+    "tokenizer_count": (c.c_int64, [POINTER]),
+    "tokenizer_encode_sized": (POINTER, [POINTER, c.c_char_p, c.c_size_t, c.POINTER(EncodeOptions), c.c_size_t, c.POINTER(c.c_int64)]),
+    "tokenizer_decode": (POINTER, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_size_t)]),
+    "tokenizer_release": (None, [POINTER]),
+    "bpe_train_sized": (POINTER, [c.POINTER(c.c_char_p), c.POINTER(c.c_size_t), c.c_int, c.c_int64, c.POINTER(BpeOptions), c.c_size_t]),
 }
 
 library = c.CDLL(os.environ["TARN_LIBRARY"])

@@ -26,7 +26,7 @@ MAY_INCLUDE = {
     "autograd": {"base", "core"},
     "ops": {"base", "core", "autograd"},
     "nn": BELOW_NN | {"formats"},
-    "text": {"base", "core"},
+    "text": {"base", "core", "formats"},
     "formats": {"base", "core"},
     "optim": BELOW_MODELS,
     "data": BELOW_MODELS,

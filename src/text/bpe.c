@@ -1,0 +1,371 @@
+/* bpe.c: byte-level BPE. A text falls into words by patterns; a word begins as the tokens of its bytes, and the pair of neighbours whose
+ * merge has the lowest rank becomes one token, the leftmost of equals first, until no pair merges.
+ *
+ * Words repeat, so every coder remembers the ids of those it met. Short words are merged by looking for the lowest rank again and again;
+ * long ones with a list and a heap, so that a megabyte without a space costs n log n. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+#define SHORT_WORD 48           /* bytes: beyond these a heap pays */
+#define REMEMBERED_BYTES 64     /* longest word that is remembered */
+#define REMEMBERED_WORDS 131072 /* most words that are */
+
+/* ---- merges ---------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t key_of(int32_t left, int32_t right)
+{
+    return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) + 1;
+}
+
+static size_t place_of(const tarn__merge_slot *slot, size_t slots, uint64_t key)
+{
+    uint64_t hash = key * UINT64_C(0x9E3779B97F4A7C15);
+    size_t at = (size_t)(hash >> 32 ^ hash) & (slots - 1);
+    while (slot[at].key && slot[at].key != key)
+        at = (at + 1) & (slots - 1);
+    return at;
+}
+
+static bool grow(tarn__bpe *bpe)
+{
+    if (2 * (bpe->merges.count + 1) <= bpe->slots)
+        return true;
+    size_t slots = bpe->slots ? 2 * bpe->slots : 512;
+    tarn__merge_slot *slot = tarn__alloc(slots * sizeof(*slot));
+    if (!slot)
+        return false;
+    for (size_t i = 0; i < bpe->slots; i++)
+        if (bpe->slot[i].key)
+            slot[place_of(slot, slots, bpe->slot[i].key)] = bpe->slot[i];
+    tarn__release(bpe->slot, bpe->slots * sizeof(*slot));
+    bpe->slot = slot;
+    bpe->slots = slots;
+    return true;
+}
+
+bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge)
+{
+    if (!grow(bpe) || !tarn__buffer_add(&bpe->merges, &merge, 1, sizeof(merge)))
+        return false;
+    uint64_t key = key_of(merge.left, merge.right);
+    bpe->slot[place_of(bpe->slot, bpe->slots, key)] = (tarn__merge_slot){key, (int32_t)bpe->merges.count - 1, merge.made};
+    return true;
+}
+
+const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32_t right)
+{
+    if (!bpe->slots)
+        return NULL;
+    const tarn__merge_slot *slot = &bpe->slot[place_of(bpe->slot, bpe->slots, key_of(left, right))];
+    return slot->key ? slot : NULL;
+}
+
+void tarn__bpe_free(tarn__bpe *bpe)
+{
+    tarn__buffer_free(&bpe->merges, sizeof(tarn__merge));
+    tarn__release(bpe->slot, bpe->slots * sizeof(*bpe->slot));
+    for (int i = 0; i < bpe->pattern_count; i++)
+        tarn__pattern_free(bpe->pattern[i]);
+    *bpe = (tarn__bpe){0};
+}
+
+/* ---- short words ----------------------------------------------------------------------------------------------------------- */
+
+/* Merges symbols where they lie; returns how many are left. */
+static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
+{
+    const tarn__merge_slot *pair[SHORT_WORD]; /* of symbols i and i + 1 */
+    for (size_t i = 0; i + 1 < count; i++)
+        pair[i] = tarn__bpe_find(bpe, symbol[i], symbol[i + 1]);
+    for (;;) {
+        size_t best = count;
+        for (size_t i = 0; i + 1 < count; i++)
+            if (pair[i] && (best == count || pair[i]->rank < pair[best]->rank))
+                best = i;
+        if (best == count)
+            return count;
+        symbol[best] = pair[best]->made;
+        count--;
+        for (size_t i = best + 1; i < count; i++) {
+            symbol[i] = symbol[i + 1];
+            pair[i - 1] = pair[i];
+        }
+        if (best + 1 < count)
+            pair[best] = tarn__bpe_find(bpe, symbol[best], symbol[best + 1]);
+        if (best > 0)
+            pair[best - 1] = tarn__bpe_find(bpe, symbol[best - 1], symbol[best]);
+    }
+}
+
+/* ---- long words ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct symbol {
+    int32_t id;            /* -1: became part of the one before it */
+    int32_t before, after; /* -1: none */
+} symbol;
+
+/* A pair that could be merged. It is stale when its symbols have changed: then their merge makes another token. */
+typedef struct candidate {
+    int32_t rank, place, made;
+} candidate;
+
+static bool comes_first(candidate a, candidate b)
+{
+    return a.rank != b.rank ? a.rank < b.rank : a.place < b.place;
+}
+
+static bool push(tarn__buffer *heap, candidate added)
+{
+    if (!tarn__buffer_reserve(heap, 1, sizeof(added)))
+        return false;
+    candidate *all = (candidate *)(void *)heap->data;
+    size_t at = heap->count++;
+    for (; at > 0 && comes_first(added, all[(at - 1) / 2]); at = (at - 1) / 2)
+        all[at] = all[(at - 1) / 2];
+    all[at] = added;
+    return true;
+}
+
+static candidate pop(tarn__buffer *heap)
+{
+    candidate *all = (candidate *)(void *)heap->data, first = all[0], last = all[--heap->count];
+    size_t at = 0, child;
+    for (; (child = 2 * at + 1) < heap->count; at = child) {
+        child += child + 1 < heap->count && comes_first(all[child + 1], all[child]);
+        if (!comes_first(all[child], last))
+            break;
+        all[at] = all[child];
+    }
+    all[at] = last;
+    return first;
+}
+
+static bool propose(const tarn__bpe *bpe, tarn__buffer *heap, const symbol *symbols, int32_t place)
+{
+    int32_t after = place < 0 ? -1 : symbols[place].after;
+    const tarn__merge_slot *merge = after < 0 ? NULL : tarn__bpe_find(bpe, symbols[place].id, symbols[after].id);
+    return !merge || push(heap, (candidate){merge->rank, place, merge->made});
+}
+
+static bool is_stale(const tarn__bpe *bpe, const symbol *symbols, candidate c)
+{
+    int32_t after = symbols[c.place].after;
+    const tarn__merge_slot *now = symbols[c.place].id < 0 || after < 0 ? NULL : tarn__bpe_find(bpe, symbols[c.place].id, symbols[after].id);
+    return !now || now->made != c.made;
+}
+
+static bool merge_long(const tarn__bpe *bpe, symbol *symbols, int32_t count, tarn__buffer *heap)
+{
+    heap->count = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (!propose(bpe, heap, symbols, i))
+            return false;
+    while (heap->count > 0) {
+        candidate c = pop(heap);
+        if (is_stale(bpe, symbols, c))
+            continue;
+        symbol *left = &symbols[c.place], *right = &symbols[left->after];
+        left->id = c.made;
+        right->id = -1;
+        left->after = right->after;
+        if (left->after >= 0)
+            symbols[left->after].before = c.place;
+        if (!propose(bpe, heap, symbols, left->before) || !propose(bpe, heap, symbols, c.place))
+            return false;
+    }
+    return true;
+}
+
+/* ---- words ----------------------------------------------------------------------------------------------------------------- */
+
+static bool no_token(unsigned char byte)
+{
+    return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: the text has the byte 0x%02X, and the vocabulary has no token for it", byte);
+}
+
+static bool encode_short(const tarn__bpe *bpe, const char *word, size_t length, tarn__buffer *ids)
+{
+    int32_t parts[SHORT_WORD];
+    for (size_t i = 0; i < length; i++)
+        if ((parts[i] = bpe->byte_id[(unsigned char)word[i]]) < 0)
+            return no_token((unsigned char)word[i]);
+    return tarn__buffer_add(ids, parts, merge_short(bpe, parts, length), sizeof(*parts));
+}
+
+static bool encode_long(const tarn__bpe *bpe, tarn__coder *coder, const char *word, size_t length, tarn__buffer *ids)
+{
+    if (length > INT32_MAX)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a word of %zu bytes is longer than %d", length, INT32_MAX);
+    coder->symbols.count = 0;
+    if (!tarn__buffer_reserve(&coder->symbols, length, sizeof(symbol)))
+        return false;
+    symbol *symbols = (symbol *)(void *)coder->symbols.data;
+    for (int32_t i = 0; i < (int32_t)length; i++) {
+        symbols[i] = (symbol){bpe->byte_id[(unsigned char)word[i]], i - 1, i + 1 < (int32_t)length ? i + 1 : -1};
+        if (symbols[i].id < 0)
+            return no_token((unsigned char)word[i]);
+    }
+    if (!merge_long(bpe, symbols, (int32_t)length, &coder->heap))
+        return false;
+    for (int32_t i = 0; i >= 0; i = symbols[i].after)
+        if (!tarn__ids_add(ids, symbols[i].id))
+            return false;
+    return true;
+}
+
+static bool encode_new(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length, tarn__buffer *ids)
+{
+    const tarn__bpe *bpe = &tokenizer->bpe;
+    int32_t whole = bpe->ignore_merges ? tarn__pieces_find(&tokenizer->pieces, word, length) : -1;
+    if (whole >= 0)
+        return tarn__ids_add(ids, whole);
+    return length <= SHORT_WORD ? encode_short(bpe, word, length, ids) : encode_long(bpe, coder, word, length, ids);
+}
+
+/* ---- words met before ------------------------------------------------------------------------------------------------------ */
+
+typedef struct tarn__word {
+    uint64_t hash;
+    size_t bytes, ids; /* where they begin */
+    uint16_t length, count;
+} tarn__word;
+
+static size_t word_place(const tarn__coder *coder, uint64_t hash, const char *word, size_t length)
+{
+    size_t at = (size_t)hash & (coder->word_slots - 1);
+    for (const tarn__word *w; (w = &coder->word[at])->length; at = (at + 1) & (coder->word_slots - 1))
+        if (w->hash == hash && w->length == length && memcmp(coder->word_bytes.data + w->bytes, word, length) == 0)
+            break;
+    return at;
+}
+
+static bool grow_words(tarn__coder *coder)
+{
+    if (2 * (coder->words + 1) <= coder->word_slots)
+        return true;
+    size_t slots = coder->word_slots ? 4 * coder->word_slots : 128, mask = slots - 1;
+    tarn__word *grown = tarn__alloc(slots * sizeof(*grown));
+    if (!grown)
+        return false;
+    for (size_t i = 0; i < coder->word_slots; i++)
+        if (coder->word[i].length) {
+            size_t at = (size_t)coder->word[i].hash & mask;
+            while (grown[at].length)
+                at = (at + 1) & mask;
+            grown[at] = coder->word[i];
+        }
+    tarn__release(coder->word, coder->word_slots * sizeof(*grown));
+    coder->word = grown;
+    coder->word_slots = slots;
+    return true;
+}
+
+static bool remember(tarn__coder *coder, uint64_t hash, const char *word, size_t length, const int32_t *ids, size_t count)
+{
+    if (coder->words >= REMEMBERED_WORDS)
+        return true;
+    tarn__word added = {hash, coder->word_bytes.count, coder->word_ids.count, (uint16_t)length, (uint16_t)count};
+    if (!grow_words(coder) || !tarn__buffer_add(&coder->word_bytes, word, length, 1) ||
+        !tarn__buffer_add(&coder->word_ids, ids, count, sizeof(*ids)))
+        return false;
+    coder->word[word_place(coder, hash, word, length)] = added;
+    coder->words++;
+    return true;
+}
+
+typedef struct encoding {
+    const tarn_tokenizer *tokenizer;
+    tarn__coder *coder;
+    tarn__buffer *ids;
+} encoding;
+
+static bool encode_word(const char *word, size_t length, void *ctx)
+{
+    const encoding *e = ctx;
+    tarn__coder *coder = e->coder;
+    if (length > REMEMBERED_BYTES)
+        return encode_new(e->tokenizer, coder, word, length, e->ids);
+    uint64_t hash = tarn__hash(word, length, 0);
+    const tarn__word *known = coder->word_slots ? &coder->word[word_place(coder, hash, word, length)] : NULL;
+    if (known && known->length)
+        return tarn__buffer_add(e->ids, coder->word_ids.data + known->ids * sizeof(int32_t), known->count, sizeof(int32_t));
+    size_t before = e->ids->count;
+    return encode_new(e->tokenizer, coder, word, length, e->ids) &&
+           remember(coder, hash, word, length, (const int32_t *)(const void *)e->ids->data + before, e->ids->count - before);
+}
+
+void tarn__coder_free(tarn__coder *coder)
+{
+    tarn__matcher_free(coder->matcher);
+    tarn__release(coder->word, coder->word_slots * sizeof(*coder->word));
+    tarn__buffer_free(&coder->word_bytes, 1);
+    tarn__buffer_free(&coder->word_ids, sizeof(int32_t));
+    tarn__buffer_free(&coder->symbols, sizeof(symbol));
+    tarn__buffer_free(&coder->heap, sizeof(candidate));
+    tarn__buffer_free(&coder->normal, 1);
+    tarn__buffer_free(&coder->spaced, 1);
+    *coder = (tarn__coder){0};
+}
+
+/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+
+typedef struct walk {
+    const tarn__bpe *bpe;
+    tarn__matcher *matcher;
+    tarn__word_fn see;
+    void *ctx;
+} walk;
+
+/* What pattern number `level` matches, and what lies between, goes on to the next one; what has passed them all is a word. */
+static bool split(const walk *w, int level, const char *text, size_t length)
+{
+    if (length == 0)
+        return true;
+    if (level == w->bpe->pattern_count)
+        return w->see(text, length, w->ctx);
+    size_t at = 0, begin, end;
+    int found = 1;
+    while (at < length && (found = tarn__pattern_next(w->bpe->pattern[level], w->matcher, text, length, at, &begin, &end)) == 1) {
+        if (!split(w, level + 1, text + at, begin - at) || !split(w, level + 1, text + begin, end - begin))
+            return false;
+        at = end;
+    }
+    return found >= 0 && split(w, level + 1, text + at, length - at);
+}
+
+bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__word_fn see, void *ctx)
+{
+    const tarn__bpe *bpe = &tokenizer->bpe;
+    if (bpe->prefix_space && length > 0 && text[0] != ' ') {
+        coder->spaced.count = 0;
+        if (!tarn__buffer_add(&coder->spaced, " ", 1, 1) || !tarn__buffer_add(&coder->spaced, text, length, 1))
+            return false;
+        text = coder->spaced.data;
+        length++;
+    }
+    if (bpe->pattern_count == 0)
+        return length == 0 || see(text, length, ctx);
+    if (!coder->matcher && !(coder->matcher = tarn__matcher_new()))
+        return false;
+    walk w = {bpe, coder->matcher, see, ctx};
+    for (size_t at = 0; at < length;) {
+        size_t valid = tarn__utf8_prefix(text + at, length - at);
+        if (!split(&w, 0, text + at, valid))
+            return false;
+        at += valid;
+        if (at < length && !see(text + at++, 1, ctx)) /* a byte that is no UTF-8 is a word */
+            return false;
+    }
+    return true;
+}
+
+static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+{
+    return tarn__bpe_words(tokenizer, coder, text, length, encode_word, &(encoding){tokenizer, coder, ids});
+}
+
+const tarn__tokenizer_kind tarn__kind_bpe = {"bpe", encode_bpe};

@@ -1,0 +1,74 @@
+/* open.c: which files a path means. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/platform.h"
+#include "text/tokenizer.h"
+
+#define LONGEST_PATH 4096
+
+/* The names under which a vocabulary and its merges lie. */
+static const char *const parts[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+#define PARTS ((int)(sizeof(parts) / sizeof(parts[0])))
+
+static bool is_folder(const char *path)
+{
+    return tarn__platform_file_bytes(path) == -2 && tarn__path_exists(path);
+}
+
+/* "folder/name" */
+static const char *below(char *text, const char *folder, size_t length, const char *name)
+{
+    snprintf(text, LONGEST_PATH, "%.*s%s%s", (int)length, folder, length && folder[length - 1] != '/' ? "/" : "", name);
+    return text;
+}
+
+/* The two files in a folder (its first `length` letters; "" is the current one), with the configuration where there is one. */
+static tarn_tokenizer *read_parts(const char *folder, size_t length, const char *vocabulary, const char *merges)
+{
+    char first[LONGEST_PATH], second[LONGEST_PATH], config[LONGEST_PATH];
+    below(config, folder, length, "tokenizer_config.json");
+    return tarn__tokenizer_read_parts(below(first, folder, length, vocabulary), below(second, folder, length, merges),
+                                      tarn__path_exists(config) ? config : NULL);
+}
+
+static tarn_tokenizer *open_folder(const char *folder)
+{
+    char path[LONGEST_PATH];
+    size_t length = strlen(folder);
+    if (tarn__path_exists(below(path, folder, length, "tokenizer.json")))
+        return tarn__tokenizer_read_file(path);
+    for (int i = 0; i < PARTS; i++)
+        if (tarn__path_exists(below(path, folder, length, parts[i][0])))
+            return read_parts(folder, length, parts[i][0], parts[i][1]);
+    tarn__raise(TARN_ERROR_IO,
+                "tokenizer_open: '%s' has neither tokenizer.json, nor vocab.json and merges.txt, nor encoder.json and vocab.bpe", folder);
+    return NULL;
+}
+
+/* A file: a vocabulary or its merges by their usual names, when the other lies beside it; else a tokenizer.json. */
+static tarn_tokenizer *open_file(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t length = (size_t)(name - path);
+    char other[LONGEST_PATH];
+    for (int i = 0; i < PARTS; i++)
+        for (int k = 0; k < 2; k++)
+            if (strcmp(name, parts[i][k]) == 0 && tarn__path_exists(below(other, path, length, parts[i][1 - k])))
+                return read_parts(path, length, parts[i][0], parts[i][1]);
+    return tarn__tokenizer_read_file(path);
+}
+
+tarn_tokenizer *tarn_tokenizer_open(const char *path)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!path || !path[0] || strlen(path) > LONGEST_PATH - 64) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_open: the path of a file or folder is required, of at most %d bytes",
+                    LONGEST_PATH - 64);
+        return NULL;
+    }
+    return is_folder(path) ? open_folder(path) : open_file(path);
+}

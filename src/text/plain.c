@@ -1,0 +1,110 @@
+/* plain.c: tokenizers without rules: bytes, and characters as small experiments use them. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
+
+static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+{
+    (void)tokenizer, (void)coder;
+    if (!tarn__buffer_reserve(ids, length, sizeof(int32_t)))
+        return false;
+    for (size_t i = 0; i < length; i++)
+        tarn__ids_add(ids, (unsigned char)text[i]);
+    return true;
+}
+
+const tarn__tokenizer_kind tarn__kind_bytes = {"bytes", encode_bytes};
+
+tarn_tokenizer *tarn_tokenizer_bytes(void)
+{
+    tarn_tokenizer *tokenizer = tarn_failed() ? NULL : tarn__tokenizer_new(&tarn__kind_bytes);
+    if (!tokenizer)
+        return NULL;
+    for (int i = 0; i < 256; i++)
+        if (!tarn__pieces_add(&tokenizer->pieces, i, &(char){(char)i}, 1, false))
+            break;
+    if (tarn__tokenizer_finish(tokenizer, "tokenizer_bytes", ""))
+        return tokenizer;
+    tarn_tokenizer_free(tokenizer);
+    return NULL;
+}
+
+/* ---- characters ------------------------------------------------------------------------------------------------------------ */
+
+static bool not_utf8(const char *function, const char *text, size_t at)
+{
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: byte %zu, 0x%02X, is no valid UTF-8, which has no characters; tarn_tokenizer_bytes() takes any bytes", function,
+                       at, (unsigned char)text[at]);
+}
+
+static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+{
+    (void)coder;
+    for (size_t at = 0, bytes; at < length; at += bytes) {
+        uint32_t code;
+        if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
+            return not_utf8("tokenizer_encode", text, at);
+        int32_t id = tarn__pieces_find(&tokenizer->pieces, text + at, bytes);
+        id = id < 0 ? tokenizer->unknown : id;
+        if (id < 0)
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "tokenizer_encode: byte %zu of a text: the character U+%04X '%.*s' is not among the %d of this tokenizer",
+                               at, (unsigned)code, (int)bytes, text + at, (int)tokenizer->pieces.count);
+        if (!tarn__ids_add(ids, id))
+            return false;
+    }
+    return true;
+}
+
+const tarn__tokenizer_kind tarn__kind_characters = {"characters", encode_characters};
+
+#define CODES 0x110000
+
+/* Marks the characters of a text: a bit for each code. */
+static bool mark(uint8_t *seen, const char *text, size_t length)
+{
+    for (size_t at = 0, bytes; at < length; at += bytes) {
+        uint32_t code;
+        if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
+            return not_utf8("tokenizer_characters", text, at);
+        seen[code / 8] |= (uint8_t)(1 << code % 8);
+    }
+    return true;
+}
+
+static bool add_marked(tarn_tokenizer *tokenizer, const uint8_t *seen)
+{
+    for (uint32_t code = 0; code < CODES; code++)
+        if (seen[code / 8] >> code % 8 & 1) {
+            char bytes[4];
+            size_t length = tarn__utf8_put(bytes, code);
+            if (!tarn__pieces_add(&tokenizer->pieces, tokenizer->pieces.count, bytes, length, true))
+                return false;
+        }
+    return true;
+}
+
+tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t length)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!text || length == 0) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters: a text with at least one character is required");
+        return NULL;
+    }
+    tarn_tokenizer *tokenizer = tarn__tokenizer_new(&tarn__kind_characters);
+    uint8_t *seen = tokenizer ? tarn__alloc(CODES / 8) : NULL;
+    bool good =
+        seen && mark(seen, text, length) && add_marked(tokenizer, seen) && tarn__tokenizer_finish(tokenizer, "tokenizer_characters", "");
+    tarn__release(seen, CODES / 8);
+    if (good)
+        return tokenizer;
+    tarn_tokenizer_free(tokenizer);
+    return NULL;
+}

@@ -1,0 +1,123 @@
+/* tokenizer.h: what a tokenizer is made of, for the files that make, use and write one.
+ *
+ * A text goes through three steps, each a file: special tokens are cut out of it (added.c), what is between them is normalised (normal.c),
+ * and the kind of the tokenizer (bpe.c, plain.c) turns it into ids. Only a coder changes while that happens, and every thread has its
+ * own. */
+#ifndef TARN__TOKENIZER_H
+#define TARN__TOKENIZER_H
+
+#include <tarn/text.h>
+
+#include "text/pattern.h"
+#include "text/pieces.h"
+
+#define TARN__MOST_PATTERNS 16
+
+/* A token that is found in a text before anything else is done to it. */
+typedef struct tarn__added_token {
+    char *text; /* owned */
+    size_t length;
+    int32_t id;
+    bool special;                 /* may be left as text */
+    bool normalized;              /* looked for in the normalised text */
+    bool strip_left, strip_right; /* takes the spaces beside it */
+} tarn__added_token;
+
+typedef struct tarn__added {
+    tarn__buffer tokens; /* tarn__added_token; sorted by first byte, then the longest first, once all are there */
+    uint16_t first[257]; /* of the tokens that begin with a byte: from first[b] to first[b + 1] */
+} tarn__added;
+
+/* Two tokens beside each other that become one. */
+typedef struct tarn__merge {
+    int32_t left, right, made;
+} tarn__merge;
+
+/* Merges by their pair: open addressing. */
+typedef struct tarn__merge_slot {
+    uint64_t key; /* left and right, and one more; 0: free */
+    int32_t rank, made;
+} tarn__merge_slot;
+
+typedef struct tarn__bpe {
+    tarn__buffer merges; /* tarn__merge; by rank */
+    tarn__merge_slot *slot;
+    size_t slots;                                /* a power of two */
+    int32_t byte_id[256];                        /* -1: the vocabulary lacks it */
+    int32_t unknown;                             /* for those; -1: none */
+    bool ignore_merges;                          /* a word that is a token is that token */
+    bool prefix_space;                           /* a text gets a space before it */
+    bool uses_regex;                             /* the pattern is GPT-2's, inside the byte-level step: how the file is written */
+    tarn__pattern *pattern[TARN__MOST_PATTERNS]; /* applied one after the other; none: a text is one word */
+    int pattern_count;
+} tarn__bpe;
+
+typedef struct tarn__coder tarn__coder;
+
+/* What kinds of tokenizers do differently. */
+typedef struct tarn__tokenizer_kind {
+    const char *name;
+    /* Appends the ids of a text without special tokens. False with an error. */
+    bool (*encode)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids);
+} tarn__tokenizer_kind;
+
+extern const tarn__tokenizer_kind tarn__kind_bpe, tarn__kind_bytes, tarn__kind_characters;
+
+struct tarn_tokenizer {
+    const tarn__tokenizer_kind *kind;
+    tarn__pieces pieces;
+    tarn__added added;
+    tarn__bpe bpe;
+    bool nfc;                   /* normalises to Unicode's form C */
+    int32_t unknown;            /* characters: what stands for those that are missing; -1: none */
+    tarn__buffer before, after; /* ids that add_special adds */
+    uint64_t hash;
+};
+
+/* What one thread needs to encode: memory of words met before, and scratch. All zero is ready. */
+struct tarn__coder {
+    tarn__matcher *matcher;
+    struct tarn__word *word; /* open addressing; 0 length: free */
+    size_t words, word_slots;
+    tarn__buffer word_bytes, word_ids;
+    tarn__buffer symbols, heap;
+    tarn__buffer normal, spaced;
+};
+void tarn__coder_free(tarn__coder *coder);
+
+/* An empty tokenizer of a kind; and what must be done once all is in it: NULL or false with an error. */
+tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind);
+bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
+
+/* Appends the ids of a text. False with an error. */
+bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+                            const tarn_encode_options *options, tarn__buffer *ids);
+
+/* Adds a token to be found in texts, and to the vocabulary where that lacks it. `name` is the file's, for errors. The text is copied. */
+bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char *name, const tarn__added_token *token);
+bool tarn__added_sort(tarn__added *added);
+void tarn__added_free(tarn__added *added);
+
+/* The first token in a text from a place on, of those looked for in the normalised text or of the others; NULL: none. *at is where it
+ * lies. */
+const tarn__added_token *tarn__added_next(const tarn__added *added, bool normalized, bool with_special, const char *text, size_t length,
+                                          size_t from, size_t *at);
+
+/* Adds a merge at the end; all pieces are in the vocabulary. A pair that is there already gets the new rank. False with an error. */
+bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge);
+const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32_t right); /* NULL: no merge */
+void tarn__bpe_free(tarn__bpe *bpe);
+
+/* Calls `see` for every word of a text, in order; false ends. */
+typedef bool (*tarn__word_fn)(const char *word, size_t length, void *ctx);
+bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__word_fn see, void *ctx);
+
+/* A text in Unicode's normalisation form C. Valid UTF-8 is changed; what is none passes. False with an error. */
+bool tarn__normal_form(tarn__buffer *out, const char *text, size_t length);
+
+/* Puts what a file gave into a tokenizer. NULL with an error. */
+tarn_tokenizer *tarn__tokenizer_read_file(const char *path);
+tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *merges,
+                                           const char *config); /* config: NULL where there is none */
+
+#endif

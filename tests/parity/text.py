@@ -1,0 +1,228 @@
+"""Tokenizers beside Hugging Face's tokenizers: the same ids for random Unicode, the same text back, files that both open, and the same merges
+learnt. Real vocabularies are read from TARN_TEST_DATA; without it tokenizers are trained here, so that little is left out.
+
+Characters are those of Unicode 3.2: newer ones are letters in one program and nothing yet in the other, by the age of their tables."""
+import ctypes as c
+import json
+import os
+import random
+import tempfile
+import unicodedata
+
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+import tarn
+
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+TEXTS = 400
+
+OLD = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000 and unicodedata.ucd_3_2_0.category(chr(i)) not in ("Cn", "Co")]
+MARKS = [x for x in OLD if unicodedata.combining(x)]
+SPACES = list(" \t\n\r\x0b\x0c\x85\xa0\u1680\u180e\u2000\u2003\u200b\u2028\u2029\u202f\u205f\u3000\ufeff")
+WORDS = ["the", " hello", "World", "'s", "'LL", "don't", "'ſ", "I'M", "123", "4½", "²", "é", "e\u0301", "Å", "한국", "\u1112\u1161\u11ab", "日本語", "ﬁ", "🦙", "\U0001F468\u200d\U0001F469", "_x", "--", "...", "<|endoftext|>", "<|im_start|>", "<pad>", "<tag>", "\0", "İ", "ß"]
+
+
+def some_text(rng):
+    """Words, spaces and anything else, in all mixtures."""
+    kinds = [lambda: rng.choice(WORDS), lambda: rng.choice(SPACES) * rng.randrange(1, 4), lambda: rng.choice(OLD), lambda: rng.choice(MARKS),
+             lambda: chr(rng.randrange(32, 127)), lambda: rng.choice(OLD) * rng.randrange(1, 80)]
+    weights = [rng.random() ** 2 for _ in kinds]
+    return "".join(rng.choices(kinds, weights)[0]() for _ in range(rng.randrange(30)))
+
+
+class Ours:
+    """A tokenizer of tarn."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __del__(self):
+        tarn.call("tokenizer_free", self.handle)
+
+    def encode(self, data, **options):
+        data = data.encode() if isinstance(data, str) else data
+        count, chosen = c.c_int64(), tarn.EncodeOptions(**options)
+        result = tarn.call("tokenizer_encode_sized", self.handle, data, len(data), c.byref(chosen), c.sizeof(chosen), c.byref(count))
+        ids = list((c.c_int32 * count.value).from_address(result)) if count.value else []
+        tarn.call("tokenizer_release", result)
+        return ids
+
+    def decode(self, ids):
+        length = c.c_size_t()
+        result = tarn.call("tokenizer_decode", self.handle, (c.c_int32 * len(ids))(*ids), len(ids), c.byref(length))
+        data = c.string_at(result, length.value)
+        tarn.call("tokenizer_release", result)
+        return data
+
+    def save(self, folder):
+        tarn.call("tokenizer_save", self.handle, folder.encode())
+
+
+def opened(path):
+    return Ours(tarn.call("tokenizer_open", path.encode()))
+
+
+def trained(texts, vocabulary, special=(), pattern=None, least=0):
+    data = [text.encode() for text in texts]
+    given = (c.c_char_p * max(1, len(special)))(*(s.encode() for s in special))
+    options = tarn.BpeOptions(given, len(special), pattern and pattern.encode(), least, 0, not special)
+    return Ours(tarn.call("bpe_train_sized", (c.c_char_p * len(data))(*data), (c.c_size_t * len(data))(*map(len, data)), len(data), vocabulary,
+                          c.byref(options), c.sizeof(options)))
+
+
+def theirs_to_train(vocabulary, special, pattern, least, texts):
+    theirs = Tokenizer(models.BPE())
+    split = [pre_tokenizers.Split(Regex(pattern), "isolated")] if pattern else []
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(split + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern)])
+    theirs.decoder = decoders.ByteLevel()
+    theirs.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(special), min_frequency=least,
+                                                          initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    return theirs
+
+
+def difference(ours, theirs, rng, count=TEXTS, around=False):
+    """What differs for random texts; "" when nothing does."""
+    for _ in range(count):
+        text = some_text(rng)
+        a, b = ours.encode(text, add_special=around), theirs.encode(text, add_special_tokens=around).ids
+        if a != b:
+            return f"{text!r}: {a} here, {b} there"
+        back, other = ours.decode(a), theirs.decode(b, skip_special_tokens=False)
+        if back.decode(errors="replace") != other:
+            return f"{text!r}: {a} give {back!r} here, {other!r} there"
+        part = b[: rng.randrange(len(b) + 1)]  # may end inside a character
+        if ours.decode(part).decode(errors="replace") != theirs.decode(part, skip_special_tokens=False):
+            return f"{part} give another text"
+        theirs.encode_special_tokens = True
+        plain, expected = ours.encode(text, special_as_text=True), theirs.encode(text, add_special_tokens=False).ids
+        theirs.encode_special_tokens = False
+        if plain != expected:
+            return f"{text!r}: {plain} here, {expected} there, special tokens as text"
+    return ""
+
+
+def both_ways(ours, theirs, folder, rng, around=False):
+    """Compares, then what each has saved as the other opens it."""
+    wrong = difference(ours, theirs, rng, around=around)
+    if wrong:
+        return wrong
+    saved = os.path.join(folder, "theirs.json")
+    theirs.save(saved)
+    ours.save(folder)
+    crossed = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    return (difference(opened(saved), theirs, rng, 50, around) and "their file is read differently"
+            or difference(ours, crossed, rng, 50, around) and "our file is read differently" or "")
+
+
+# ---- real vocabularies ----------------------------------------------------------------------------------------------------------------
+
+
+def data(name):
+    path = os.path.join(os.environ.get("TARN_TEST_DATA", ""), name)
+    return path if os.environ.get("TARN_TEST_DATA") and os.path.isdir(path) else None
+
+
+def check_gpt2(folder, rng):
+    path = data("gpt2-bpe")
+    if not path:
+        return None
+    theirs = Tokenizer(models.BPE.from_file(os.path.join(path, "encoder.json"), os.path.join(path, "vocab.bpe")))
+    theirs.pre_tokenizer, theirs.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    theirs.add_special_tokens(["<|endoftext|>"])
+    return both_ways(opened(path), theirs, folder, rng)
+
+
+def check_qwen2(folder, rng):
+    path = data("qwen2-bpe")
+    if not path:
+        return None
+    theirs = Tokenizer(models.BPE.from_file(os.path.join(path, "vocab.json"), os.path.join(path, "merges.txt")))
+    theirs.normalizer = normalizers.NFC()
+    theirs.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2), "isolated"),
+                                                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    theirs.decoder = decoders.ByteLevel()
+    with open(os.path.join(path, "tokenizer_config.json"), encoding="utf-8") as file:
+        added = json.load(file)["added_tokens_decoder"]
+    theirs.add_special_tokens([AddedToken(added[i]["content"], special=True, normalized=False) for i in sorted(added, key=int)])
+    return both_ways(opened(path), theirs, folder, rng)
+
+
+# ---- tokenizers that are made here -----------------------------------------------------------------------------------------------------
+
+
+def corpus(rng, count=200):
+    words = ["".join(rng.choices("abcdeé語 \n'1", k=rng.randrange(1, 9))) for _ in range(60)]
+    return [" ".join(rng.choices(words, k=rng.randrange(40))) for _ in range(count)]
+
+
+def check_training(folder, rng):
+    """The same merges in the same order, for several patterns and bounds."""
+    texts, pattern = corpus(rng), rng.choice([None, QWEN2, LLAMA3])
+    vocabulary, least = rng.randrange(257, 900), rng.choice([0, 0, 2, 5])
+    special = rng.choice([(), ("<|endoftext|>",), ("<|endoftext|>", "<pad>", "<tag>")])
+    ours, theirs = trained(texts, vocabulary, special, pattern, least), theirs_to_train(vocabulary, special, pattern, least, texts)
+    ours.save(folder)
+    with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as file:
+        model = json.load(file)["model"]
+    expected = json.loads(theirs.to_str())["model"]
+    pairs = [m.split(" ") if isinstance(m, str) else m for m in expected["merges"]]
+    if model["merges"] != pairs:
+        first = next((i for i, (a, b) in enumerate(zip(model["merges"], pairs)) if a != b), min(len(pairs), len(model["merges"])))
+        return f"merge {first} differs: {model['merges'][first:first + 1]} here, {pairs[first:first + 1]} there, {vocabulary} tokens"
+    return "the vocabularies differ" if model["vocab"] != expected["vocab"] else both_ways(ours, theirs, folder, rng)
+
+
+def check_settings(folder, rng):
+    """Files of the package with every setting that tarn reads."""
+    theirs = theirs_to_train(600, (), rng.choice([None, QWEN2, LLAMA3]), 0, corpus(rng))
+    if rng.random() < 0.5:
+        theirs.normalizer = normalizers.NFC()
+    if rng.random() < 0.3:
+        theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    elif rng.random() < 0.5:
+        theirs.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(rng.random() < 0.5), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    elif rng.random() < 0.3:
+        theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    theirs.add_special_tokens(["<|endoftext|>", AddedToken("<pad>", lstrip=rng.random() < 0.5, rstrip=rng.random() < 0.5, normalized=False)])
+    theirs.add_tokens([AddedToken("<tag>", normalized=rng.random() < 0.5, lstrip=rng.random() < 0.3)])
+    end = theirs.token_to_id("<|endoftext|>")
+    theirs.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A <|endoftext|>", special_tokens=[("<|endoftext|>", end)])
+    model = json.loads(theirs.to_str())
+    model["model"]["ignore_merges"] = rng.random() < 0.3
+    theirs = Tokenizer.from_str(json.dumps(model))
+    path = os.path.join(folder, "settings.json")
+    theirs.save(path)
+    return both_ways(opened(path), theirs, folder, rng, around=True)
+
+
+def check_characters(folder, rng):
+    """Characters and bytes, as the package opens what tarn has written."""
+    alphabet = "".join(rng.sample([x for x in OLD if x != "\0"], 300))
+    for ours in (Ours(tarn.call("tokenizer_characters", alphabet.encode(), len(alphabet.encode()))), Ours(tarn.call("tokenizer_bytes"))):
+        ours.save(folder)
+        theirs = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+        for _ in range(100):
+            text = "".join(rng.choices(alphabet, k=rng.randrange(40)))
+            ids = ours.encode(text)
+            if ids != theirs.encode(text).ids or ours.decode(ids).decode() != text or theirs.decode(ids) != text:
+                return f"{text!r} gives {ids} here, {theirs.encode(text).ids} there"
+    return ""
+
+
+CHECKS = {"gpt2": check_gpt2, "qwen2": check_qwen2, "training": check_training, "settings": check_settings, "characters": check_characters}
+TIMES = {"training": 6, "settings": 12}
+
+
+def run(seed):
+    """Pairs of a name and what is wrong: "" for nothing, None where it cannot run."""
+    print(f"tokenizers {tokenizers.__version__}", flush=True)
+    many = 10 if os.environ.get("TARN_TEST_LONG") else 1
+    for name, check in CHECKS.items():
+        for number in range(many * TIMES.get(name, 1)):
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    yield f"{name} {number}", check(folder, random.Random(f"{seed}/{name}/{number}"))
+                except tarn.Error as error:
+                    yield f"{name} {number}", f"tarn: {error}"
