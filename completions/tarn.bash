@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info train eval predict ops bench version help" options="--help"
+    local commands="info train eval predict tokenize ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -40,12 +40,17 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy:" -- "$current")
         return
         ;;
-    --out | --resume)
+    --tokenizer)
+        mapfile -t COMPREPLY < <(compgen -f -W "bytes characters" -- "$current")
+        return
+        ;;
+    --out | --resume | --prepare)
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
         return
         ;;
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
+    --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
 
     if ((COMP_CWORD == 1)); then
@@ -62,6 +67,10 @@ _tarn()
         ;;
     eval) options+=" --json --threads --device --data --batch-size" ;;
     predict) options+=" --json --threads --device --top" ;;
+    tokenize)
+        options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
+        options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
+        ;;
     bench)
         options+=" --json --threads --device --sizes --runs"
         case ${COMP_WORDS[2]} in
@@ -74,8 +83,8 @@ _tarn()
     *) options= ;;
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
-    # Runs, configurations and images are files.
-    if [[ ${COMP_WORDS[1]} == @(train|eval|predict) && $current != -* ]]; then
+    # Runs, configurations, images and texts are files.
+    if [[ ${COMP_WORDS[1]} == @(train|eval|predict|tokenize) && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

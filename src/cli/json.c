@@ -58,6 +58,40 @@ void tarn__json_text(tarn__json *json, const char *key, const char *text)
         fputs("null", json->to);
 }
 
+size_t tarn__character(const char *text, size_t length)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    if (length == 0)
+        return 0;
+    size_t bytes = c[0] < 0x80 ? 1 : c[0] >= 0xC2 && c[0] < 0xE0 ? 2 : c[0] >> 4 == 14 ? 3 : c[0] >= 0xF0 && c[0] < 0xF5 ? 4 : 0;
+    bool good = bytes > 0 && bytes <= length;
+    for (size_t i = 1; good && i < bytes; i++)
+        good = c[i] >> 6 == 2;
+    if (!good || (c[0] == 0xE0 && c[1] < 0xA0) || (c[0] == 0xED && c[1] > 0x9F) || (c[0] == 0xF0 && c[1] < 0x90) ||
+        (c[0] == 0xF4 && c[1] > 0x8F))
+        return 0;
+    return bytes;
+}
+
+void tarn__json_bytes(tarn__json *json, const char *key, const char *text, size_t length)
+{
+    begin(json, key);
+    fputc('"', json->to);
+    for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {
+        const unsigned char *c = (const unsigned char *)text + at;
+        bytes = tarn__character(text + at, length - at);
+        if (bytes == 0)
+            fputs("\\ufffd", json->to);
+        else if (*c < 0x20)
+            fprintf(json->to, "\\u%04x", *c);
+        else if (*c == '"' || *c == '\\')
+            fprintf(json->to, "\\%c", *c);
+        else
+            fwrite(c, 1, bytes, json->to);
+    }
+    fputc('"', json->to);
+}
+
 void tarn__json_whole(tarn__json *json, const char *key, int64_t number)
 {
     begin(json, key);

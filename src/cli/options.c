@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 typedef enum kind {
     FLAG,
     WHOLE,  /* one number */
+    REAL,   /* one number, with a fraction perhaps; bounds are whole ones */
     COUNTS, /* numbers, separated by commas */
     BYTES,  /* the same with KiB, MiB and GiB, or "model" */
     DTYPES, /* element types, separated by commas; `high` says how many; tf32 where there may be several */
@@ -36,11 +38,11 @@ typedef struct option {
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS)
+#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__TOKENIZE)
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY, AT(json), 0, "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS, AT(threads), 0,
+    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS | TARN__TOKENIZE, AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
     {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
@@ -49,7 +51,8 @@ static const option table[] = {
     {"sizes", COUNTS, 1, 32768, "128,256,512,1024,2048,4096", "N,N", TARN__BENCH_MATMUL, AT(sizes), AT(size_count),
      "rows and columns of the matrices"},
     {"sizes", BYTES, 256, (int64_t)4 << 30, "", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
-     "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; on other devices than the CPU model]"},
+     "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; on other devices than the CPU "
+     "model]"},
     {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL, AT(dtypes), AT(dtype_count), "element type: f32, f64, bf16 or f16"},
     {"dtypes", DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
      "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on other devices than the CPU tf32 too]"},
@@ -58,10 +61,33 @@ static const option table[] = {
     {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
     {"resume", TEXT, 0, 0, NULL, "FOLDER", TARN__TRAIN, AT(resume), 0, "go on with the run in a folder, from its last checkpoint"},
     {"dry-run", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(dry_run), 0, "say what would be done, and stop"},
-    {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(quiet), 0, "print nothing but errors"},
+    {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE, AT(quiet), 0, "print nothing but errors"},
     {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0, "data to judge by, named as for train [the run's own validation data]"},
     {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},
     {"top", WHOLE, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "how many of the likeliest classes to print"},
+    {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
+     "a model's folder, tokenizer.json or vocab.json; bytes; or characters: those of the files"},
+    {"text", TEXT, 0, 0, NULL, "TEXT", TARN__TOKENIZE, AT(text), 0, "take this instead of files or standard input"},
+    {"decode", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(decode), 0, "read ids and write the text"},
+    {"pieces", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(pieces), 0, "print each id with its piece of text, one a line"},
+    {"special-as-text", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(special_as_text), 0,
+     "special tokens in the input are text like any other"},
+    {"add-special", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(add_special), 0, "add the tokens that the tokenizer puts around a text"},
+    {"train", WHOLE, 256, 1 << 24, NULL, "N", TARN__TOKENIZE, AT(vocabulary), 0,
+     "learn a BPE of N tokens from the files, for --out or --prepare"},
+    {"out", TEXT, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(out), 0, "write tokenizer.json there"},
+    {"prepare", TEXT, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(prepare), 0, "turn the files into tokens to train on, in a new folder"},
+    {"validation", REAL, 0, 1, "0", "SHARE", TARN__TOKENIZE, AT(validation), 0, "with --prepare: the share kept for validation"},
+    {"shard-tokens", WHOLE, 1024, (int64_t)1 << 40, NULL, "N", TARN__TOKENIZE, AT(shard_tokens), 0,
+     "with --prepare: most tokens of a file; 100 million unless given"},
+    {"json-lines", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(json_lines), 0, "with --prepare: all files are JSON lines, not only *.jsonl"},
+    {"field", TEXT, 0, 0, NULL, "NAME", TARN__TOKENIZE, AT(field), 0,
+     "with --prepare: where JSON lines have their text; text unless given"},
+    {"separator", TEXT, 0, 0, NULL, "TOKEN", TARN__TOKENIZE, AT(separator), 0,
+     "with --prepare: the token behind a document; <|endoftext|> or its like unless given"},
+    {"no-separator", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(no_separator), 0, "with --prepare: no token behind a document"},
+    {"parse-special", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(parse_special), 0,
+     "with --prepare: special tokens in the files become tokens"},
     {"help", FLAG, 0, 1, NULL, NULL, EVERY, AT(help), 0, "explain the command"},
 };
 #define ROWS ((int)(sizeof(table) / sizeof(table[0])))
@@ -149,6 +175,19 @@ static int read_number(const char *command, const option *row, const char *text,
     return TARN__DONE;
 }
 
+static int read_real(const char *command, const option *row, const char *text, double *place)
+{
+    char *end, problem[64];
+    double value = strtod(text, &end);
+    if (end == text || *end || text[0] == ' ' || !isfinite(value))
+        return misuse(command, row, text, "is not a number");
+    snprintf(problem, sizeof(problem), "is outside %lld to %lld", (long long)row->low, (long long)row->high);
+    if (value < (double)row->low || value > (double)row->high)
+        return misuse(command, row, text, problem);
+    *place = value;
+    return TARN__DONE;
+}
+
 const char *tarn__element_name(tarn__element element)
 {
     return element.tf32 ? "tf32" : tarn_dtype_name(element.dtype);
@@ -233,6 +272,8 @@ static int read_value(const char *command, const option *row, const char *text, 
         *(const char **)place = text;
         return TARN__DONE;
     }
+    if (row->type == REAL)
+        return read_real(command, row, text, (double *)place);
     return row->type == WHOLE ? read_number(command, row, text, (int64_t *)place) : read_list(command, row, text, options);
 }
 
@@ -310,7 +351,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
 /* Words before the options, where the command takes any; `*used` is how many there are. */
 static int read_words(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
 {
-    int most = command == TARN__TRAIN || command == TARN__EVAL ? 1 : command == TARN__PREDICT ? count : 0;
+    int most = command == TARN__TRAIN || command == TARN__EVAL ? 1 : command == TARN__PREDICT || command == TARN__TOKENIZE ? count : 0;
     int least_words = command == TARN__EVAL ? 1 : command == TARN__PREDICT ? 2 : 0;
     options->words = words;
     while (options->word_count < count && options->word_count < most && words[options->word_count][0] != '-')
@@ -325,6 +366,17 @@ static int read_words(tarn__command command, const char *command_name, int count
         return TARN__MISUSED;
     }
     return command == TARN__TRAIN && options->word_count ? tarn__run_options_file(words[0], options) : TARN__DONE;
+}
+
+/* Files may also come behind the options, as patterns of the shell like to. Returns how many there are. */
+static int read_late_words(tarn__command command, int count, char *const *words, tarn__options *options)
+{
+    if (command != TARN__TOKENIZE)
+        return 0;
+    options->words = words;
+    while (options->word_count < count && words[options->word_count][0] != '-')
+        options->word_count++;
+    return options->word_count;
 }
 
 /* Defaults are read by the same rules; the device is only looked for when it is not given. */
@@ -346,8 +398,11 @@ int tarn__options_read(tarn__command command, const char *command_name, int coun
     int used = 0, status = fill_in(command, command_name, options, device_given);
     if (status == TARN__DONE)
         status = read_words(command, command_name, count, arguments, options, &used);
-    for (int i = used; i < count && status == TARN__DONE && !options->help; i += used)
-        status = read_argument(command, command_name, count - i, arguments + i, options, &used);
+    for (int i = used; i < count && status == TARN__DONE && !options->help; i += used) {
+        used = options->word_count == 0 ? read_late_words(command, count - i, arguments + i, options) : 0;
+        if (used == 0)
+            status = read_argument(command, command_name, count - i, arguments + i, options, &used);
+    }
     return status;
 }
 
@@ -361,7 +416,7 @@ void tarn__options_help(tarn__command command)
         if (!(row->commands & command))
             continue;
         snprintf(left, sizeof(left), "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
-        if (row->type == WHOLE || row->type == COUNTS)
+        if (row->type == WHOLE || row->type == COUNTS || row->type == REAL)
             snprintf(bounds, sizeof(bounds), ", from %lld to %lld", (long long)row->low, (long long)row->high);
         printf("  %-22s %s%s", left, row->help, bounds);
         if (row->otherwise && row->otherwise[0])

@@ -1,0 +1,339 @@
+/* tokenize.c: `tarn tokenize`: text to tokens and back, learning a tokenizer, and files of tokens to train on. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tarn/text.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+/* A text that was read. */
+typedef struct input {
+    char *text;
+    size_t length, room;
+} input;
+
+static int out_of_memory(void)
+{
+    fprintf(stderr, "tarn tokenize: out of memory\n");
+    return TARN__FAILED;
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+
+static bool append(input *in, const char *bytes, size_t count)
+{
+    if (count > in->room - in->length) {
+        size_t room = in->length + count > 2 * in->room ? in->length + count : 2 * in->room;
+        char *grown = realloc(in->text, room);
+        if (!grown)
+            return false;
+        in->text = grown;
+        in->room = room;
+    }
+    memcpy(in->text + in->length, bytes, count);
+    in->length += count;
+    return true;
+}
+
+static int read_stream(FILE *from, const char *name, input *in)
+{
+    static char bytes[1 << 16];
+    for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;)
+        if (!append(in, bytes, count))
+            return out_of_memory();
+    if (!ferror(from))
+        return TARN__DONE;
+    fprintf(stderr, "tarn tokenize: '%s' cannot be read: %s\n", name, strerror(errno));
+    return TARN__FAILED;
+}
+
+static int read_file(const char *path, input *in)
+{
+    FILE *from = fopen(path, "rb");
+    if (!from) {
+        fprintf(stderr, "tarn tokenize: '%s' cannot be opened: %s\n", path, strerror(errno));
+        return TARN__FAILED;
+    }
+    int status = read_stream(from, path, in);
+    fclose(from);
+    return status;
+}
+
+/* ---- the tokenizer --------------------------------------------------------------------------------------------------------- */
+
+/* The characters of all files together, and of --text. */
+static tarn_tokenizer *make_characters(const tarn__options *o)
+{
+    input all = {0};
+    int status = o->text && !append(&all, o->text, strlen(o->text)) ? out_of_memory() : TARN__DONE;
+    for (int i = 0; status == TARN__DONE && i < o->word_count; i++)
+        status = read_file(o->words[i], &all);
+    tarn_tokenizer *tokenizer = status == TARN__DONE ? tarn_tokenizer_characters(all.text, all.length) : NULL;
+    if (!tokenizer && status == TARN__DONE)
+        tarn__complain("tokenize");
+    free(all.text);
+    return tokenizer;
+}
+
+static tarn_tokenizer *make_tokenizer(const tarn__options *o)
+{
+    tarn_tokenizer *tokenizer = NULL;
+    if (o->tokenizer && strcmp(o->tokenizer, "characters") == 0)
+        return make_characters(o);
+    if (o->vocabulary)
+        tokenizer = tarn_bpe_train_files((const char *const *)o->words, o->word_count, o->vocabulary, NULL);
+    else
+        tokenizer = strcmp(o->tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(o->tokenizer);
+    if (!tokenizer)
+        tarn__complain("tokenize");
+    return tokenizer;
+}
+
+/* ---- text to ids ----------------------------------------------------------------------------------------------------------- */
+
+/* A piece on one line: what cannot be seen is written as \n, \t or \xNN. */
+static void print_piece(const char *piece, size_t length)
+{
+    for (size_t i = 0, bytes; i < length; i += bytes ? bytes : 1) {
+        unsigned char c = (unsigned char)piece[i];
+        bytes = tarn__character(piece + i, length - i);
+        if (c == '\\')
+            printf("\\\\");
+        else if (c == '\n' || c == '\t' || c == '\r')
+            printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+        else if (bytes == 0 || c < 0x20 || c == 0x7F)
+            printf("\\x%02X", c);
+        else
+            fwrite(piece + i, 1, bytes, stdout);
+    }
+}
+
+static void print_ids(const tarn__options *o, const tarn_tokenizer *t, const int32_t *ids, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        size_t length = 0;
+        const char *piece = tarn_tokenizer_piece(t, ids[i], &length);
+        printf("%s%d%s", o->pieces || i == 0 ? "" : " ", (int)ids[i], o->pieces ? "\t" : "");
+        if (o->pieces) {
+            print_piece(piece ? piece : "", length);
+            putchar('\n');
+        }
+    }
+    if (!o->pieces)
+        putchar('\n');
+}
+
+static void print_ids_json(const tarn__options *o, const tarn_tokenizer *t, const char *name, const int32_t *ids, int64_t count,
+                           size_t bytes)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    if (name)
+        tarn__json_text(&json, "file", name);
+    tarn__json_whole(&json, "bytes", (int64_t)bytes);
+    tarn__json_whole(&json, "tokens", count);
+    tarn__json_open(&json, "ids", '[');
+    for (int64_t i = 0; i < count; i++)
+        tarn__json_whole(&json, NULL, ids[i]);
+    tarn__json_close(&json, ']');
+    if (o->pieces) {
+        tarn__json_open(&json, "pieces", '[');
+        for (int64_t i = 0; i < count; i++) {
+            size_t length = 0;
+            const char *piece = tarn_tokenizer_piece(t, ids[i], &length);
+            tarn__json_bytes(&json, NULL, piece ? piece : "", length);
+        }
+        tarn__json_close(&json, ']');
+    }
+    tarn__json_end(&json);
+}
+
+static int encode(const tarn__options *o, const tarn_tokenizer *t, const char *name, const char *text, size_t length)
+{
+    int64_t count;
+    const tarn_encode_options how = {.special_as_text = o->special_as_text, .add_special = o->add_special};
+    int32_t *ids = tarn_tokenizer_encode(t, text, length, &how, &count);
+    if (!ids)
+        return tarn__complain("tokenize");
+    if (o->json)
+        print_ids_json(o, t, name, ids, count, length);
+    else
+        print_ids(o, t, ids, count);
+    tarn_tokenizer_release(ids);
+    return TARN__DONE;
+}
+
+/* ---- ids to text ----------------------------------------------------------------------------------------------------------- */
+
+static bool is_between(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == ',' || c == '[' || c == ']';
+}
+
+/* Numbers with spaces or commas between them. The caller frees them. */
+static int32_t *read_ids(const char *text, size_t length, int64_t *count)
+{
+    int32_t *ids = malloc((length / 2 + 1) * sizeof(*ids));
+    *count = 0;
+    for (size_t at = 0; ids && at < length;) {
+        if (is_between(text[at])) {
+            at++;
+            continue;
+        }
+        int64_t id = 0;
+        size_t from = at;
+        for (; at < length && text[at] >= '0' && text[at] <= '9' && id <= INT32_MAX; at++)
+            id = 10 * id + (text[at] - '0');
+        if (at == from || id > INT32_MAX || (at < length && !is_between(text[at]))) {
+            fprintf(stderr, "tarn tokenize: --decode: byte %zu of the input is no id: '%.*s'\n", from,
+                    (int)(length - from < 20 ? length - from : 20), text + from);
+            free(ids);
+            return NULL;
+        }
+        ids[(*count)++] = (int32_t)id;
+    }
+    if (!ids)
+        out_of_memory();
+    return ids;
+}
+
+static int decode(const tarn__options *o, const tarn_tokenizer *t, const char *name, const char *text, size_t length)
+{
+    int64_t count;
+    size_t bytes;
+    int32_t *ids = read_ids(text, length, &count);
+    if (!ids)
+        return TARN__FAILED;
+    char *decoded = tarn_tokenizer_decode(t, ids, count, &bytes);
+    free(ids);
+    if (!decoded)
+        return tarn__complain("tokenize");
+    if (o->json) {
+        tarn__json json = {stdout, false};
+        tarn__json_open(&json, NULL, '{');
+        if (name)
+            tarn__json_text(&json, "file", name);
+        tarn__json_bytes(&json, "text", decoded, bytes);
+        tarn__json_end(&json);
+    } else {
+        fwrite(decoded, 1, bytes, stdout);
+    }
+    tarn_tokenizer_release(decoded);
+    return TARN__DONE;
+}
+
+/* Every file, --text, or standard input. */
+static int convert(const tarn__options *o, const tarn_tokenizer *t)
+{
+    int (*one)(const tarn__options *, const tarn_tokenizer *, const char *, const char *, size_t) = o->decode ? decode : encode;
+    int status = TARN__DONE;
+    if (o->text)
+        return one(o, t, NULL, o->text, strlen(o->text));
+    for (int i = 0; status == TARN__DONE && i < (o->word_count ? o->word_count : 1); i++) {
+        input in = {0};
+        status = o->word_count ? read_file(o->words[i], &in) : read_stream(stdin, "standard input", &in);
+        if (status == TARN__DONE)
+            status = one(o, t, o->word_count ? o->words[i] : NULL, in.text ? in.text : "", in.length);
+        free(in.text);
+    }
+    return status;
+}
+
+/* ---- preparing ------------------------------------------------------------------------------------------------------------- */
+
+static bool show_progress(int64_t done, int64_t all, void *ctx)
+{
+    (void)ctx;
+    fprintf(stderr, "\r%3d %% of %s%s", (int)(all ? 100 * (double)done / (double)all : 100), tarn__bytes_text(all),
+            done == all ? "\n" : "");
+    return true;
+}
+
+static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const tarn_shards_summary *s)
+{
+    tarn__json json = {stdout, false};
+    if (o->json) {
+        tarn__json_open(&json, NULL, '{');
+        tarn__json_text(&json, "folder", o->prepare);
+        tarn__json_text(&json, "tokenizer", tarn_tokenizer_kind(t));
+        tarn__json_whole(&json, "vocabulary", tarn_tokenizer_count(t));
+        tarn__json_whole(&json, "documents", s->documents);
+        tarn__json_whole(&json, "bytes", s->bytes);
+        tarn__json_whole(&json, "train_tokens", s->train_tokens);
+        tarn__json_whole(&json, "valid_tokens", s->valid_tokens);
+        tarn__json_whole(&json, "files", s->train_files + s->valid_files);
+        tarn__json_end(&json);
+    } else if (!o->quiet) {
+        printf("%s: %lld documents, %s: %lld tokens to train on, %lld to judge by, in %d files\n", o->prepare, (long long)s->documents,
+               tarn__bytes_text(s->bytes), (long long)s->train_tokens, (long long)s->valid_tokens, s->train_files + s->valid_files);
+    }
+}
+
+static int prepare(const tarn__options *o, const tarn_tokenizer *t)
+{
+    tarn_shards_summary summary;
+    const tarn_shards_options how = {.validation = o->validation,
+                                     .shard_tokens = o->shard_tokens,
+                                     .field = o->field,
+                                     .separator = o->separator,
+                                     .no_separator = o->no_separator,
+                                     .json_lines = o->json_lines,
+                                     .parse_special = o->parse_special,
+                                     .progress = !o->quiet && isatty(STDERR_FILENO) ? show_progress : NULL};
+    if (!tarn_shards_prepare((const char *const *)o->words, o->word_count, t, o->prepare, &summary, &how))
+        return tarn__complain("tokenize");
+    print_summary(o, t, &summary);
+    return TARN__DONE;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------------------- */
+
+static int misuse(const char *sentence)
+{
+    fprintf(stderr, "tarn tokenize: %s; see tarn tokenize --help\n", sentence);
+    return TARN__MISUSED;
+}
+
+/* What cannot be honoured together. */
+static int check(const tarn__options *o)
+{
+    bool prepares = o->prepare != NULL, learns = o->vocabulary > 0, makes = prepares || learns || o->out;
+    if (!learns && !o->tokenizer)
+        return misuse("--tokenizer is missing");
+    if (learns && o->tokenizer)
+        return misuse("--train makes a tokenizer, so --tokenizer has no place");
+    if (learns && !o->out && !prepares)
+        return misuse("--train needs --out or --prepare for what it learns");
+    if ((learns || prepares) && o->word_count == 0)
+        return misuse("files are missing");
+    if (makes && (o->text || o->decode || o->pieces || o->special_as_text || o->add_special) && !(o->text && !learns && !prepares))
+        return misuse("--text, --decode, --pieces, --special-as-text and --add-special have no place with --train, --out or --prepare");
+    if (!prepares &&
+        (o->validation != 0 || o->shard_tokens || o->field || o->separator || o->no_separator || o->json_lines || o->parse_special))
+        return misuse(
+            "--validation, --shard-tokens, --json-lines, --field, --separator, --no-separator and --parse-special belong to --prepare");
+    if (o->decode && (o->pieces || o->special_as_text || o->add_special))
+        return misuse("--pieces, --special-as-text and --add-special have no place with --decode");
+    return o->text && o->word_count ? misuse("--text and files exclude each other") : TARN__DONE;
+}
+
+int tarn__tokenize(const tarn__options *options)
+{
+    int status = check(options);
+    if (status != TARN__DONE)
+        return status;
+    tarn_tokenizer *tokenizer = make_tokenizer(options);
+    if (!tokenizer)
+        return TARN__FAILED;
+    if (options->vocabulary && tarn_tokenizer_count(tokenizer) < options->vocabulary && !options->quiet)
+        fprintf(stderr, "tarn tokenize: the files have no more than %lld tokens to learn\n", (long long)tarn_tokenizer_count(tokenizer));
+    if (options->out && !tarn_tokenizer_save(tokenizer, options->out))
+        status = tarn__complain("tokenize");
+    if (status == TARN__DONE && options->prepare)
+        status = prepare(options, tokenizer);
+    else if (status == TARN__DONE && !options->out)
+        status = convert(options, tokenizer);
+    tarn_tokenizer_free(tokenizer);
+    return status;
+}
