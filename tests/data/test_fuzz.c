@@ -1,56 +1,8 @@
 /* test_fuzz.c: good files with random damage: bytes changed, cut out, doubled, cut off. A reader must take or refuse each without a crash, without
  * memory out of proportion, and with an error that names the file. TARN_TEST_LONG=1 runs two hundred times as many. */
 #include "base/memory.h"
-#include "support/files.h"
+#include "support/fuzz.h"
 #include "tarn_features.h"
-
-static size_t largest;
-
-static void *note_alloc(size_t size, size_t alignment, void *ctx)
-{
-    (void)ctx;
-    largest = size > largest ? size : largest;
-    void *memory = NULL;
-    return posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment, size) == 0 ? memory : NULL;
-}
-
-static void note_release(void *memory, size_t size, void *ctx)
-{
-    (void)size, (void)ctx;
-    free(memory);
-}
-
-static int rounds(void)
-{
-    const char *quick = getenv("TARN_TEST_QUICK"), *many = getenv("TARN_TEST_LONG");
-    return many && many[0] == '1' ? 100000 : quick && quick[0] == '1' ? 100 : 500;
-}
-
-static void damage(bytes *b, uint64_t *random)
-{
-    static const unsigned char favourites[] = {0, 1, 7, 8, 9, 0x7F, 0x80, 0xFF, '\n', '"', ',', '(', ')', '\'', '9', '-'};
-    for (int64_t n = 1 + random_below(random, 4); n > 0 && b->count > 0; n--) {
-        size_t head = b->count < 100 || random_below(random, 4) == 0 ? b->count : 100; /* where formats decide */
-        size_t at = (size_t)random_below(random, (int64_t)head), length = (size_t)random_below(random, 9);
-        length = at + length > b->count ? b->count - at : length;
-        switch (random_below(random, 6)) {
-        case 0: b->data[at] ^= (unsigned char)(1 << random_below(random, 8)); break;
-        case 1: b->data[at] = favourites[random_below(random, sizeof(favourites))]; break;
-        case 2: b->data[at] = (unsigned char)random_bits(random); break;
-        case 3: /* cut out */
-            memmove(b->data + at, b->data + at + length, b->count - at - length);
-            b->count -= length;
-            break;
-        case 4: /* doubled */
-            if (b->count + length <= sizeof(b->data)) {
-                memmove(b->data + at + length, b->data + at, b->count - at);
-                b->count += length;
-            }
-            break;
-        default: b->count = at; break;
-        }
-    }
-}
 
 /* Reads all there is of what was accepted. */
 static void use(tarn_dataset *dataset)
@@ -69,20 +21,20 @@ static void fuzz(const bytes *good, tarn_dataset *(*open)(const char *path))
 {
     static bytes b;
     uint64_t random = test_seed(20240611);
-    int taken = 0, all = rounds();
-    assert_true(tarn_set_allocator(&(tarn_allocator){note_alloc, note_release, NULL}));
+    int taken = 0, all = fuzz_rounds();
+    assert_true(tarn_set_allocator(&fuzz_allocator));
     for (int i = 0; i < all; i++) {
         memcpy(b.data, good->data, good->count);
         b.count = good->count;
-        damage(&b, &random);
-        largest = 0;
+        fuzz_damage(&b, &random);
+        fuzz_largest = 0;
         tarn_dataset *dataset = open(write_file("fuzz", b.data, b.count));
         assert_true(dataset ? !tarn_failed() : tarn_failed());
         bool packed = b.count > 1 && b.data[0] == 0x1F && b.data[1] == 0x8B;
         size_t most = (b.count + 64) * 8 * (packed ? 1032 : 1) + ((size_t)256 << 10);
-        if (largest > most || (!dataset && !strstr(tarn_error(), "/fuzz")) || tarn_error_code() == TARN_ERROR_INTERNAL)
-            print_error("round %d: %zu bytes asked for a file of %zu: %s\n", i, largest, b.count, tarn_error());
-        assert_true(largest <= most && (dataset || strstr(tarn_error(), "/fuzz")) && tarn_error_code() != TARN_ERROR_INTERNAL);
+        if (fuzz_largest > most || (!dataset && !strstr(tarn_error(), "/fuzz")) || tarn_error_code() == TARN_ERROR_INTERNAL)
+            print_error("round %d: %zu bytes asked for a file of %zu: %s\n", i, fuzz_largest, b.count, tarn_error());
+        assert_true(fuzz_largest <= most && (dataset || strstr(tarn_error(), "/fuzz")) && tarn_error_code() != TARN_ERROR_INTERNAL);
         tarn_clear_error();
         taken += dataset != NULL;
         if (dataset)

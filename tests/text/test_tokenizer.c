@@ -1,5 +1,6 @@
 /* test_tokenizer.c: BPE, characters and bytes: the ids that others give, any bytes there and back, files there and back. */
 #include "support/files.h"
+#include "support/small_tokenizer.h"
 #include "tarn_features.h"
 
 #define MARK "__ggml_vocab_test__\n"
@@ -17,37 +18,11 @@ static tarn_tokenizer *open_real(const char *name)
     return tokenizer;
 }
 
-/* A small byte-level BPE: the bytes, "he", "ll", "llo", "Ġw" and <|endoftext|>, as a file. */
-static const char *small_file(void)
-{
-    static char text[1 << 16];
-    size_t used = (size_t)snprintf(
-        text, sizeof(text),
-        "{\"added_tokens\": [{\"id\": 260, \"content\": \"<|endoftext|>\", \"special\": true}, "
-        "{\"id\": 261, \"content\": \"<pad>\", \"special\": true, \"lstrip\": true, \"rstrip\": true}, "
-        "{\"id\": 262, \"content\": \"<tag>\", \"special\": false}],"
-        "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true},"
-        "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<|endoftext|>\", "
-        "\"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": "
-        "{\"<|endoftext|>\": {\"id\": \"<|endoftext|>\", \"ids\": [260], \"tokens\": [\"<|endoftext|>\"]}}},"
-        "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {");
-    int hidden = 0;
-    for (int i = 0; i < 256; i++) {
-        bool seen = (i > 32 && i < 127) || (i > 160 && i != 173);
-        used += (size_t)snprintf(text + used, sizeof(text) - used, "\"\\u%04x\": %d, ", seen ? i : 256 + hidden, i);
-        hidden += !seen;
-    }
-    snprintf(
-        text + used, sizeof(text) - used,
-        "\"he\": 256, \"ll\": 257, \"llo\": 258, \"\\u0120w\": 259}, \"merges\": [\"h e\", [\"l\", \"l\"], \"ll o\", \"\\u0120 w\"]}}");
-    return write_text("tokenizer.json", text);
-}
-
 static tarn_tokenizer *open_small(void)
 {
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
-    tarn_tokenizer *tokenizer = tarn_tokenizer_open(small_file());
+    tarn_tokenizer *tokenizer = tarn_tokenizer_open(write_text("tokenizer.json", small_tokenizer_text()));
     assert_ok();
     return tokenizer;
 }
