@@ -53,23 +53,31 @@ static bool refuse(const char *function, const char *name, const char *text, con
                        part);
 }
 
+/* What stands at the beginning of a class and means itself: ^, and a ] right behind. */
+static size_t class_head(const char *at)
+{
+    size_t length = 1;
+    length += at[length] == '^';
+    return length + (at[length] == ']');
+}
+
 static bool translate(const char *function, const char *name, const char *text, tarn__buffer *out)
 {
-    int depth = 0; /* of brackets */
-    for (const char *at = text; *at; at++) {
+    bool inside = false; /* a class in brackets */
+    for (const char *at = text; *at;) {
         const class_escape *escape = at[0] == '\\' && at[1] ? translation(at[1]) : NULL;
-        const char *part = escape ? (depth ? escape->inside : escape->outside) : NULL;
+        const char *part = escape ? (inside ? escape->inside : escape->outside) : NULL;
         if (escape && !part)
             return refuse(function, name, text, at[1] == 'h' ? "\\h" : "\\S or \\W in brackets");
-        if (depth && at[0] == '&' && at[1] == '&')
+        if (inside && at[0] == '&' && at[1] == '&')
             return refuse(function, name, text, "&& in brackets");
-        if (depth && at[0] == '[' && at[1] != ':')
+        if (inside && at[0] == '[')
             return refuse(function, name, text, "brackets in brackets");
-        depth += at[0] == '[' && !depth ? 1 : at[0] == ']' && depth ? -1 : 0;
-        bool pair = at[0] == '\\' && at[1];
-        if (!tarn__buffer_add(out, part ? part : at, part ? strlen(part) : pair ? 2 : 1, 1))
+        size_t length = at[0] == '\\' && at[1] ? 2 : at[0] == '[' ? class_head(at) : 1;
+        inside = at[0] == '[' || (inside && at[0] != ']');
+        if (!tarn__buffer_add(out, part ? part : at, part ? strlen(part) : length, 1))
             return false;
-        at += pair;
+        at += length;
     }
     return true;
 }

@@ -56,7 +56,8 @@ static uint64_t hash_numbers(const tarn__buffer *numbers, size_t each, uint64_t 
 static uint64_t hash_all(const tarn_tokenizer *t)
 {
     const unsigned char flags[] = {t->bpe.ignore_merges, t->bpe.prefix_space, t->nfc};
-    uint64_t hash = hash_pieces(&t->pieces, tarn__hash(t->kind->name, strlen(t->kind->name), 0));
+    const uint64_t unknown = (uint64_t)(t->kind == &tarn__kind_bpe ? t->bpe.unknown : t->unknown) + 1;
+    uint64_t hash = hash_pieces(&t->pieces, tarn__hash(t->kind->name, strlen(t->kind->name), unknown));
     hash = hash_numbers(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash));
     for (int i = 0; i < t->bpe.pattern_count; i++)
         hash = tarn__hash(tarn__pattern_text(t->bpe.pattern[i]), strlen(tarn__pattern_text(t->bpe.pattern[i])), hash);
@@ -66,6 +67,22 @@ static uint64_t hash_all(const tarn_tokenizer *t)
         hash = tarn__hash(added[i].text, added[i].length, tarn__hash(how, sizeof(how), hash + (uint64_t)added[i].id));
     }
     return hash_numbers(&t->after, 1, hash_numbers(&t->before, 1, hash));
+}
+
+/* A token that is looked for in normalised text is normalised text itself. */
+static bool check_normal(const tarn_tokenizer *tokenizer, const char *function, const char *name)
+{
+    const tarn__added_token *added = (const tarn__added_token *)(const void *)tokenizer->added.tokens.data;
+    tarn__buffer form = {0};
+    for (size_t i = 0; tokenizer->nfc && i < tokenizer->added.tokens.count && !tarn_failed(); i++) {
+        form.count = 0;
+        if (added[i].normalized && tarn__normal_form(&form, added[i].text, added[i].length) &&
+            (form.count != added[i].length || memcmp(form.data, added[i].text, form.count) != 0))
+            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the added token '%.100s' is not in Unicode's form C, as the text would be",
+                        function, name, added[i].text);
+    }
+    tarn__buffer_free(&form, 1);
+    return !tarn_failed();
 }
 
 /* Ids of single bytes, for BPE. */
@@ -88,7 +105,7 @@ bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, con
         return false;
     if (!tarn__added_sort(&tokenizer->added))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token is there twice", function, name);
-    if (tokenizer->kind == &tarn__kind_bpe && !find_bytes(tokenizer, function, name))
+    if (!check_normal(tokenizer, function, name) || (tokenizer->kind == &tarn__kind_bpe && !find_bytes(tokenizer, function, name)))
         return false;
     tokenizer->hash = hash_all(tokenizer);
     return true;

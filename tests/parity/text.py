@@ -212,7 +212,7 @@ def check_characters(folder, rng):
 
 
 CHECKS = {"gpt2": check_gpt2, "qwen2": check_qwen2, "training": check_training, "settings": check_settings, "characters": check_characters}
-TIMES = {"training": 6, "settings": 12}
+TIMES = {"training": 4, "settings": 8}
 
 
 def run(seed):

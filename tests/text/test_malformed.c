@@ -83,6 +83,8 @@ static void wrong_tokenizer_files(void **state)
         {"{\"type\": \"ByteLevel\", \"add",
          "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[^\\\\S]\"}, \"behavior\": \"Isolated\", \"add", UNSUPPORTED, "brackets"},
         {"\"use_regex\": true", "\"use_regex\": 7", FORMAT, "use_regex"},
+        {"\"<tag>\"", "\"e\xCC\x81\", \"normalized\": true}], \"normalizer\": {\"type\": \"NFC\"}, \"x\": [{\"y\": 1", UNSUPPORTED,
+         "form C"},
         {"\"added_tokens\"", "\"normalizer\": {\"type\": \"Lowercase\"}, \"added_tokens\"", UNSUPPORTED, "Lowercase"},
         {"\"decoder\": {\"type\": \"ByteLevel\"}", "\"decoder\": {\"type\": \"WordPiece\"}", UNSUPPORTED, "WordPiece"},
         {"\"ids\": [260]", "\"ids\": [400]", FORMAT, "no token"},
