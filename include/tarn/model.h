@@ -33,6 +33,64 @@ TARN_API tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_devic
 #define tarn_model_resnet20_with(classes, device, ...) \
     tarn_model_resnet20_with_sized(classes, device, __VA_ARGS__, sizeof(tarn_resnet20_options))
 
+/* ---- GPT-2 ----------------------------------------------------------------------------------------------------------------- */
+
+/* What a GPT-2 is. The first five are required; zero is the default of the others. */
+typedef struct tarn_gpt2_config {
+    int64_t vocab;            /* tokens that there are */
+    int64_t context;          /* the most tokens it can look at */
+    int64_t layers;           /* from 1 to 1024 */
+    int64_t heads;            /* of attention; they divide the width */
+    int64_t width;            /* numbers for each token between the layers */
+    int64_t inner;            /* numbers for each token inside an mlp; 0: 4 · width */
+    double dropout;           /* of what attention and mlp add, while the model is in training mode; below 1 */
+    double attention_dropout; /* of the weights of attention; 0: as dropout, negative: none */
+    double embedding_dropout; /* of what enters the first layer; 0: as dropout, negative: none */
+    double epsilon;           /* of the norms; 0: 1e-5 */
+    tarn_dtype dtype;         /* of the parameters; default f32 */
+    bool has_end;             /* there is a token that ends a text */
+    int64_t end;              /* that token, where there is one */
+} tarn_gpt2_config;
+
+/* Fills in the published sizes: "gpt2" ("gpt2-124m"), "gpt2-medium" ("gpt2-350m", "gpt2-355m"), "gpt2-large" ("gpt2-774m") and "gpt2-xl"
+ * ("gpt2-1.5b", "gpt2-1558m"), without dropout. */
+TARN_API bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, size_t config_size);
+#define tarn_gpt2_config_named(name, config) tarn_gpt2_config_named_sized(name, config, sizeof(tarn_gpt2_config))
+
+/* A GPT-2 as Hugging Face's GPT2LMHeadModel: learned positions, norms before attention and mlp, GELU in its tanh form, biases, and a head that
+ * shares the tokens' embedding. Parameters have the names and shapes that transformers gives them ("transformer.h.0.attn.c_attn.weight" is
+ * [in, out]). They begin as GPT-2's: normal with deviation 0.02, divided by sqrt(2 · layers) where a layer adds to what passes by, biases 0,
+ * drawn from `seed` without touching the thread's own generator. tarn_forward() takes i32 or i64 tokens [B, T] and gives logits [B, T, vocab]. `config`
+ * is read during the call. The caller owns the module. */
+TARN_API tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config_size, tarn_device device, uint64_t seed);
+#define tarn_model_gpt2(config, device, seed) tarn_model_gpt2_sized(config, sizeof(tarn_gpt2_config), device, seed)
+
+/* The mean cross entropy of a GPT-2's logits for tokens [B, T] against targets [B, T], i32 or i64: the tokens that follow. Targets of -100 do
+ * not count, as in PyTorch. */
+TARN_API tarn_tensor *tarn_gpt2_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets);
+
+/* Fills in what a GPT-2 is, all defaults replaced by what they stand for. */
+TARN_API bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *config, size_t config_size);
+#define tarn_gpt2_config_of(model, config) tarn_gpt2_config_of_sized(model, config, sizeof(tarn_gpt2_config))
+
+/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+
+/* Options of tarn_model_open(); zero is every field's default. */
+typedef struct tarn_model_open_options {
+    tarn_dtype dtype; /* that parameters are converted to; default f32 */
+} tarn_model_open_options;
+
+/* Opens a Hugging Face model folder: what it is stands in config.json (model_type "gpt2"), its weights in model.safetensors, with or without the
+ * prefix "transformer." in their names. It is out of training mode, as in transformers: tarn_module_train() turns dropout on. `...` is a const
+ * tarn_model_open_options *, or NULL. The caller owns the module. Needs jansson, as all of safetensors.h. */
+TARN_API tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options,
+                                            size_t options_size);
+#define tarn_model_open(folder, device, ...) tarn_model_open_sized(folder, device, __VA_ARGS__, sizeof(tarn_model_open_options))
+
+/* Writes config.json and model.safetensors of a GPT-2 to a folder, which is made if it is not there, as transformers reads them. Each file
+ * appears whole or not at all, config.json last. */
+TARN_API bool tarn_model_write(const tarn_module *model, const char *folder);
+
 #ifdef __cplusplus
 }
 #endif

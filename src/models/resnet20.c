@@ -7,6 +7,7 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
+#include "models/children.h"
 #include "nn/module.h"
 
 enum { GROUPS = 3, BLOCKS = 3, WIDTH = 16 };        /* groups of blocks, blocks in each, channels of the first group */
@@ -45,23 +46,6 @@ static tarn_tensor *resnet_forward(tarn_module *model, tarn_tensor *x, void *ctx
     return y ? tarn_forward(model->child[HEAD], tarn_mean(y, TARN_AXES(2, 3), false)) : NULL;
 }
 
-/* Adds children under their names. Takes them, on failure too; the module is freed then, and the result is NULL. */
-static tarn_module *with_children(tarn_module *module, const char *const *names, tarn_module *const *children, int count)
-{
-    bool good = module != NULL;
-    for (int i = 0; i < count; i++) {
-        if (good && children[i])
-            good = tarn_module_add_child(module, names[i], children[i]);
-        else
-            tarn_module_free(children[i]);
-        good = good && children[i];
-    }
-    if (good)
-        return module;
-    tarn_module_free(module);
-    return NULL;
-}
-
 static tarn_module *make_block(int64_t in, int64_t out, tarn_device device)
 {
     static const char *const names[] = {[CONV1] = "conv1", [BN1] = "bn1", [CONV2] = "conv2", [BN2] = "bn2"};
@@ -71,7 +55,7 @@ static tarn_module *make_block(int64_t in, int64_t out, tarn_device device)
         [CONV2] = convolution(out, out, 1, device),
         [BN2] = tarn_batchnorm2d(out, device),
     };
-    return with_children(tarn__module_new("model_resnet20", "residual block", block_forward, NULL, NULL), names, children, 4);
+    return tarn__with_children(tarn__module_new("model_resnet20", "residual block", block_forward, NULL, NULL), names, children, 4);
 }
 
 /* A group of blocks; the first one takes `in` channels. */
@@ -90,7 +74,7 @@ static tarn_module *make(int64_t classes, int64_t channels, tarn_device device)
         convolution(channels, WIDTH, 1, device), tarn_batchnorm2d(WIDTH, device),          make_group(WIDTH, WIDTH, device),
         make_group(WIDTH, 2 * WIDTH, device),    make_group(2 * WIDTH, 4 * WIDTH, device), tarn_linear(4 * WIDTH, classes, device),
     };
-    return with_children(tarn__module_new("model_resnet20", "resnet20", resnet_forward, NULL, NULL), names, children, 6);
+    return tarn__with_children(tarn__module_new("model_resnet20", "resnet20", resnet_forward, NULL, NULL), names, children, 6);
 }
 
 tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_device device, const tarn_resnet20_options *options, size_t options_size)

@@ -154,18 +154,28 @@ def run_text(options):
     return run_files("text", importlib.import_module("text").run, options)
 
 
-def run_layers(options):
-    """Layers of both, from the same weights."""
+def run_verdicts(title, checks, options):
+    """Checks of (name, dtype, verdicts)."""
     tally = Tally()
-    for name, dtype, verdicts in importlib.import_module("layers").run(options.seed):
+    for name, dtype, verdicts in checks(options.seed):
         wrong = [v.text for v in verdicts if not v.good]
         tally.note(dtype, verdicts)
         tally.failed += bool(wrong)
         tally.passed += not wrong
         for text in wrong:
-            print(f"FAIL layers: {name}: {text}; seed {options.seed}", flush=True)
-    print(tally.line("layers"), flush=True)
+            print(f"FAIL {title}: {name}: {text}; seed {options.seed}", flush=True)
+    print(tally.line(title), flush=True)
     return tally
+
+
+def run_layers(options):
+    """Layers of both, from the same weights."""
+    return run_verdicts("layers", importlib.import_module("layers").run, options)
+
+
+def run_gpt2(options):
+    """GPT-2 of transformers and ours, from each other's folders."""
+    return run_verdicts("gpt2", importlib.import_module("gpt2").run, options)
 
 
 def run_networks(options):
@@ -204,7 +214,7 @@ def run_mnist(options):
 
 # What is compared beside operations.
 EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "data": run_data,
-          "events": run_events, "images": run_images, "text": run_text, "mnist": run_mnist}
+          "events": run_events, "images": run_images, "text": run_text, "gpt2": run_gpt2, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
 

@@ -79,6 +79,21 @@ class EmbeddingOptions(c.Structure):
     _fields_ = [("dtype", c.c_int)]
 
 
+class Gpt2Config(c.Structure):
+    _fields_ = [(name, c.c_int64) for name in ("vocab", "context", "layers", "heads", "width", "inner")] + [
+        (name, c.c_double) for name in ("dropout", "attention_dropout", "embedding_dropout", "epsilon")] + [
+        ("dtype", c.c_int), ("has_end", c.c_bool), ("end", c.c_int64)]
+
+
+class ModelOpenOptions(c.Structure):
+    _fields_ = [("dtype", c.c_int)]
+
+
+class GenerateOptions(c.Structure):
+    _fields_ = [("tokens", c.c_int64), ("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64),
+                ("stop", c.POINTER(c.c_int32)), ("stop_count", c.c_int), ("ignore_end", c.c_bool), ("on_token", c.c_void_p), ("ctx", c.c_void_p)]
+
+
 class ParameterGroup(c.Structure):
     _fields_ = [("names", c.c_char_p), ("lr_scale", c.c_float), ("weight_decay", c.c_float), ("no_decay", c.c_bool)]
 
@@ -208,6 +223,12 @@ FUNCTIONS = {
     "image_load": (c.c_bool, [c.c_char_p, c.POINTER(Array)]),
     "image_resize": (c.c_bool, [c.POINTER(Array), c.c_int64, c.c_int64, c.POINTER(Array)]),
     "image_convert": (c.c_bool, [c.POINTER(Array), c.c_int64, c.POINTER(Array)]),
+    "model_gpt2_sized": (POINTER, [c.POINTER(Gpt2Config), c.c_size_t, Device, c.c_uint64]),
+    "gpt2_config_of_sized": (c.c_bool, [POINTER, c.POINTER(Gpt2Config), c.c_size_t]),
+    "gpt2_loss": (POINTER, [POINTER, POINTER, POINTER]),
+    "model_open_sized": (POINTER, [c.c_char_p, Device, c.POINTER(ModelOpenOptions), c.c_size_t]),
+    "model_write": (c.c_bool, [POINTER, c.c_char_p]),
+    "generate_sized": (c.c_int64, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_int32), c.POINTER(GenerateOptions), c.c_size_t]),
     "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
     "adam_sized": (POINTER, [POINTER, c.POINTER(AdamOptions), c.c_size_t]),
     "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),

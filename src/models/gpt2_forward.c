@@ -1,0 +1,192 @@
+/* gpt2_forward.c: what GPT-2 computes.
+ *
+ * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and an mlp of a norm of what that made.
+ * The norm that follows an addition belongs to the next part, so both are made together. With a cache the tokens follow those it holds, and
+ * nothing is dropped out. */
+#include <math.h>
+
+#include "models/gpt2.h"
+
+/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *own(const tarn_module *module, const char *name)
+{
+    return tarn__module_own(module, name);
+}
+
+static tarn_tensor *dropped(const tarn_module *module, tarn_tensor *x, double p, const tarn__cache *cache)
+{
+    return p > 0 && module->training && !cache ? tarn_dropout(x, p) : x;
+}
+
+/* *x = *x + delta; the result is the norm of that. */
+static tarn_tensor *add_and_normalise(tarn_tensor **x, tarn_tensor *delta, tarn_module *norm)
+{
+    *x = tarn_add(*x, delta);
+    return tarn_forward(norm, *x);
+}
+
+tarn_tensor *tarn__gpt2_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
+{
+    (void)ctx;
+    return tarn_embedding(own(table, "weight"), index);
+}
+
+tarn_tensor *tarn__gpt2_projection_forward(tarn_module *projection, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return tarn_linear_apply(x, tarn_transpose(own(projection, "weight"), 0, 1), own(projection, "bias"));
+}
+
+tarn_tensor *tarn__gpt2_head_forward(tarn_module *head, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return tarn_linear_apply(x, own(head, "weight"), NULL);
+}
+
+static tarn_tensor *mlp_with(tarn_module *mlp, tarn_tensor *x, const tarn__cache *cache)
+{
+    const tarn_gpt2_config *c = mlp->ctx;
+    tarn_module *up = mlp->child[TARN__GPT2_IN], *down = mlp->child[TARN__GPT2_OUT];
+    tarn_tensor *y =
+        tarn_mlp(x, tarn_transpose(own(up, "weight"), 0, 1), tarn_transpose(own(down, "weight"), 0, 1), own(up, "bias"), own(down, "bias"));
+    return dropped(mlp, y, c->dropout, cache);
+}
+
+tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return mlp_with(mlp, x, NULL);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+
+/* True where the last T of S tokens may look: at themselves and before. [T, S] */
+static tarn_tensor *causal(int64_t T, int64_t S, tarn_device device)
+{
+    tarn_tensor *from = tarn_arange((double)(S - T), (double)S, 1, TARN_I32, device), *to = tarn_arange(0, (double)S, 1, TARN_I32, device);
+    return tarn_le(tarn_unsqueeze(to, 0), tarn_unsqueeze(from, 1));
+}
+
+/* q [B, H, T, D] looks at k and v [B, H, S, D]; the result is [B, T, H · D]. */
+static tarn_tensor *attend(const tarn_module *attention, tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn__cache *cache)
+{
+    const tarn_gpt2_config *c = attention->ctx;
+    if (tarn_failed())
+        return NULL;
+    int64_t B = tarn_size(q, 0), T = tarn_size(q, 2), S = tarn_size(k, 2);
+    double scale = 1 / sqrt((double)(c->width / c->heads));
+    tarn_tensor *scores = tarn_matmul(tarn_mul(q, tarn_scalar(scale)), tarn_transpose(k, -2, -1)); /* [B, H, T, S] */
+    if (T > 1)
+        scores = tarn_where(causal(T, S, tarn_device_of(q)), scores, tarn_scalar(-INFINITY));
+    tarn_tensor *weights = dropped(attention, tarn_softmax(scores, -1), c->attention_dropout, cache);
+    return tarn_reshape(tarn_permute(tarn_matmul(weights, v), TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, c->width));
+}
+
+static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn__cache *cache, int64_t layer)
+{
+    const tarn_gpt2_config *c = attention->ctx;
+    tarn_tensor *packed = tarn_forward(attention->child[TARN__GPT2_IN], x), *part[3]; /* [B, T, 3 · width] */
+    if (!packed || !tarn_split(packed, 2, (const int64_t[]){c->width, c->width, c->width}, 3, part))
+        return NULL;
+    for (int i = 0; i < 3; i++)
+        part[i] = tarn_permute(tarn_reshape(part[i], TARN_SHAPE(tarn_size(x, 0), tarn_size(x, 1), c->heads, c->width / c->heads)),
+                               TARN_AXES(0, 2, 1, 3));
+    if (cache && !tarn__cache_put(cache, layer, &part[1], &part[2]))
+        return NULL;
+    tarn_tensor *y = attend(attention, part[0], part[1], part[2], cache);
+    return dropped(attention, tarn_forward(attention->child[TARN__GPT2_OUT], y), c->dropout, cache);
+}
+
+tarn_tensor *tarn__gpt2_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return attention_with(attention, x, NULL, 0);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+
+tarn_tensor *tarn__gpt2_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    tarn_tensor *y = tarn_forward(block->child[TARN__GPT2_ATTENTION], tarn_forward(block->child[TARN__GPT2_NORM_1], x));
+    y = add_and_normalise(&x, y, block->child[TARN__GPT2_NORM_2]);
+    return tarn_add(x, tarn_forward(block->child[TARN__GPT2_MLP], y));
+}
+
+static bool check_tokens(const tarn_module *body, const tarn_tensor *tokens, int64_t position)
+{
+    const tarn_gpt2_config *c = body->ctx;
+    if (tokens->view.rank != 2 || tokens->view.shape[0] < 1 || tokens->view.shape[1] < 1)
+        return tarn__raise(TARN_ERROR_SHAPE, "gpt2: the tokens are %s; they must be [B, T], at least one of each",
+                           TARN__SHAPE_TEXT(tokens));
+    if (tokens->view.shape[1] > c->context - position)
+        return tarn__raise(TARN_ERROR_SHAPE, "gpt2: %lld tokens after %lld are more than the context of %lld",
+                           (long long)tokens->view.shape[1], (long long)position, (long long)c->context);
+    return true;
+}
+
+/* [B, T, width], before the first block. */
+static tarn_tensor *embed(tarn_module *body, tarn_tensor *tokens, const tarn__cache *cache)
+{
+    const tarn_gpt2_config *c = body->ctx;
+    int64_t position = cache ? cache->length : 0;
+    if (!check_tokens(body, tokens, position))
+        return NULL;
+    tarn_tensor *places = tarn_slice(own(body->child[TARN__GPT2_POSITIONS], "weight"), 0, position, position + tokens->view.shape[1]);
+    return dropped(body, tarn_add(tarn_forward(body->child[TARN__GPT2_TOKENS], tokens), places), c->embedding_dropout, cache);
+}
+
+/* [B, T, width], after the last norm. */
+static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *cache)
+{
+    const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS];
+    tarn_tensor *x = embed(body, tokens, cache);
+    tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__GPT2_NORM_1], x) : NULL;
+    for (int i = 0; y && i < blocks->children; i++) {
+        const tarn_module *block = blocks->child[i];
+        tarn_module *attention = block->child[TARN__GPT2_ATTENTION], *mlp = block->child[TARN__GPT2_MLP];
+        tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__GPT2_NORM_1] : body->child[TARN__GPT2_NORM];
+        y = cache ? attention_with(attention, y, cache, i) : tarn_forward(attention, y);
+        y = add_and_normalise(&x, y, block->child[TARN__GPT2_NORM_2]);
+        y = add_and_normalise(&x, cache ? mlp_with(mlp, y, cache) : tarn_forward(mlp, y), next);
+    }
+    return y;
+}
+
+tarn_tensor *tarn__gpt2_body_forward(tarn_module *body, tarn_tensor *tokens, void *ctx)
+{
+    (void)ctx;
+    return hidden(body, tokens, NULL);
+}
+
+tarn_tensor *tarn__gpt2_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx)
+{
+    (void)ctx;
+    return tarn_forward(model->child[TARN__GPT2_HEAD], tarn_forward(model->child[TARN__GPT2_BODY], tokens));
+}
+
+tarn_tensor *tarn__gpt2_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
+{
+    tarn_tensor *y = hidden(model->child[TARN__GPT2_BODY], tokens, cache);
+    int64_t T = tokens->view.shape[1];
+    tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
+    return last ? tarn_forward(model->child[TARN__GPT2_HEAD], last) : NULL;
+}
+
+tarn_tensor *tarn_gpt2_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)
+{
+    const char *function = "gpt2_loss";
+    const int64_t ignored = -100;
+    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (!kind || !tarn__check(function, tokens, "tokens") || !tarn__check(function, targets, "targets"))
+        return NULL;
+    if (kind != &tarn__gpt2_kind) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is no GPT-2", function);
+        return NULL;
+    }
+    tarn_tensor *loss = tarn_cross_entropy(tarn_forward(model, tokens), targets, &(tarn_cross_entropy_options){.ignore_index = &ignored});
+    if (!loss)
+        tarn__raise_within(function);
+    return loss;
+}
