@@ -6,6 +6,7 @@
 #include <tarn/base.h>
 #include <tarn/data.h>
 #include <tarn/device.h>
+#include <tarn/generate.h>
 #include <tarn/graph.h>
 #include <tarn/model.h>
 #include <tarn/nn.h>

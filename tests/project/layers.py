@@ -52,6 +52,7 @@ DEFINED_BY = {
     "data.h": "data",
     "text.h": "text",
     "model.h": "models",
+    "generate.h": "generate",
     "train.h": "train",
 }
 ANY_PUBLIC = {"cli", "cases"}
