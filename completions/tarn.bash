@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info train eval predict tokenize ops bench version help" options="--help"
+    local commands="info train eval predict generate tokenize ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -50,6 +50,7 @@ _tarn()
         ;;
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
+    --ids | --tokens | --temperature | --top-k | --top-p) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
 
@@ -67,6 +68,7 @@ _tarn()
         ;;
     eval) options+=" --json --threads --device --data --batch-size" ;;
     predict) options+=" --json --threads --device --top" ;;
+    generate) options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --seed --ignore-end" ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
         options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
@@ -83,8 +85,8 @@ _tarn()
     *) options= ;;
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
-    # Runs, configurations, images and texts are files.
-    if [[ ${COMP_WORDS[1]} == @(train|eval|predict|tokenize) && $current != -* ]]; then
+    # Runs, configurations, images, models and texts are files.
+    if [[ ${COMP_WORDS[1]} == @(train|eval|predict|generate|tokenize) && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

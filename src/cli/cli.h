@@ -13,6 +13,7 @@ int tarn__bench_ops(const tarn__options *options);
 int tarn__train(const tarn__options *options);
 int tarn__eval(const tarn__options *options);
 int tarn__predict(const tarn__options *options);
+int tarn__generate(const tarn__options *options);
 int tarn__tokenize(const tarn__options *options);
 
 /* Says on standard error what went wrong in the library, clears it, and is TARN__FAILED. */

@@ -21,6 +21,7 @@ static const command commands[] = {
     {"train", TARN__TRAIN, tarn__train, "train a model: progress, curves, checkpoints, resume", "[CONFIG.json] "},
     {"eval", TARN__EVAL, tarn__eval, "loss and accuracy of a trained model, class by class", "RUN "},
     {"predict", TARN__PREDICT, tarn__predict, "what a trained model sees in images", "RUN IMAGE... "},
+    {"generate", TARN__GENERATE, tarn__generate, "let a language model write", "MODEL [PROMPT] "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize, "text to tokens and back; learn a tokenizer; prepare files to train on", "[FILE...] "},
 };
 #define COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))

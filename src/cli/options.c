@@ -38,13 +38,14 @@ typedef struct option {
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__TOKENIZE)
+#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE)
+#define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY, AT(json), 0, "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS | TARN__TOKENIZE, AT(threads), 0,
+    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE, AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
-    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS, AT(devices), AT(device_count),
+    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS | TARN__GENERATE, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
     {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
@@ -53,7 +54,8 @@ static const option table[] = {
     {"sizes", BYTES, 256, (int64_t)4 << 30, "", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
      "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; on other devices than the CPU "
      "model]"},
-    {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL, AT(dtypes), AT(dtype_count), "element type: f32, f64, bf16 or f16"},
+    {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL | TARN__GENERATE, AT(dtypes), AT(dtype_count),
+     "element type: f32, f64, bf16 or f16"},
     {"dtypes", DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
      "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on other devices than the CPU tf32 too]"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
@@ -65,6 +67,14 @@ static const option table[] = {
     {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0, "data to judge by, named as for train [the run's own validation data]"},
     {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},
     {"top", WHOLE, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "how many of the likeliest classes to print"},
+    {"ids", TEXT, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0, "the prompt as numbers of tokens; then numbers are printed, too"},
+    {"tokens", WHOLE, 0, 1000000, "0", "N", TARN__GENERATE, AT(tokens), 0,
+     "how many tokens to make at most; 0 means 100, or what the model's context has room for"},
+    {"temperature", REAL, 0, 100, "0.8", "X", TARN__GENERATE, AT(temperature), 0, "how freely to choose; 0 takes the likeliest token always"},
+    {"top-k", WHOLE, 0, 1000000, "40", "N", TARN__GENERATE, AT(top_k), 0, "choose among so many of the likeliest tokens; 0 means all"},
+    {"top-p", REAL, 0, 1, "1", "X", TARN__GENERATE, AT(top_p), 0, "choose among the likeliest tokens that together reach this probability"},
+    {"seed", WHOLE, 0, EXACT, "0", "N", TARN__GENERATE, AT(seed), 0, "of what is random; the same seed gives the same text"},
+    {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_end), 0, "go on after the token that ends a text"},
     {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
      "a model's folder, tokenizer.json or vocab.json; bytes; or characters: those of the files"},
     {"text", TEXT, 0, 0, NULL, "TEXT", TARN__TOKENIZE, AT(text), 0, "take this instead of files or standard input"},
@@ -351,8 +361,9 @@ static int read_argument(tarn__command command, const char *command_name, int co
 /* Words before the options, where the command takes any; `*used` is how many there are. */
 static int read_words(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
 {
-    int most = command == TARN__TRAIN || command == TARN__EVAL ? 1 : command == TARN__PREDICT || command == TARN__TOKENIZE ? count : 0;
-    int least_words = command == TARN__EVAL ? 1 : command == TARN__PREDICT ? 2 : 0;
+    bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
+    int most = command == TARN__TRAIN || command == TARN__EVAL ? 1 : command == TARN__GENERATE ? 2 : takes_many ? count : 0;
+    int least_words = command == TARN__EVAL || command == TARN__GENERATE ? 1 : command == TARN__PREDICT ? 2 : 0;
     options->words = words;
     while (options->word_count < count && options->word_count < most && words[options->word_count][0] != '-')
         options->word_count++;
@@ -361,8 +372,8 @@ static int read_words(tarn__command command, const char *command_name, int count
         if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
             return TARN__DONE;
     if (options->word_count < least_words) {
-        fprintf(stderr, "tarn %s: %s is missing; see tarn %s --help\n", command_name, options->word_count ? "an image" : "a run's folder",
-                command_name);
+        const char *what = options->word_count ? "an image" : command == TARN__GENERATE ? "a model's folder" : "a run's folder";
+        fprintf(stderr, "tarn %s: %s is missing; see tarn %s --help\n", command_name, what, command_name);
         return TARN__MISUSED;
     }
     return command == TARN__TRAIN && options->word_count ? tarn__run_options_file(words[0], options) : TARN__DONE;

@@ -15,7 +15,8 @@ typedef enum tarn__command {
     TARN__TRAIN = 1 << 4,
     TARN__EVAL = 1 << 5,
     TARN__PREDICT = 1 << 6,
-    TARN__TOKENIZE = 1 << 7
+    TARN__TOKENIZE = 1 << 7,
+    TARN__GENERATE = 1 << 8
 } tarn__command;
 
 #define TARN__LIST_MAX 64
@@ -49,12 +50,16 @@ typedef struct tarn__options {
     int64_t batch_size, top;
     const char *data;   /* NULL: not given */
     const char *resume; /* NULL: not given */
+    const char *ids;    /* NULL: not given */
+    int64_t tokens, top_k, seed;
+    double temperature, top_p;
+    bool ignore_end;
     const char *tokenizer, *text, *out, *prepare, *field, *separator; /* NULL: not given */
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;
     int64_t vocabulary, shard_tokens; /* 0: not given */
     double validation;
     tarn_train_options train;
-    char *const *words; /* what is no option: a configuration, a run, images, texts */
+    char *const *words; /* what is no option: a configuration, a run, images, texts, a model and a prompt */
     int word_count;
 } tarn__options;
 
