@@ -1,10 +1,8 @@
 /* gpt2_forward.c: what GPT-2 computes.
  *
  * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and an mlp of a norm of what that made.
- * The norm that follows an addition belongs to the next part, so both are made together. With a cache the tokens follow those it holds, and
+ * The norm that follows an addition belongs to the next part, so both are made in one pass. With a cache the tokens follow those it holds, and
  * nothing is dropped out. */
-#include <math.h>
-
 #include "models/gpt2.h"
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
@@ -20,10 +18,9 @@ static tarn_tensor *dropped(const tarn_module *module, tarn_tensor *x, double p,
 }
 
 /* *x = *x + delta; the result is the norm of that. */
-static tarn_tensor *add_and_normalise(tarn_tensor **x, tarn_tensor *delta, tarn_module *norm)
+static tarn_tensor *add_and_normalise(const tarn_gpt2_config *c, tarn_tensor **x, tarn_tensor *delta, const tarn_module *norm)
 {
-    *x = tarn_add(*x, delta);
-    return tarn_forward(norm, *x);
+    return tarn_residual_norm(*x, delta, own(norm, "weight"), own(norm, "bias"), false, c->epsilon, x);
 }
 
 tarn_tensor *tarn__gpt2_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
@@ -61,41 +58,31 @@ tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------- */
 
-/* True where the last T of S tokens may look: at themselves and before. [T, S] */
-static tarn_tensor *causal(int64_t T, int64_t S, tarn_device device)
+/* [B, T, 3 · width] → [B, T, width]; what is packed follows the tokens in the cache, and joins them there. */
+static tarn_tensor *attend_with_cache(const tarn_gpt2_config *c, tarn_tensor *packed, tarn__cache *cache, int64_t layer)
 {
-    tarn_tensor *from = tarn_arange((double)(S - T), (double)S, 1, TARN_I32, device), *to = tarn_arange(0, (double)S, 1, TARN_I32, device);
-    return tarn_le(tarn_unsqueeze(to, 0), tarn_unsqueeze(from, 1));
-}
-
-/* q [B, H, T, D] looks at k and v [B, H, S, D]; the result is [B, T, H · D]. */
-static tarn_tensor *attend(const tarn_module *attention, tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn__cache *cache)
-{
-    const tarn_gpt2_config *c = attention->ctx;
-    if (tarn_failed())
+    tarn_tensor *part[3];
+    int64_t B = tarn_size(packed, 0), T = tarn_size(packed, 1);
+    if (!tarn_split(packed, 2, (const int64_t[]){c->width, c->width, c->width}, 3, part))
         return NULL;
-    int64_t B = tarn_size(q, 0), T = tarn_size(q, 2), S = tarn_size(k, 2);
-    double scale = 1 / sqrt((double)(c->width / c->heads));
-    tarn_tensor *scores = tarn_matmul(tarn_mul(q, tarn_scalar(scale)), tarn_transpose(k, -2, -1)); /* [B, H, T, S] */
-    if (T > 1)
-        scores = tarn_where(causal(T, S, tarn_device_of(q)), scores, tarn_scalar(-INFINITY));
-    tarn_tensor *weights = dropped(attention, tarn_softmax(scores, -1), c->attention_dropout, cache);
-    return tarn_reshape(tarn_permute(tarn_matmul(weights, v), TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, c->width));
+    for (int i = 0; i < 3; i++)
+        part[i] = tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, c->heads, c->width / c->heads)), TARN_AXES(0, 2, 1, 3));
+    if (!tarn__cache_put(cache, layer, &part[1], &part[2]))
+        return NULL;
+    tarn_tensor *y = tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true});
+    return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, c->width));
 }
 
 static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn__cache *cache, int64_t layer)
 {
     const tarn_gpt2_config *c = attention->ctx;
-    tarn_tensor *packed = tarn_forward(attention->child[TARN__GPT2_IN], x), *part[3]; /* [B, T, 3 · width] */
-    if (!packed || !tarn_split(packed, 2, (const int64_t[]){c->width, c->width, c->width}, 3, part))
+    const tarn_attention_options options = {.causal = true,
+                                            .dropout = c->attention_dropout > 0 && attention->training ? c->attention_dropout : 0};
+    tarn_tensor *packed = tarn_forward(attention->child[TARN__GPT2_IN], x);
+    if (!packed)
         return NULL;
-    for (int i = 0; i < 3; i++)
-        part[i] = tarn_permute(tarn_reshape(part[i], TARN_SHAPE(tarn_size(x, 0), tarn_size(x, 1), c->heads, c->width / c->heads)),
-                               TARN_AXES(0, 2, 1, 3));
-    if (cache && !tarn__cache_put(cache, layer, &part[1], &part[2]))
-        return NULL;
-    tarn_tensor *y = attend(attention, part[0], part[1], part[2], cache);
-    return dropped(attention, tarn_forward(attention->child[TARN__GPT2_OUT], y), c->dropout, cache);
+    tarn_tensor *y = cache ? attend_with_cache(c, packed, cache, layer) : tarn_attention_packed(packed, c->heads, c->heads, &options);
+    return y ? dropped(attention, tarn_forward(attention->child[TARN__GPT2_OUT], y), c->dropout, cache) : NULL;
 }
 
 tarn_tensor *tarn__gpt2_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx)
@@ -108,9 +95,8 @@ tarn_tensor *tarn__gpt2_attention_forward(tarn_module *attention, tarn_tensor *x
 
 tarn_tensor *tarn__gpt2_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
 {
-    (void)ctx;
     tarn_tensor *y = tarn_forward(block->child[TARN__GPT2_ATTENTION], tarn_forward(block->child[TARN__GPT2_NORM_1], x));
-    y = add_and_normalise(&x, y, block->child[TARN__GPT2_NORM_2]);
+    y = add_and_normalise(ctx, &x, y, block->child[TARN__GPT2_NORM_2]);
     return tarn_add(x, tarn_forward(block->child[TARN__GPT2_MLP], y));
 }
 
@@ -148,8 +134,8 @@ static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *
         tarn_module *attention = block->child[TARN__GPT2_ATTENTION], *mlp = block->child[TARN__GPT2_MLP];
         tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__GPT2_NORM_1] : body->child[TARN__GPT2_NORM];
         y = cache ? attention_with(attention, y, cache, i) : tarn_forward(attention, y);
-        y = add_and_normalise(&x, y, block->child[TARN__GPT2_NORM_2]);
-        y = add_and_normalise(&x, cache ? mlp_with(mlp, y, cache) : tarn_forward(mlp, y), next);
+        y = add_and_normalise(body->ctx, &x, y, block->child[TARN__GPT2_NORM_2]);
+        y = add_and_normalise(body->ctx, &x, cache ? mlp_with(mlp, y, cache) : tarn_forward(mlp, y), next);
     }
     return y;
 }
@@ -185,7 +171,8 @@ tarn_tensor *tarn_gpt2_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is no GPT-2", function);
         return NULL;
     }
-    tarn_tensor *loss = tarn_cross_entropy(tarn_forward(model, tokens), targets, &(tarn_cross_entropy_options){.ignore_index = &ignored});
+    tarn_tensor *x = tarn_forward(model->child[TARN__GPT2_BODY], tokens), *weight = own(model->child[TARN__GPT2_HEAD], "weight");
+    tarn_tensor *loss = tarn_linear_cross_entropy(x, weight, targets, &(tarn_cross_entropy_options){.ignore_index = &ignored});
     if (!loss)
         tarn__raise_within(function);
     return loss;
