@@ -1,8 +1,10 @@
-/* generate.c: `tarn generate`: a language model goes on with a prompt; what it writes is printed as it comes. */
+/* generate.c: `tarn generate`: a language model goes on with a prompt; what it writes is printed as it comes. The tokenizer lies in the model's
+ * folder; with --ids there is none, and numbers take the place of text. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/generate.h>
+#include <tarn/text.h>
 
 #include "cli/cli.h"
 
@@ -10,6 +12,7 @@
 
 typedef struct writing {
     const tarn__options *options;
+    tarn_tokenizer *tokenizer; /* NULL: numbers */
     int32_t *prompt;
     int64_t prompt_count;
     int32_t *made;
@@ -62,7 +65,7 @@ static int read_end(writing *w, const tarn_module *model)
     if (!tarn_gpt2_config_of(model, &config))
         return tarn__complain("generate");
     if (!config.has_end)
-        return misuse("a prompt is missing, and the model has no token that texts begin with; give --ids", NULL);
+        return misuse("a prompt is missing, and the model has no token that texts begin with", NULL);
     w->prompt = malloc(sizeof(*w->prompt));
     if (!w->prompt)
         return no_memory();
@@ -70,9 +73,29 @@ static int read_end(writing *w, const tarn_module *model)
     return TARN__DONE;
 }
 
+static int read_words(writing *w, const char *text)
+{
+    int64_t count = 0;
+    int32_t *ids = tarn_tokenizer_encode(w->tokenizer, text, strlen(text), &(tarn_encode_options){.add_special = true}, &count);
+    if (!ids)
+        return tarn__complain("generate");
+    w->prompt = malloc((size_t)(count + 1) * sizeof(*w->prompt));
+    if (w->prompt && count)
+        memcpy(w->prompt, ids, (size_t)count * sizeof(*w->prompt));
+    tarn_tokenizer_release(ids);
+    w->prompt_count = count;
+    return w->prompt ? TARN__DONE : no_memory();
+}
+
 static int read_prompt(writing *w, const tarn_module *model)
 {
-    return w->options->ids ? read_ids(w, w->options->ids) : read_end(w, model);
+    const tarn__options *o = w->options;
+    if (o->ids)
+        return read_ids(w, o->ids);
+    w->tokenizer = tarn_tokenizer_open(o->words[0]);
+    if (!w->tokenizer)
+        return tarn__complain("generate");
+    return o->word_count > 1 && o->words[1][0] ? read_words(w, o->words[1]) : read_end(w, model);
 }
 
 /* ---- the text -------------------------------------------------------------------------------------------------------------- */
@@ -91,6 +114,21 @@ static bool remember(writing *w, int32_t token)
     return true;
 }
 
+static bool print_token(const writing *w, int32_t token)
+{
+    size_t length = 0;
+    if (!w->tokenizer) {
+        printf("%s%d", w->count > 1 ? " " : "", (int)token);
+        return fflush(stdout) == 0;
+    }
+    char *text = tarn_tokenizer_decode(w->tokenizer, &token, 1, &length); /* of a letter, perhaps a part */
+    if (!text)
+        return false;
+    fwrite(text, 1, length, stdout);
+    tarn_tokenizer_release(text);
+    return fflush(stdout) == 0;
+}
+
 static bool on_token(int32_t token, void *ctx)
 {
     writing *w = ctx;
@@ -98,10 +136,8 @@ static bool on_token(int32_t token, void *ctx)
         w->failed = true;
         return false;
     }
-    if (!w->options->json) {
-        printf("%s%d", w->count > 1 ? " " : "", (int)token);
-        fflush(stdout);
-    }
+    if (!w->options->json && !print_token(w, token))
+        return false;
     return (w->options->tokens > 0 || w->count < USUAL) && !ferror(stdout);
 }
 
@@ -113,15 +149,23 @@ static void print_ids(tarn__json *json, const char *key, const int32_t *ids, int
     tarn__json_close(json, ']');
 }
 
-static void print_json(const writing *w)
+static int print_json(const writing *w)
 {
     tarn__json json = {stdout, false};
+    size_t length = 0;
+    char *text = w->tokenizer ? tarn_tokenizer_decode(w->tokenizer, w->made, w->count, &length) : NULL;
+    if (w->tokenizer && !text)
+        return tarn__complain("generate");
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "model", w->options->words[0]);
     tarn__json_whole(&json, "seed", w->options->seed);
     print_ids(&json, "prompt", w->prompt, w->prompt_count);
     print_ids(&json, "tokens", w->made, w->count);
+    if (text)
+        tarn__json_bytes(&json, "text", text, length);
     tarn__json_end(&json);
+    tarn_tokenizer_release(text);
+    return TARN__DONE;
 }
 
 static int write_text(writing *w, tarn_module *model)
@@ -144,17 +188,16 @@ static int write_text(writing *w, tarn_module *model)
     if (w->failed)
         return no_memory();
     if (o->json)
-        print_json(w);
-    else
-        printf("\n");
+        return print_json(w);
+    printf("\n");
     return TARN__DONE;
 }
 
 int tarn__generate(const tarn__options *options)
 {
     writing w = {.options = options};
-    if (options->word_count > 1)
-        return misuse("a prompt in words needs a tokenizer, which this version lacks; give --ids", NULL);
+    if (options->word_count > 1 && options->ids)
+        return misuse("a prompt in words and --ids are two prompts; give one", NULL);
     tarn_module *model = tarn_model_open(options->words[0], options->device, &(tarn_model_open_options){.dtype = options->dtypes[0].dtype});
     if (!model)
         return tarn__complain("generate");
@@ -163,6 +206,7 @@ int tarn__generate(const tarn__options *options)
         status = write_text(&w, model);
     free(w.prompt);
     free(w.made);
+    tarn_tokenizer_free(w.tokenizer);
     tarn_module_free(model);
     return status;
 }

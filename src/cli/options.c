@@ -67,7 +67,7 @@ static const option table[] = {
     {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0, "data to judge by, named as for train [the run's own validation data]"},
     {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},
     {"top", WHOLE, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "how many of the likeliest classes to print"},
-    {"ids", TEXT, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0, "the prompt as numbers of tokens; then numbers are printed, too"},
+    {"ids", TEXT, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0, "the prompt as numbers of tokens; then numbers are printed, too, and no tokenizer is needed"},
     {"tokens", WHOLE, 0, 1000000, "0", "N", TARN__GENERATE, AT(tokens), 0,
      "how many tokens to make at most; 0 means 100, or what the model's context has room for"},
     {"temperature", REAL, 0, 100, "0.8", "X", TARN__GENERATE, AT(temperature), 0, "how freely to choose; 0 takes the likeliest token always"},

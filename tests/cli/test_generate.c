@@ -65,14 +65,54 @@ static void json_is_one_object(void **state)
     assert_non_null(strstr(command_output, "\"seed\": 4, \"prompt\": [1, 2, 3], \"tokens\": ["));
 }
 
+/* A model of bytes: what goes in is the prompt's letters, what comes out is the tokens' bytes. */
+static void words_go_in_and_text_comes_out(void **state)
+{
+    (void)state;
+    const tarn_gpt2_config config = {.vocab = 256, .context = 30, .layers = 1, .heads = 2, .width = 16, .has_end = true, .end = 10};
+    tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
+    /* Small letters alone: the others lie far from what the last norm gives. */
+    tarn_tensor *table = tarn_requires_grad(tarn_module_find(model, "transformer.wte.weight"), false);
+    tarn_fill_inplace(tarn_requires_grad(tarn_module_find(model, "transformer.ln_f.bias"), false), 1);
+    tarn_sub_inplace(tarn_slice(table, 0, 0, 97), tarn_scalar(9));
+    tarn_sub_inplace(tarn_slice(table, 0, 123, 256), tarn_scalar(9));
+    assert_true(tarn_model_write(model, scratch("model")));
+    tarn_module_free(model);
+    expect_command(with("abc 2>&1"), 1, "tokenizer"); /* which is not there yet */
+    tarn_tokenizer *letters = tarn_tokenizer_bytes();
+    assert_true(tarn_tokenizer_save(letters, scratch("model")));
+
+    assert_int_equal(command_objects(with("'The cat' --tokens 9 --seed 5 --json")), 1);
+    assert_non_null(strstr(command_output, "\"prompt\": [84, 104, 101, 32, 99, 97, 116], "));
+    char *text = strstr(command_output, "\"text\": \""), expected[10];
+    assert_non_null(text);
+    memcpy(expected, text + 9, 9);
+    expected[9] = 0;
+    for (int i = 0; i < 9; i++)
+        assert_true(expected[i] >= 'a' && expected[i] <= 'z');
+    assert_int_equal(run_command(with("'The cat' --tokens 9 --seed 5")), 0);
+    assert_int_equal(strlen(command_output), 10);
+    assert_memory_equal(command_output, expected, 9);
+    assert_int_equal(command_objects(with("'' --tokens 2 --json")), 1);
+    assert_non_null(strstr(command_output, "\"prompt\": [10], "));
+    expect_command(with("abc --ids 1 2>&1"), 2, "are two prompts");
+    expect_command(with("'a text that is too long for the context' 2>&1"), 2, "leaves no room");
+    tarn_tokenizer_free(letters);
+    remove(scratch("model/tokenizer.json"));
+}
+
 static void without_a_prompt_a_text_begins_after_the_end_of_another(void **state)
 {
     (void)state;
     write_model(true);
+    tarn_tokenizer *letters = tarn_tokenizer_bytes();
+    assert_true(tarn_tokenizer_save(letters, scratch("model")));
     assert_int_equal(command_objects(with("--tokens 2 --json --ignore-end")), 1);
     assert_non_null(strstr(command_output, "\"prompt\": [49], "));
     write_model(false);
     expect_command(with("--tokens 2 2>&1"), 2, "a prompt is missing");
+    tarn_tokenizer_free(letters);
+    remove(scratch("model/tokenizer.json"));
 }
 
 static void wrong_calls_are_refused(void **state)
@@ -106,6 +146,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(numbers_come_out_as_the_library_makes_them),
         in_scope(json_is_one_object),
+        in_scope(words_go_in_and_text_comes_out),
         in_scope(without_a_prompt_a_text_begins_after_the_end_of_another),
         in_scope(wrong_calls_are_refused),
     };
