@@ -4,6 +4,7 @@
  * The norm that follows an addition belongs to the next part, so both are made in one pass. With a cache the tokens follow those it holds, and
  * nothing is dropped out. */
 #include "models/gpt2.h"
+#include "ops/matmul.h"
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
@@ -32,7 +33,7 @@ tarn_tensor *tarn__gpt2_table_forward(tarn_module *table, tarn_tensor *index, vo
 tarn_tensor *tarn__gpt2_projection_forward(tarn_module *projection, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn_linear_apply(x, tarn_transpose(own(projection, "weight"), 0, 1), own(projection, "bias"));
+    return tarn__linear_in_out(x, own(projection, "weight"), own(projection, "bias"));
 }
 
 tarn_tensor *tarn__gpt2_head_forward(tarn_module *head, tarn_tensor *x, void *ctx)
@@ -45,8 +46,7 @@ static tarn_tensor *mlp_with(tarn_module *mlp, tarn_tensor *x, const tarn__cache
 {
     const tarn_gpt2_config *c = mlp->ctx;
     tarn_module *up = mlp->child[TARN__GPT2_IN], *down = mlp->child[TARN__GPT2_OUT];
-    tarn_tensor *y =
-        tarn_mlp(x, tarn_transpose(own(up, "weight"), 0, 1), tarn_transpose(own(down, "weight"), 0, 1), own(up, "bias"), own(down, "bias"));
+    tarn_tensor *y = tarn__mlp_in_out(x, own(up, "weight"), own(down, "weight"), own(up, "bias"), own(down, "bias"));
     return dropped(mlp, y, c->dropout, cache);
 }
 

@@ -290,68 +290,100 @@ tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x)
 }
 
 /* One product for both where both are wanted; a bias that has a gradient already adds the new one to it. */
-bool tarn__weight_backward(const tarn__backward *b, int weight, int bias, tarn_tensor *g, tarn_tensor *x)
+static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tarn_tensor *x, const tarn__sink *sink)
 {
-    bool with_bias = bias < b->node->inputs && tarn__wants(b, bias);
-    tarn__sink sink;
-    if (!tarn__wants(b, weight))
-        return !with_bias || tarn__put(b, bias, g);
-    if (!x || !tarn__sink_open(b, weight, &sink))
-        return false;
-    if (!with_bias)
-        return tarn__multiply(b->function, tarn__transposed(g), x, NULL, sink.beta, sink.to) && tarn__sink_close(b, weight, &sink);
     const tarn__meta *meta = tarn__input_meta(b, bias);
     tarn_tensor *sums = tarn__tensor_new(b->function, meta->shape, tarn__grad_dtype(b, bias), meta->device), *left = tarn__transposed(g);
-    tarn__matmul tail = {.alpha = 1, .beta = sink.beta, .tf32 = tarn__tf32()};
+    tarn__matmul tail = {.alpha = 1, .beta = sink->beta, .tf32 = tarn__tf32()};
     return sums && left &&
-           tarn__kernel_call(TARN__K_matmul_sums, b->function, tail, TARN__IN(left, x), TARN__OUT(sink.to, sums), .reads_output = sink.beta != 0) &&
-           tarn__sink_close(b, weight, &sink) && tarn__put(b, bias, sums);
+           tarn__kernel_call(TARN__K_matmul_sums, b->function, tail, TARN__IN(left, x), TARN__OUT(sink->to, sums), .reads_output = sink->beta != 0) &&
+           tarn__put(b, bias, sums);
+}
+
+bool tarn__weight_backward(const tarn__backward *b, int weight, int bias, tarn_tensor *g, tarn_tensor *x, bool in_out)
+{
+    bool with_bias = bias < b->node->inputs && tarn__wants(b, bias), apart = in_out || !tarn__wants(b, weight);
+    tarn__sink sink;
+    if (with_bias && apart && !tarn__put(b, bias, g))
+        return false;
+    if (!tarn__wants(b, weight))
+        return true;
+    if (!x || !tarn__sink_open(b, weight, &sink))
+        return false;
+    bool good = in_out                 ? tarn__multiply(b->function, tarn__transposed(x), g, NULL, sink.beta, sink.to)
+                : with_bias && !apart ? both_backward(b, bias, g, x, &sink)
+                                       : tarn__multiply(b->function, tarn__transposed(g), x, NULL, sink.beta, sink.to);
+    return good && tarn__sink_close(b, weight, &sink);
+}
+
+/* How a linear layer's weight lies. */
+typedef struct linear_tail {
+    bool in_out; /* [in, out] */
+} linear_tail;
+
+tarn_tensor *tarn__turned(tarn_tensor *weight, bool turn)
+{
+    return turn ? tarn__transposed(weight) : weight;
 }
 
 /* dx = g @ weight, dweight = gᵀ @ x, dbias = g summed over rows. */
 static bool linear_backward(const tarn__backward *b)
 {
+    bool in_out = ((const linear_tail *)b->params)->in_out;
     tarn_tensor *x = b->saved[0], *weight = b->saved[1];
     tarn_tensor *g = tarn__rows_of("linear_apply", b->grads[0]); /* (rows, out) */
     tarn__sink sink;
     if (!g)
         return false;
-    if (tarn__wants(b, 0) && !(tarn__sink_open(b, 0, &sink) && tarn__multiply("linear_apply", g, weight, NULL, sink.beta, tarn__rows_of("linear_apply", sink.to)) &&
+    if (tarn__wants(b, 0) && !(tarn__sink_open(b, 0, &sink) &&
+                               tarn__multiply("linear_apply", g, tarn__turned(weight, in_out), NULL, sink.beta, tarn__rows_of("linear_apply", sink.to)) &&
                                tarn__sink_close(b, 0, &sink)))
         return false;
-    return tarn__weight_backward(b, 1, 2, g, tarn__wants(b, 1) ? tarn__rows_of("linear_apply", x) : NULL);
+    return tarn__weight_backward(b, 1, 2, g, tarn__wants(b, 1) ? tarn__rows_of("linear_apply", x) : NULL, in_out);
 }
 
-static bool check_linear(tarn_tensor **operand, bool has_bias)
+static bool check_linear(tarn_tensor **operand, bool has_bias, bool in_out)
 {
     static const char *const linear_roles[] = {"x", "weight", "bias"};
     if (!tarn__bring_together("linear_apply", operand, linear_roles, has_bias ? 3 : 2) || !tarn__check_dtype("linear_apply", operand[0], TARN__NUMBERS, "x"))
         return false;
     const tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
-    if (x->view.rank < 1 || weight->view.rank != 2 || x->view.shape[x->view.rank - 1] != weight->view.shape[1])
-        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: x %s and weight %s do not fit: weight is [out, in], and x ends in `in`",
-                           TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(weight));
-    if (has_bias && (bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[0]))
+    int out = in_out, in = !in_out; /* axes of the weight */
+    if (x->view.rank < 1 || weight->view.rank != 2 || x->view.shape[x->view.rank - 1] != weight->view.shape[in])
+        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: x %s and weight %s do not fit: weight is %s, and x ends in `in`", TARN__SHAPE_TEXT(x),
+                           TARN__SHAPE_TEXT(weight), in_out ? "[in, out]" : "[out, in]");
+    if (has_bias && (bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[out]))
         return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]", TARN__SHAPE_TEXT(bias),
-                           TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[0]);
+                           TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[out]);
     return true;
+}
+
+static tarn_tensor *apply_linear(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, bool in_out)
+{
+    tarn_tensor *operand[] = {x, weight, bias};
+    if (!check_linear(operand, bias != NULL, in_out))
+        return NULL;
+    x = operand[0], weight = operand[1], bias = operand[2];
+    tarn_shape shape = tarn__shape_of(x);
+    shape.size[shape.rank - 1] = weight->view.shape[in_out];
+    tarn_tensor *y = tarn__tensor_new("linear_apply", shape, x->view.dtype, tarn__device(x));
+    if (!y ||
+        !tarn__multiply("linear_apply", tarn__rows_of("linear_apply", x), tarn__turned(weight, !in_out), bias, 0, tarn__rows_of("linear_apply", y)))
+        return NULL;
+    linear_tail tail = {in_out};
+    tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};
+    return tarn__finish("linear_apply", linear_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1])) ? y
+                                                                                                                                         : NULL;
 }
 
 tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias)
 {
-    tarn_tensor *operand[] = {x, weight, bias};
-    if (!check_linear(operand, bias != NULL))
-        return NULL;
-    x = operand[0], weight = operand[1], bias = operand[2];
-    tarn_shape shape = tarn__shape_of(x);
-    shape.size[shape.rank - 1] = weight->view.shape[0];
-    tarn_tensor *y = tarn__tensor_new("linear_apply", shape, x->view.dtype, tarn__device(x));
-    if (!y || !tarn__multiply("linear_apply", tarn__rows_of("linear_apply", x), tarn__transposed(weight), bias, 0, tarn__rows_of("linear_apply", y)))
-        return NULL;
-    tarn__fill none = {0};
-    tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};
-    return tarn__finish("linear_apply", linear_backward, none, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1])) ? y
-                                                                                                                                         : NULL;
+    return apply_linear(x, weight, bias, false);
+}
+
+tarn_tensor *tarn__linear_in_out(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias)
+{
+    return apply_linear(x, weight, bias, true);
 }
 
 bool tarn__apply_linear(const tarn__invocation *v, tarn_tensor **out)

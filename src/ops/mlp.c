@@ -5,19 +5,25 @@
 /* Inputs. */
 enum { X, UP, DOWN, UP_BIAS, DOWN_BIAS };
 
+/* How the weights lie. */
+typedef struct mlp_tail {
+    bool in_out; /* up is [in, hidden], down [hidden, out] */
+} mlp_tail;
+
 /* With h = gelu(z): ddown = gᵀ @ h, dz = (g @ down) · gelu'(z), dup = dzᵀ @ x, dx = dz @ up, and each bias the sum over rows. */
 static bool mlp_backward(const tarn__backward *b)
 {
-    tarn_tensor *x = b->saved[0], *up = b->saved[1], *down = b->saved[2], *z = b->saved[3], *h = b->saved[4];
+    bool in_out = ((const mlp_tail *)b->params)->in_out;
+    tarn_tensor *x = b->saved[0], *up = tarn__turned(b->saved[1], in_out), *down = tarn__turned(b->saved[2], in_out), *z = b->saved[3], *h = b->saved[4];
     tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]); /* (rows, out) */
-    if (!g || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h))
+    if (!g || !up || !down || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h, in_out))
         return false;
     if (!tarn__wants(b, X) && !tarn__wants(b, UP) && !(b->node->inputs > UP_BIAS && tarn__wants(b, UP_BIAS)))
         return true;
     tarn_tensor *dz = tarn__tensor_new("mlp", tarn__shape_of(z), z->view.dtype, tarn__device(z));
     tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
     if (!dz || !tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", tail, TARN__IN(g, down, z), TARN__OUT(dz)) ||
-        !tarn__weight_backward(b, UP, UP_BIAS, dz, tarn__rows_of("mlp", x)))
+        !tarn__weight_backward(b, UP, UP_BIAS, dz, tarn__rows_of("mlp", x), in_out))
         return false;
     tarn__sink sink;
     return !tarn__wants(b, X) || (tarn__sink_open(b, X, &sink) && tarn__multiply("mlp", dz, up, NULL, sink.beta, tarn__rows_of("mlp", sink.to)) &&
@@ -30,7 +36,7 @@ static bool raise_misfit(const tarn_tensor *a, const char *a_role, const tarn_te
                        a_role, TARN__SHAPE_TEXT(a), b_role, TARN__SHAPE_TEXT(b));
 }
 
-static bool check_mlp(tarn_tensor **operand)
+static bool check_mlp(tarn_tensor **operand, bool in_out)
 {
     static const char *const roles[] = {"x", "up", "down", "up_bias", "down_bias"};
     tarn_tensor *given[5];
@@ -44,40 +50,51 @@ static bool check_mlp(tarn_tensor **operand)
     for (int i = 0, k = 0; i < 5; i++)
         operand[i] = i < UP_BIAS || operand[i] ? given[k++] : NULL;
     const tarn_tensor *x = operand[X], *up = operand[UP], *down = operand[DOWN];
-    if (x->view.rank < 1 || up->view.rank != 2 || x->view.shape[x->view.rank - 1] != up->view.shape[1])
+    int out = in_out, in = !in_out; /* axes of the weights */
+    if (x->view.rank < 1 || up->view.rank != 2 || x->view.shape[x->view.rank - 1] != up->view.shape[in])
         return raise_misfit(x, "x", up, "up");
-    if (down->view.rank != 2 || down->view.shape[1] != up->view.shape[0])
+    if (down->view.rank != 2 || down->view.shape[in] != up->view.shape[out])
         return raise_misfit(up, "up", down, "down");
     for (int i = 0; i < 2; i++) {
         const tarn_tensor *bias = operand[UP_BIAS + i], *weight = operand[UP + i];
-        if (bias && (bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[0]))
+        if (bias && (bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[out]))
             return raise_misfit(weight, roles[UP + i], bias, roles[UP_BIAS + i]);
     }
     return true;
 }
 
-tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias)
+/* `o`: the operands, as they were given. */
+static tarn_tensor *apply_mlp(tarn_tensor **o, bool in_out)
 {
-    tarn_tensor *o[] = {x, up, down, up_bias, down_bias};
-    if (!check_mlp(o))
+    if (!check_mlp(o, in_out))
         return NULL;
     tarn_shape shape = tarn__shape_of(o[X]);
-    shape.size[shape.rank - 1] = o[DOWN]->view.shape[0];
+    shape.size[shape.rank - 1] = o[DOWN]->view.shape[in_out];
     tarn_tensor *rows = tarn__rows_of("mlp", o[X]), *y = tarn__tensor_new("mlp", shape, o[X]->view.dtype, tarn__device(o[X]));
     if (!rows || !y)
         return NULL;
-    tarn_shape hidden = TARN_SHAPE(rows->view.shape[0], o[UP]->view.shape[0]);
+    tarn_shape hidden = TARN_SHAPE(rows->view.shape[0], o[UP]->view.shape[in_out]);
     tarn_tensor *z = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X]));
-    tarn_tensor *h = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X])), *right = tarn__transposed(o[UP]);
+    tarn_tensor *h = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X])), *right = tarn__turned(o[UP], !in_out);
     tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
     if (!z || !h || !right || !tarn__kernel_call(TARN__K_matmul_gelu, "mlp", tail, TARN__IN(rows, right, o[UP_BIAS]), TARN__OUT(h, z)) ||
-        !tarn__multiply("mlp", h, tarn__transposed(o[DOWN]), o[DOWN_BIAS], 0, tarn__rows_of("mlp", y)))
+        !tarn__multiply("mlp", h, tarn__turned(o[DOWN], !in_out), o[DOWN_BIAS], 0, tarn__rows_of("mlp", y)))
         return NULL;
-    tarn__fill none = {0};
-    return tarn__finish("mlp", mlp_backward, none, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), TARN__OUTPUTS(y),
+    mlp_tail how = {in_out};
+    return tarn__finish("mlp", mlp_backward, how, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), TARN__OUTPUTS(y),
                         TARN__SAVED(o[X], o[UP], o[DOWN], z, h))
                ? y
                : NULL;
+}
+
+tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias)
+{
+    return apply_mlp((tarn_tensor *[]){x, up, down, up_bias, down_bias}, false);
+}
+
+tarn_tensor *tarn__mlp_in_out(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias)
+{
+    return apply_mlp((tarn_tensor *[]){x, up, down, up_bias, down_bias}, true);
 }
 
 bool tarn__apply_mlp(const tarn__invocation *v, tarn_tensor **out)

@@ -312,6 +312,28 @@ static void parameters_may_be_of_any_float_dtype(void **state)
     tarn_module_free(exact);
 }
 
+/* Optimizers keep 32 bits of such weights, and need as much of their gradients. */
+static void gradients_of_16_bit_weights_are_not_rounded(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "transformer.wte.weight",          "transformer.h.0.attn.c_attn.weight", "transformer.h.0.attn.c_attn.bias",
+        "transformer.h.0.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight",  "transformer.h.1.mlp.c_proj.bias"};
+    tarn_gpt2_config config = small;
+    config.dtype = TARN_BF16;
+    tarn_module *model = make(&config, 1);
+    stir(model);
+    tarn_backward(tarn_gpt2_loss(model, tokens_of(2, 12, 17), tokens_of(2, 12, 17)));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        tarn_tensor *grad = good(tarn_grad(tarn_module_find(model, names[i])));
+        tarn_tensor *rounded = tarn_cast(tarn_cast(grad, TARN_BF16), TARN_F32);
+        assert_true(tarn_dtype_of(grad) == TARN_F32);
+        if (tarn_item(tarn_sum(tarn_ne(grad, rounded), TARN_ALL_AXES, false)) == 0)
+            fail_msg("all elements of the gradient of %s were rounded", names[i]);
+    }
+    tarn_module_free(model);
+}
+
 static void the_configuration_can_be_asked_for_and_used_again(void **state)
 {
     (void)state;
@@ -589,6 +611,7 @@ int main(void)
         in_scope(it_learns_a_text_by_heart),
         in_scope(dropout_is_for_training),
         in_scope(parameters_may_be_of_any_float_dtype),
+        in_scope(gradients_of_16_bit_weights_are_not_rounded),
         in_scope(the_configuration_can_be_asked_for_and_used_again),
         in_scope(it_runs_on_other_devices),
     };
