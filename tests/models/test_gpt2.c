@@ -334,6 +334,15 @@ static void gradients_of_16_bit_weights_are_not_rounded(void **state)
     tarn_module_free(model);
 }
 
+/* Field by field: what lies between the fields says nothing. */
+static void assert_same_config(const tarn_gpt2_config *a, const tarn_gpt2_config *b)
+{
+    assert_true(a->vocab == b->vocab && a->context == b->context && a->layers == b->layers && a->heads == b->heads);
+    assert_true(a->width == b->width && a->inner == b->inner && a->dropout == b->dropout && a->epsilon == b->epsilon);
+    assert_true(a->attention_dropout == b->attention_dropout && a->embedding_dropout == b->embedding_dropout);
+    assert_true(a->dtype == b->dtype && a->has_end == b->has_end && a->end == b->end);
+}
+
 static void the_configuration_can_be_asked_for_and_used_again(void **state)
 {
     (void)state;
@@ -345,7 +354,7 @@ static void the_configuration_can_be_asked_for_and_used_again(void **state)
     assert_true(found.inner == 32 && found.epsilon == 1e-5 && found.attention_dropout == 0.1 && found.embedding_dropout < 0);
     tarn_module *second = make(&found, 1);
     assert_true(tarn_gpt2_config_of(second, &again));
-    assert_memory_equal(&found, &again, sizeof(found));
+    assert_same_config(&found, &again);
     tarn_module_free(model);
     tarn_module_free(second);
 }
@@ -396,7 +405,7 @@ static void a_folder_keeps_all_of_a_model(void **state)
     assert_ok();
     assert_false(tarn_module_is_training(opened));
     assert_true(tarn_gpt2_config_of(model, &config) && tarn_gpt2_config_of(opened, &found));
-    assert_memory_equal(&config, &found, sizeof(found));
+    assert_same_config(&config, &found);
     tarn_module_train(model, false);
     assert_close(tarn_forward(opened, tokens_of(2, 9, 17)), tarn_forward(model, tokens_of(2, 9, 17)), 0);
     tarn_module_free(opened);
