@@ -214,6 +214,49 @@ TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tar
  * biases [hidden] and [out] or NULL. The same as two tarn_linear_apply() with tarn_gelu() between them, with fewer passes over memory. */
 TARN_API tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias);
 
+/* Options of attention; zero is every field's default. */
+typedef struct tarn_attention_options {
+    bool causal;          /* a row attends to the keys up to its own position only */
+    double scale;         /* of the products of q and k; 0: 1 / sqrt(D) */
+    double dropout;       /* each weight is zeroed with this probability, from 0 up to but not 1, the others divided by 1 - dropout; the same in backward */
+    tarn_tensor *lengths; /* i32 or i64, [B], or [1] or rank 0 for all: how many of the S keys and values are there, as in a cache that is being filled; NULL: all */
+} tarn_attention_options;
+
+/* softmax(q · kᵀ · scale) · v for queries q [B, H, T, D] and keys and values k, v [B, KV, S, D]; H is a multiple of KV, and H / KV neighbouring heads of q share a
+ * head of k and v. Queries stand at the end: of the valid keys (S, or lengths[b]), row t is at position valid - T + t; so T = 1 with a cache is the
+ * newest token, and `causal` with S = T the usual triangle. (PyTorch's is_causal aligns at the beginning where S > T.) A row with nothing to attend to is 0.
+ * Views are taken as they are: [B, T, H, D] permuted costs no copy. The result is [B, H, T, D] and lies in memory as [B, T, H, D], so that
+ * tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), …) merges the heads for nothing. No T × S weights are ever stored. Sums of bf16 and f16 run in
+ * f32. `...` is a const tarn_attention_options *, or NULL. */
+TARN_API tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options, size_t options_size);
+#define tarn_attention(q, k, v, ...) tarn_attention_sized(q, k, v, __VA_ARGS__, sizeof(tarn_attention_options))
+/* The same for queries, keys and values side by side, as one linear layer makes them: qkv [B, T, (heads + 2 · kv_heads) · D], first all heads of q, then
+ * those of k, then those of v. The result is [B, T, heads · D]; the gradient is written in the packed form. kv_heads 0: as many as heads. */
+TARN_API tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_t kv_heads, const tarn_attention_options *options,
+                                                  size_t options_size);
+#define tarn_attention_packed(qkv, heads, kv_heads, ...) tarn_attention_packed_sized(qkv, heads, kv_heads, __VA_ARGS__, sizeof(tarn_attention_options))
+
+/* How rotary frequencies are changed for texts longer than a model was trained on: linear divides all of them by a factor; llama3 those of wavelengths
+ * beyond original / low, leaves those below original / high, and blends in between. */
+typedef enum tarn_rope_scaling { TARN_ROPE_PLAIN = 0, TARN_ROPE_LINEAR, TARN_ROPE_LLAMA3 } tarn_rope_scaling;
+
+/* Options of tarn_rope(); zero is every field's default. */
+typedef struct tarn_rope_options {
+    int axis;           /* along which positions go: 1 (also 0), x being [B, T, H, D]; 2: [B, H, T, D] */
+    double base;        /* default 10000 */
+    int64_t dims;       /* how many elements at the start of D are turned, an even number up to 512; 0: D */
+    bool interleaved;   /* neighbours (2 i, 2 i + 1) are a pair, as in GPT-J; default: (i, i + dims / 2), as in Llama's weights at Hugging Face */
+    tarn_rope_scaling scaling;
+    double factor;      /* of linear and llama3; default 8 */
+    double low, high;   /* of llama3; default 1 and 4 */
+    int64_t original;   /* of llama3: positions the model was trained on; default 8192 */
+} tarn_rope_options;
+
+/* Rotary positions: pair i of the last axis of x is turned by the angle position · base^(-2 i / dims). `positions` is i32 or i64, [T] or [B, T], or NULL:
+ * 0, 1, 2 … Angles are computed in f64. `...` is a const tarn_rope_options *, or NULL. */
+TARN_API tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_rope_options *options, size_t options_size);
+#define tarn_rope(x, positions, ...) tarn_rope_sized(x, positions, __VA_ARGS__, sizeof(tarn_rope_options))
+
 /* Images are [N, C, H, W]: N images of C channels, H rows and W columns. Strides carry the layout: an image whose channels lie next to each other
  * (channels last) is a tensor [N, H, W, C] seen through tarn_permute(x, TARN_AXES(0, 3, 1, 2)), and results keep the layout of x. */
 
@@ -259,6 +302,10 @@ TARN_API tarn_tensor *tarn_log_softmax(tarn_tensor *x, int axis);
 TARN_API tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, double epsilon);
 /* x / sqrt(mean of squares + epsilon) over the last axis, times weight, which may be NULL. */
 TARN_API tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon);
+/* What stands between the blocks of a transformer, in one pass: *sum = x + delta, of one shape, and as the result the norm of that sum: tarn_layernorm(), or
+ * tarn_rmsnorm() where `rms` is set (bias is NULL then). Both belong to the open scope. */
+TARN_API tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms, double epsilon,
+                                         tarn_tensor **sum);
 /* Options of tarn_batchnorm(); zero is every field's default. */
 typedef struct tarn_batchnorm_options {
     bool training;   /* use the batch's own statistics and let the running ones take them in; default: use the running ones */
@@ -296,6 +343,14 @@ typedef struct tarn_cross_entropy_options {
 TARN_API tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *options,
                                                size_t options_size);
 #define tarn_cross_entropy(logits, target, ...) tarn_cross_entropy_sized(logits, target, __VA_ARGS__, sizeof(tarn_cross_entropy_options))
+
+/* tarn_cross_entropy(tarn_linear_apply(x, weight, NULL), target, options) for x [..., C] and weight [V, C], a language model's last layer and loss, a
+ * few rows at a time: all logits never exist. Where the loss is recorded (and not for each row), the gradients are made in the forward
+ * pass, while the logits are there, and backward scales them. */
+TARN_API tarn_tensor *tarn_linear_cross_entropy_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *target,
+                                                      const tarn_cross_entropy_options *options, size_t options_size);
+#define tarn_linear_cross_entropy(x, weight, target, ...) \
+    tarn_linear_cross_entropy_sized(x, weight, target, __VA_ARGS__, sizeof(tarn_cross_entropy_options))
 
 /* The mean of squared differences. */
 TARN_API tarn_tensor *tarn_mse_loss(tarn_tensor *prediction, tarn_tensor *target);

@@ -5,7 +5,7 @@
 
 #include "base/view.h"
 
-#define TARN__MAX_INPUTS 6
+#define TARN__MAX_INPUTS 8
 #define TARN__MAX_OUTPUTS 5
 
 /* An index outside its axis, found by a kernel. The kernel goes on as if the element were not there; the launch raises the error. A device
@@ -102,6 +102,32 @@ typedef struct tarn__pool2d {
 typedef struct tarn__norm {
     double epsilon;
 } tarn__norm;
+
+/* residual_norm and its gradient. */
+typedef struct tarn__residual_norm {
+    double epsilon;
+    int32_t rms; /* rmsnorm rather than layernorm: no mean, no bias */
+} tarn__residual_norm;
+
+/* attention and its gradient. Head h of q looks at head h · KV / H of k and v. The last row of q stands at the last of the `valid` keys, lengths[b] or S,
+ * and row t at position p = valid - T + t. A row attends to keys below `valid`, and if it is causal to those up to p; to none: its result is 0.
+ * With dropout, random.a > 0: with n the number of row t of head h of batch b, ((b · H + h) · T + t), key s takes word s % 4 of counter
+ * random.offset + n · ((S + 3) / 4) + s / 4 of Philox under random.seed, and its weight is 0 where that number is below random.a, else divided by 1 - random.a. */
+typedef struct tarn__attention {
+    double scale; /* of q · k, never 0 for "default" here */
+    int32_t causal;
+    tarn__random random;
+} tarn__attention;
+
+/* rope: element pairs of the last axis, i of dims / 2, are turned by the angle position · frequency[i]. */
+#define TARN__ROPE_PAIRS 256
+typedef struct tarn__rope {
+    int32_t axis;        /* of x, along which positions go: 1 or 2 */
+    int32_t interleaved; /* pairs are (2 i, 2 i + 1) rather than (i, i + dims / 2) */
+    int32_t back;        /* turned the other way */
+    int64_t dims;        /* how many elements of the last axis are turned; the others stay */
+    double frequency[TARN__ROPE_PAIRS]; /* made by the operation, so that every backend has the same numbers */
+} tarn__rope;
 
 /* batchnorm and its gradient. */
 typedef struct tarn__batchnorm {
