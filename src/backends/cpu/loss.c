@@ -141,6 +141,7 @@ static void grad_row(const job *j, int64_t row, char *buffer)
         return;
     }
     double log_sum = number_at(j, LOG_SUM, row_at(r, LOG_SUM, row)), g = number_at(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
+    double share = exp(number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - log_sum); /* before slopes that take the logits' place */
     double shift = r->compute == COMPUTE_F64 ? log_sum : (double)(float)log_sum, even = j->params->smoothing / (double)r->length;
     EACH_BLOCK(begin, n, r->length) {
         void *y = place(r, SLOPES, to, begin, buffer);
@@ -148,7 +149,6 @@ static void grad_row(const job *j, int64_t row, char *buffer)
         j->maths->slopes(y, n, exp(shift - log_sum), even, g);
         put_back(r, SLOPES, to, begin, n, y);
     }
-    double share = exp(number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - log_sum);
     write_number(j, SLOPES, element_of(j, SLOPES, to, target), (share - even - (1 - j->params->smoothing)) * g);
 }
 

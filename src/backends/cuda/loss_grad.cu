@@ -64,15 +64,17 @@ static __global__ void __launch_bounds__(MOST_THREADS, 5) slope_kernel(const __g
     const double g = load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
     const C shift = (C)log_sum;
     const slope_numbers<C> by = {shift, exponential((C)((double)shift - log_sum)), (C)even, (C)g};
+    const bool has_target = target / R::width % blockDim.x == threadIdx.x;
+    const double logit = has_target ? logit_at(a.rows, offset, target) : 0; /* before slopes that take the logits' place */
     I at = (I)threadIdx.x;
     for (; at + (step - (I)blockDim.x) < packs; at += step)
         write_packs<R, W, I, true>(a, offset, at, packs, by);
     if (at < packs)
         write_packs<R, W, I, false>(a, offset, at, packs, by);
-    if (target / R::width % blockDim.x != threadIdx.x)
+    if (!has_target)
         return;
     const row_operand &to = a.rows.operand[SLOPES];
-    double share = exp(logit_at(a.rows, offset, target) - log_sum);
+    double share = exp(logit - log_sum);
     store_any(to.base, to.dtype, offset[SLOPES] + target * to.along, (share - even - (1 - a.smoothing)) * g);
 }
 
