@@ -111,6 +111,12 @@ CALL(softmax, tarn_softmax(in[0], (int)whole(one, "axis", -1)))
 CALL(log_softmax, tarn_log_softmax(in[0], (int)whole(one, "axis", -1)))
 CALL(layernorm, tarn_layernorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
 CALL(rmsnorm, tarn_rmsnorm(in[0], one->inputs > 1 ? in[1] : NULL, real(one, "epsilon", 1e-5)))
+CALL(residual_norm, tarn_residual_norm(in[0], in[1], one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL, whole(one, "rms", 0) != 0,
+                                       real(one, "epsilon", 1e-5), (tarn_tensor *[]){NULL}))
+CALL(attention, tarn_attention(in[0], in[1], in[2], &(tarn_attention_options){.causal = whole(one, "causal", 0) != 0}))
+CALL(attention_packed, tarn_attention_packed(in[0], whole(one, "heads", 1), whole(one, "kv_heads", 0), NULL))
+CALL(rope, tarn_rope(in[0], NULL, NULL))
+CALL(linear_cross_entropy, tarn_linear_cross_entropy(in[0], in[1], in[2], NULL))
 CALL(batchnorm, tarn_batchnorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL,
                                one->inputs > 4 ? in[4] : NULL,
                                &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)}))
@@ -135,7 +141,7 @@ static const struct {
     CALL(where) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax) CALL(cumsum)
     CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
     CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(batchnorm)
-    CALL(groupnorm) CALL(cross_entropy)
+    CALL(groupnorm) CALL(residual_norm) CALL(attention) CALL(attention_packed) CALL(rope) CALL(cross_entropy) CALL(linear_cross_entropy)
 };
 
 tarn__case_fn tarn__case_direct(const tarn__case *one)

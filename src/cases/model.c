@@ -35,6 +35,11 @@ static const model_row rows[] = {
     PRODUCT("linear", 32768, 768, 50304)
     ROWS("layernorm", 32768, 768)
     ROWS("rmsnorm", 32768, 768)
+    ROWS("residual_norm", 32768, 768)
+    {"attention", {{[B] = 96, [S] = 1024}}},
+    {"attention-causal", {{[B] = 96, [S] = 1024}}},
+    {"attention_packed", {{[B] = 96, [S] = 1024}}},
+    {"rope", {{[B] = 96, [S] = 1024}}},
     WIDE("neg") WIDE("exp") WIDE("log") WIDE("exp2") WIDE("log2") WIDE("sqrt") WIDE("recip") WIDE("abs") WIDE("square")
     WIDE("sin") WIDE("cos") WIDE("tanh") WIDE("sigmoid") WIDE("relu") WIDE("gelu") WIDE("silu")
     WIDE("add") WIDE("sub") WIDE("mul") WIDE("div") WIDE("maximum") WIDE("pow") WIDE("mod") WIDE("cmplt")
@@ -51,6 +56,7 @@ static const model_row rows[] = {
     {"conv2d-nhwc", {{[S] = 64, [B] = 64, [H] = 56, [W] = 56}}},
     IMAGES("max_pool2d") IMAGES("avg_pool2d")
     {"cross_entropy", {{[T] = 8192, [V] = 50304, [U] = 50257}}},
+    {"linear_cross_entropy", {{[T] = 8192, [V] = 50304, [U] = 50257, [K] = 768}}},
     {"embedding", {{[V] = 50304, [C] = 768, [R] = 32768, [U] = 50257}}},
 };
 #define COUNT ((int)(sizeof(rows) / sizeof(rows[0])))

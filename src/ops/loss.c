@@ -1,7 +1,7 @@
 /* loss.c: losses. Cross entropy has kernels of its own; the others are composed. */
 #include <string.h>
 
-#include "ops/op.h"
+#include "ops/loss.h"
 
 /* ---- cross entropy --------------------------------------------------------------------------------------------------------- */
 
@@ -27,27 +27,26 @@ static bool cross_entropy_backward(const tarn__backward *b)
            tarn__put(b, 0, glogits);
 }
 
-static bool check_cross_entropy(tarn_tensor **operand, const tarn_cross_entropy_options *o)
+bool tarn__check_losses(const char *function, const char *role, tarn_tensor **operand, const tarn_cross_entropy_options *o)
 {
-    if (!tarn__check("cross_entropy", operand[0], "logits") || !tarn__check("cross_entropy", operand[1], "target") ||
-        !tarn__check_dtype("cross_entropy", operand[0], TARN__FLOATS, "logits") ||
-        !tarn__check_dtype("cross_entropy", operand[1], TARN__INDEXES, "target") || !tarn__same_place("cross_entropy", operand, 2))
+    if (!tarn__check(function, operand[0], role) || !tarn__check(function, operand[1], "target") ||
+        !tarn__check_dtype(function, operand[0], TARN__FLOATS, role) || !tarn__check_dtype(function, operand[1], TARN__INDEXES, "target") ||
+        !tarn__same_place(function, operand, 2))
         return false;
-    const tarn__view *logits = &operand[0]->view, *target = &operand[1]->view;
-    bool fits = logits->rank == target->rank + 1 && !operand[1]->is_constant;
+    const tarn__view *x = &operand[0]->view, *target = &operand[1]->view;
+    bool fits = x->rank == target->rank + 1 && !operand[1]->is_constant;
     for (int i = 0; fits && i < target->rank; i++)
-        fits = logits->shape[i] == target->shape[i];
+        fits = x->shape[i] == target->shape[i];
     if (!fits)
-        return tarn__raise(TARN_ERROR_SHAPE, "cross_entropy: logits %s and target %s do not fit: logits are [..., C], targets [...]",
-                           TARN__SHAPE_TEXT(operand[0]), TARN__SHAPE_TEXT(operand[1]));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s and target %s do not fit: %s is [..., C], targets [...]", function, role,
+                           TARN__SHAPE_TEXT(operand[0]), TARN__SHAPE_TEXT(operand[1]), role);
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "cross_entropy: label_smoothing %g is outside 0 to 1", o->label_smoothing);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: label_smoothing %g is outside 0 to 1", function, o->label_smoothing);
     return (unsigned)o->reduction <= TARN_REDUCE_NONE ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "cross_entropy: %d is no reduction", (int)o->reduction);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d is no reduction", function, (int)o->reduction);
 }
 
-/* How many targets count, as a rank-0 tensor of the loss's dtype; NULL without an error where all of them do. */
-static tarn_tensor *count_targets(tarn_tensor *target, const tarn_cross_entropy_options *o, tarn_dtype dtype)
+tarn_tensor *tarn__count_targets(tarn_tensor *target, const tarn_cross_entropy_options *o, tarn_dtype dtype)
 {
     if (!o->ignore_index)
         return NULL;
@@ -56,7 +55,7 @@ static tarn_tensor *count_targets(tarn_tensor *target, const tarn_cross_entropy_
     return sum ? tarn_cast(sum, dtype) : NULL;
 }
 
-static tarn_tensor *reduce_losses(tarn_tensor *losses, tarn_tensor *counted, tarn_reduction reduction)
+tarn_tensor *tarn__reduce_losses(tarn_tensor *losses, tarn_tensor *counted, tarn_reduction reduction)
 {
     if (reduction == TARN_REDUCE_NONE)
         return losses;
@@ -79,12 +78,12 @@ static tarn_tensor *cross_entropy_rows(tarn_tensor *logits, tarn_tensor *target,
         return NULL;
     if (!tarn__kernel_call(TARN__K_cross_entropy, "cross_entropy", record.tail, TARN__IN(logits, target), TARN__OUT(losses, log_sums)))
         return NULL;
-    tarn_tensor *counted = o->reduction == TARN_REDUCE_MEAN ? count_targets(target, o, wide) : NULL;
+    tarn_tensor *counted = o->reduction == TARN_REDUCE_MEAN ? tarn__count_targets(target, o, wide) : NULL;
     if (tarn_failed())
         return NULL;
     if (o->reduction == TARN_REDUCE_MEAN && !counted)
         record.tail.scale = 1 / (double)rows;
-    tarn_tensor *y = reduce_losses(losses, counted, o->reduction);
+    tarn_tensor *y = tarn__reduce_losses(losses, counted, o->reduction);
     return y && tarn__finish("cross_entropy", cross_entropy_backward, record, TARN__INPUTS(logits), TARN__OUTPUTS(y),
                              TARN__SAVED(logits, target, log_sums, counted))
                ? y
@@ -98,7 +97,7 @@ tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target, 
     tarn_tensor *operand[] = {logits, target};
     if (options)
         memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
-    if (!check_cross_entropy(operand, &o))
+    if (!tarn__check_losses("cross_entropy", "logits", operand, &o))
         return NULL;
     logits = operand[0], target = operand[1];
     tarn_shape shape = tarn__shape_of(target);

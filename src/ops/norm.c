@@ -1,4 +1,4 @@
-/* norm.c: layernorm and rmsnorm over the last axis. What backward needs of each row, its mean and 1 / deviation, is kept in f32 (f64 for
+/* norm.c: layernorm and rmsnorm over the last axis, alone and after a sum. What backward needs of each row, its mean and 1 / deviation, is kept in f32 (f64 for
  * f64), and only where something will be recorded. */
 #include "ops/op.h"
 
@@ -113,4 +113,65 @@ tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
 bool tarn__apply_rmsnorm(const tarn__invocation *v, tarn_tensor **out)
 {
     return (out[0] = tarn_rmsnorm(v->in[0], v->in[1], tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
+}
+
+/* ---- the norm of a sum ----------------------------------------------------------------------------------------------------- */
+
+/* Either gradient may not have come; x and delta get the same one. */
+static bool residual_norm_backward(const tarn__backward *b)
+{
+    tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0], *through = b->grads[1];
+    tarn_tensor *gx = NULL, *gweight, *gbias;
+    if (!g)
+        return tarn__put(b, 0, through) && tarn__put(b, 1, through);
+    if ((tarn__wants(b, 0) || tarn__wants(b, 1)) && !(gx = tarn__tensor_new(b->function, tarn__shape_of(sum), sum->view.dtype, tarn__device(sum))))
+        return false;
+    if (!place_for(b, 2, rstd->view.dtype, &gweight) || !place_for(b, 3, rstd->view.dtype, &gbias))
+        return false;
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_residual_norm_grad, .function = b->function, .params = b->params,
+                                     .params_bytes = sizeof(tarn__residual_norm), TARN__IN(sum, weight, mean, rstd, g, through),
+                                     TARN__OUT(gx, gweight, gbias)}) &&
+           tarn__put(b, 0, gx) && tarn__put(b, 1, gx) && tarn__put(b, 2, gweight) && tarn__put(b, 3, gbias);
+}
+
+/* Operands x, delta, weight, bias. */
+static bool check_residual_norm(tarn_tensor **operand, bool rms, double epsilon, tarn_tensor **sum)
+{
+    static const char *const names[] = {"x", "delta"};
+    tarn_tensor *normed[] = {operand[0], operand[2], operand[3]};
+    if (!tarn__bring_together("residual_norm", operand, names, 2))
+        return false;
+    if (!sum)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: sum is NULL: it is where the sum goes");
+    if (rms && operand[3])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: rmsnorm has no bias");
+    if (!tarn__same_shape(&operand[0]->view, &operand[1]->view) || operand[0]->is_constant || operand[1]->is_constant)
+        return tarn__raise(TARN_ERROR_SHAPE, "residual_norm: x %s and delta %s must have one shape", TARN__SHAPE_TEXT(operand[0]),
+                           TARN__SHAPE_TEXT(operand[1]));
+    return check_norm("residual_norm", normed, epsilon) && tarn__same_place("residual_norm", operand, 4);
+}
+
+tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum)
+{
+    tarn_tensor *o[] = {x, delta, weight, bias}, *mean = NULL, *rstd = NULL;
+    if (!check_residual_norm(o, rms, epsilon, sum))
+        return NULL;
+    tarn__residual_norm tail = {.epsilon = epsilon, .rms = rms};
+    if (tarn__recording_needed(o, 4) && ((!rms && !(mean = one_a_row("residual_norm", o[0]))) || !(rstd = one_a_row("residual_norm", o[0]))))
+        return NULL;
+    tarn_tensor *total = tarn__result_like("residual_norm", o, 2, tarn__shape_of(o[0]), o[0]->view.dtype, tarn__device(o[0]));
+    tarn_tensor *y = total ? tarn__result_like("residual_norm", &total, 1, tarn__shape_of(total), total->view.dtype, tarn__device(total)) : NULL;
+    if (!y || !tarn__kernel_call(TARN__K_residual_norm, "residual_norm", tail, TARN__IN(o[0], o[1], o[2], o[3]), TARN__OUT(total, y, mean, rstd)) ||
+        !tarn__finish("residual_norm", residual_norm_backward, tail, TARN__INPUTS(o[0], o[1], o[2], o[3]), TARN__OUTPUTS(y, total),
+                      TARN__SAVED(total, o[2], mean, rstd)))
+        return NULL;
+    *sum = total;
+    return y;
+}
+
+bool tarn__apply_residual_norm(const tarn__invocation *v, tarn_tensor **out)
+{
+    out[0] = tarn_residual_norm(v->in[0], v->in[1], v->in[2], v->in[3], tarn__attribute_int(v, "rms", 0) != 0, tarn__attribute_real(v, "epsilon", 1e-5),
+                                &out[1]);
+    return out[0] != NULL;
 }

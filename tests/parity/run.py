@@ -18,6 +18,7 @@ import zlib
 import torch
 
 import case as cases
+import ops_attention
 import ops_batchnorm
 import ops_elementwise
 import ops_index
@@ -28,7 +29,7 @@ import ops_vision
 import tarn
 import training
 
-TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products, ops_vision, ops_batchnorm]
+TABLES = [ops_elementwise, ops_reduce, ops_movement, ops_index, ops_products, ops_vision, ops_batchnorm, ops_attention]
 SHOWN = 5  # failures printed for each operation
 
 warnings.filterwarnings("ignore", category=UserWarning)

@@ -29,6 +29,8 @@ void TARN__AT_LEVEL(tarn__cpu_softmax)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_norm)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_batchnorm)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_groupnorm)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_rope)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_loss)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_optimizer)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_clip)(tarn__kernel_row *rows);

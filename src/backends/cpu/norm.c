@@ -1,4 +1,4 @@
-/* norm.c: layernorm and rmsnorm over the last axis, and their gradients.
+/* norm.c: layernorm and rmsnorm over the last axis, alone and of a sum of two tensors, and their gradients.
  *
  * A row is read once from memory: mean, spread and result are found while it is in the cache. The gradients of weight and bias are sums over
  * rows: rows are cut into chunks by their number alone, each chunk adds up its own rows in order, and the chunks are added in order. */
@@ -18,6 +18,7 @@ typedef struct maths {
     /* The sums of g · weight and of g · weight · (x - mean) · rstd; adds g · (x - mean) · rstd and g to what is there, where wanted. */
     void (*sums)(const void *x, const void *g, const void *weight, void *gweight, void *gbias, double mean, double rstd, int64_t n, double *sums);
     void (*grad)(const void *x, const void *g, const void *weight, void *gx, double mean, double rstd, const double *means, int64_t n);
+    void (*plus)(const void *x, const void *y, void *sum, int64_t n);
     void (*add)(const void *x, double *sum, int64_t n);
 } maths;
 
@@ -36,7 +37,7 @@ typedef struct maths {
 /* ---- weight and bias ------------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
-    row_set r; /* forward: y, x, mean, rstd; backward: gx (or x), x, mean, rstd, g */
+    row_set r; /* forward: y, x, mean, rstd; backward: gx (or x), x, mean, rstd, g. Of a sum, x is that; then its terms, or the gradient that it has itself */
     const maths *maths;
     bool centred; /* layernorm */
     double epsilon;
@@ -113,13 +114,27 @@ static void measure(const job *j, const char *x, char *buffer, double *mean, dou
     *rstd = 1 / sqrt(spread / (double)r->length + j->epsilon);
 }
 
+/* x = the sum of its terms, rounded. */
+static void sum_row(const job *j, int64_t row, char *sum, char *buffer, char *other)
+{
+    const row_set *r = &j->r;
+    const char *first = row_at(r, 4, row), *second = row_at(r, 5, row);
+    EACH_BLOCK(begin, n, r->length) {
+        void *to = place(r, 1, sum, begin, buffer);
+        j->maths->plus(fetch(r, 4, first, begin, n, buffer), fetch(r, 5, second, begin, n, other), to, n);
+        put_back(r, 1, sum, begin, n, to);
+    }
+}
+
 static void norm_row(const job *j, int64_t row, vectors *v, char *buffer)
 {
     const row_set *r = &j->r;
     const maths *m = j->maths;
-    const char *x = row_at(r, 1, row);
+    char *x = row_at(r, 1, row);
     char *y = row_at(r, 0, row);
     double mean, rstd;
+    if (r->operand[4].base)
+        sum_row(j, row, x, buffer, buffer + BLOCK * 8);
     measure(j, x, buffer, &mean, &rstd);
     EACH_BLOCK(begin, n, r->length) {
         char *to = place(r, 0, y, begin, buffer);
@@ -136,21 +151,32 @@ static void norm_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     vectors v;
-    _Alignas(64) char buffer[BLOCK * 8];
+    _Alignas(64) char buffer[2 * BLOCK * 8];
     if (j->r.length <= BLOCK)
         fetch_vectors(j, 0, j->r.length, &v);
     for (; begin < end; begin++)
         norm_row(j, begin, &v, buffer);
 }
 
+static void run_forward(job *j, int count, const tarn__view *const *views)
+{
+    rows_make(&j->r, views[0]->rank - 1, count, views);
+    choose_maths(j);
+    tarn__parallel_for(j->r.count, rows_grain(&j->r), norm_rows, j);
+}
+
 static void forward(const tarn__call *call, bool centred)
 {
     const tarn__norm *params = call->params;
     job j = {.centred = centred, .epsilon = params->epsilon, .weight = call->in[1], .bias = centred ? call->in[2] : NULL};
-    const tarn__view *views[] = {call->out[0], call->in[0], centred ? call->out[1] : NULL, call->out[centred ? 2 : 1]};
-    rows_make(&j.r, call->out[0]->rank - 1, 4, views);
-    choose_maths(&j);
-    tarn__parallel_for(j.r.count, rows_grain(&j.r), norm_rows, &j);
+    run_forward(&j, 4, (const tarn__view *[]){call->out[0], call->in[0], centred ? call->out[1] : NULL, call->out[centred ? 2 : 1]});
+}
+
+static void kernel_residual_norm(const tarn__call *call)
+{
+    const tarn__residual_norm *params = call->params;
+    job j = {.centred = !params->rms, .epsilon = params->epsilon, .weight = call->in[2], .bias = call->in[3]};
+    run_forward(&j, 6, (const tarn__view *[]){call->out[1], call->out[0], call->out[2], call->out[3], call->in[0], call->in[1]});
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------- */
@@ -159,6 +185,7 @@ typedef struct grad_buffers {
     vectors v;
     _Alignas(64) char x[BLOCK * 8];
     _Alignas(64) char g[BLOCK * 8];
+    _Alignas(64) char own[BLOCK * 8];
 } grad_buffers;
 
 /* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the first mean. */
@@ -179,12 +206,15 @@ static void grad_row(const job *j, int64_t row, grad_buffers *b, char *gweight, 
     if (!j->wants_gx)
         return;
     char *gx = row_at(r, 0, row);
+    const char *own = row_at(r, 5, row);
     double means[2] = {j->centred ? sums[0] / (double)r->length : 0, sums[1] / (double)r->length};
     EACH_BLOCK(begin, n, r->length) {
         void *to = place(r, 0, gx, begin, b->x);
         if (r->length > BLOCK)
             fetch_vectors(j, begin, n, &b->v);
         m->grad(fetch(r, 1, x, begin, n, b->x), fetch(r, 4, g, begin, n, b->g), b->v.weight, to, mean, rstd, means, n);
+        if (own)
+            m->plus(to, fetch(r, 5, own, begin, n, b->own), to, n);
         put_back(r, 0, gx, begin, n, to);
     }
 }
@@ -232,34 +262,56 @@ static void choose_chunks(job *j, int64_t count, int64_t length)
     j->chunks = (count + j->chunk_rows - 1) / j->chunk_rows;
 }
 
+static void plan_backward(job *j, const tarn__view *const *views, char *scratch)
+{
+    j->wants_gx = views[0] != NULL;
+    j->partial = scratch;
+    const tarn__view *rows[] = {views[0] ? views[0] : views[1], views[1], views[2], views[3], views[4], views[5]};
+    rows_make(&j->r, views[1]->rank - 1, 6, rows);
+    choose_maths(j);
+    choose_chunks(j, j->r.count, j->r.length);
+}
+
 /* Inputs x, weight, [mean,] rstd, g; outputs gx, gweight, [gbias]. */
 static void describe_backward(const tarn__call *call, bool centred, job *j)
 {
-    const tarn__view *x = call->in[0];
-    const tarn__view *views[] = {call->out[0] ? call->out[0] : x, x, centred ? call->in[2] : NULL, call->in[centred ? 3 : 2],
-                                 call->in[centred ? 4 : 3]};
     const tarn__norm *params = call->params;
-    *j = (job){.centred = centred, .epsilon = params->epsilon, .weight = call->in[1], .wants_gx = call->out[0] != NULL, .gweight = call->out[1],
-               .gbias = centred ? call->out[2] : NULL, .partial = call->scratch};
-    rows_make(&j->r, x->rank - 1, 5, views);
-    choose_maths(j);
-    choose_chunks(j, j->r.count, j->r.length);
+    *j = (job){.centred = centred, .epsilon = params->epsilon, .weight = call->in[1], .gweight = call->out[1], .gbias = centred ? call->out[2] : NULL};
+    plan_backward(j, (const tarn__view *[]){call->out[0], call->in[0], centred ? call->in[2] : NULL, call->in[centred ? 3 : 2], call->in[centred ? 4 : 3], NULL},
+                  call->scratch);
+}
+
+static void describe_residual(const tarn__call *call, job *j)
+{
+    const tarn__residual_norm *params = call->params;
+    *j = (job){.centred = !params->rms, .epsilon = params->epsilon, .weight = call->in[1], .gweight = call->out[1], .gbias = call->out[2]};
+    plan_backward(j, (const tarn__view *[]){call->out[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]}, call->scratch);
+}
+
+static size_t partial_bytes(const job *j)
+{
+    return j->gweight || j->gbias ? (size_t)(2 * j->chunks * j->r.length * j->maths->size) : 0;
 }
 
 static size_t backward_scratch(const tarn__call *call, bool centred)
 {
     job j;
     describe_backward(call, centred, &j);
-    return j.gweight || j.gbias ? (size_t)(2 * j.chunks * j.r.length * j.maths->size) : 0;
+    return partial_bytes(&j);
+}
+
+static void run_backward(job *j)
+{
+    tarn__parallel_for(j->chunks, 1, grad_chunks, j);
+    if (j->gweight || j->gbias)
+        tarn__parallel_for(j->r.length, BLOCK, combine, j);
 }
 
 static void backward(const tarn__call *call, bool centred)
 {
     job j;
     describe_backward(call, centred, &j);
-    tarn__parallel_for(j.chunks, 1, grad_chunks, &j);
-    if (j.gweight || j.gbias)
-        tarn__parallel_for(j.r.length, BLOCK, combine, &j);
+    run_backward(&j);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
@@ -294,8 +346,24 @@ static size_t rmsnorm_grad_scratch(const tarn__call *call)
     return backward_scratch(call, false);
 }
 
+static size_t residual_norm_grad_scratch(const tarn__call *call)
+{
+    job j;
+    describe_residual(call, &j);
+    return partial_bytes(&j);
+}
+
+static void kernel_residual_norm_grad(const tarn__call *call)
+{
+    job j;
+    describe_residual(call, &j);
+    run_backward(&j);
+}
+
 void TARN__AT_LEVEL(tarn__cpu_norm)(tarn__kernel_row *rows)
 {
+    rows[TARN__K_residual_norm] = (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS, NULL};
+    rows[TARN__K_residual_norm_grad] = (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
     rows[TARN__K_layernorm] = (tarn__kernel_row){kernel_layernorm, TARN__FLOATS, NULL};
     rows[TARN__K_layernorm_grad] = (tarn__kernel_row){kernel_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};
     rows[TARN__K_rmsnorm] = (tarn__kernel_row){kernel_rmsnorm, TARN__FLOATS, NULL};

@@ -75,13 +75,20 @@ static void NAMED(grad)(const void *of, const void *from, const void *by, void *
     EACH gx[i] = s * (g[i] * weight[i] - first - (x[i] - m) * s * second);
 }
 
+static void NAMED(plus)(const void *first, const void *second, void *to, int64_t n)
+{
+    const T *x = first, *y = second;
+    T *sum = to;
+    EACH sum[i] = x[i] + y[i];
+}
+
 static void NAMED(add)(const void *from, double *sum, int64_t n)
 {
     const T *x = from;
     EACH sum[i] += (double)x[i];
 }
 
-static const maths NAMED(maths) = {sizeof(T), NAMED(sum), NAMED(spread), NAMED(normalise), NAMED(sums), NAMED(grad), NAMED(add)};
+static const maths NAMED(maths) = {sizeof(T), NAMED(sum), NAMED(spread), NAMED(normalise), NAMED(sums), NAMED(grad), NAMED(plus), NAMED(add)};
 
 #undef LANES
 #undef T

@@ -18,6 +18,8 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
     TARN__AT_LEVEL(tarn__cpu_norm)(rows);
     TARN__AT_LEVEL(tarn__cpu_batchnorm)(rows);
     TARN__AT_LEVEL(tarn__cpu_groupnorm)(rows);
+    TARN__AT_LEVEL(tarn__cpu_attention)(rows);
+    TARN__AT_LEVEL(tarn__cpu_rope)(rows);
     TARN__AT_LEVEL(tarn__cpu_loss)(rows);
     TARN__AT_LEVEL(tarn__cpu_optimizer)(rows);
     TARN__AT_LEVEL(tarn__cpu_clip)(rows);

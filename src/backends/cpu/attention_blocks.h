@@ -1,0 +1,431 @@
+/* attention_blocks.h: what attention does to a piece of work, for one compute type: attention.c includes it with T, EXP, COMPUTE, NATIVE, SQUARE and
+ * NAMED(x). */
+
+#define LANES ((int)(VECTOR_BYTES / sizeof(T)))
+#define NR (2 * LANES)
+
+#include "backends/cpu/panels.h"
+
+/* ---- products -------------------------------------------------------------------------------------------------------------- */
+
+/* c (TILE_ROWS, NR) = or += a · b over k terms: element (i, p) of a at a[i · row + p · step], row p of b at b[p · ldb]. Three rows share a pointer:
+ * so all addresses fit the registers. */
+static inline void NAMED(tile)(int64_t k, const T *restrict a, int64_t row, int64_t step, const T *restrict b, int64_t ldb, T *restrict c, int64_t ldc, bool add)
+{
+    int64_t twice = 2 * row;
+#if TILE_ROWS > 6
+    const T *a6 = a + 6 * row;
+#define NEXT_A6 a6 += step;
+#else
+#define NEXT_A6
+#endif
+    const T *a3 = a + 3 * row;
+#define SUMS(i, from, at) NAMED(vector) l##i = {0}, r##i = {0};
+    EACH_ROW(SUMS)
+    for (int64_t p = 0; p < k; p++) {
+        NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);
+#define MULTIPLY(i, from, at) l##i += left * from[at], r##i += right * from[at];
+        EACH_ROW(MULTIPLY)
+        a += step, a3 += step, b += ldb;
+        NEXT_A6
+    }
+#define ADD(i, from, at) l##i += NAMED(load_vector)(c + i * ldc), r##i += NAMED(load_vector)(c + i * ldc + LANES);
+    if (add) {
+        EACH_ROW(ADD)
+    }
+#define STORE(i, from, at) NAMED(store_vector)(c + i * ldc, l##i), NAMED(store_vector)(c + i * ldc + LANES, r##i);
+    EACH_ROW(STORE)
+#undef SUMS
+#undef MULTIPLY
+#undef ADD
+#undef STORE
+#undef NEXT_A6
+}
+
+/* Rows of a matrix: the left operand of a product, as it is (row: the distance of its rows, step 1) or turned (row 1). */
+typedef struct NAMED(lines) {
+    const T *at;
+    int64_t row, step;
+} NAMED(lines);
+
+/* Columns of a matrix in panels of NR: the first element of a panel, the distance of panels and that of the rows in one. */
+typedef struct NAMED(panels) {
+    const T *at;
+    int64_t panel, row;
+} NAMED(panels);
+
+/* c (m, n) = or += a (m, k) · b (k, n). c has room for m and n rounded up to whole tiles; so does what a and b are read from. */
+static void NAMED(multiply)(int64_t m, int64_t n, int64_t k, NAMED(lines) a, NAMED(panels) b, T *c, int64_t ldc, bool add)
+{
+    for (int64_t begin = 0; begin < k; begin += DEPTH_BLOCK) {
+        int64_t depth = least(k - begin, DEPTH_BLOCK);
+        for (int64_t j = 0; j < n; j += NR)
+            for (int64_t i = 0; i < m; i += TILE_ROWS)
+                NAMED(tile)(depth, a.at + i * a.row + begin * a.step, a.row, a.step, b.at + j / NR * b.panel + begin * b.row, b.row,
+                            c + i * ldc + j, ldc, add || begin > 0);
+    }
+}
+
+/* ---- a piece's memory ------------------------------------------------------------------------------------------------------ */
+
+typedef struct NAMED(room) {
+    T *keys_turned, *values_turned; /* (keys / NR, D, NR): the operands of q · kᵀ and g · vᵀ */
+    T *keys, *values;               /* (keys, wide) */
+    T *gk, *gv;                     /* (keys, wide) and a tile's rows: sums */
+    T *q, *g, *sums;                /* (rows, wide) */
+    T *weights, *slopes;            /* (rows, line) */
+    float *factor;                  /* (chunk): dropout's, of one row */
+    double *most, *total, *dot;     /* (rows) */
+} NAMED(room);
+
+static NAMED(room) NAMED(furnish)(const job *j, carver *c)
+{
+    NAMED(room) r = {0};
+    int64_t rows = j->row_block, turned = rounded_up(j->keys, NR) * j->depth, plain = j->keys * j->wide, lines = rows * j->wide;
+    r.keys_turned = carve(c, sizeof(T) * (size_t)turned);
+    r.values = carve(c, sizeof(T) * (size_t)plain);
+    if (j->backward) {
+        r.values_turned = carve(c, sizeof(T) * (size_t)turned);
+        r.keys = carve(c, sizeof(T) * (size_t)plain);
+        r.gk = carve(c, j->parts > 1 ? 0 : sizeof(T) * (size_t)(plain + TILE_ROWS * j->wide));
+        r.gv = carve(c, j->parts > 1 ? 0 : sizeof(T) * (size_t)(plain + TILE_ROWS * j->wide));
+        r.g = carve(c, sizeof(T) * (size_t)lines);
+        r.slopes = carve(c, sizeof(T) * (size_t)(rows * j->line));
+        r.dot = carve(c, sizeof(double) * (size_t)rows);
+    }
+    r.q = carve(c, sizeof(T) * (size_t)lines);
+    r.sums = carve(c, sizeof(T) * (size_t)lines);
+    r.weights = carve(c, sizeof(T) * (size_t)(rows * j->line));
+    r.factor = carve(c, sizeof(float) * (size_t)j->line);
+    r.most = carve(c, sizeof(double) * (size_t)rows);
+    r.total = carve(c, sizeof(double) * (size_t)rows);
+    return r;
+}
+
+static size_t NAMED(slot_bytes)(const job *j)
+{
+    carver c = {0};
+    NAMED(furnish)(j, &c);
+    return c.used;
+}
+
+/* n rows of a tensor, times a factor, each filled up with zeros. */
+static void NAMED(load_rows)(const job *j, const cube *from, int64_t batch, int64_t head, int64_t first, int64_t rows, T factor, T *to)
+{
+    int64_t n = j->depth;
+    for (int64_t r = 0; r < rows; r++, to += j->wide) {
+        tarn__load[from->dtype][COMPUTE](row_of(from, batch, head, first + r), from->stride[3], to, n);
+        if (factor != 1)
+            EACH to[i] *= factor;
+        memset(to + n, 0, sizeof(T) * (size_t)(j->wide - n));
+    }
+}
+
+static void NAMED(turn_rows)(const job *j, const cube *from, int64_t batch, int64_t head, int64_t keys, T *to)
+{
+    for (int64_t s = 0; s < keys; s += NR)
+        NAMED(interleave)(row_of(from, batch, head, s), from->dtype, from->stride[2], from->stride[3], (int)least(keys - s, NR), NR, j->depth,
+                          to + s * j->depth);
+}
+
+/* Keys and values of a piece, as far as any of its rows attends. */
+static void NAMED(pack)(const job *j, int64_t unit, int64_t keys, const NAMED(room) *r)
+{
+    int64_t batch = unit / j->kv_heads, head = unit % j->kv_heads;
+    NAMED(turn_rows)(j, &j->k, batch, head, keys, r->keys_turned);
+    NAMED(load_rows)(j, &j->v, batch, head, 0, keys, 1, r->values);
+    if (j->backward) {
+        NAMED(turn_rows)(j, &j->v, batch, head, keys, r->values_turned);
+        NAMED(load_rows)(j, &j->k, batch, head, 0, keys, 1, r->keys);
+    }
+}
+
+static int64_t NAMED(keys_of_piece)(const job *j, int64_t unit, int64_t begin, int64_t end)
+{
+    int64_t most = 0;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t keys = block_of(j, unit, at).keys;
+        most = keys > most ? keys : most;
+    }
+    return most;
+}
+
+/* A block's rows times n keys (or values) from `begin`, to (rows, line). */
+static void NAMED(scores)(const job *j, int64_t rows, const T *left, const T *turned, int64_t begin, int64_t n, T *to)
+{
+    NAMED(lines) a = {left, j->wide, 1};
+    NAMED(panels) b = {turned + begin * j->depth, j->depth * NR, NR};
+    NAMED(multiply)(rows, n, j->depth, a, b, to, j->line, false);
+}
+
+/* What lies behind the last weight of a line, up to the end of any tile, is 0. */
+static void NAMED(clear_tail)(const job *j, T *line, int64_t n, int64_t chunk)
+{
+    int64_t end = least(rounded_up(chunk, NR) + NR, j->line);
+    memset(line + n, 0, sizeof(T) * (size_t)(end - n));
+}
+
+static void NAMED(exponents)(T *x, T shift, int64_t n)
+{
+    EACH x[i] = EXP(x[i] - shift);
+}
+
+static void NAMED(scale)(T *x, T factor, int64_t n)
+{
+    EACH x[i] *= factor;
+}
+
+static void NAMED(drop)(T *x, const float *factor, int64_t n)
+{
+    EACH x[i] = factor[i] == 0 ? 0 : x[i] * (T)factor[i];
+}
+
+static double NAMED(sum_of)(const T *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t begin = 0; begin < n; begin += BLOCK)
+        sum += NAMED(block_sum)(x + begin, least(n - begin, BLOCK));
+    return sum;
+}
+
+static double NAMED(dot_of)(const T *x, const T *y, int64_t n)
+{
+    double sum = 0;
+    for (int64_t begin = 0; begin < n; begin += BLOCK)
+        sum += NAMED(block_dot)(x + begin, y + begin, least(n - begin, BLOCK));
+    return sum;
+}
+
+/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+
+/* The weights of row i for a chunk, relative to the largest so far; where that has risen, what was summed before is scaled down. */
+static void NAMED(weigh)(const job *j, const block *b, int64_t i, int64_t begin, int64_t chunk, const NAMED(room) *r)
+{
+    T *line = r->weights + i * j->line;
+    int64_t n = keys_of(j, b, i) - begin;
+    n = n < 0 ? 0 : least(n, chunk);
+    NAMED(clear_tail)(j, line, n, chunk);
+    if (n == 0)
+        return;
+    double most = (double)NAMED(block_max)(line, n), before = r->most[i];
+    most = before > most ? before : most;
+    if (begin > 0 && most > before) {
+        double factor = before == -(double)INFINITY ? 0 : exp(before - most);
+        r->total[i] *= factor;
+        NAMED(scale)(r->sums + i * j->wide, (T)factor, j->wide);
+    }
+    r->most[i] = most;
+    NAMED(exponents)(line, most == -(double)INFINITY ? 0 : (T)most, n);
+    r->total[i] += NAMED(sum_of)(line, n);
+    if (j->random) {
+        draw_factors(j, b, i, begin, n, r->factor);
+        NAMED(drop)(line, r->factor, n);
+    }
+}
+
+/* The result of row i, and its logarithm. */
+static void NAMED(store_row)(const job *j, const block *b, int64_t i, const NAMED(room) *r)
+{
+    T *line = r->sums + i * j->wide;
+    bool none = keys_of(j, b, i) == 0;
+    double log_sum = none ? -(double)INFINITY : r->most[i] + log(r->total[i]);
+    if (none)
+        memset(line, 0, sizeof(T) * (size_t)j->depth);
+    else
+        NAMED(scale)(line, (T)(1 / r->total[i]), j->depth);
+    tarn__store[j->y.dtype][COMPUTE](line, row_of(&j->y, b->batch, b->head, b->first + i), j->y.stride[3], j->depth);
+    if (j->log_sum.base)
+        tarn__store[j->log_sum.dtype][COMPUTE_F64](&log_sum, row_of(&j->log_sum, b->batch, b->head, b->first + i), 1, 1);
+}
+
+static void NAMED(forward_block)(const job *j, const block *b, const NAMED(room) *r)
+{
+    NAMED(load_rows)(j, &j->q, b->batch, b->head, b->first, b->rows, (T)j->scale, r->q);
+    for (int64_t i = 0; i < b->rows; i++)
+        r->most[i] = -(double)INFINITY, r->total[i] = 0;
+    for (int64_t begin = 0; begin < b->keys; begin += j->chunk) {
+        int64_t n = least(b->keys - begin, j->chunk);
+        NAMED(scores)(j, b->rows, r->q, r->keys_turned, begin, n, r->weights);
+        for (int64_t i = 0; i < b->rows; i++)
+            NAMED(weigh)(j, b, i, begin, n, r);
+        NAMED(lines) weights = {r->weights, j->line, 1};
+        NAMED(panels) values = {r->values + begin * j->wide, NR, j->wide};
+        NAMED(multiply)(b->rows, j->wide, n, weights, values, r->sums, j->wide, begin > 0);
+    }
+    for (int64_t i = 0; i < b->rows; i++)
+        NAMED(store_row)(j, b, i, r);
+}
+
+static void NAMED(forward_pieces)(int64_t piece, int64_t last, void *ctx)
+{
+    const job *j = ctx;
+    int which;
+    carver c = {.memory = slot_take(&j->slots, &which, NULL)};
+    NAMED(room) r = NAMED(furnish)(j, &c);
+    for (; piece < last; piece++) {
+        int64_t unit = piece / j->parts, begin, end;
+        blocks_of(j, piece, &begin, &end);
+        NAMED(pack)(j, unit, NAMED(keys_of_piece)(j, unit, begin, end), &r);
+        for (; begin < end; begin++) {
+            block b = block_of(j, unit, begin);
+            NAMED(forward_block)(j, &b, &r);
+        }
+    }
+    slot_give(&j->slots, which);
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+
+/* For the keys of a chunk from `begin`: exponentials of the scores to `weights`, g · vᵀ to `slopes`; the first time their sum, and that of their products,
+ * are added up. */
+static void NAMED(remake)(const job *j, const block *b, int64_t begin, int64_t chunk, const NAMED(room) *r, bool first)
+{
+    NAMED(scores)(j, b->rows, r->q, r->keys_turned, begin, chunk, r->weights);
+    NAMED(scores)(j, b->rows, r->g, r->values_turned, begin, chunk, r->slopes);
+    for (int64_t i = 0; i < b->rows; i++) {
+        T *weight = r->weights + i * j->line, *slope = r->slopes + i * j->line;
+        int64_t n = keys_of(j, b, i) - begin;
+        n = n < 0 ? 0 : least(n, chunk);
+        NAMED(exponents)(weight, (T)r->most[i], n);
+        if (j->random) {
+            draw_factors(j, b, i, begin, n, r->factor);
+            NAMED(drop)(slope, r->factor, n);
+        }
+        r->total[i] += first ? NAMED(sum_of)(weight, n) : 0;
+        r->dot[i] += first ? NAMED(dot_of)(weight, slope, n) : 0;
+    }
+}
+
+/* The weights, and in place of g · vᵀ the gradients of the scores: p · (g · vᵀ - Σ p g · vᵀ). */
+static void NAMED(finish_row)(const job *j, const block *b, int64_t row, int64_t begin, int64_t chunk, const NAMED(room) *r)
+{
+    T *weight = r->weights + row * j->line, *slope = r->slopes + row * j->line;
+    int64_t n = keys_of(j, b, row) - begin;
+    n = n < 0 ? 0 : least(n, chunk);
+    T factor = (T)(1 / r->total[row]), mean = (T)(r->dot[row] / r->total[row]);
+    EACH {
+        weight[i] *= factor;
+        slope[i] = weight[i] * (slope[i] - mean);
+    }
+    NAMED(clear_tail)(j, weight, n, chunk);
+    NAMED(clear_tail)(j, slope, n, chunk);
+    if (j->random && j->gv.base) {
+        draw_factors(j, b, row, begin, n, r->factor);
+        NAMED(drop)(weight, r->factor, n);
+    }
+}
+
+/* gv += pᵀ · g, gk += dsᵀ · q, gq += ds · k, for the rows of a block and n keys from `begin`. */
+static void NAMED(finish)(const job *j, const block *b, int64_t begin, int64_t n, const NAMED(room) *r)
+{
+    for (int64_t i = 0; i < b->rows; i++)
+        NAMED(finish_row)(j, b, i, begin, n, r);
+    NAMED(lines) weights = {r->weights, 1, j->line}, slopes = {r->slopes, 1, j->line}, rows = {r->slopes, j->line, 1};
+    NAMED(panels) g = {r->g, NR, j->wide}, q = {r->q, NR, j->wide}, keys = {r->keys + begin * j->wide, NR, j->wide};
+    if (j->gv.base)
+        NAMED(multiply)(n, j->wide, b->rows, weights, g, r->gv + begin * j->wide, j->wide, true);
+    if (j->gk.base)
+        NAMED(multiply)(n, j->wide, b->rows, slopes, q, r->gk + begin * j->wide, j->wide, true);
+    if (j->gq.base)
+        NAMED(multiply)(b->rows, j->wide, n, rows, keys, r->sums, j->wide, begin > 0);
+}
+
+static void NAMED(begin_block)(const job *j, const block *b, const NAMED(room) *r)
+{
+    NAMED(load_rows)(j, &j->q, b->batch, b->head, b->first, b->rows, (T)j->scale, r->q);
+    NAMED(load_rows)(j, &j->g, b->batch, b->head, b->first, b->rows, 1, r->g);
+    for (int64_t i = 0; i < b->rows; i++) {
+        tarn__load[j->log_sum.dtype][COMPUTE_F64](row_of(&j->log_sum, b->batch, b->head, b->first + i), 1, &r->most[i], 1);
+        r->total[i] = r->dot[i] = 0;
+    }
+}
+
+static void NAMED(backward_block)(const job *j, const block *b, const NAMED(room) *r)
+{
+    NAMED(begin_block)(j, b, r);
+    for (int64_t begin = 0; begin < b->keys; begin += j->chunk)
+        NAMED(remake)(j, b, begin, least(b->keys - begin, j->chunk), r, true);
+    bool several = b->keys > j->chunk; /* then the weights of the first chunk are gone */
+    for (int64_t begin = 0; begin < b->keys; begin += j->chunk) {
+        int64_t n = least(b->keys - begin, j->chunk);
+        if (several)
+            NAMED(remake)(j, b, begin, n, r, false);
+        NAMED(finish)(j, b, begin, n, r);
+    }
+    for (int64_t i = 0; j->gq.base && i < b->rows; i++) {
+        T *line = r->sums + i * j->wide;
+        if (b->keys == 0)
+            memset(line, 0, sizeof(T) * (size_t)j->depth);
+        NAMED(scale)(line, (T)j->scale, j->depth);
+        tarn__store[j->gq.dtype][COMPUTE](line, row_of(&j->gq, b->batch, b->head, b->first + i), j->gq.stride[3], j->depth);
+    }
+}
+
+/* The sums of gk and gv of a piece: its own, or those that combine() adds up. */
+static void NAMED(clear_sums)(const job *j, int64_t piece, NAMED(room) *r)
+{
+    int64_t count = (j->keys + TILE_ROWS) * j->wide;
+    if (j->parts > 1) {
+        r->gk = (T *)(void *)j->partial + 2 * piece * count;
+        r->gv = r->gk + count;
+    }
+    memset(r->gk, 0, sizeof(T) * (size_t)count);
+    memset(r->gv, 0, sizeof(T) * (size_t)count);
+}
+
+/* Row `key` of gk or gv of a unit. */
+static void NAMED(store_sum)(const job *j, const cube *to, int64_t unit, int64_t key, const T *line)
+{
+    if (to->base)
+        tarn__store[to->dtype][COMPUTE](line, row_of(to, unit / j->kv_heads, unit % j->kv_heads, key), to->stride[3], j->depth);
+}
+
+static void NAMED(backward_pieces)(int64_t piece, int64_t last, void *ctx)
+{
+    const job *j = ctx;
+    int which;
+    carver c = {.memory = slot_take(&j->slots, &which, NULL)};
+    NAMED(room) r = NAMED(furnish)(j, &c);
+    for (; piece < last; piece++) {
+        int64_t unit = piece / j->parts, begin, end;
+        blocks_of(j, piece, &begin, &end);
+        NAMED(pack)(j, unit, NAMED(keys_of_piece)(j, unit, begin, end), &r);
+        NAMED(clear_sums)(j, piece, &r);
+        for (; begin < end; begin++) {
+            block b = block_of(j, unit, begin);
+            NAMED(backward_block)(j, &b, &r);
+        }
+        for (int64_t key = 0; j->parts == 1 && key < j->keys; key++) {
+            NAMED(store_sum)(j, &j->gk, unit, key, r.gk + key * j->wide);
+            NAMED(store_sum)(j, &j->gv, unit, key, r.gv + key * j->wide);
+        }
+    }
+    slot_give(&j->slots, which);
+}
+
+/* Adds up the parts of some keys, in order, in the first part's place. */
+static void NAMED(combine)(int64_t at, int64_t last, void *ctx)
+{
+    const job *j = ctx;
+    int64_t count = (j->keys + TILE_ROWS) * j->wide, n = j->wide;
+    for (; at < last; at++) {
+        int64_t unit = at / j->keys, key = at % j->keys;
+        for (int which = 0; which < 2; which++) {
+            T *sum = (T *)(void *)j->partial + (2 * unit * j->parts + which) * count + key * n;
+            for (int64_t part = 1; part < j->parts; part++) {
+                const T *more = sum + 2 * part * count;
+                EACH sum[i] += more[i];
+            }
+            NAMED(store_sum)(j, which ? &j->gv : &j->gk, unit, key, sum);
+        }
+    }
+}
+
+#undef LANES
+#undef NR
+#undef T
+#undef EXP
+#undef COMPUTE
+#undef NATIVE
+#undef SQUARE
+#undef NAMED

@@ -1,0 +1,213 @@
+/* attention.c: attention in one kernel, forward and backward. Of the weights only the logarithm of each row's sum is kept, from which backward makes them
+ * again. Strides carry the layout: heads of a packed tensor are views into it, and so are their gradients. */
+#include <math.h>
+#include <string.h>
+
+#include "core/random.h"
+#include "ops/op.h"
+
+static const char *const roles[] = {"q", "k", "v"};
+
+/* In memory [B, T, heads, D]: what comes after attention merges the heads. */
+static const int by_rows[] = {0, 2, 1, 3};
+
+/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+
+static bool check_operands(const tarn_tensor *q, const tarn_tensor *k, const tarn_tensor *v)
+{
+    const tarn__view *a = &q->view, *b = &k->view;
+    bool fits = a->rank == 4 && b->rank == 4 && tarn__same_shape(b, &v->view) && a->shape[0] == b->shape[0] && a->shape[3] == b->shape[3];
+    if (!fits)
+        return tarn__raise(TARN_ERROR_SHAPE, "attention: q %s, k %s and v %s do not fit: q is [B, H, T, D], k and v are [B, KV, S, D]",
+                           TARN__SHAPE_TEXT(q), TARN__SHAPE_TEXT(k), TARN__SHAPE_TEXT(v));
+    if (b->shape[1] < 1 || a->shape[1] < 1 || a->shape[1] % b->shape[1] != 0)
+        return tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has %lld heads, which is no multiple of the %lld of k %s", TARN__SHAPE_TEXT(q),
+                           (long long)a->shape[1], (long long)b->shape[1], TARN__SHAPE_TEXT(k));
+    return a->shape[3] > 0 || tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has no elements along its last axis", TARN__SHAPE_TEXT(q));
+}
+
+/* The options against x, whose first axis is B. */
+static bool check_options(const char *function, const tarn_tensor *x, const tarn_attention_options *o)
+{
+    if (!isfinite(o->scale))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: scale %g is not finite", function, o->scale);
+    if (!(o->dropout >= 0 && o->dropout < 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout %g is outside 0 to 1, or 1", function, o->dropout);
+    const tarn_tensor *lengths = o->lengths;
+    if (!lengths)
+        return true;
+    if (!tarn__check_dtype(function, lengths, TARN__INDEXES, "lengths"))
+        return false;
+    const tarn__view *view = &lengths->view;
+    bool fits = !lengths->is_constant && (view->rank == 0 || (view->rank == 1 && (view->shape[0] == 1 || view->shape[0] == x->view.shape[0])));
+    return fits || tarn__raise(TARN_ERROR_SHAPE, "%s: lengths %s do not fit: there is one number, or one for each of the %lld batches", function,
+                               TARN__SHAPE_TEXT(lengths), (long long)x->view.shape[0]);
+}
+
+/* Options as kernels take them. The counters of dropout are reserved for whole rows of S keys, rounded up to fours. */
+static tarn__attention tail_of(const tarn_attention_options *o, const tarn_tensor *q, const tarn_tensor *k)
+{
+    const int64_t *a = q->view.shape;
+    tarn__attention tail = {.scale = o->scale != 0 ? o->scale : 1 / sqrt((double)a[3]), .causal = o->causal};
+    if (o->dropout > 0) {
+        tail.random = tarn__random_reserve(tarn__device(q), a[0] * a[1] * a[2] * ((k->view.shape[2] + 3) / 4 * 4));
+        tail.random.a = o->dropout;
+    }
+    return tail;
+}
+
+static tarn_attention_options options_of(const tarn_attention_options *options, size_t size)
+{
+    tarn_attention_options o = {0};
+    if (options)
+        memcpy(&o, options, size < sizeof(o) ? size : sizeof(o));
+    return o;
+}
+
+/* The logarithms of the rows' sums, where something will be recorded. */
+static bool place_logarithms(const char *function, const tarn_tensor *q, bool wanted, tarn_tensor **to)
+{
+    const int64_t *size = q->view.shape;
+    *to = NULL;
+    return !wanted ||
+           (*to = tarn__tensor_new(function, TARN_SHAPE(size[0], size[1], size[2]), tarn__wide_dtype(q->view.dtype), tarn__device(q))) != NULL;
+}
+
+/* ---- queries, keys and values apart ---------------------------------------------------------------------------------------- */
+
+enum { Q, K, V, LENGTHS, RESULT, LOGARITHMS };
+
+static bool attention_backward(const tarn__backward *b)
+{
+    tarn_tensor *const *s = b->saved, *to[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        const tarn__meta *meta = tarn__input_meta(b, i);
+        if (tarn__wants(b, i) && !(to[i] = tarn__tensor_new_ordered(b->function, meta->shape, tarn__grad_dtype(b, i), meta->device, by_rows)))
+            return false;
+    }
+    const tarn__attention *tail = b->params;
+    if (!tarn__kernel_call(TARN__K_attention_grad, b->function, *tail, TARN__IN(s[Q], s[K], s[V], s[LENGTHS], s[RESULT], s[LOGARITHMS], b->grads[0]),
+                           TARN__OUT(to[0], to[1], to[2])))
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (to[i] && !tarn__put(b, i, to[i]))
+            return false;
+    return true;
+}
+
+tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options, size_t options_size)
+{
+    tarn_attention_options o = options_of(options, options_size);
+    tarn_tensor *in[] = {q, k, v, o.lengths}, *log_sums;
+    if (!tarn__bring_together("attention", in, roles, 3) || !tarn__same_place("attention", in, 4) ||
+        !tarn__check_dtype("attention", in[Q], TARN__FLOATS, "q") || !check_operands(in[Q], in[K], in[V]))
+        return NULL;
+    o.lengths = in[LENGTHS];
+    if (!check_options("attention", in[Q], &o))
+        return NULL;
+    tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(in[Q]), in[Q]->view.dtype, tarn__device(in[Q]), by_rows);
+    if (!y || !place_logarithms("attention", in[Q], tarn__recording_needed(in, 3), &log_sums))
+        return NULL;
+    tarn__attention tail = tail_of(&o, in[Q], in[K]);
+    if (!tarn__kernel_call(TARN__K_attention, "attention", tail, TARN__IN(in[Q], in[K], in[V], o.lengths), TARN__OUT(y, log_sums)))
+        return NULL;
+    bool good = tarn__finish("attention", attention_backward, tail, TARN__INPUTS(in[Q], in[K], in[V]), TARN__OUTPUTS(y),
+                             TARN__SAVED(in[Q], in[K], in[V], o.lengths, y, log_sums));
+    return good ? y : NULL;
+}
+
+static tarn_attention_options named_options(const tarn__invocation *v, tarn_tensor *lengths)
+{
+    return (tarn_attention_options){.causal = tarn__attribute_int(v, "causal", 0) != 0, .scale = tarn__attribute_real(v, "scale", 0),
+                                    .dropout = tarn__attribute_real(v, "dropout", 0), .lengths = lengths};
+}
+
+bool tarn__apply_attention(const tarn__invocation *v, tarn_tensor **out)
+{
+    tarn_attention_options o = named_options(v, v->in[3]);
+    return (out[0] = tarn_attention(v->in[0], v->in[1], v->in[2], &o)) != NULL;
+}
+
+/* ---- side by side ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct packed_record {
+    tarn__attention tail;
+    int64_t heads, kv_heads, depth;
+} packed_record;
+
+/* `count` heads from `first` of x [B, T, heads · D] as [B, count, T, D]. A view in the open scope. */
+static tarn_tensor *heads_of(tarn_tensor *x, int64_t first, int64_t count, int64_t depth)
+{
+    tarn_tensor *heads = x ? tarn__tensor_view(x) : NULL;
+    if (!heads)
+        return NULL;
+    const tarn__view *from = &x->view;
+    int64_t shape[] = {from->shape[0], count, from->shape[1], depth};
+    int64_t stride[] = {from->stride[0], depth * from->stride[2], from->stride[1], from->stride[2]};
+    heads->view.rank = 4;
+    memcpy(heads->view.shape, shape, sizeof(shape));
+    memcpy(heads->view.stride, stride, sizeof(stride));
+    tarn__tensor_restart(heads, x->start + first * depth * from->stride[2]);
+    return heads;
+}
+
+/* The three of a packed tensor. */
+static bool unpack(tarn_tensor *packed, const packed_record *r, tarn_tensor **part)
+{
+    part[Q] = heads_of(packed, 0, r->heads, r->depth);
+    part[K] = heads_of(packed, r->heads, r->kv_heads, r->depth);
+    part[V] = heads_of(packed, r->heads + r->kv_heads, r->kv_heads, r->depth);
+    return part[Q] && part[K] && part[V];
+}
+
+static bool packed_backward(const tarn__backward *b)
+{
+    const packed_record *r = b->params;
+    tarn_tensor *qkv = b->saved[0], *lengths = b->saved[1], *log_sums = b->saved[3], *part[3], *to[3];
+    tarn_tensor *whole = tarn__tensor_new(b->function, tarn__shape_of(qkv), tarn__grad_dtype(b, 0), tarn__device(qkv));
+    tarn_tensor *y = heads_of(b->saved[2], 0, r->heads, r->depth), *g = heads_of(b->grads[0], 0, r->heads, r->depth);
+    return whole && y && g && unpack(qkv, r, part) && unpack(whole, r, to) &&
+           tarn__kernel_call(TARN__K_attention_grad, b->function, r->tail, TARN__IN(part[Q], part[K], part[V], lengths, y, log_sums, g),
+                             TARN__OUT(to[Q], to[K], to[V])) &&
+           tarn__put(b, 0, whole);
+}
+
+static bool check_packed(tarn_tensor *qkv, int64_t heads, int64_t kv_heads)
+{
+    if (!tarn__check("attention_packed", qkv, "qkv") || !tarn__check_dtype("attention_packed", qkv, TARN__FLOATS, "qkv"))
+        return false;
+    if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "attention_packed: %lld heads are no multiple of %lld kv_heads", (long long)heads, (long long)kv_heads);
+    const tarn__view *view = &qkv->view;
+    bool fits = view->rank == 3 && view->shape[2] > 0 && heads <= view->shape[2] && view->shape[2] % (heads + 2 * kv_heads) == 0;
+    return fits || tarn__raise(TARN_ERROR_SHAPE, "attention_packed: qkv %s is not [B, T, (%lld + 2 * %lld) * D]", TARN__SHAPE_TEXT(qkv), (long long)heads,
+                               (long long)kv_heads);
+}
+
+tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_t kv_heads, const tarn_attention_options *options, size_t options_size)
+{
+    tarn_attention_options o = options_of(options, options_size);
+    packed_record r = {.heads = heads, .kv_heads = kv_heads == 0 ? heads : kv_heads};
+    tarn_tensor *in[] = {qkv, o.lengths}, *part[3], *log_sums;
+    if (!check_packed(qkv, r.heads, r.kv_heads) || !tarn__same_place("attention_packed", in, 2))
+        return NULL;
+    qkv = in[0], o.lengths = in[1];
+    if (!check_options("attention_packed", qkv, &o))
+        return NULL;
+    const int64_t *size = qkv->view.shape;
+    r.depth = size[2] / (r.heads + 2 * r.kv_heads);
+    tarn_tensor *y = tarn__tensor_new("attention_packed", TARN_SHAPE(size[0], size[1], r.heads * r.depth), qkv->view.dtype, tarn__device(qkv));
+    tarn_tensor *to = heads_of(y, 0, r.heads, r.depth);
+    if (!to || !unpack(qkv, &r, part) || !place_logarithms("attention_packed", part[Q], tarn__recording_needed(&qkv, 1), &log_sums))
+        return NULL;
+    r.tail = tail_of(&o, part[Q], part[K]);
+    if (!tarn__kernel_call(TARN__K_attention, "attention_packed", r.tail, TARN__IN(part[Q], part[K], part[V], o.lengths), TARN__OUT(to, log_sums)))
+        return NULL;
+    return tarn__finish("attention_packed", packed_backward, r, TARN__INPUTS(qkv), TARN__OUTPUTS(y), TARN__SAVED(qkv, o.lengths, y, log_sums)) ? y : NULL;
+}
+
+bool tarn__apply_attention_packed(const tarn__invocation *v, tarn_tensor **out)
+{
+    tarn_attention_options o = named_options(v, v->in[1]);
+    return (out[0] = tarn_attention_packed(v->in[0], tarn__attribute_int(v, "heads", 1), tarn__attribute_int(v, "kv_heads", 0), &o)) != NULL;
+}
