@@ -16,7 +16,9 @@
 
 #define STRIP 64
 #define MAX_PANEL 32
-#define ROW_BLOCK 48
+#define ROW_BLOCK 64
+#define SHORT_BLOCK 32   /* of a short triangle, half of which a longer one would waste */
+#define SHORT_ROWS 256
 #define KEY_CHUNK 1920   /* a multiple of 48: chunks of keys end where tiles end */
 #define DEPTH_BLOCK 256  /* terms of a product that are taken at a time */
 #define ENOUGH_PIECES 16
@@ -185,7 +187,8 @@ static bool is_wide(const job *j)
 /* Rows in blocks of nearly equal size, and units in parts so that several threads find work. */
 static void cut(job *j)
 {
-    j->blocks = (j->rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    int64_t most_rows = j->causal && j->rows < SHORT_ROWS ? SHORT_BLOCK : ROW_BLOCK;
+    j->blocks = (j->rows + most_rows - 1) / most_rows;
     j->row_block = j->blocks > 0 ? rounded_up((j->rows + j->blocks - 1) / j->blocks, TILE_ROWS) : 0;
     j->blocks = j->row_block > 0 ? (j->rows + j->row_block - 1) / j->row_block : 0;
     int64_t units = j->batches * j->kv_heads, most = j->group * j->blocks;

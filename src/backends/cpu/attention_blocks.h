@@ -9,8 +9,8 @@
 /* ---- products -------------------------------------------------------------------------------------------------------------- */
 
 /* c (TILE_ROWS, NR) = or += a · b over k terms: element (i, p) of a at a[i · row + p · step], row p of b at b[p · ldb]. Three rows share a pointer:
- * so all addresses fit the registers. */
-static inline void NAMED(tile)(int64_t k, const T *restrict a, int64_t row, int64_t step, const T *restrict b, int64_t ldb, T *restrict c, int64_t ldc, bool add)
+ * so all addresses fit the registers, where the function is alone with them. */
+__attribute__((noinline)) static void NAMED(tile)(int64_t k, const T *restrict a, int64_t row, int64_t step, const T *restrict b, int64_t ldb, T *restrict c, int64_t ldc, bool add)
 {
     int64_t twice = 2 * row;
 #if TILE_ROWS > 6
@@ -22,7 +22,7 @@ static inline void NAMED(tile)(int64_t k, const T *restrict a, int64_t row, int6
     const T *a3 = a + 3 * row;
 #define SUMS(i, from, at) NAMED(vector) l##i = {0}, r##i = {0};
     EACH_ROW(SUMS)
-    for (int64_t p = 0; p < k; p++) {
+    for (; k > 0; k--) {
         NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);
 #define MULTIPLY(i, from, at) l##i += left * from[at], r##i += right * from[at];
         EACH_ROW(MULTIPLY)
@@ -158,11 +158,20 @@ static void NAMED(scores)(const job *j, int64_t rows, const T *left, const T *tu
     NAMED(multiply)(rows, n, j->depth, a, b, to, j->line, false);
 }
 
-/* What lies behind the last weight of a line, up to the end of any tile, is 0. */
+/* What lies behind the last of n weights, up to the end of any tile, is 0. */
 static void NAMED(clear_tail)(const job *j, T *line, int64_t n, int64_t chunk)
 {
     int64_t end = least(rounded_up(chunk, NR) + NR, j->line);
     memset(line + n, 0, sizeof(T) * (size_t)(end - n));
+}
+
+/* Fills the last of the vectors that hold n scores, whose number it gives: rows of every length are worked on in whole vectors. */
+static int64_t NAMED(fill_up)(T *line, int64_t n, T with)
+{
+    int64_t whole = rounded_up(n, LANES);
+    for (; n < whole; n++)
+        line[n] = with;
+    return whole;
 }
 
 static void NAMED(exponents)(T *x, T shift, int64_t n)
@@ -180,20 +189,58 @@ static void NAMED(drop)(T *x, const float *factor, int64_t n)
     EACH x[i] = factor[i] == 0 ? 0 : x[i] * (T)factor[i];
 }
 
+/* All lanes of a vector, in halves: rows may be so short that this is most of their sum. */
+static inline T NAMED(folded)(NAMED(vector) v)
+{
+    T lane[LANES];
+    memcpy(lane, &v, sizeof(v));
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++)
+            lane[i] += lane[i + width];
+    return lane[0];
+}
+
+/* The largest of n scores, n in whole vectors; NaN is passed over, and finds its way into the result by other sums. */
+static T NAMED(most_of)(const T *x, int64_t n)
+{
+    NAMED(lanes) most = NAMED(lanes_at)(x);
+    for (int64_t i = LANES; i < n; i += LANES)
+        most = NAMED(larger)(NAMED(lanes_at)(x + i), most);
+    T largest = -(T)INFINITY;
+    for (int i = 0; i < LANES; i++)
+        largest = most[i] > largest ? most[i] : largest;
+    return largest;
+}
+
+/* Sums over a chunk of a row, in whole vectors. */
 static double NAMED(sum_of)(const T *x, int64_t n)
 {
-    double sum = 0;
-    for (int64_t begin = 0; begin < n; begin += BLOCK)
-        sum += NAMED(block_sum)(x + begin, least(n - begin, BLOCK));
-    return sum;
+    NAMED(vector) a = {0}, b = {0}, c = {0}, d = {0};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        a += NAMED(load_vector)(x + i);
+        b += NAMED(load_vector)(x + i + LANES);
+        c += NAMED(load_vector)(x + i + 2 * LANES);
+        d += NAMED(load_vector)(x + i + 3 * LANES);
+    }
+    for (; i < n; i += LANES)
+        a += NAMED(load_vector)(x + i);
+    return (double)NAMED(folded)((a + b) + (c + d));
 }
 
 static double NAMED(dot_of)(const T *x, const T *y, int64_t n)
 {
-    double sum = 0;
-    for (int64_t begin = 0; begin < n; begin += BLOCK)
-        sum += NAMED(block_dot)(x + begin, y + begin, least(n - begin, BLOCK));
-    return sum;
+    NAMED(vector) a = {0}, b = {0}, c = {0}, d = {0};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        a += NAMED(load_vector)(x + i) * NAMED(load_vector)(y + i);
+        b += NAMED(load_vector)(x + i + LANES) * NAMED(load_vector)(y + i + LANES);
+        c += NAMED(load_vector)(x + i + 2 * LANES) * NAMED(load_vector)(y + i + 2 * LANES);
+        d += NAMED(load_vector)(x + i + 3 * LANES) * NAMED(load_vector)(y + i + 3 * LANES);
+    }
+    for (; i < n; i += LANES)
+        a += NAMED(load_vector)(x + i) * NAMED(load_vector)(y + i);
+    return (double)NAMED(folded)((a + b) + (c + d));
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------------------------- */
@@ -204,10 +251,12 @@ static void NAMED(weigh)(const job *j, const block *b, int64_t i, int64_t begin,
     T *line = r->weights + i * j->line;
     int64_t n = keys_of(j, b, i) - begin;
     n = n < 0 ? 0 : least(n, chunk);
-    NAMED(clear_tail)(j, line, n, chunk);
-    if (n == 0)
+    int64_t whole = NAMED(fill_up)(line, n, line[0]); /* nothing that is larger, or whose exponential is slow to make */
+    if (n == 0) {
+        NAMED(clear_tail)(j, line, 0, chunk);
         return;
-    double most = (double)NAMED(block_max)(line, n), before = r->most[i];
+    }
+    double most = (double)NAMED(most_of)(line, whole), before = r->most[i];
     most = before > most ? before : most;
     if (begin > 0 && most > before) {
         double factor = before == -(double)INFINITY ? 0 : exp(before - most);
@@ -215,8 +264,9 @@ static void NAMED(weigh)(const job *j, const block *b, int64_t i, int64_t begin,
         NAMED(scale)(r->sums + i * j->wide, (T)factor, j->wide);
     }
     r->most[i] = most;
-    NAMED(exponents)(line, most == -(double)INFINITY ? 0 : (T)most, n);
-    r->total[i] += NAMED(sum_of)(line, n);
+    NAMED(exponents)(line, most == -(double)INFINITY ? 0 : (T)most, whole);
+    NAMED(clear_tail)(j, line, n, chunk);
+    r->total[i] += NAMED(sum_of)(line, whole);
     if (j->random) {
         draw_factors(j, b, i, begin, n, r->factor);
         NAMED(drop)(line, r->factor, n);
@@ -228,14 +278,15 @@ static void NAMED(store_row)(const job *j, const block *b, int64_t i, const NAME
 {
     T *line = r->sums + i * j->wide;
     bool none = keys_of(j, b, i) == 0;
-    double log_sum = none ? -(double)INFINITY : r->most[i] + log(r->total[i]);
     if (none)
         memset(line, 0, sizeof(T) * (size_t)j->depth);
     else
         NAMED(scale)(line, (T)(1 / r->total[i]), j->depth);
     tarn__store[j->y.dtype][COMPUTE](line, row_of(&j->y, b->batch, b->head, b->first + i), j->y.stride[3], j->depth);
-    if (j->log_sum.base)
-        tarn__store[j->log_sum.dtype][COMPUTE_F64](&log_sum, row_of(&j->log_sum, b->batch, b->head, b->first + i), 1, 1);
+    if (!j->log_sum.base)
+        return;
+    double log_sum = none ? -(double)INFINITY : r->most[i] + log(r->total[i]);
+    tarn__store[j->log_sum.dtype][COMPUTE_F64](&log_sum, row_of(&j->log_sum, b->batch, b->head, b->first + i), 1, 1);
 }
 
 static void NAMED(forward_block)(const job *j, const block *b, const NAMED(room) *r)
@@ -286,13 +337,16 @@ static void NAMED(remake)(const job *j, const block *b, int64_t begin, int64_t c
         T *weight = r->weights + i * j->line, *slope = r->slopes + i * j->line;
         int64_t n = keys_of(j, b, i) - begin;
         n = n < 0 ? 0 : least(n, chunk);
-        NAMED(exponents)(weight, (T)r->most[i], n);
+        int64_t whole = NAMED(fill_up)(weight, n, weight[0]);
+        NAMED(exponents)(weight, (T)r->most[i], whole);
+        NAMED(fill_up)(weight, n, 0);
+        NAMED(fill_up)(slope, n, 0);
         if (j->random) {
             draw_factors(j, b, i, begin, n, r->factor);
             NAMED(drop)(slope, r->factor, n);
         }
-        r->total[i] += first ? NAMED(sum_of)(weight, n) : 0;
-        r->dot[i] += first ? NAMED(dot_of)(weight, slope, n) : 0;
+        r->total[i] += first ? NAMED(sum_of)(weight, whole) : 0;
+        r->dot[i] += first ? NAMED(dot_of)(weight, slope, whole) : 0;
     }
 }
 
@@ -300,18 +354,19 @@ static void NAMED(remake)(const job *j, const block *b, int64_t begin, int64_t c
 static void NAMED(finish_row)(const job *j, const block *b, int64_t row, int64_t begin, int64_t chunk, const NAMED(room) *r)
 {
     T *weight = r->weights + row * j->line, *slope = r->slopes + row * j->line;
-    int64_t n = keys_of(j, b, row) - begin;
-    n = n < 0 ? 0 : least(n, chunk);
+    int64_t keys = keys_of(j, b, row) - begin, n;
+    keys = keys < 0 ? 0 : least(keys, chunk);
+    n = rounded_up(keys, LANES);
     T factor = (T)(1 / r->total[row]), mean = (T)(r->dot[row] / r->total[row]);
     EACH {
         weight[i] *= factor;
         slope[i] = weight[i] * (slope[i] - mean);
     }
-    NAMED(clear_tail)(j, weight, n, chunk);
-    NAMED(clear_tail)(j, slope, n, chunk);
+    NAMED(clear_tail)(j, weight, keys, chunk);
+    NAMED(clear_tail)(j, slope, keys, chunk);
     if (j->random && j->gv.base) {
-        draw_factors(j, b, row, begin, n, r->factor);
-        NAMED(drop)(weight, r->factor, n);
+        draw_factors(j, b, row, begin, keys, r->factor);
+        NAMED(drop)(weight, r->factor, keys);
     }
 }
 
