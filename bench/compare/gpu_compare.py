@@ -23,9 +23,10 @@ import math
 import sys
 
 STRIDED = {"pad", "permute-copy", "shrink-copy", "flip", "stride-copy", "expand-copy"}
-ROWWISE = {"layernorm", "rmsnorm", "softmax", "log_softmax", "batchnorm", "batchnorm-running", "groupnorm"}
+ROWWISE = {"layernorm", "rmsnorm", "softmax", "log_softmax", "batchnorm", "batchnorm-running", "groupnorm", "residual_norm"}
+FUSED = {"attention", "attention-causal", "attention_packed", "linear_cross_entropy"}  # bound by their products
 PRODUCTS = {"matmul", "matmul-batched", "matmul-3d-2d", "linear", "conv2d", "conv2d-nhwc"}
-NOT_ELEMENTWISE = STRIDED | ROWWISE | PRODUCTS | {"concat", "cross_entropy", "embedding", "adamw", "copy", "tiny"}
+NOT_ELEMENTWISE = STRIDED | ROWWISE | PRODUCTS | FUSED | {"concat", "cross_entropy", "embedding", "adamw", "copy", "tiny"}
 REDUCTIONS = ("sum-", "mean-", "prod-", "max-", "min-", "var-", "argmax-", "cumsum-")
 
 OF_COPY, OF_COPY_STRIDED, OF_COPY_ROWWISE_BACKWARD = 0.9, 0.8, 0.75
@@ -72,7 +73,7 @@ def is_large_product(row):
 
 
 def copy_bar(op, which):
-    if op in PRODUCTS or op in ("tiny", "copy"):
+    if op in PRODUCTS or op in FUSED or op in ("tiny", "copy"):
         return None
     if op in ROWWISE and which == "bwd":
         return OF_COPY_ROWWISE_BACKWARD

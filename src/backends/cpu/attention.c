@@ -4,7 +4,7 @@
  * part of its blocks of rows: how many parts depends on the shape alone. A piece packs its keys and values once, in f32 (f64 for f64), as products
  * want them, and goes through its blocks in order. A block of rows has all its weights at once, in chunks of at most KEY_CHUNK keys, in memory that
  * stays in the second-level cache: forward scales its sums down whenever a later chunk has a larger weight; backward, where there are several
- * chunks, makes the weights twice, first for the sum over a row that each of them needs. Gradients of k and v are summed in the order of the
+ * chunks, makes the weights twice, first for the sum over a row that each of them needs. Where only a few rows look at a key, nothing is packed. Gradients of k and v are summed in the order of the
  * blocks, then in the order of the parts: the bits do not depend on threads.
  *
  * Backward takes nothing from the rounded result: it makes the weights again, from the logarithms that forward kept, and divides by their sum, so that
@@ -21,6 +21,7 @@
 #define SHORT_ROWS 256
 #define KEY_CHUNK 1920   /* a multiple of 48: chunks of keys end where tiles end */
 #define DEPTH_BLOCK 256  /* terms of a product that are taken at a time */
+#define THIN_ROWS 3
 #define ENOUGH_PIECES 16
 #define PIECE_WORK (INT64_C(1) << 17) /* multiplications that are worth a thread */
 
@@ -84,6 +85,7 @@ typedef struct job {
     int64_t wide;              /* D filled up to whole vectors */
     int64_t chunk, line;       /* keys of a chunk, and how far its rows are apart */
     bool backward;
+    bool thin;     /* so few rows look at a key that packing would not pay */
     char *partial; /* (units, parts, 2, keys + a tile, wide): sums of gk and gv, where there are several parts */
     slots slots;
 } job;
@@ -199,6 +201,7 @@ static void cut(job *j)
     j->wide = rounded_up(j->depth, panel);
     j->chunk = least(j->keys, KEY_CHUNK);
     j->line = rounded_up(j->chunk, panel) + panel;
+    j->thin = !j->backward && j->group * j->rows <= THIN_ROWS;
 }
 
 /* Inputs q, k, v, lengths and for the gradient y, logarithms, g. */

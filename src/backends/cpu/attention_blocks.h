@@ -81,7 +81,8 @@ typedef struct NAMED(room) {
 static NAMED(room) NAMED(furnish)(const job *j, carver *c)
 {
     NAMED(room) r = {0};
-    int64_t rows = j->row_block, turned = rounded_up(j->keys, NR) * j->depth, plain = j->keys * j->wide, lines = rows * j->wide;
+    int64_t rows = j->row_block, packed = j->thin ? 1 : j->keys; /* few rows need room for one key */
+    int64_t turned = rounded_up(packed, NR) * j->depth, plain = packed * j->wide, lines = rows * j->wide;
     r.keys_turned = carve(c, sizeof(T) * (size_t)turned);
     r.values = carve(c, sizeof(T) * (size_t)plain);
     if (j->backward) {
@@ -289,6 +290,49 @@ static void NAMED(store_row)(const job *j, const block *b, int64_t i, const NAME
     tarn__store[j->log_sum.dtype][COMPUTE_F64](&log_sum, row_of(&j->log_sum, b->batch, b->head, b->first + i), 1, 1);
 }
 
+/* A row of keys or values: where it lies, or in `buffer`. */
+static const T *NAMED(row_as_is)(const job *j, const cube *from, const block *b, int64_t key, T *buffer)
+{
+    const char *at = row_of(from, b->batch, b->head / j->group, key);
+    if (from->dtype == NATIVE && from->stride[3] == 1)
+        return (const T *)(const void *)at;
+    tarn__load[from->dtype][COMPUTE](at, from->stride[3], buffer, j->depth);
+    return buffer;
+}
+
+static T NAMED(thin_dot)(const T *x, const T *y, int64_t n)
+{
+    int64_t whole = n / LANES * LANES;
+    T sum = (T)NAMED(dot_of)(x, y, whole);
+    for (int64_t i = whole; i < n; i++)
+        sum += x[i] * y[i];
+    return sum;
+}
+
+/* A few rows, as when a text is being written: each key and each value is read once, where it lies. */
+static void NAMED(thin_scores)(const job *j, const block *b, int64_t begin, int64_t n, const NAMED(room) *r)
+{
+    for (int64_t s = 0; s < n; s++) {
+        const T *key = NAMED(row_as_is)(j, &j->k, b, begin + s, r->keys_turned);
+        for (int64_t i = 0; i < b->rows; i++)
+            r->weights[i * j->line + s] = NAMED(thin_dot)(r->q + i * j->wide, key, j->depth);
+    }
+}
+
+static void NAMED(thin_sums)(const job *j, const block *b, int64_t begin, int64_t keys, const NAMED(room) *r)
+{
+    int64_t n = j->depth;
+    if (begin == 0)
+        memset(r->sums, 0, sizeof(T) * (size_t)(b->rows * j->wide));
+    for (int64_t s = 0; s < keys; s++) {
+        const T *value = NAMED(row_as_is)(j, &j->v, b, begin + s, r->values);
+        for (int64_t row = 0; row < b->rows; row++) {
+            T *sum = r->sums + row * j->wide, weight = r->weights[row * j->line + s];
+            EACH sum[i] += weight * value[i];
+        }
+    }
+}
+
 static void NAMED(forward_block)(const job *j, const block *b, const NAMED(room) *r)
 {
     NAMED(load_rows)(j, &j->q, b->batch, b->head, b->first, b->rows, (T)j->scale, r->q);
@@ -296,9 +340,16 @@ static void NAMED(forward_block)(const job *j, const block *b, const NAMED(room)
         r->most[i] = -(double)INFINITY, r->total[i] = 0;
     for (int64_t begin = 0; begin < b->keys; begin += j->chunk) {
         int64_t n = least(b->keys - begin, j->chunk);
-        NAMED(scores)(j, b->rows, r->q, r->keys_turned, begin, n, r->weights);
+        if (j->thin)
+            NAMED(thin_scores)(j, b, begin, n, r);
+        else
+            NAMED(scores)(j, b->rows, r->q, r->keys_turned, begin, n, r->weights);
         for (int64_t i = 0; i < b->rows; i++)
             NAMED(weigh)(j, b, i, begin, n, r);
+        if (j->thin) {
+            NAMED(thin_sums)(j, b, begin, n, r);
+            continue;
+        }
         NAMED(lines) weights = {r->weights, j->line, 1};
         NAMED(panels) values = {r->values + begin * j->wide, NR, j->wide};
         NAMED(multiply)(b->rows, j->wide, n, weights, values, r->sums, j->wide, begin > 0);
@@ -316,7 +367,8 @@ static void NAMED(forward_pieces)(int64_t piece, int64_t last, void *ctx)
     for (; piece < last; piece++) {
         int64_t unit = piece / j->parts, begin, end;
         blocks_of(j, piece, &begin, &end);
-        NAMED(pack)(j, unit, NAMED(keys_of_piece)(j, unit, begin, end), &r);
+        if (!j->thin)
+            NAMED(pack)(j, unit, NAMED(keys_of_piece)(j, unit, begin, end), &r);
         for (; begin < end; begin++) {
             block b = block_of(j, unit, begin);
             NAMED(forward_block)(j, &b, &r);
