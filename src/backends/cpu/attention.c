@@ -2,10 +2,10 @@
  *
  * A unit is one head of k and v of one batch, with all the heads of q that look at it. A piece of work is a unit, or, where there are few units, a
  * part of its blocks of rows: how many parts depends on the shape alone. A piece packs its keys and values once, in f32 (f64 for f64), as products
- * want them, and goes through its blocks in order. A block of rows has all its weights at once, in chunks of at most KEY_CHUNK keys, in memory that
- * stays in the second-level cache: forward scales its sums down whenever a later chunk has a larger weight; backward, where there are several
- * chunks, makes the weights twice, first for the sum over a row that each of them needs. Where only a few rows look at a key, nothing is packed. Gradients of k and v are summed in the order of the
- * blocks, then in the order of the parts: the bits do not depend on threads.
+ * want them, and goes through its blocks in order; where only a few rows look at a key, nothing is packed. A block of rows has all its weights at
+ * once, in chunks of at most KEY_CHUNK keys, in memory that stays in the second-level cache: forward scales its sums down whenever a later chunk
+ * has a larger weight; backward, where there are several chunks, makes the weights twice, first for the sum over a row that each of them needs.
+ * Gradients of k and v are summed in the order of the blocks, then in the order of the parts: the bits do not depend on threads.
  *
  * Backward takes nothing from the rounded result: it makes the weights again, from the logarithms that forward kept, and divides by their sum, so that
  * the rounding of the logarithm does not count. */
