@@ -1,4 +1,4 @@
-/* norm_grad.cu: the gradients of layernorm and rmsnorm.
+/* norm_grad.cu: the gradients of layernorm and rmsnorm, alone and after a sum, where gx takes in the gradient that the sum has besides.
  *
  *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the first mean
  *
@@ -11,7 +11,7 @@
  *   stream   anything else: rows are read twice, and the columns' sums are kept in scratch */
 #include "backends/cuda/norm.cuh"
 
-enum { OUT, IN, MEAN, RSTD, GRADIENT, OPERANDS };
+enum { OUT, IN, MEAN, RSTD, GRADIENT, OWN, OPERANDS };
 
 #define HELD_WARP 32   /* elements of a row that a thread holds */
 #define HELD_LESS 24   /* where that is enough, and leaves more registers */
@@ -68,16 +68,20 @@ __device__ __forceinline__ void add_terms(const grad_args &a, const typename R::
 }
 
 template <typename R>
-__device__ __forceinline__ void write_slopes(const grad_args &a, const typename R::raw &x, const typename R::raw &g, int64_t to, int64_t at,
+__device__ __forceinline__ void write_slopes(const grad_args &a, const typename R::raw &x, const typename R::raw &g, const int64_t *offset, int64_t at,
                                              typename R::real mean, typename R::real rstd, const typename R::real *means)
 {
     typedef typename R::real C;
     C weight[R::width], gx[R::width];
+    typename R::raw own;
+    bool has_own = a.rows.operand[OWN].base != NULL;
+    if (has_own)
+        own = R::fetch(a.rows.operand[OWN], offset[OWN], at);
     fetch_weight<R>(a, at, weight);
 #pragma unroll
     for (int i = 0; i < R::width; i++)
-        gx[i] = rstd * (R::element(g, i) * weight[i] - means[0] - (R::element(x, i) - mean) * rstd * means[1]);
-    R::store(a.rows.operand[OUT], to, at, gx);
+        gx[i] = rstd * (R::element(g, i) * weight[i] - means[0] - (R::element(x, i) - mean) * rstd * means[1]) + (has_own ? R::element(own, i) : (C)0);
+    R::store(a.rows.operand[OUT], offset[OUT], at, gx);
 }
 
 /* The means of gw and gw · x̂ over the row from a thread's parts of the sums. */
@@ -117,7 +121,7 @@ __device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typena
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < packs)
-            write_slopes<R>(a, x[p], g[p], offset[OUT], me + p * threads, mean, rstd, means);
+            write_slopes<R>(a, x[p], g[p], offset, me + p * threads, mean, rstd, means);
 }
 
 /* A chunk's sums of the columns: as they are where a block's threads own them, added over the warps in order where each warp has its own. */
@@ -200,8 +204,8 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) stream_k
             continue;
         share_means<false>(a, sums, means);
         for (int64_t at = threadIdx.x; at < length; at += blockDim.x)
-            write_slopes<R>(a, R::fetch(a.rows.operand[IN], offset[IN], at), R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), offset[OUT],
-                            at, mean, rstd, means);
+            write_slopes<R>(a, R::fetch(a.rows.operand[IN], offset[IN], at), R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), offset, at,
+                            mean, rstd, means);
     }
 }
 
@@ -248,13 +252,14 @@ struct grad_plan {
 
 /* The number of chunks fills 132 multiprocessors evenly with as many blocks as their registers hold, once; rows of a chunk are bounded because
  * they are added up in f32. */
-static grad_plan plan_of(const tarn__call *call, bool is_centred)
+static grad_plan plan_of(const norm_grad *of)
 {
-    const tarn__view *x = call->in[0], *weight = call->in[1], *g = call->in[is_centred ? 4 : 3];
+    const tarn__view *x = of->x;
     grad_plan p = {};
     p.length = x->shape[x->rank - 1];
     p.rows = p.length > 0 ? tarn__view_count(x) / p.length : 0;
-    bool is_same = g->dtype == x->dtype && (!weight || weight->dtype == x->dtype) && (!call->out[0] || call->out[0]->dtype == x->dtype);
+    bool is_same = of->g->dtype == x->dtype && (!of->weight || of->weight->dtype == x->dtype) && (!of->gx || of->gx->dtype == x->dtype) &&
+                   (!of->own || of->own->dtype == x->dtype);
     p.in_double = x->dtype == TARN_F64 || p.length <= SHORT_ROW;
     p.kind = p.length <= SHORT_ROW                                          ? SHORT
              : p.in_double || !is_same || p.length > MOST_BLOCK * HELD_BLOCK ? STREAM
@@ -268,18 +273,18 @@ static grad_plan plan_of(const tarn__call *call, bool is_centred)
     return p;
 }
 
-size_t tarn__cuda_norm_grad_scratch(const tarn__call *call, bool is_centred)
+size_t tarn__cuda_norm_grad_scratch(const norm_grad *of)
 {
-    grad_plan p = plan_of(call, is_centred);
-    bool is_needed = call->out[1] || (is_centred && call->out[2]);
-    return is_needed ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float)) : 0;
+    grad_plan p = plan_of(of);
+    return of->gweight || of->gbias ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float)) : 0;
 }
 
 /* Grid: a block a chunk. */
 template <typename T> static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     constexpr int N = pack_size<T>::value;
-    bool packed = has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N) && vector_has_packs(a.weight, N);
+    bool packed = has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N) && has_packs(a.rows, OWN, N) &&
+                  vector_has_packs(a.weight, N);
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, HELD_BLOCK, MOST_BLOCK);
     cudaStream_t stream = stream_of(call);
     if (p.kind == BY_WARP && packed && p.length <= WARP * HELD_LESS)
@@ -313,9 +318,9 @@ static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad
 }
 
 /* Also where there are no rows: then the sums are 0. */
-static void launch_combine(const tarn__call *call, const grad_plan &p, bool is_centred)
+static void launch_combine(const tarn__call *call, const grad_plan &p, const norm_grad *of)
 {
-    combine_args a = {call->scratch, {vector_of(call->out[1]), vector_of(is_centred ? call->out[2] : NULL)}, p.chunks, p.length};
+    combine_args a = {call->scratch, {vector_of(of->gweight), vector_of(of->gbias)}, p.chunks, p.length};
     if (p.length == 0 || (!a.to[0].base && !a.to[1].base))
         return;
     dim3 blocks(blocks_for(p.length, WARP), 2), threads(WARP, SLICES);
@@ -325,28 +330,25 @@ static void launch_combine(const tarn__call *call, const grad_plan &p, bool is_c
         combine_kernel<float><<<blocks, threads, 0, stream_of(call)>>>(a);
 }
 
-/* Inputs x, weight, [mean,] rstd, g; outputs gx, gweight, [gbias]. */
-void tarn__cuda_run_norm_grad(const tarn__call *call, bool is_centred)
+void tarn__cuda_run_norm_grad(const tarn__call *call, const norm_grad *of)
 {
-    const tarn__view *x = call->in[0];
-    const tarn__view *views[OPERANDS] = {call->out[0] ? call->out[0] : x, x, is_centred ? call->in[2] : NULL, call->in[is_centred ? 3 : 2],
-                                         call->in[is_centred ? 4 : 3]};
-    grad_plan p = plan_of(call, is_centred);
+    const tarn__view *views[OPERANDS] = {of->gx ? of->gx : of->x, of->x, of->mean, of->rstd, of->g, of->own};
+    grad_plan p = plan_of(of);
     tarn__nest nest;
     grad_args a = {};
-    a.rows = rows_of<OPERANDS>(x->rank - 1, views, &nest);
-    a.weight = vector_of(call->in[1]);
-    a.wants_gx = call->out[0] != NULL;
-    a.wants_weight = call->out[1] != NULL;
-    a.wants_bias = is_centred && call->out[2];
-    a.is_centred = is_centred;
+    a.rows = rows_of<OPERANDS>(of->x->rank - 1, views, &nest);
+    a.weight = vector_of(of->weight);
+    a.wants_gx = of->gx != NULL;
+    a.wants_weight = of->gweight != NULL;
+    a.wants_bias = of->gbias != NULL;
+    a.is_centred = of->is_centred;
     a.is_short = p.kind == SHORT;
-    a.epsilon = ((const tarn__norm *)call->params)->epsilon;
+    a.epsilon = of->epsilon;
     a.length = (double)p.length;
     a.inverse = 1 / a.length;
     a.chunk_rows = p.chunk_rows;
     a.partial = call->scratch;
     if (p.chunks > 0)
         launch_chunks(call, p, a);
-    launch_combine(call, p, is_centred);
+    launch_combine(call, p, of);
 }
