@@ -4,8 +4,8 @@
  *   weights P = exp(q · kᵀ · scale - logarithm), as they are dropped: P'
  *   gv = P'ᵀ · g,  dP = g · vᵀ, dropped like P,  dS = P · (dP - Σ g · y),  gq = scale · dS · k,  gk = scale · dSᵀ · q
  *
- * First each row's Σ g · y. Then a kernel whose blocks have keys and go through the rows of all heads that look at them, for gk and gv, and one whose
- * blocks have rows and go through keys, for gq: each sum has one owner, so nothing is added across blocks. */
+ * First each row's Σ g · y. Then a kernel whose blocks have keys and go through the rows of all heads that look at them, for gk and gv, and
+ * one whose blocks have rows and go through keys, for gq: each sum has one owner, so nothing is added across blocks. */
 #include "backends/cuda/attention_plain.cuh"
 
 /* ---- the sums of rows -------------------------------------------------------------------------------------------------------- */

@@ -1,13 +1,14 @@
 /* attention_mma.cu: attention forward in bf16 and f16 on tensor cores; attention_mma.cuh has the tiles.
  *
- * A block has 64 rows of one head and goes through keys 64 at a time. Rows of q stay in registers up to D = 128, in shared memory beyond. Exponentials are
- * powers of 2, with log2(e) in the scale. */
+ * A block has 64 rows of one head and goes through keys 64 at a time. Rows of q stay in registers up to D = 128, in shared memory beyond.
+ * Exponentials are powers of 2, with log2(e) in the scale. */
 #include "backends/cuda/attention_mma.cuh"
 
 #define KEYS 64
 
 template <int DEPTH> constexpr bool is_held = DEPTH <= 128;
-template <int DEPTH> constexpr int tiles_of = is_held<DEPTH> ? 4 : 5; /* keys and values twice; q in the place of the second values while it is read */
+/* In shared memory: keys and values twice; q has the place of the second values while it is read, or its own. */
+template <int DEPTH> constexpr int tiles_of = is_held<DEPTH> ? 4 : 5;
 
 /* The two rows of a lane: their largest products and sums so far. */
 struct two_rows {

@@ -1,10 +1,10 @@
 /* attention_mma.cuh: tiles of attention in bf16 and f16 on tensor cores, with sums in f32.
  *
- * A block has 4 warps and 64 rows, 16 a warp. A warp's products are made of mma.m16n8k16: of a product (16, 8), lane l has, as numbers 0 and 1, columns
- * 2 (l % 4) and the next of row l / 4, and as 2 and 3 those of row l / 4 + 8. Two neighbouring products (16, 16) of weights, narrowed, are a left operand
- * just as they lie, so that weights never leave registers. Tiles lie in shared memory row by row, D filled up with zeros to DEPTH; rows are
- * DEPTH + 8 elements apart, an odd number of 16-byte packs, so that 8 rows of a matrix are on different banks. The next tile is copied while
- * this one is worked on. */
+ * A block has 4 warps and 64 rows, 16 a warp. A warp's products are made of mma.m16n8k16: of a product (16, 8), lane l has, as numbers 0 and 1,
+ * columns 2 (l % 4) and the next of row l / 4, and as 2 and 3 those of row l / 4 + 8. Two neighbouring products (16, 16) of weights, narrowed,
+ * are a left operand just as they lie, so that weights never leave registers. Tiles lie in shared memory row by row, D filled up with zeros to
+ * DEPTH; rows are DEPTH + 8 elements apart, an odd number of 16-byte packs, so that 8 rows of a matrix are on different banks. The next tile is
+ * copied while this one is worked on. */
 #ifndef TARN__ATTENTION_MMA_CUH
 #define TARN__ATTENTION_MMA_CUH
 

@@ -1,8 +1,8 @@
 /* attention_mma_grad.cu: the gradients of attention in bf16 and f16 on tensor cores; attention_grad.cu has the formulas, attention_mma.cuh the tiles.
  *
- * Both kernels keep 64 rows of two operands in shared memory and go through two others 32 rows at a time; products and weights stay in registers. Keys
- * are on the left where the gradients are theirs, so that weights (keys, rows) are left operands as they lie. Beyond D = 128 a block makes a
- * window of 128 columns, and the weights again. */
+ * Both kernels keep 64 rows of two operands in shared memory and go through two others 32 rows at a time; products and weights stay in
+ * registers. Keys are on the left where the gradients are theirs, so that weights (keys, rows) are left operands as they lie. Beyond D = 128 a
+ * block makes a window of 128 columns, and the weights again. */
 #include "backends/cuda/attention_mma.cuh"
 
 #define NEXT 32 /* rows of a tile that comes and goes */
@@ -19,8 +19,8 @@ __device__ __forceinline__ void stage_sums(float2 *to, const attention_args &a, 
 }
 
 /* Products and g · vᵀ (16 keys, NEXT rows) from `key` and `row` become weights, as they are dropped, and slopes. */
-__device__ __forceinline__ void key_slopes(const attention_args &a, float (*score)[4], float (*pull)[4], const float2 *sums, int64_t head, int64_t valid,
-                                           int64_t key, int64_t row)
+__device__ __forceinline__ void key_slopes(const attention_args &a, float (*score)[4], float (*pull)[4], const float2 *sums, int64_t head,
+                                           int64_t valid, int64_t key, int64_t row)
 {
     const int lane = threadIdx.x % WARP;
     const float scale = (float)(a.scale * LOG2_E);
@@ -88,8 +88,8 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
 }
 
 /* Products and g · vᵀ (16 rows, NEXT keys) become slopes. `seen` keys of this tile count, for each of a lane's two rows. */
-__device__ __forceinline__ void row_slopes(const attention_args &a, const float (*score)[4], float (*pull)[4], const float2 *sums, const int64_t *seen,
-                                           int64_t head, int64_t row, int64_t key)
+__device__ __forceinline__ void row_slopes(const attention_args &a, const float (*score)[4], float (*pull)[4], const float2 *sums,
+                                           const int64_t *seen, int64_t head, int64_t row, int64_t key)
 {
     const int lane = threadIdx.x % WARP;
     const float scale = (float)(a.scale * LOG2_E);

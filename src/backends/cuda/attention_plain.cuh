@@ -13,7 +13,7 @@
 template <typename C> struct tile_of {
     static constexpr int M = sizeof(C) == 8 ? 2 : 4;
     static constexpr int SIDE = ACROSS * M;
-    static constexpr int LINE = SIDE + 16 / (int)sizeof(C) * (sizeof(C) == 8 ? 2 : 1); /* rows apart in shared memory: whole packs, not all on one bank */
+    static constexpr int LINE = SIDE + 4; /* elements from row to row in shared memory: whole packs, and not all on one bank */
     static constexpr int STAGE = 2 * STEP * LINE;
 };
 
