@@ -2,13 +2,14 @@
 """Training steps of convolutional networks in tarn beside PyTorch: the same weights and images, the same threads, in turn in one process.
 
   python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2] [--batch 64]
-                         [--steps 3] [--rounds 8] [--json]
+                         [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32] [--json]
 
 mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on images of 28 × 28, resnet20 ResNet-20 on 32 × 32.
 A step is forward, cross entropy, backward and SGD with momentum, on a batch that is on the device already. The libraries take turns of --steps
 steps; the least of --rounds turns counts. Prints images per second by the clock, tarn's over PyTorch's (above 1: tarn is faster), and the processor
 time of an image in both, which other work on the machine changes less, but which counts threads that wait in a loop: OMP_WAIT_POLICY=passive keeps
-PyTorch's from that, where the cores are not free.
+PyTorch's from that, where the cores are not free. With --captured, for a GPU, tarn records its step and runs the recording, and PyTorch compiles
+its network with mode "reduce-overhead".
 """
 import argparse
 import ctypes
@@ -29,10 +30,13 @@ LR, MOMENTUM = 0.01, 0.9
 class Theirs:
     """PyTorch's half."""
 
-    def __init__(self, network, x, target, device):
-        self.network = network.to(device)
-        self.x, self.target = x.to(device), target.to(device)
+    def __init__(self, network, x, target, args):
+        layout = torch.channels_last if args.channels_last else torch.contiguous_format
+        self.network = network.to(args.device, memory_format=layout)
+        self.x, self.target = x.to(args.device, memory_format=layout), target.to(args.device)
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=LR, momentum=MOMENTUM)
+        if args.captured:
+            self.network = torch.compile(self.network, mode="reduce-overhead")
 
     def turn(self, steps):
         """Trains; reads the loss of the last step, which waits for the device."""
@@ -47,25 +51,40 @@ class Theirs:
 class Ours:
     """tarn's half, from the same state; with a scope open around all its life."""
 
-    def __init__(self, tarn, layers, network, state, x, target):
+    def __init__(self, tarn, layers, network, state, x, target, args):
         self.tarn, self.network = tarn, network
         for name, handle in layers.state_of(network).items():
             tarn.write(handle, state[name])
         self.x, self.target = tarn.tensor(x), tarn.tensor(target)
+        if args.channels_last:
+            self.x = tarn.call("permute", tarn.tensor(x.permute(0, 2, 3, 1)), tarn.Axes((0, 3, 1, 2)))
         options = tarn.SgdOptions(lr=LR, momentum=MOMENTUM)
         self.optimizer = tarn.call("sgd_sized", network, ctypes.byref(options), ctypes.sizeof(options))
+        self.loss, self.graph = tarn.tensor(torch.zeros(())), None
+        if args.captured:
+            self.turn(2)  # buffers exist now, and algorithms are chosen
+            self.callback = tarn.STEP(self.step)
+            self.graph = tarn.call("graph_capture", tarn.device(), self.callback, None)
+
+    def step(self, _=None):
+        with self.tarn.scope():
+            y = self.tarn.call("forward", self.network, self.x)
+            loss, = self.tarn.apply("cross_entropy", [y, self.target], {}, 1)
+            self.tarn.backward(loss, None)
+            self.tarn.call("optimizer_step", self.optimizer)
+            self.tarn.call("copy", self.loss, loss)
+        return True
 
     def turn(self, steps):
-        for step in range(steps):
-            with self.tarn.scope():
-                y = self.tarn.call("forward", self.network, self.x)
-                loss, = self.tarn.apply("cross_entropy", [y, self.target], {}, 1)
-                self.tarn.backward(loss, None)
-                self.tarn.call("optimizer_step", self.optimizer)
-                if step + 1 == steps:
-                    return self.tarn.read(loss).item()
+        for _ in range(steps):
+            if self.graph:
+                self.tarn.call("graph_run", self.graph)
+            else:
+                self.step()
+        return self.tarn.read(self.loss).item()
 
     def free(self):
+        self.tarn.call("graph_free", self.graph)
         self.tarn.call("optimizer_free", self.optimizer)
         self.tarn.call("module_free", self.network)
 
@@ -90,12 +109,15 @@ def row_of(name, args, tarn, layers, networks):
     x, target = torch.randn(args.batch, *shape), torch.randint(0, 10, (args.batch,))
     network = networks.in_torch(description)
     with tarn.scope():
-        ours = Ours(tarn, layers, networks.in_tarn(description), network.state_dict(), x, target)
+        ours = Ours(tarn, layers, networks.in_tarn(description), network.state_dict(), x, target, args)
+        theirs = Theirs(network, x, target, args)
+        if args.captured:
+            theirs.turn(2)  # as many steps as ours has made to warm up
         try:
-            (a, b), losses = least([ours, Theirs(network, x, target, args.device)], args.steps, args.rounds)
+            (a, b), losses = least([ours, theirs], args.steps, args.rounds)
         finally:
             ours.free()
-    return {"network": name, "device": args.device, "threads": args.threads, "batch": args.batch, "tarn_images_per_s": args.batch / a[0],
+    return {"network": name, "device": args.device, "captured": args.captured, "channels_last": args.channels_last, "tf32": args.tf32, "threads": args.threads, "batch": args.batch, "tarn_images_per_s": args.batch / a[0],
             "torch_images_per_s": args.batch / b[0], "ratio": b[0] / a[0], "tarn_processor_ms": 1e3 * a[1] / args.batch,
             "torch_processor_ms": 1e3 * b[1] / args.batch, "processor_ratio": b[1] / a[1], "tarn_loss": losses[0], "torch_loss": losses[1]}
 
@@ -110,6 +132,9 @@ def parse():
     ap.add_argument("--steps", type=int, default=3, help="steps of a turn")
     ap.add_argument("--rounds", type=int, default=8, help="turns of each")
     ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--captured", action="store_true", help="on cuda: a recorded step beside torch.compile(mode=\"reduce-overhead\")")
+    ap.add_argument("--channels-last", action="store_true", help="images whose channels lie together, in both")
+    ap.add_argument("--tf32", action="store_true", help="products in TF32, in both")
     ap.add_argument("--json", action="store_true", help="one object a line")
     args = ap.parse_args()
     unknown = set(args.networks.split(",")) - set(NETWORKS)
@@ -125,7 +150,8 @@ def main():
     import networks
     import tarn
     torch.set_num_threads(args.threads)
-    torch.backends.cudnn.allow_tf32 = False  # tarn's products are in f32 unless asked otherwise
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    tarn.call("set_tf32", args.tf32)
     tarn.call("set_threads", args.threads)
     tarn.use_device(args.device)
     if not args.json:

@@ -1,10 +1,11 @@
 /* thread.c: a small pool of threads behind parallel_for.
  *
  * One job at a time. A job is published by writing it, opening `entry` and raising `generation`; workers enter by counting up `entry`, take
- * chunks by an atomic counter, and count up `left`. The owner closes `entry` when the chunks are gone and waits only for those who had
- * entered: a worker that slept through a short job costs nothing. A worker spins briefly before it sleeps, so that back-to-back operations
- * do not pay for a wake-up each. Whoever finds the pool taken (another thread, or a nested call) runs its chunks itself: the bits are the
- * same. */
+ * chunks, and count up `left`. Every thread has a share of the chunks, the same one in every job of a size, so that what one operation left
+ * in a core's cache is found there by the next; who is done with its share helps with the others'. The owner closes `entry` when the chunks
+ * are gone and waits only for those who had entered: a worker that slept through a short job costs nothing. A worker spins briefly before it
+ * sleeps, so that back-to-back operations do not pay for a wake-up each. Whoever finds the pool taken (another thread, or a nested call)
+ * runs its chunks itself: the bits are the same. */
 #include "base/thread.h"
 
 #include <pthread.h>
@@ -23,7 +24,14 @@ typedef struct job {
     int64_t n, grain, chunks;
     tarn__range_fn fn;
     void *ctx;
+    int threads; /* how many may take chunks of it, the owner among them */
 } job;
+
+/* The chunks of one thread: from `next` to `end`. On a cache line of its own. */
+typedef struct share {
+    _Alignas(64) _Atomic int64_t next;
+    int64_t end;
+} share;
 
 static struct {
     pthread_mutex_t owner; /* held by the thread whose job runs */
@@ -32,11 +40,10 @@ static struct {
     int started;         /* worker threads that exist */
     int sleeping;        /* under lock */
     job job;             /* written while entry is closed */
-    int limit;           /* how many workers may take chunks of it */
+    share shares[MAX_THREADS];
     _Atomic uint64_t generation;
-    _Atomic int64_t next; /* the next chunk */
-    _Atomic int entry;    /* workers that entered, and CLOSED */
-    _Atomic int left;     /* of these, the ones that are done */
+    _Atomic int entry; /* workers that entered, and CLOSED */
+    _Atomic int left;  /* of these, the ones that are done */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .entry = CLOSED};
 
 static _Atomic int wanted; /* 0: one thread for each core */
@@ -78,17 +85,32 @@ static void pause_briefly(void)
 #endif
 }
 
-static void run_chunks(const job *work)
+static void run_share(const job *work, share *from)
 {
-    inside_chunk = true;
-    for (;;) {
-        int64_t k = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed);
-        if (k >= work->chunks)
+    while (atomic_load_explicit(&from->next, memory_order_relaxed) < from->end) {
+        int64_t k = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
+        if (k >= from->end)
             break;
         int64_t begin = k * work->grain, end = begin + work->grain;
         work->fn(begin, end < work->n ? end : work->n, work->ctx);
     }
+}
+
+/* What thread number `self` does of a job: its own share, then what is left of the others'. */
+static void run_chunks(const job *work, int self)
+{
+    inside_chunk = true;
+    for (int i = 0; i < work->threads; i++)
+        run_share(work, &pool.shares[(self + i) % work->threads]);
     inside_chunk = false;
+}
+
+static void deal_shares(const job *work)
+{
+    for (int i = 0; i < work->threads; i++) {
+        atomic_store_explicit(&pool.shares[i].next, work->chunks * i / work->threads, memory_order_relaxed);
+        pool.shares[i].end = work->chunks * (i + 1) / work->threads;
+    }
 }
 
 static uint64_t wait_for_job(uint64_t seen)
@@ -109,16 +131,18 @@ static uint64_t wait_for_job(uint64_t seen)
     return now;
 }
 
+/* Worker number 1 and up; 0 is whoever owns the job. A job that came before the worker was ready has been done without it. */
 static void *worker(void *argument)
 {
-    uint64_t seen = (uint64_t)(uintptr_t)argument;
+    int self = (int)(uintptr_t)argument;
+    uint64_t seen = 0;
     for (;;) {
         seen = wait_for_job(seen);
         int ticket = atomic_fetch_add_explicit(&pool.entry, 1, memory_order_acq_rel);
         if (ticket & CLOSED)
             continue;
-        if (ticket < pool.limit)
-            run_chunks(&pool.job);
+        if (self < pool.job.threads)
+            run_chunks(&pool.job, self);
         atomic_fetch_add_explicit(&pool.left, 1, memory_order_release);
     }
     return NULL;
@@ -147,9 +171,8 @@ static void start_workers(int count)
     if (pool.started >= count || pthread_once(&once, watch_forks) != 0 || pthread_attr_init(&attributes) != 0)
         return;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    void *seen = (void *)(uintptr_t)atomic_load_explicit(&pool.generation, memory_order_relaxed);
     pthread_t thread;
-    while (pool.started < count && pthread_create(&thread, &attributes, worker, seen) == 0)
+    while (pool.started < count && pthread_create(&thread, &attributes, worker, (void *)(uintptr_t)(pool.started + 1)) == 0)
         pool.started++;
     pthread_attr_destroy(&attributes);
 }
@@ -178,14 +201,13 @@ void tarn__parallel_for(int64_t n, int64_t grain, tarn__range_fn fn, void *ctx)
         return;
     }
     start_workers(threads - 1);
-    pool.job = (job){n, grain, (n + grain - 1) / grain, fn, ctx};
-    pool.limit = threads - 1;
-    atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
+    pool.job = (job){n, grain, (n + grain - 1) / grain, fn, ctx, threads};
+    deal_shares(&pool.job);
     atomic_store_explicit(&pool.left, 0, memory_order_relaxed);
     atomic_store_explicit(&pool.entry, 0, memory_order_release);
     atomic_fetch_add_explicit(&pool.generation, 1, memory_order_release);
     wake_workers();
-    run_chunks(&pool.job);
+    run_chunks(&pool.job, 0);
     int entered = atomic_fetch_or_explicit(&pool.entry, CLOSED, memory_order_acq_rel);
     while (atomic_load_explicit(&pool.left, memory_order_acquire) < entered)
         pause_briefly();

@@ -3,6 +3,8 @@
 
 #include "cli/bench_row.h"
 
+#define WARM_UP_US 500e3
+
 /* ---- what was asked for ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__is_named(const tarn__options *options, const char *row, const char *operation)
@@ -113,10 +115,23 @@ static bool bench_model(tarn__element element, const tarn__options *options, tar
     return good;
 }
 
+/* Threads that have just been made sit on one core for a while, and clocks rise slowly: the first row would pay for both. */
+static bool warm_up(tarn_device device)
+{
+    double begin = tarn__clock();
+    while (tarn__clock() - begin < WARM_UP_US && !tarn_failed()) {
+        tarn_scope *scope = tarn_scope_open();
+        tarn_neg(tarn_zeros(TARN_SHAPE(512, 512), TARN_F32, device));
+        tarn_synchronize(device);
+        tarn_scope_close(scope);
+    }
+    return !tarn_failed();
+}
+
 static bool bench_all(const tarn__options *options)
 {
     tarn__copies copies = {.device = options->device, .runs = options->runs};
-    bool good = true;
+    bool good = warm_up(options->device);
     for (int s = 0; s < options->size_count; s++) {
         int64_t size = options->sizes[s];
         if (!options->json)

@@ -149,8 +149,9 @@ static bool select_backward(const tarn__backward *b)
     shape.size[along->axis] = b->saved[0]->view.shape[0];
     tarn_tensor *g = tarn_reshape(b->grads[0], shape);
     tarn__sink sink;
-    return g && open_sum(b, &sink) &&
-           tarn__kernel_call(TARN__K_index_add, b->function, *along, TARN__IN(b->saved[0], g), TARN__OUT(sink.to), .reads_output = 1) &&
+    return g && tarn__sink_open(b, 0, &sink) &&
+           tarn__kernel_call(TARN__K_index_add, b->function, *along, TARN__IN(b->saved[0], g), TARN__OUT(sink.to),
+                             .reads_output = sink.beta != 0) &&
            tarn__sink_close(b, 0, &sink);
 }
 

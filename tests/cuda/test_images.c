@@ -1,5 +1,11 @@
 /* test_images.c: convolution and pooling on a CUDA device against the CPU, results and gradients, with options drawn at random: both layouts, slices,
- * flips, all float dtypes, and images whose columns do not fit into one piece of scratch. Without a device every test is skipped. */
+ * flips, all float dtypes, and images whose columns do not fit into one piece of scratch. Convolutions go by cuDNN where it is there; run the program a
+ * second time with TARN_CUDNN=off for the other way. Without a device every test is skipped. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <tarn/graph.h>
+
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -124,6 +130,227 @@ static void large_convolutions_go_in_pieces(void **state)
         }
 }
 
+/* ---- the ways of a convolution --------------------------------------------------------------------------------------------- */
+
+typedef struct kind {
+    tarn_dtype dtype;
+    bool tf32;
+    double tolerance;
+} kind;
+
+static const kind kinds[] = {{TARN_F32, false, 1e-4}, {TARN_F32, true, 5e-2}, {TARN_BF16, false, 5e-2}, {TARN_F16, false, 5e-3}};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+/* Convolutions whose products are worth a choice by measuring; few pixels, so that the weight's gradient is a short sum. */
+typedef struct sized {
+    int64_t images, in, out, rows, columns, kernel;
+    tarn_conv2d_options options;
+} sized;
+
+static const sized measured[] = {
+    {2, 128, 128, 9, 8, 3, {.padding = {1, 1}}},
+    {4, 256, 192, 15, 11, 3, {.padding = {1, 1}, .stride = {2, 2}, .groups = 2}},
+    {3, 130, 67, 17, 13, 5, {.padding = {2, 3}, .dilation = {2, 1}, .stride = {1, 2}}},
+    {2, 512, 256, 9, 9, 1, {.groups = 1}},
+};
+enum { MEASURED = sizeof(measured) / sizeof(measured[0]) };
+
+static void make_leaves(tarn_tensor **leaf, const sized *s, tarn_dtype dtype)
+{
+    int64_t groups = s->options.groups ? s->options.groups : 1;
+    leaf[0] = good(tarn_normal(TARN_SHAPE(s->images, s->in, s->rows, s->columns), 0, 1, dtype, CPU));
+    leaf[1] = good(tarn_normal(TARN_SHAPE(s->out, s->in / groups, s->kernel, s->kernel), 0, 0.05, dtype, CPU));
+    leaf[2] = good(tarn_normal(TARN_SHAPE(s->out), 0, 1, dtype, CPU));
+}
+
+static void measured_convolutions_agree_with_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    for (int k = 0; k < KINDS; k++)
+        for (int i = 0; i < MEASURED; i++)
+            for (int layout = ROWS; layout <= CHANNELS_LAST; layout++) {
+                tarn_scope *scope = tarn_scope_open();
+                tarn_tensor *leaf[3];
+                make_leaves(leaf, &measured[i], kinds[k].dtype);
+                tarn_set_tf32(kinds[k].tf32);
+                if (i % 2)
+                    leaf[2] = NULL;
+                compare(convolve, leaf, leaf[2] ? 3 : 2, &measured[i].options, layout, kinds[k].tolerance);
+                tarn_set_tf32(false);
+                tarn_scope_close(scope);
+            }
+}
+
+/* The result, and the gradients of x, weight and bias, on the GPU. */
+static void everything_of(tarn_tensor *const *leaf, const tarn_conv2d_options *options, int layout, tarn_tensor **made)
+{
+    tarn_tensor *there[3];
+    for (int i = 0; i < 3; i++)
+        there[i] = tarn_requires_grad(good(tarn_to(leaf[i], gpu)), true);
+    made[0] = good(tarn_conv2d(laid_out(there[0], layout), there[1], there[2], options));
+    assert_true(tarn_backward_from(made[0], good(tarn_ones(tarn_shape_of(made[0]), tarn_dtype_of(made[0]), gpu)), NULL));
+    for (int i = 0; i < 3; i++)
+        made[1 + i] = good(tarn_to(tarn_grad(there[i]), CPU));
+    made[0] = good(tarn_to(made[0], CPU));
+}
+
+static void convolutions_give_the_same_bits_twice(void **state)
+{
+    NEEDS_GPU();
+    for (int k = 0; k < KINDS; k++)
+        for (int i = 0; i < MEASURED; i++)
+            for (int layout = ROWS; layout <= CHANNELS_LAST; layout++) {
+                tarn_scope *scope = tarn_scope_open();
+                tarn_tensor *leaf[3], *first[4], *second[4];
+                make_leaves(leaf, &measured[i], kinds[k].dtype);
+                tarn_set_tf32(kinds[k].tf32);
+                everything_of(leaf, &measured[i].options, layout, first);
+                everything_of(leaf, &measured[i].options, layout, second);
+                tarn_set_tf32(false);
+                for (int j = 0; j < 4; j++)
+                    assert_close(second[j], first[j], 0);
+                tarn_scope_close(scope);
+            }
+}
+
+/* A second backward adds to what the leaves have. */
+static void gradients_of_weights_add_up(void **state)
+{
+    NEEDS_GPU();
+    for (int k = 0; k < KINDS; k++)
+        for (int layout = ROWS; layout <= CHANNELS_LAST; layout++) {
+            tarn_scope *scope = tarn_scope_open();
+            tarn_tensor *leaf[3], *weight[2];
+            make_leaves(leaf, &measured[1], kinds[k].dtype);
+            tarn_set_tf32(kinds[k].tf32);
+            for (int d = 0; d < 2; d++) {
+                tarn_device device = d ? gpu : CPU;
+                tarn_tensor *x = laid_out(good(tarn_to(leaf[0], device)), layout);
+                weight[d] = tarn_requires_grad(good(tarn_clone(tarn_to(leaf[1], device))), true);
+                for (int i = 0; i < 2; i++) {
+                    tarn_tensor *y = good(tarn_conv2d(x, weight[d], NULL, &measured[1].options));
+                    tarn_tensor *g = good(tarn_full(tarn_shape_of(y), i ? 0.25 : -1, tarn_dtype_of(y), device));
+                    assert_true(tarn_backward_from(y, g, NULL));
+                }
+            }
+            tarn_set_tf32(false);
+            assert_close(good(tarn_to(tarn_grad(weight[1]), CPU)), tarn_grad(weight[0]), kinds[k].tolerance);
+            tarn_scope_close(scope);
+        }
+}
+
+/* ---- captured steps -------------------------------------------------------------------------------------------------------- */
+
+typedef struct training {
+    tarn_tensor *x, *loss;
+    tarn_module *net;
+    tarn_optimizer *sgd;
+} training;
+
+static bool step(void *ctx)
+{
+    training *t = ctx;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *loss = tarn_mean(tarn_square(tarn_forward(t->net, t->x)), TARN_ALL_AXES, false);
+    bool done = tarn_backward(loss) && tarn_optimizer_step(t->sgd) && tarn_copy(t->loss, loss);
+    tarn_scope_close(scope);
+    return done;
+}
+
+enum { WARM_UP = 2, STEPS = 6 };
+
+static void losses_of(bool captured, double *losses)
+{
+    tarn_seed(5);
+    training t = {.x = laid_out(good(tarn_normal(TARN_SHAPE(8, 3, 20, 18), 0, 1, TARN_F32, gpu)), CHANNELS_LAST),
+                  .loss = good(tarn_zeros(((tarn_shape){0, {0}}), TARN_F32, gpu)),
+                  .net = tarn_sequential(tarn_conv2d_layer(3, 64, 3, gpu), tarn_activation(TARN_RELU), tarn_conv2d_layer(64, 64, 3, gpu), NULL)};
+    t.sgd = tarn_sgd(t.net, &(tarn_sgd_options){.lr = 0.05f});
+    assert_ok();
+    for (int i = 0; i < WARM_UP; i++)
+        assert_true(step(&t));
+    tarn_graph *graph = captured ? tarn_graph_capture(gpu, step, &t) : NULL;
+    assert_ok();
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(captured ? tarn_graph_run(graph) : step(&t));
+        losses[i] = tarn_item(t.loss);
+    }
+    tarn_graph_free(graph);
+    tarn_optimizer_free(t.sgd);
+    tarn_module_free(t.net);
+}
+
+static void a_captured_convolution_gives_the_bits_of_an_eager_one(void **state)
+{
+    NEEDS_GPU();
+    double eager[STEPS], captured[STEPS];
+    losses_of(false, eager);
+    losses_of(true, captured);
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(eager[i] == captured[i]);
+        assert_true(i == 0 || eager[i] < eager[i - 1]);
+    }
+}
+
+static bool new_convolution_step(void *ctx)
+{
+    (void)ctx;
+    tarn_tensor *x = tarn_zeros(TARN_SHAPE(4, 96, 21, 23), TARN_F32, gpu);
+    return tarn_conv2d(x, tarn_zeros(TARN_SHAPE(88, 96, 3, 3), TARN_F32, gpu), NULL, NULL) != NULL;
+}
+
+static void a_convolution_without_a_choice_is_not_captured(void **state)
+{
+    NEEDS_GPU();
+    assert_null(tarn_graph_capture(gpu, new_convolution_step, NULL));
+    assert_error_about(TARN_ERROR_DEVICE, "conv2d: cuda:0 failed: no ", "run the step once before capturing it");
+    tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1, 1, 4, 4), TARN_F32, gpu)); /* and the device works on */
+    assert_true(tarn_item_at(good(tarn_conv2d(x, good(tarn_ones(TARN_SHAPE(1, 1, 3, 3), TARN_F32, gpu)), NULL, NULL)), TARN_SHAPE(0, 0, 1, 1)) == 9);
+}
+
+/* ---- with cuDNN and without ------------------------------------------------------------------------------------------------ */
+
+/* What a program with another TARN_CUDNN does: 0 when a convolution has the CPU's numbers and the device tells of cuDNN what the argument says, 3 when the
+ * convolution fails as one does whose library cannot be opened. */
+static int convolve_once(const char *about)
+{
+    tarn_device_info info;
+    gpu = tarn_device_parse("cuda");
+    tarn_tensor *x = tarn_normal(TARN_SHAPE(2, 3, 8, 8), 0, 1, TARN_F32, CPU), *weight = tarn_normal(TARN_SHAPE(4, 3, 3, 3), 0, 1, TARN_F32, CPU);
+    tarn_tensor *here = tarn_conv2d(x, weight, NULL, NULL), *there = tarn_conv2d(tarn_to(x, gpu), tarn_to(weight, gpu), NULL, NULL);
+    if (!there)
+        return strstr(tarn_error(), "TARN_CUDNN must be off or the path of a libcudnn.so.9: ") ? 3 : 1;
+    double apart = tarn_item(tarn_max(tarn_abs(tarn_sub(tarn_to(there, CPU), here)), TARN_ALL_AXES, false));
+    bool told = tarn_device_query(gpu, &info) && strstr(info.detail, about);
+    return tarn_error_code() == TARN_OK && apart < 1e-4 && told ? 0 : 1;
+}
+
+static int status_with(const char *cudnn, const char *about)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("TARN_CUDNN", cudnn, 1);
+        execl("/proc/self/exe", "test_images", about, (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void convolutions_work_without_cudnn(void **state)
+{
+    NEEDS_GPU();
+    assert_int_equal(status_with("off", "cuDNN is off"), 0);
+}
+
+static void a_cudnn_that_was_asked_for_and_cannot_be_opened_is_an_error(void **state)
+{
+    NEEDS_GPU();
+    assert_int_equal(status_with("/nowhere/libcudnn.so.9", ""), 3);
+}
+
 /* ---- pooling --------------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *take_largest(tarn_tensor *x, tarn_tensor *const *more, const void *options)
@@ -172,12 +399,21 @@ static void nan_and_ties_are_those_of_the_cpu(void **state)
     compare(take_largest, leaf, 1, &(tarn_pool2d_options){.kernel = {2, 2}}, ROWS, 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        return convolve_once(argv[1]);
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
         ON_GPU(convolutions_agree_with_the_cpu),
         ON_GPU(large_convolutions_go_in_pieces),
+        ON_GPU(measured_convolutions_agree_with_the_cpu),
+        ON_GPU(convolutions_give_the_same_bits_twice),
+        ON_GPU(gradients_of_weights_add_up),
+        ON_GPU(a_captured_convolution_gives_the_bits_of_an_eager_one),
+        ON_GPU(a_convolution_without_a_choice_is_not_captured),
+        ON_GPU(convolutions_work_without_cudnn),
+        ON_GPU(a_cudnn_that_was_asked_for_and_cannot_be_opened_is_an_error),
         ON_GPU(pools_agree_with_the_cpu),
         ON_GPU(nan_and_ties_are_those_of_the_cpu),
     };

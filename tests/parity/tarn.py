@@ -118,6 +118,7 @@ class Counters(c.Structure):
 
 
 POINTER, TENSORS = c.c_void_p, c.POINTER(c.c_void_p)
+STEP = c.CFUNCTYPE(c.c_bool, c.c_void_p)
 
 # name: (result, arguments)
 FUNCTIONS = {
@@ -139,6 +140,7 @@ FUNCTIONS = {
     "dtype_of": (c.c_int, [POINTER]),
     "read": (c.c_bool, [POINTER, POINTER, c.c_size_t]),
     "write": (c.c_bool, [POINTER, POINTER, c.c_size_t]),
+    "copy": (c.c_bool, [POINTER, POINTER]),
     "permute": (POINTER, [POINTER, Axes]),
     "shrink": (POINTER, [POINTER, Shape, Shape]),
     "stride": (POINTER, [POINTER, Shape]),
@@ -149,6 +151,10 @@ FUNCTIONS = {
     "grad": (POINTER, [POINTER]),
     "no_grad_open": (None, []),
     "no_grad_close": (None, []),
+    "set_tf32": (None, [c.c_bool]),
+    "graph_capture": (POINTER, [Device, STEP, POINTER]),
+    "graph_run": (c.c_bool, [POINTER]),
+    "graph_free": (None, [POINTER]),
     "op_count": (c.c_int, []),
     "op_at": (c.c_bool, [c.c_int, c.POINTER(OpInfo)]),
     "apply": (c.c_bool, [c.c_char_p, TENSORS, c.c_int, c.POINTER(Attribute), c.c_int, TENSORS, c.c_int]),

@@ -12,6 +12,7 @@
 
 #include "backends/cpu/convert.h"
 #include "backends/cpu/tile.h"
+#include "base/backend.h"
 
 #define TILE 512
 #define GRAIN 16384       /* elements a thread takes at a time */
@@ -510,9 +511,19 @@ static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
     return good;
 }
 
+/* y without its old values. */
+static void clear(const tarn__call *call)
+{
+    tarn__fill zero = {0};
+    tarn__call part = {.outputs = 1, .out = {call->out[0]}, .params = &zero, .params_bytes = sizeof(zero)};
+    tarn__cpu_backend()->kernels[TARN__K_fill].run(&part);
+}
+
 static void kernel_index_add(const tarn__call *call)
 {
     int axis = ((const tarn__along *)call->params)->axis;
+    if (!(call->reads_output & 1))
+        clear(call);
     tarn__view sum = open_sum(call);
     if (!index_add(call, &sum, axis))
         find_fault(call, call->in[0], sum.shape[axis]);

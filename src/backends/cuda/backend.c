@@ -1,5 +1,5 @@
 /* backend.c: NVIDIA GPUs as a backend: the devices, their memory, streams and events, and the kernel table. */
-#include "backends/cuda/cuda.h"
+#include "backends/cuda/cudnn.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -96,8 +96,8 @@ static bool device_query(int index, tarn_device_info *info)
         return false;
     cudaDriverGetVersion(&driver);
     snprintf(info->description, sizeof(info->description), "%s", properties.name);
-    snprintf(info->detail, sizeof(info->detail), "compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d", properties.major,
-             properties.minor, properties.multiProcessorCount, driver / 1000, driver % 1000 / 10);
+    snprintf(info->detail, sizeof(info->detail), "compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d, %s", properties.major,
+             properties.minor, properties.multiProcessorCount, driver / 1000, driver % 1000 / 10, tarn__cudnn_about());
     info->memory_total = (int64_t)total_bytes;
     info->memory_free = (int64_t)free_bytes;
     return true;
@@ -211,7 +211,7 @@ static void fill_table(void)
     tarn__cuda_loss(rows);
     tarn__cuda_optimizer(rows);
     tarn__cuda_clip(rows);
-    tarn__cuda_composed(rows);
+    tarn__cuda_scale_grad(rows);
 }
 
 const tarn__kernel_row *tarn__cuda_rows(void)

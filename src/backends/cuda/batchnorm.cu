@@ -1,31 +1,87 @@
 /* batchnorm.cu: batchnorm and groupnorm. Their gradients are in batchnorm_grad.cu.
  *
  * Three kernels: mean and squared distances of chunks of channels; the sets' means and 1 / deviations from them, and the running statistics;
- * the result. Bytes: x read twice, y written. Distances are taken from the chunk's first element and summed in f64, so that one read is
- * enough and nothing cancels that matters. With fixed statistics the first kernel is left out. */
+ * the result. Bytes: x read twice, y written. One read is enough for mean and squares, and nothing cancels that matters: a few elements are
+ * measured from the first of them in the type computed in, and these groups are put together in f64, as distances from the chunk's first element.
+ * With fixed statistics the first kernel is left out. */
 #include "backends/cuda/channels.cuh"
 
 /* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
+
+/* Sums of a group's distances from its first element, and of their squares. */
+template <typename C> struct group_sums {
+    C first, sum, squares;
+
+    __device__ __forceinline__ void begin(C x)
+    {
+        first = x;
+        sum = squares = 0;
+    }
+    __device__ __forceinline__ void take(C x)
+    {
+        C d = x - first;
+        sum += d;
+        squares += d * d;
+    }
+    /* False where squares may have left what f32 can hold: the group is then measured in f64. */
+    __device__ __forceinline__ bool is_exact() const
+    {
+        return sizeof(C) == sizeof(double) || (squares > (C)1e-30 && squares < (C)1e30) || (squares == 0 && sum == 0);
+    }
+    /* Adds the group's `count` elements as distances from `from`. */
+    __device__ __forceinline__ void add_to(double from, double count, double *all, double *all_squares) const
+    {
+        double apart = (double)first - from, step = count * apart;
+        *all += step + (double)sum;
+        *all_squares += (double)squares + apart * (step + 2 * (double)sum);
+    }
+};
+
+__device__ __forceinline__ void take_exactly(double x, double from, double *sum, double *squares)
+{
+    double d = x - from;
+    *sum += d;
+    *squares += d * d;
+}
 
 template <typename R> static __global__ void __launch_bounds__(THREADS) measure_rows(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     __shared__ double space[WARP];
     const channel_piece p = piece_by_rows(a);
-    int64_t offset[CHANNEL_OPERANDS];
-    place(a, p, p.begin, offset);
-    const double from = (double)R::element(R::fetch(a.operand[X], offset[X], 0), 0);
+    const row_walk<R> walk(a, p);
+    const double from = (double)R::element(R::fetch(a.operand[X], walk.base[X], 0), 0);
+    const int64_t step = (int64_t)blockDim.x * N;
     double sum = 0, squares = 0;
-#pragma unroll 4
-    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += (int64_t)blockDim.x * N) {
-        place(a, p, at, offset);
-        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
+    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += AT_ONCE * step) {
+        typename R::raw x[AT_ONCE];
+        int64_t offset[CHANNEL_OPERANDS];
+        int packs = 0;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            double d = (double)R::element(x, i) - from;
-            sum += d;
-            squares += d * d;
+        for (int u = 0; u < AT_ONCE; u++)
+            if (at + u * step < p.end) {
+                walk.to(a, p, at + u * step, offset);
+                x[u] = R::fetch(a.operand[X], offset[X], 0);
+                packs++;
+            }
+        group_sums<typename R::real> group;
+        group.begin(R::element(x[0], 0));
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++)
+            if (u < packs)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    group.take(R::element(x[u], i));
+        if (group.is_exact()) {
+            group.add_to(from, (double)(packs * N), &sum, &squares);
+            continue;
         }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++)
+            if (u < packs)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    take_exactly((double)R::element(x[u], i), from, &sum, &squares);
     }
     sum = over_block<add_up>(sum, space, 0.0);
     squares = over_block<add_up>(squares, space, 0.0);
@@ -36,31 +92,74 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) measure_
     }
 }
 
+#define GROUP 16 /* positions of a thread's channels that make a group */
+
+/* A thread's positions at, at + rows, ... before `end`, GROUP at most, of its N channels. */
+template <typename R>
+__device__ __forceinline__ void measure_group(const channel_args &a, const channel_piece &p, int64_t at, int rows, const double *from, double *sums)
+{
+    constexpr int N = R::width;
+    group_sums<typename R::real> group[N];
+    int count = 0;
+    bool is_exact = true;
+#pragma unroll 1
+    for (int part = 0; part < GROUP && at + part * rows < p.end; part += AT_ONCE) {
+        typename R::raw x[AT_ONCE];
+        int64_t offset[CHANNEL_OPERANDS];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++)
+            if (at + (part + u) * rows < p.end) {
+                place(a, p, at + (part + u) * rows, offset);
+                x[u] = R::fetch(a.operand[X], offset[X], 0);
+                count++;
+            }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (part == 0)
+                group[i].begin(R::element(x[0], i));
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++)
+                if (part + u < count)
+                    group[i].take(R::element(x[u], i));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        is_exact = is_exact && group[i].is_exact();
+    if (is_exact) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            group[i].add_to(from[i], (double)count, &sums[i], &sums[N + i]);
+        return;
+    }
+#pragma unroll 1
+    for (int u = 0; u < count; u++) {
+        int64_t offset[CHANNEL_OPERANDS];
+        place(a, p, at + u * rows, offset);
+        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            take_exactly((double)R::element(x, i), from[i], &sums[i], &sums[N + i]);
+    }
+}
+
 template <typename R> static __global__ void __launch_bounds__(THREADS) measure_columns(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_columns<N>(a);
     const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
     const bool takes_part = p.channel < a.channels;
-    int64_t offset[CHANNEL_OPERANDS];
     double from[N], sums[2 * N] = {};
     if (takes_part) {
+        int64_t offset[CHANNEL_OPERANDS];
         place(a, p, p.begin, offset);
         typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
 #pragma unroll
         for (int i = 0; i < N; i++)
             from[i] = (double)R::element(x, i);
-#pragma unroll 2
-        for (int64_t at = p.begin + row; at < p.end; at += rows) {
-            place(a, p, at, offset);
-            x = R::fetch(a.operand[X], offset[X], 0);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                double d = (double)R::element(x, i) - from[i];
-                sums[i] += d;
-                sums[N + i] += d * d;
-            }
-        }
+#pragma unroll 1
+        for (int64_t at = p.begin + row; at < p.end; at += GROUP * rows)
+            measure_group<R>(a, p, at, rows, from, sums);
     }
     over_positions<2 * N>(a, sums);
     if (row != 0 || !takes_part)
@@ -101,9 +200,10 @@ __device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t
 {
     moments m = {0, 0, 0};
     for (int64_t item = threadIdx.x % WARP; item < a.members * a.chunks; item += WARP) {
-        int64_t chunk = item / a.members, channel = group * a.members + item % a.members, left = a.count - chunk * a.chunk;
+        int64_t chunk = item / a.members, channel = group * a.members + item % a.members, begin, end;
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
-        m.merge(a.part_one[at], a.part_two[at], (double)(left < a.chunk ? left : a.chunk));
+        chunk_bounds(a, (uint32_t)chunk, &begin, &end);
+        m.merge(a.part_one[at], a.part_two[at], (double)(end - begin));
     }
 #pragma unroll
     for (int step = WARP / 2; step > 0; step /= 2) {
@@ -153,23 +253,35 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
 
 /* ---- the result ------------------------------------------------------------------------------------------------------------- */
 
+/* All is loaded before the first result is stored: the compiler cannot know that they lie apart. */
 template <typename R> static __global__ void __launch_bounds__(THREADS) normalise_rows(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
     const channel_piece p = piece_by_rows(a);
+    const row_walk<R> walk(a, p);
+    const int64_t step = (int64_t)blockDim.x * N;
     channel_numbers<C> numbers;
     numbers.fetch(a, p.batch, p.channel);
-#pragma unroll 4
-    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += (int64_t)blockDim.x * N) {
-        int64_t offset[CHANNEL_OPERANDS];
-        place(a, p, at, offset);
-        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
-        C y[N];
+    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += AT_ONCE * step) {
+        typename R::raw x[AT_ONCE];
+        int64_t offset[AT_ONCE][CHANNEL_OPERANDS];
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            y[i] = numbers.distance(R::element(x, i)) * numbers.scale + numbers.bias;
-        R::store(a.operand[TO], offset[TO], 0, y);
+        for (int u = 0; u < AT_ONCE; u++)
+            if (at + u * step < p.end) {
+                walk.to(a, p, at + u * step, offset[u]);
+                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+            }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            if (at + u * step >= p.end)
+                break;
+            C y[N];
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                y[i] = numbers.distance(R::element(x[u], i)) * numbers.scale + numbers.bias;
+            R::store(a.operand[TO], offset[u][TO], 0, y);
+        }
     }
 }
 
@@ -185,16 +297,25 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) normalis
 #pragma unroll
     for (int i = 0; i < N; i++)
         numbers[i].fetch(a, p.batch, p.channel + i);
-#pragma unroll 2
-    for (int64_t at = p.begin + row; at < p.end; at += rows) {
-        int64_t offset[CHANNEL_OPERANDS];
-        place(a, p, at, offset);
-        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
-        C y[N];
+    for (int64_t at = p.begin + row; at < p.end; at += AT_ONCE * rows) {
+        typename R::raw x[AT_ONCE];
+        int64_t offset[AT_ONCE][CHANNEL_OPERANDS];
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            y[i] = numbers[i].distance(R::element(x, i)) * numbers[i].scale + numbers[i].bias;
-        R::store(a.operand[TO], offset[TO], 0, y);
+        for (int u = 0; u < AT_ONCE; u++)
+            if (at + u * rows < p.end) {
+                place(a, p, at + u * rows, offset[u]);
+                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+            }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            if (at + u * rows >= p.end)
+                break;
+            C y[N];
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                y[i] = numbers[i].distance(R::element(x[u], i)) * numbers[i].scale + numbers[i].bias;
+            R::store(a.operand[TO], offset[u][TO], 0, y);
+        }
     }
 }
 
@@ -220,13 +341,14 @@ static size_t scratch_bytes(const channel_args &a)
 }
 
 /* Grid: a block a chunk, a warp a set, a block a chunk. */
-static void forward(const tarn__call *call, const channel_args &a, const set_args &s)
+static void forward(const tarn__call *call, channel_args a, const set_args &s)
 {
     if (a.batches * a.groups == 0)
         return;
     if (!s.fixed_mean.base)
         LAUNCH(measure_rows, measure_columns, call, a);
     settle<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+    a.from_end = !s.fixed_mean.base;
     LAUNCH(normalise_rows, normalise_columns, call, a);
 }
 

@@ -3,11 +3,25 @@
  *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd, means over a set
  *
  * with fixed statistics without the means. The sums of g and g · x̂ over each channel are the gradients of bias and weight, and from them come
- * the means: one kernel sums chunks, one adds them up, one makes the sets' means, and one writes gx. Bytes: x and g read twice, gx written;
- * with fixed statistics g alone is read for gx. */
+ * the means: one kernel sums chunks, one adds them up, one makes the sets' means, and one writes gx. Bytes: x and g read twice, gx written.
+ * With fixed statistics gx needs no sums: the first kernel writes it on its way, or where no sums are wanted the last one, from g alone. Then x and
+ * g are read once. */
 #include "backends/cuda/channels.cuh"
 
+#define BOTH_AT_ONCE 2 /* packs of x and of g that a thread loads before it computes */
+
 /* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
+
+/* A pack of gx with fixed statistics. */
+template <typename R>
+__device__ __forceinline__ void store_scaled(const channel_args &a, int64_t offset, const typename R::raw &g, const typename R::real *scale)
+{
+    typename R::real gx[R::width];
+#pragma unroll
+    for (int i = 0; i < R::width; i++)
+        gx[i] = R::element(g, i) * scale[i];
+    R::store(a.operand[TO], offset, 0, gx);
+}
 
 template <typename R> static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
 {
@@ -15,29 +29,89 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) sum_rows
     constexpr int N = R::width;
     __shared__ double space[WARP];
     const channel_piece p = piece_by_rows(a);
+    const row_walk<R> walk(a, p);
+    const int64_t step = (int64_t)blockDim.x * N;
     channel_numbers<C> numbers;
     numbers.fetch(a, p.batch, p.channel);
-    double sum = 0, product = 0;
-#pragma unroll 2
-    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += (int64_t)blockDim.x * N) {
-        int64_t offset[CHANNEL_OPERANDS];
-        place(a, p, at, offset);
-        typename R::raw x = R::fetch(a.operand[X], offset[X], 0), g = R::fetch(a.operand[G], offset[G], 0);
-        C ups = 0, products = 0;
+    C scale[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            C up = R::element(g, i);
-            ups += up;
-            products += up * (numbers.distance(R::element(x, i)) * numbers.rstd);
+    for (int i = 0; i < N; i++)
+        scale[i] = numbers.scale;
+    double sum = 0, product = 0;
+    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += BOTH_AT_ONCE * step) {
+        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE];
+        int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
+#pragma unroll
+        for (int u = 0; u < BOTH_AT_ONCE; u++)
+            if (at + u * step < p.end) {
+                walk.to(a, p, at + u * step, offset[u]);
+                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+                g[u] = R::fetch(a.operand[G], offset[u][G], 0);
+            }
+#pragma unroll
+        for (int u = 0; u < BOTH_AT_ONCE; u++) {
+            if (at + u * step >= p.end)
+                break;
+            C ups = 0, products = 0;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                C up = R::element(g[u], i);
+                ups += up;
+                products += up * (numbers.distance(R::element(x[u], i)) * numbers.rstd);
+            }
+            sum += (double)ups;
+            product += (double)products;
+            if (a.writes_scaled)
+                store_scaled<R>(a, offset[u][TO], g[u], scale);
         }
-        sum += (double)ups;
-        product += (double)products;
     }
     sum = over_block<add_up>(sum, space, 0.0);
     product = over_block<add_up>(product, space, 0.0);
     if (threadIdx.x == 0) {
         a.part_one[p.part] = sum;
         a.part_two[p.part] = product;
+    }
+}
+
+#define GROUP 8 /* positions whose numbers are added in the type computed in before they are in f64 */
+
+/* Positions at, at + rows, ... before the piece's end, GROUP at most, of a thread's N channels. */
+template <typename R>
+__device__ __forceinline__ void sum_group(const channel_args &a, const channel_piece &p, int64_t at, int rows,
+                                          const channel_numbers<typename R::real> *numbers, const typename R::real *scale, double *sums)
+{
+    typedef typename R::real C;
+    constexpr int N = R::width;
+    C ups[N] = {}, products[N] = {};
+#pragma unroll 1
+    for (int part = 0; part < GROUP && at + part * rows < p.end; part += BOTH_AT_ONCE) {
+        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE];
+        int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
+#pragma unroll
+        for (int u = 0; u < BOTH_AT_ONCE; u++)
+            if (at + (part + u) * rows < p.end) {
+                place(a, p, at + (part + u) * rows, offset[u]);
+                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+                g[u] = R::fetch(a.operand[G], offset[u][G], 0);
+            }
+#pragma unroll
+        for (int u = 0; u < BOTH_AT_ONCE; u++) {
+            if (at + (part + u) * rows >= p.end)
+                break;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                C up = R::element(g[u], i);
+                ups[i] += up;
+                products[i] += up * (numbers[i].distance(R::element(x[u], i)) * numbers[i].rstd);
+            }
+            if (a.writes_scaled)
+                store_scaled<R>(a, offset[u][TO], g[u], scale);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        sums[i] += (double)ups[i];
+        sums[N + i] += (double)products[i];
     }
 }
 
@@ -51,20 +125,15 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) sum_colu
     double sums[2 * N] = {};
     if (takes_part) {
         channel_numbers<C> numbers[N];
+        C scale[N];
 #pragma unroll
-        for (int i = 0; i < N; i++)
+        for (int i = 0; i < N; i++) {
             numbers[i].fetch(a, p.batch, p.channel + i);
-        for (int64_t at = p.begin + row; at < p.end; at += rows) {
-            int64_t offset[CHANNEL_OPERANDS];
-            place(a, p, at, offset);
-            typename R::raw x = R::fetch(a.operand[X], offset[X], 0), g = R::fetch(a.operand[G], offset[G], 0);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                C up = R::element(g, i);
-                sums[i] += (double)up;
-                sums[N + i] += (double)(up * (numbers[i].distance(R::element(x, i)) * numbers[i].rstd));
-            }
+            scale[i] = numbers[i].scale;
         }
+#pragma unroll 1
+        for (int64_t at = p.begin + row; at < p.end; at += GROUP * rows)
+            sum_group<R>(a, p, at, rows, numbers, scale, sums);
     }
     over_positions<2 * N>(a, sums);
     if (row != 0 || !takes_part)
@@ -156,57 +225,79 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
 
 /* ---- the gradient of x ------------------------------------------------------------------------------------------------------ */
 
-template <typename R> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
+/* Packs at the offsets, all loaded before the first is stored: the compiler cannot know that they lie apart. `numbers` are those of element i of a
+ * pack, or the same for all. */
+template <typename R, bool IS_BY_ROWS>
+__device__ __forceinline__ void grad_packs(const channel_args &a, int packs, const int64_t (*offset)[CHANNEL_OPERANDS],
+                                           const channel_numbers<typename R::real> *numbers)
 {
     typedef typename R::real C;
+    typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE];
+#pragma unroll
+    for (int u = 0; u < BOTH_AT_ONCE; u++)
+        if (u < packs) {
+            g[u] = R::fetch(a.operand[G], offset[u][G], 0);
+            if (a.first)
+                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+        }
+#pragma unroll
+    for (int u = 0; u < BOTH_AT_ONCE; u++) {
+        if (u >= packs)
+            break;
+        C gx[R::width];
+#pragma unroll
+        for (int i = 0; i < R::width; i++) {
+            const channel_numbers<C> &n = numbers[IS_BY_ROWS ? 0 : i];
+            gx[i] = R::element(g[u], i) * n.scale;
+            if (a.first)
+                gx[i] = gx[i] - n.first - n.distance(R::element(x[u], i)) * n.rstd * n.second;
+        }
+        R::store(a.operand[TO], offset[u][TO], 0, gx);
+    }
+}
+
+template <typename R> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
+{
     constexpr int N = R::width;
     const channel_piece p = piece_by_rows(a);
-    channel_numbers<C> numbers;
+    const row_walk<R> walk(a, p);
+    const int64_t step = (int64_t)blockDim.x * N;
+    channel_numbers<typename R::real> numbers;
     numbers.fetch(a, p.batch, p.channel);
-#pragma unroll 2
-    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += (int64_t)blockDim.x * N) {
-        int64_t offset[CHANNEL_OPERANDS];
-        place(a, p, at, offset);
-        typename R::raw g = R::fetch(a.operand[G], offset[G], 0), x;
-        if (a.first)
-            x = R::fetch(a.operand[X], offset[X], 0);
-        C gx[N];
+    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += BOTH_AT_ONCE * step) {
+        int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
+        int packs = 0;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            gx[i] = R::element(g, i) * numbers.scale;
-            if (a.first)
-                gx[i] = gx[i] - numbers.first - numbers.distance(R::element(x, i)) * numbers.rstd * numbers.second;
-        }
-        R::store(a.operand[TO], offset[TO], 0, gx);
+        for (int u = 0; u < BOTH_AT_ONCE; u++)
+            if (at + u * step < p.end) {
+                walk.to(a, p, at + u * step, offset[u]);
+                packs++;
+            }
+        grad_packs<R, true>(a, packs, offset, &numbers);
     }
 }
 
 template <typename R> static __global__ void __launch_bounds__(THREADS) grad_columns(const __grid_constant__ channel_args a)
 {
-    typedef typename R::real C;
     constexpr int N = R::width;
     const channel_piece p = piece_by_columns<N>(a);
     const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
     if (p.channel >= a.channels)
         return;
-    channel_numbers<C> numbers[N];
+    channel_numbers<typename R::real> numbers[N];
 #pragma unroll
     for (int i = 0; i < N; i++)
         numbers[i].fetch(a, p.batch, p.channel + i);
-    for (int64_t at = p.begin + row; at < p.end; at += rows) {
-        int64_t offset[CHANNEL_OPERANDS];
-        place(a, p, at, offset);
-        typename R::raw g = R::fetch(a.operand[G], offset[G], 0), x;
-        if (a.first)
-            x = R::fetch(a.operand[X], offset[X], 0);
-        C gx[N];
+    for (int64_t at = p.begin + row; at < p.end; at += BOTH_AT_ONCE * rows) {
+        int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
+        int packs = 0;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            gx[i] = R::element(g, i) * numbers[i].scale;
-            if (a.first)
-                gx[i] = gx[i] - numbers[i].first - numbers[i].distance(R::element(x, i)) * numbers[i].rstd * numbers[i].second;
-        }
-        R::store(a.operand[TO], offset[TO], 0, gx);
+        for (int u = 0; u < BOTH_AT_ONCE; u++)
+            if (at + u * rows < p.end) {
+                place(a, p, at + u * rows, offset[u]);
+                packs++;
+            }
+        grad_packs<R, false>(a, packs, offset, numbers);
     }
 }
 
@@ -235,20 +326,23 @@ static size_t scratch_bytes(const channel_args &a)
 
 static void backward(const tarn__call *call, channel_args &a, const channel_sums &s, bool has_own_statistics)
 {
-    if (has_own_statistics || s.gweight.base || s.gbias.base) {
+    const bool has_sums = has_own_statistics || s.gweight.base || s.gbias.base;
+    if (has_sums) {
+        a.writes_scaled = !has_own_statistics && call->out[0];
         LAUNCH(sum_rows, sum_columns, call, a);
         if (a.batches * a.channels > 0)
             add_chunks<<<warp_blocks(a.batches * a.channels), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
         if (a.batches != 1 && a.channels > 0 && (s.gweight.base || s.gbias.base))
             add_batches<<<blocks_for(a.channels, THREADS), THREADS, 0, stream_of(call)>>>(a, s);
     }
-    if (!call->out[0] || a.count == 0 || a.batches * a.groups == 0)
+    if (!call->out[0] || a.writes_scaled || a.count == 0 || a.batches * a.groups == 0)
         return;
     if (has_own_statistics) {
         a.first = s.product + a.batches * a.channels;
         a.second = a.first + a.batches * a.groups;
         average<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
     }
+    a.from_end = has_sums;
     LAUNCH(grad_rows, grad_columns, call, a);
 }
 

@@ -3,11 +3,13 @@
  * A set is what shares a mean: a channel (batchnorm: one batch, groups of one channel), or the channels of a group in one of the N parts.
  * Passes work on channels of batches; a set's numbers are f64 and lie in scratch. Two forms, chosen by layout:
  *
- *   rows      neighbours in memory belong to one channel. A block has a chunk of one channel.
+ *   rows      neighbours in memory belong to one channel. A block has a chunk of one channel. Where the last axis is long, chunks end with it, so
+ *             that a chunk lies on one line and offsets are plain sums.
  *   columns   neighbours belong to different channels ("channels last"). A block has a chunk of positions of a tile of channels: `across` threads
  *             side by side own a pack of channels each, and the block's rows of threads take positions in turn.
  *
- * Chunks and tiles depend on shapes and dtypes alone, and their sums are put together in a fixed order. */
+ * Chunks and tiles depend on shapes and dtypes alone, and their sums are put together in a fixed order. A pass that reads again what another has
+ * read begins at its end: that is what the cache still holds. */
 #ifndef TARN__CHANNELS_CUH
 #define TARN__CHANNELS_CUH
 
@@ -15,8 +17,10 @@
 
 enum { X, TO, G, CHANNEL_OPERANDS }; /* x; y or gx; the gradient of y */
 
-#define ROW_CHUNK ((int64_t)8192) /* elements of a channel, at least; a multiple of every pack */
+#define CHUNK_BYTES ((int64_t)32768) /* of a channel by rows, at least */
+#define LONG_LINE ((int64_t)2048)    /* elements that are worth a chunk of their own */
 #define MOST_CHUNKS ((int64_t)1024)
+#define AT_ONCE 4 /* packs that a thread loads before it computes, where it reads one operand */
 #define FEW_VALUES 32 /* of a set are computed in f64: their gradient is what little normalising leaves */
 
 struct channel_args {
@@ -28,6 +32,11 @@ struct channel_args {
     int64_t channel_stride[CHANNEL_OPERANDS], batch_stride[CHANNEL_OPERANDS];
     places<CHANNEL_OPERANDS> at; /* over all axes but the channel's and, with batches, the first */
     int64_t chunk, chunks;       /* elements, or positions */
+    int64_t line;                /* elements that chunks do not go beyond: of the last axis, or all */
+    bool is_straight;            /* a chunk's elements lie a step apart */
+    bool from_end;               /* the last chunks first */
+    bool writes_scaled;          /* the kernel of sums writes g · scale to TO */
+    divider by_chunks, by_channels, by_tiles, by_pieces, by_members; /* pieces: chunks of a line */
     int across;                  /* by columns: threads side by side, a power of two */
     int64_t tiles;
     row_operand weight, bias;
@@ -111,22 +120,50 @@ static int width_of(const channel_args &a)
     return has_packs(a, a.operand[X].dtype, width) ? width : 1;
 }
 
+/* Even chunks of a channel's lines; of all its elements where lines are short or many. */
+static void choose_row_chunks(channel_args *a)
+{
+    int64_t inner = (int64_t)a->at.size[a->at.rank - 1].by, least = CHUNK_BYTES / (int64_t)tarn__dtype_bytes(a->operand[X].dtype);
+    int64_t lines = a->count / inner, pieces = (inner + least - 1) / least;
+    a->is_straight = lines == 1 || (inner >= LONG_LINE && lines * pieces <= MOST_CHUNKS);
+    if (!a->is_straight || lines == 1) {
+        a->line = a->count;
+        pieces = (a->count + least - 1) / least;
+        pieces = pieces < MOST_CHUNKS ? pieces : MOST_CHUNKS;
+    } else {
+        a->line = inner;
+    }
+    int64_t even = (a->line + pieces - 1) / pieces;
+    a->chunk = (even + 7) / 8 * 8; /* whole packs */
+}
+
+static void choose_column_chunks(channel_args *a)
+{
+    int64_t width = width_of(*a), packs = (a->channels + width - 1) / width;
+    a->across = 1;
+    while (a->across < WARP && a->across < packs)
+        a->across *= 2;
+    a->tiles = (packs + a->across - 1) / a->across;
+    int64_t even = (a->count * a->tiles * a->batches + MOST_CHUNKS - 1) / MOST_CHUNKS, least = (int64_t)THREADS / a->across * 8;
+    a->line = a->count;
+    a->chunk = even < least ? least : even;
+}
+
 static void choose_chunks(channel_args *a)
 {
-    int width = width_of(*a);
-    if (a->by_rows) {
-        int64_t even = (a->count + MOST_CHUNKS - 1) / MOST_CHUNKS;
-        a->chunk = even < ROW_CHUNK ? ROW_CHUNK : (even + 7) / 8 * 8;
-    } else {
-        int64_t packs = (a->channels + width - 1) / width;
-        a->across = 1;
-        while (a->across < WARP && a->across < packs)
-            a->across *= 2;
-        a->tiles = (packs + a->across - 1) / a->across;
-        int64_t even = (a->count * a->tiles * a->batches + MOST_CHUNKS - 1) / MOST_CHUNKS, least = (int64_t)THREADS / a->across * 8;
-        a->chunk = even < least ? least : even;
-    }
-    a->chunks = (a->count + a->chunk - 1) / a->chunk;
+    if (a->count == 0)
+        return; /* no chunks, and nothing is launched over them */
+    if (a->by_rows)
+        choose_row_chunks(a);
+    else
+        choose_column_chunks(a);
+    int64_t pieces = (a->line + a->chunk - 1) / a->chunk;
+    a->chunks = a->count / a->line * pieces;
+    a->by_pieces = divider_of(pieces);
+    a->by_chunks = divider_of(a->chunks);
+    a->by_channels = divider_of(a->channels);
+    a->by_tiles = divider_of(a->tiles);
+    a->by_members = divider_of(a->members);
 }
 
 /* Blocks of a pass; 0 where there are no elements. */
@@ -190,30 +227,44 @@ struct channel_piece {
     int64_t part; /* where its numbers go, for the first channel */
 };
 
+/* Takes the last digit off a block's number: there are fewer than 2^31 blocks. */
+__device__ __forceinline__ uint32_t block_digit(uint32_t &rest, const divider &size)
+{
+    uint32_t next = divide_small(rest, size), digit = rest - next * (uint32_t)size.by;
+    rest = next;
+    return digit;
+}
+
+/* Where a chunk begins and ends. */
+__device__ __forceinline__ void chunk_bounds(const channel_args &a, uint32_t chunk, int64_t *begin, int64_t *end)
+{
+    uint32_t line = chunk, piece = block_digit(line, a.by_pieces);
+    int64_t stop = (line + 1) * a.line;
+    *begin = line * a.line + piece * a.chunk;
+    *end = *begin + a.chunk < stop ? *begin + a.chunk : stop;
+}
+
 __device__ __forceinline__ channel_piece piece_by_rows(const channel_args &a)
 {
     channel_piece p;
-    int64_t id = blockIdx.x, chunk = id % a.chunks;
-    id /= a.chunks;
-    p.channel = id % a.channels;
-    p.batch = id / a.channels;
-    p.begin = chunk * a.chunk;
-    p.end = p.begin + a.chunk < a.count ? p.begin + a.chunk : a.count;
+    uint32_t id = a.from_end ? gridDim.x - 1 - blockIdx.x : blockIdx.x, chunk = block_digit(id, a.by_chunks);
+    p.channel = block_digit(id, a.by_channels);
+    p.batch = id;
     p.part = (p.batch * a.chunks + chunk) * a.channels + p.channel;
+    chunk_bounds(a, chunk, &p.begin, &p.end);
     return p;
 }
 
 template <int N> __device__ __forceinline__ channel_piece piece_by_columns(const channel_args &a)
 {
     channel_piece p;
-    int64_t id = blockIdx.x, tile = id % a.tiles;
-    id /= a.tiles;
-    int64_t chunk = id % a.chunks;
-    p.batch = id / a.chunks;
+    uint32_t id = a.from_end ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    int64_t tile = block_digit(id, a.by_tiles);
+    uint32_t chunk = block_digit(id, a.by_chunks);
+    p.batch = id;
     p.channel = (tile * a.across + (int)threadIdx.x % a.across) * N;
-    p.begin = chunk * a.chunk;
-    p.end = p.begin + a.chunk < a.count ? p.begin + a.chunk : a.count;
     p.part = (p.batch * a.chunks + chunk) * a.channels + p.channel;
+    chunk_bounds(a, chunk, &p.begin, &p.end);
     return p;
 }
 
@@ -224,6 +275,11 @@ __device__ __forceinline__ void place(const channel_args &a, const channel_piece
 #pragma unroll
         for (int k = 0; k < CHANNEL_OPERANDS; k++)
             offset[k] = at * a.at.stride[k][0];
+    } else if (a.at.rank == 2 && a.at.is_small) { /* images: one division */
+        uint32_t line = divide_small((uint32_t)at, a.at.size[1]), inside = (uint32_t)at - line * (uint32_t)a.at.size[1].by;
+#pragma unroll
+        for (int k = 0; k < CHANNEL_OPERANDS; k++)
+            offset[k] = line * a.at.stride[k][0] + inside * a.at.stride[k][1];
     } else {
         locate(a.at, at, offset);
     }
@@ -232,6 +288,23 @@ __device__ __forceinline__ void place(const channel_args &a, const channel_piece
         offset[k] += p.batch * a.batch_stride[k] + p.channel * a.channel_stride[k];
 }
 
+/* The offsets of a piece's positions by rows: worked out once where they lie on a line, whose elements are neighbours where packs are. */
+template <typename R> struct row_walk {
+    int64_t base[CHANNEL_OPERANDS];
+
+    __device__ __forceinline__ row_walk(const channel_args &a, const channel_piece &p) { place(a, p, p.begin, base); }
+    __device__ __forceinline__ void to(const channel_args &a, const channel_piece &p, int64_t at, int64_t *offset) const
+    {
+        if (!a.is_straight) {
+            place(a, p, at, offset);
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < CHANNEL_OPERANDS; k++)
+            offset[k] = base[k] + (at - p.begin) * (R::width > 1 ? 1 : a.at.stride[k][a.at.rank - 1]);
+    }
+};
+
 /* One channel's numbers in the type computed in. The mean is two of them: what is left of an element after it is then exact to that type
  * even where the mean is much larger than the deviation. */
 template <typename C> struct channel_numbers {
@@ -239,7 +312,7 @@ template <typename C> struct channel_numbers {
 
     __device__ __forceinline__ void fetch(const channel_args &a, int64_t batch, int64_t channel)
     {
-        int64_t set = batch * a.groups + channel / a.members;
+        int64_t group = a.channels >> 31 ? channel / a.members : divide_small((uint32_t)channel, a.by_members), set = batch * a.groups + group;
         double mean = a.mean[set], deviation = a.rstd[set];
         double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
         high = (C)mean;

@@ -1,4 +1,4 @@
-/* conv.c: convolutions as matrix products: 2 · N · O · OH · OW · C / groups · KH · KW operations.
+/* conv.c: convolutions, 2 · N · O · OH · OW · C / groups · KH · KW operations: by cuDNN (cudnn_conv.c) where it is there, else as matrix products.
  *
  * The windows of as many images as fit into a bounded piece of scratch are laid out as columns (columns.h), then the device's own matmul does
  * the rest, in whichever of two ways the result lies; an image larger than that goes in bands of rows. A kernel of 1 by 1 needs no columns:
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backends/cuda/columns.h"
+#include "backends/cuda/cudnn_conv.h"
 
 #define COLUMNS_BYTES (INT64_C(256) << 20)
 #define MOST_IMAGES INT64_C(32768) /* batches of one product */
@@ -166,7 +167,7 @@ static bool is_channels_last(const tarn__view *v)
     return v->shape[1] > 1 && v->stride[1] == 1 && (v->shape[3] == 1 || v->stride[3] != 1);
 }
 
-/* Which way a convolution goes: the one place to look at for another. By pixels the product must be able to write or read `result` where it
+/* Which way the product goes. By pixels the product must be able to write or read `result` where it
  * lies; by rows everything goes. Without columns the same holds for the images. */
 static void choose_way(job *j, bool may_be_plain)
 {
@@ -225,13 +226,20 @@ static void hold_columns(job *j, bool is_gradient)
     j->columns.at = hold(j, (size_t)count * tarn__dtype_bytes(j->columns.dtype));
 }
 
-/* A result that no product can write or read where it lies: a dense one in scratch stands for it. */
-static bool stand_in_for_result(job *j)
+/* A result that no product can write or read where it lies: a dense one in scratch stands for it. So does one of f32 for a 16-bit result that is
+ * added to: the library's kernels round a product before they add what lies in the result. */
+static bool stand_in_for_result(job *j, bool is_added_to)
 {
     int64_t stride;
-    if (j->columns.by_pixels || merges(&j->result, 2, 3, &stride))
+    bool rounds = is_added_to && tarn__dtype_bytes(j->result.dtype) == 2;
+    if (!rounds && (j->columns.by_pixels || merges(&j->result, 2, 3, &stride)))
         return false;
-    j->result = hold_like(j, &j->result, j->result.dtype);
+    j->result = hold_like(j, &j->result, rounds ? TARN_F32 : j->result.dtype);
+    if (j->columns.by_pixels) {
+        const int64_t *shape = j->result.shape;
+        j->result.stride[1] = 1, j->result.stride[3] = shape[1], j->result.stride[2] = shape[1] * shape[3];
+        j->result.stride[0] = shape[1] * shape[3] * shape[2];
+    }
     return true;
 }
 
@@ -321,7 +329,7 @@ static size_t walk_forward(const tarn__call *call, bool runs)
     choose_pieces(&j, false);
     hold_columns(&j, false);
     tarn__view weight = weight_of(&j, call->in[1]);
-    bool stands_in = stand_in_for_result(&j), spreads = bias && !(j.columns.by_pixels && j.params->groups == 1);
+    bool spreads = bias && !(j.columns.by_pixels && j.params->groups == 1), stands_in = stand_in_for_result(&j, spreads);
     if (spreads)
         spread_bias(&j, bias);
     for (j.columns.image = 0; j.columns.image < j.image.shape[0]; j.columns.image += j.images)
@@ -373,7 +381,7 @@ static size_t walk_grad_x(const tarn__call *call, bool runs)
     choose_pieces(&j, true);
     hold_columns(&j, true);
     tarn__view weight = weight_of(&j, call->in[1]);
-    if (stand_in_for_result(&j))
+    if (stand_in_for_result(&j, false))
         copy(&j, call->in[0], &j.result);
     for (j.columns.image = 0; j.columns.image < j.image.shape[0]; j.columns.image += j.images)
         for (j.columns.image_row = 0; j.columns.image_row < j.image.shape[2]; j.columns.image_row += j.rows) {
@@ -458,12 +466,24 @@ static size_t walk_grad_weight(const tarn__call *call, bool runs)
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------------------- */
 
-#define KERNEL(name, walk)                                                                                                                \
-    static size_t scratch_##name(const tarn__call *call) { return walk(call, false); }                                                   \
-    static void kernel_##name(const tarn__call *call) { walk(call, true); }
-KERNEL(conv2d, walk_forward)
-KERNEL(conv2d_grad_x, walk_grad_x)
-KERNEL(conv2d_grad_weight, walk_grad_weight)
+size_t tarn__cuda_conv_columns(const tarn__call *call, int what, bool runs)
+{
+    return what == TARN__CONV_FORWARD ? walk_forward(call, runs) : what == TARN__CONV_GRAD_X ? walk_grad_x(call, runs) : walk_grad_weight(call, runs);
+}
+
+/* By cuDNN where it is there and does this one best, else by columns. */
+static size_t walk(const tarn__call *call, int what, bool runs)
+{
+    size_t bytes;
+    return tarn__cudnn_conv_call(call, what, runs, &bytes) ? bytes : tarn__cuda_conv_columns(call, what, runs);
+}
+
+#define KERNEL(name, what)                                                                                                                \
+    static size_t scratch_##name(const tarn__call *call) { return walk(call, what, false); }                                             \
+    static void kernel_##name(const tarn__call *call) { walk(call, what, true); }
+KERNEL(conv2d, TARN__CONV_FORWARD)
+KERNEL(conv2d_grad_x, TARN__CONV_GRAD_X)
+KERNEL(conv2d_grad_weight, TARN__CONV_GRAD_WEIGHT)
 
 void tarn__cuda_conv(tarn__kernel_row *rows)
 {

@@ -83,7 +83,7 @@ void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows);
 void tarn__cuda_loss(tarn__kernel_row *rows);
 void tarn__cuda_optimizer(tarn__kernel_row *rows);
 void tarn__cuda_clip(tarn__kernel_row *rows);
-void tarn__cuda_composed(tarn__kernel_row *rows);
+void tarn__cuda_scale_grad(tarn__kernel_row *rows);
 
 #ifdef __cplusplus
 }

@@ -123,6 +123,24 @@ __device__ __forceinline__ void widen_operand(const elementwise_args<Op, wide<T>
         y[i] = one;
 }
 
+/* The places of a pack. One row, and rows that repeat or skip something, are what nearly all calls are: those need no loop over axes, whose steps
+ * wait for each other. */
+template <int N> __device__ __forceinline__ void locate_pack(const places<N> &p, int64_t at, int64_t *offset)
+{
+    if (p.rank <= 1) {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            offset[k] = at * p.stride[k][0];
+    } else if (p.rank == 2 && p.is_small) {
+        uint32_t row = divide_small((uint32_t)at, p.size[1]), here = (uint32_t)at - row * (uint32_t)p.size[1].by;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            offset[k] = (int64_t)row * p.stride[k][0] + (int64_t)here * p.stride[k][1];
+    } else {
+        locate(p, at, offset);
+    }
+}
+
 /* U packs of N elements a thread, all of them loaded before the first is computed. */
 template <typename Op, typename T, typename O, int N, int U>
 static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_constant__ elementwise_args<Op, wide<T>> a)
@@ -137,13 +155,7 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
         int64_t at = first + u * THREADS, offset[OUT + IN];
         if (at >= a.count)
             continue;
-        if (a.places.rank <= 1) {
-#pragma unroll
-            for (int k = 0; k < OUT + IN; k++)
-                offset[k] = at * a.places.stride[k][0];
-        } else {
-            locate(a.places, at, offset);
-        }
+        locate_pack(a.places, at, offset);
 #pragma unroll
         for (int k = 0; k < OUT; k++)
             to[u][k] = offset[k];

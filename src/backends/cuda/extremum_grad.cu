@@ -4,9 +4,9 @@
  *   in registers   rows that a block can hold: x is read once, whatever the state (ties, see tie_rows.cuh; or product and zeros) turns out
  *                  to be.
  *   hopefully      max and min over columns and long rows: x is read once unless there are many ties; see hope.cuh.
- *   in two steps   any layout and dtype: states by a fold, then every element from x and its output's state. */
-#include "backends/cuda/hope.cuh"
-#include "backends/cuda/tie_rows.cuh"
+ *   in two steps   any layout and dtype: states by a fold, then every element from x and its output's state. Columns of products are walked
+ *                  down again, with the states in registers. */
+#include "backends/cuda/others.cuh"
 
 /* ---- what is shared, and how ----------------------------------------------------------------------------------------------- */
 
@@ -30,39 +30,6 @@ template <typename C> struct ties_op {
     static __device__ __forceinline__ shares shares_of(C g, const state &s) { return shares{g / (C)s, g * 0 / (C)s}; }
     static __device__ __forceinline__ C share(C x, C y, const shares &by) { return x == y ? by.tied : by.other; }
     static __device__ __forceinline__ state state_of(double count, double) { return (state)count; }
-};
-
-/* The product of what is not 0, and the number of zeros: from these, the product of all elements but one. */
-struct nonzero {
-    double product, zeros;
-};
-template <typename C> struct others_op {
-    typedef nonzero state;
-    typedef nonzero batch;
-    static constexpr bool has_columns = true;
-    static __device__ __forceinline__ nonzero start(void) { return nonzero{1, 0}; }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t) { return 0; }
-    static __device__ __forceinline__ void take(nonzero &b, C x, C, int64_t)
-    {
-        b.product *= x == 0 ? 1.0 : (double)x;
-        b.zeros += x == 0 ? 1.0 : 0.0;
-    }
-    static __device__ __forceinline__ void merge(nonzero &s, const nonzero &other)
-    {
-        s.product *= other.product;
-        s.zeros += other.zeros;
-    }
-    static __device__ __forceinline__ double result(const nonzero &s, const fold_args &) { return s.product; }
-    static __device__ __forceinline__ double second(const nonzero &s) { return s.zeros; }
-    struct shares {
-        double g, product, zeros;
-    };
-    static __device__ __forceinline__ shares shares_of(C g, const nonzero &s) { return shares{(double)g, s.product, s.zeros}; }
-    static __device__ __forceinline__ double share(C x, C, const shares &by)
-    {
-        return by.g * (by.zeros == 0 ? by.product / (double)x : by.zeros == 1 && x == 0 ? by.product : 0);
-    }
-    static __device__ __forceinline__ nonzero state_of(double product, double zeros) { return nonzero{product, zeros}; }
 };
 
 /* ---- in registers ---------------------------------------------------------------------------------------------------------- */
@@ -207,10 +174,16 @@ static tarn__view states_view(const gradient *d, void *scratch)
     return view;
 }
 
+/* What goes through the fold beside x: the result; products have none, and their second step needs g's places. */
+static const tarn__view *aux_of(const gradient *d)
+{
+    return d->result ? d->result : d->g;
+}
+
 static size_t two_steps_scratch(const gradient *d)
 {
     tarn__view states = states_view(d, NULL);
-    return 2 * sizeof(double) * (size_t)tarn__view_count(&states) + fold_scratch(d->x, &states, d->result);
+    return 2 * sizeof(double) * (size_t)tarn__view_count(&states) + fold_scratch(d->x, &states, aux_of(d));
 }
 
 /* Turns the nest into one of packs, where x and gx allow it. */
@@ -253,17 +226,33 @@ template <template <typename> class Op> static void launch_shares(share_args s, 
         share_any<Op<float>, float><<<blocks, THREADS, 0, stream>>>(s);
 }
 
+static bool same_layout(const tarn__view *x, const tarn__view *gx)
+{
+    if (x->dtype != gx->dtype || !is_aligned(tarn__view_at(gx), 16))
+        return false;
+    for (int i = 0; i < x->rank; i++)
+        if (x->shape[i] != 1 && x->stride[i] != gx->stride[i])
+            return false;
+    return true;
+}
+
 template <template <typename> class Op> static void two_steps(const tarn__call *call, const gradient *d)
 {
     tarn__view first = states_view(d, call->scratch), second = first;
     second.offset = tarn__view_count(&first);
     fold_args a;
-    if (!plan_fold(&a, d->x, &first, d->result))
+    if (!plan_fold(&a, d->x, &first, aux_of(d)))
         return;
     a.partial = (double *)call->scratch + 2 * second.offset;
     a.second = d->result ? NULL : (double *)tarn__view_at(&second);
     fold_floats<Op>(a, stream_of(call));
-
+    if (!d->result && a.by_columns && a.pack > 1 && same_layout(d->x, d->gx)) {
+        void *gx = tarn__view_at(d->gx);
+        d->x->dtype == TARN_F32    ? launch_others<float>(a, gx, stream_of(call))
+        : d->x->dtype == TARN_BF16 ? launch_others<bf16>(a, gx, stream_of(call))
+                                   : launch_others<f16>(a, gx, stream_of(call));
+        return;
+    }
     share_args s = {};
     const tarn__view *views[] = {d->x, d->gx, d->g, d->result, &first, &second};
     tarn__nest nest;
@@ -278,16 +267,6 @@ template <template <typename> class Op> static void two_steps(const tarn__call *
 /* ---- choosing -------------------------------------------------------------------------------------------------------------- */
 
 enum way { IN_REGISTERS, HOPEFULLY, IN_TWO_STEPS };
-
-static bool same_layout(const tarn__view *x, const tarn__view *gx)
-{
-    if (x->dtype != gx->dtype || !is_aligned(tarn__view_at(gx), 16))
-        return false;
-    for (int i = 0; i < x->rank; i++)
-        if (x->shape[i] != 1 && x->stride[i] != gx->stride[i])
-            return false;
-    return true;
-}
 
 /* Shape, dtypes and addresses' alignment. The plan is that of a fold with g as its result. */
 static enum way choose(const gradient *d, fold_args *a)

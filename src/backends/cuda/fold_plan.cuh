@@ -6,6 +6,7 @@
 
 #define BATCH 8
 #define STATE_BYTES 16 /* of the largest state */
+#define MANY_UNITS 131072 /* columns' units that fill a device with a thread each */
 
 struct fold_args {
     const void *x, *aux; /* aux: one number for each output; NULL: none */
@@ -68,13 +69,19 @@ static inline void shape_rows(fold_args *a)
     cut_walk(a, divide_up(a->units << a->width_bits, THREADS), (int64_t)1 << a->width_bits, 16);
 }
 
-/* By columns: a warp side by side, more where the walk is too short for the others. */
+/* By columns: a warp side by side, more where the walk is too short for the others, or where there are enough units without them. */
 static inline void shape_columns(fold_args *a)
 {
     int bits = bits_for(a->units);
     a->width_bits = bits < 5 ? bits : 5;
     while (a->width_bits < 8 && ((int64_t)1 << a->width_bits) < a->units && (THREADS >> a->width_bits) * BATCH > a->length)
         a->width_bits++;
+    if (a->units >= MANY_UNITS) {
+        a->width_bits = 8;
+        a->chunk = a->length > 0 ? a->length : 1;
+        a->chunks = 1;
+        return;
+    }
     cut_walk(a, divide_up(a->units, (int64_t)1 << a->width_bits), THREADS >> a->width_bits, 32);
 }
 

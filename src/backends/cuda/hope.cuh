@@ -9,7 +9,7 @@
 #ifndef TARN__CUDA_HOPE_CUH
 #define TARN__CUDA_HOPE_CUH
 
-#include "backends/cuda/fold.cuh"
+#include "backends/cuda/tie_rows.cuh"
 
 #define HELD 4 /* packs a thread holds at a time */
 
@@ -40,42 +40,66 @@ __device__ __forceinline__ void put_tie(const fold_args &a, unsigned long long *
         atomicAdd(&totals[output], (unsigned long long)found.count); /* integers: any order gives the same */
 }
 
-/* N elements of x into their gradients, as if each tie were the only one. */
-template <typename T, int N>
-__device__ __forceinline__ void hope(pack<T, N> &x, const wide<T> *y, const wide<T> *g, tie *found, int at, int lane_stride, int places_stride)
-{
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        bool is_tie = widen(x.at[k]) == y[k * lane_stride];
-        wide<T> value = g[k * lane_stride];
-        x.at[k] = narrow<T>(is_tie ? value : value * 0);
-        if (is_tie) {
-            found[k * lane_stride].count++;
-            found[k * lane_stride].at = at + k * places_stride;
-        }
+/* A row's or a column's numbers as elements lie in memory: what x is compared with, and what becomes of ties and of all others if each tie is
+ * the only one. Words hold one f32 or two 16-bit floats; see tie_rows.cuh. */
+template <typename T> struct hoped {
+    T y, tied, other;
+    __device__ __forceinline__ hoped(const fold_args &a, int64_t y_at, int64_t g_at)
+    {
+        wide<T> g = load_any<wide<T>>(a.y, a.y_dtype, g_at);
+        y = narrow<T>(load_any<wide<T>>(a.aux, a.aux_dtype, y_at));
+        tied = narrow<T>(g);
+        other = narrow<T>(g * 0);
     }
+    __device__ __forceinline__ hoped() {}
+};
+
+struct hoped_word {
+    uint32_t y, tied, other;
+};
+
+/* The elements of a word of x into their gradients; the result is the mask of the ties. */
+template <typename T> __device__ __forceinline__ uint32_t hope(uint32_t *x, const hoped_word &by)
+{
+    uint32_t mask = word_of<T>::equal(*x, by.y);
+    *x = (mask & by.tied) | (~mask & by.other);
+    return mask;
 }
 
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS, 4) hope_rows(const __grid_constant__ fold_args a, T *gx, unsigned long long *totals)
 {
+    typedef word_of<T> word;
+    constexpr int E = N / 4; /* elements of a word */
     int64_t unit = blockIdx.x, offset[3];
     int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
     locate(a.kept, unit, offset);
-    wide<T> y = load_any<wide<T>>(a.aux, a.aux_dtype, offset[2]), g = load_any<wide<T>>(a.y, a.y_dtype, offset[1]);
+    const hoped<T> one(a, offset[2], offset[1]);
+    const hoped_word by = {word::repeat(one.y), word::repeat(one.tied), word::repeat(one.other)};
     tie found = {0, 0};
 #pragma unroll 1
     for (int64_t i = begin + threadIdx.x; i < end; i += THREADS * HELD) {
-        pack<T, N> x[HELD];
+        uint32_t x[HELD][4];
 #pragma unroll
         for (int u = 0; u < HELD; u++)
             if (i + u * THREADS < end)
-                x[u] = *(const pack<T, N> *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * THREADS));
+                memcpy(x[u], (const uint4 *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * THREADS)), sizeof(x[u]));
 #pragma unroll
         for (int u = 0; u < HELD; u++)
             if (i + u * THREADS < end) {
-                hope<T, N>(x[u], &y, &g, &found, (int)(i + u * THREADS - begin) * N, 0, 1);
-                *(pack<T, N> *)(gx + offset[0] + step_offset<N>(a, i + u * THREADS)) = x[u];
+                uint32_t mask[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    mask[k] = hope<T>(&x[u][k], by);
+                *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * THREADS)) = make_uint4(x[u][0], x[u][1], x[u][2], x[u][3]);
+                if (mask[0] | mask[1] | mask[2] | mask[3]) {
+#pragma unroll
+                    for (int k = 0; k < N; k++)
+                        if ((mask[k / E] >> (k % E * 16)) & 1) {
+                            found.count++;
+                            found.at = (int)(i + u * THREADS - begin) * N + k;
+                        }
+                }
             }
     }
     merge_rows<tie_op, 1>(&found, 1);
@@ -86,33 +110,54 @@ static __global__ void __launch_bounds__(THREADS, 4) hope_rows(const __grid_cons
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS, 3) hope_columns(const __grid_constant__ fold_args a, T *gx, unsigned long long *totals)
 {
+    constexpr int E = N / 4; /* elements of a word */
     int width = 1 << a.width_bits, rows = THREADS >> a.width_bits, row = (int)(threadIdx.x >> a.width_bits);
     int64_t unit = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
     int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
-    wide<T> y[N], g[N];
     tie found[N];
 #pragma unroll
     for (int k = 0; k < N; k++)
         found[k] = tie{0, 0};
     if (unit < a.units) {
+        hoped<T> one[N];
+        hoped_word by[4];
         locate(a.kept, unit, offset);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            y[k] = load_any<wide<T>>(a.aux, a.aux_dtype, offset[2] + k * a.column_aux);
-            g[k] = load_any<wide<T>>(a.y, a.y_dtype, offset[1] + k * a.column_y);
+        for (int k = 0; k < N; k++)
+            one[k] = hoped<T>(a, offset[2] + k * a.column_aux, offset[1] + k * a.column_y);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            pack<T, E> y, tied, other;
+#pragma unroll
+            for (int e = 0; e < E; e++)
+                y.at[e] = one[k * E + e].y, tied.at[e] = one[k * E + e].tied, other.at[e] = one[k * E + e].other;
+            memcpy(&by[k].y, &y, sizeof(y));
+            memcpy(&by[k].tied, &tied, sizeof(tied));
+            memcpy(&by[k].other, &other, sizeof(other));
         }
 #pragma unroll 1
         for (int64_t i = begin + row; i < end; i += rows * HELD) {
-            pack<T, N> x[HELD];
+            uint32_t x[HELD][4];
 #pragma unroll
             for (int u = 0; u < HELD; u++)
                 if (i + u * rows < end)
-                    x[u] = *(const pack<T, N> *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * rows));
+                    memcpy(x[u], (const uint4 *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * rows)), sizeof(x[u]));
 #pragma unroll
             for (int u = 0; u < HELD; u++)
                 if (i + u * rows < end) {
-                    hope<T, N>(x[u], y, g, found, (int)(i + u * rows - begin), 1, 0);
-                    *(pack<T, N> *)(gx + offset[0] + step_offset<N>(a, i + u * rows)) = x[u];
+                    uint32_t mask[4];
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        mask[k] = hope<T>(&x[u][k], by[k]);
+                    *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * rows)) = make_uint4(x[u][0], x[u][1], x[u][2], x[u][3]);
+                    if (mask[0] | mask[1] | mask[2] | mask[3]) {
+#pragma unroll
+                        for (int k = 0; k < N; k++)
+                            if ((mask[k / E] >> (k % E * 16)) & 1) {
+                                found[k].count++;
+                                found[k].at = (int)(i + u * rows - begin);
+                            }
+                    }
                 }
         }
     }
@@ -123,36 +168,79 @@ static __global__ void __launch_bounds__(THREADS, 3) hope_columns(const __grid_c
             put_tie(a, totals, found[k], unit * N + k);
 }
 
-/* Mends the chunks: 2^bits neighbouring threads for each (output, chunk), a warp by rows and one by columns. grid (chunks · outputs). */
-template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS) mend(const __grid_constant__ fold_args a, T *gx, const unsigned long long *totals, int bits)
+/* What one chunk of one output needs in order to be mended. */
+template <typename T> struct mending {
+    int64_t at, begin, end; /* the first element; steps */
+    wide<T> y;
+    T tied, other;
+};
+
+template <typename T> __device__ __forceinline__ mending<T> mending_of(const fold_args &a, int64_t output, int64_t chunk, int64_t total)
 {
     typedef wide<T> C;
-    int64_t task = (int64_t)blockIdx.x * (THREADS >> bits) + (threadIdx.x >> bits), output = task % a.outputs, chunk = task / a.outputs;
-    int lane = (int)threadIdx.x & ((1 << bits) - 1);
-    if (chunk >= a.chunks)
-        return;
-    int64_t total = (int64_t)totals[output], offset[3];
-    tie found = ((const tie *)a.partial)[task];
-    if (total == 1 || (total > 1 && found.count == 0))
-        return;
+    mending<T> m;
+    int64_t offset[3], column = output % a.lanes;
     locate(a.kept, output / a.lanes, offset);
-    int64_t column = output % a.lanes, at = offset[0] + column, begin = chunk * a.chunk;
-    int64_t end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
-    C y = load_any<C>(a.aux, a.aux_dtype, offset[2] + column * a.column_aux);
     C g = load_any<C>(a.y, a.y_dtype, offset[1] + column * a.column_y);
-    T tied = narrow<T>(g / (C)total), other = narrow<T>(g * 0 / (C)total);
-    if (total > 1 && found.count == 1) {
+    m.at = offset[0] + column;
+    m.begin = chunk * a.chunk;
+    m.end = m.begin + a.chunk < a.length ? m.begin + a.chunk : a.length;
+    m.y = load_any<C>(a.aux, a.aux_dtype, offset[2] + column * a.column_aux);
+    m.tied = narrow<T>(g / (C)total);
+    m.other = narrow<T>(g * 0 / (C)total);
+    return m;
+}
+
+/* Elements `first`, `first` + `apart`, ... of a chunk once more; loads go ahead of what is stored. */
+template <typename T, int N> __device__ __forceinline__ void mend_chunk(const fold_args &a, T *gx, const mending<T> &m, int first, int apart)
+{
+    const int each = a.by_columns ? 1 : N;
+#pragma unroll 1
+    for (int64_t i = m.begin + first; i < m.end; i += (int64_t)apart * BATCH) {
+#pragma unroll 1
+        for (int k = 0; k < each; k++) {
+            T x[BATCH];
+#pragma unroll
+            for (int u = 0; u < BATCH; u++)
+                if (i + u * apart < m.end)
+                    x[u] = ((const T *)a.x)[m.at + step_offset<N>(a, i + u * apart) + k];
+#pragma unroll
+            for (int u = 0; u < BATCH; u++)
+                if (i + u * apart < m.end)
+                    gx[m.at + step_offset<N>(a, i + u * apart) + k] = widen(x[u]) == m.y ? m.tied : m.other;
+        }
+    }
+}
+
+#define FEW_MENDED 8 /* columns of a warp that are mended one after the other by all of it */
+
+/* By columns: a thread looks after one (output, chunk). Chunks with several ties are few as a rule, and then the whole warp walks down each; where
+ * they are many, every thread walks down its own, beside its neighbours. By rows: a warp for each. Grid: chunks · outputs threads or warps. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS) mend(const __grid_constant__ fold_args a, T *gx, const unsigned long long *totals)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, tasks = a.outputs * a.chunks;
+    const int64_t task = a.by_columns ? thread : thread / WARP, output = task % a.outputs, chunk = task / a.outputs;
+    const int64_t total = task < tasks ? (int64_t)totals[output] : 1;
+    const tie found = task < tasks ? ((const tie *)a.partial)[task] : tie{0, 0};
+    const bool is_one = total > 1 && found.count == 1, is_walk = total != 1 && !(total > 1 && found.count <= 1);
+    if (is_one && (a.by_columns || lane == 0)) {
+        mending<T> m = mending_of<T>(a, output, chunk, total);
         int64_t step = a.by_columns ? found.at : found.at / N, rest = a.by_columns ? 0 : found.at % N;
-        if (lane == 0)
-            gx[at + step_offset<N>(a, begin + step) + rest] = tied;
+        gx[m.at + step_offset<N>(a, m.begin + step) + rest] = m.tied;
+    }
+    unsigned walks = __ballot_sync(FULL_WARP, is_walk);
+    if (a.by_columns && __popc(walks) > FEW_MENDED) {
+        if (is_walk)
+            mend_chunk<T, N>(a, gx, mending_of<T>(a, output, chunk, total), 0, 1);
         return;
     }
-    int each = a.by_columns ? 1 : N;
-    for (int64_t i = begin + lane; i < end; i += (int64_t)1 << bits) {
-        int64_t place = at + step_offset<N>(a, i);
-        for (int k = 0; k < each; k++)
-            gx[place + k] = widen(((const T *)a.x)[place + k]) == y ? tied : other;
+    if (!a.by_columns)
+        walks &= 1; /* all lanes have the same */
+    for (; walks; walks &= walks - 1) {
+        int64_t other = task - (a.by_columns ? lane - (__ffs(walks) - 1) : 0), its_output = other % a.outputs;
+        mend_chunk<T, N>(a, gx, mending_of<T>(a, its_output, other / a.outputs, (int64_t)totals[its_output]), lane, WARP);
     }
 }
 
@@ -161,13 +249,12 @@ template <typename T> static void launch_hope(const fold_args &a, void *gx, unsi
     constexpr int N = pack_size<T>::value;
     int64_t units = a.by_columns ? (int64_t)1 << a.width_bits : 1, tasks = a.outputs * a.chunks;
     dim3 grid(blocks_for(a.units, units), (unsigned)a.chunks);
-    int bits = a.by_columns ? 0 : 5;
     cudaMemsetAsync(totals, 0, sizeof(*totals) * (size_t)a.outputs, stream);
     if (a.by_columns)
         hope_columns<T, N><<<grid, THREADS, 0, stream>>>(a, (T *)gx, totals);
     else
         hope_rows<T, N><<<grid, THREADS, 0, stream>>>(a, (T *)gx, totals);
-    mend<T, N><<<blocks_for(tasks, THREADS >> bits), THREADS, 0, stream>>>(a, (T *)gx, totals, bits);
+    mend<T, N><<<blocks_for(tasks, a.by_columns ? THREADS : THREADS / WARP), THREADS, 0, stream>>>(a, (T *)gx, totals);
 }
 
 #endif

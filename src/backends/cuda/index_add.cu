@@ -4,10 +4,10 @@
  * shape fix. 16-bit floats are summed in f32 and rounded once. No atomics.
  *
  * index_add of few slices: a block for each looks for others of the same target (one launch). scatter_add along a short axis: a thread, or
- * a block, for each line. Everything else is sorted by target first: see sorted_add.cuh. */
+ * a block, for each line. Everything else is sorted by target first: see sorted_add.cuh, and fresh_add.cuh for a y that has no old values. */
 #include <cub/device/device_radix_sort.cuh>
 
-#include "backends/cuda/sorted_add.cuh"
+#include "backends/cuda/fresh_add.cuh"
 
 #define FEW_SLICES 1024  /* up to here index_add compares indices instead of sorting them */
 #define FEW_ELEMENTS 8   /* up to here a thread takes a line of scatter_add */
@@ -155,7 +155,7 @@ typedef struct add_plan {
     int64_t length, limit;
     int64_t group;      /* lines that are sorted together: as many as 31 bits can tell apart */
     int64_t entries, chunk;
-    size_t keys_bytes, partial_bytes;
+    size_t keys_bytes, partial_bytes, begin_bytes; /* begin: of groups of targets, see fresh_add.cuh */
 } add_plan;
 
 static size_t rounded(size_t bytes)
@@ -226,13 +226,17 @@ static add_plan plan_slices(const tarn__call *call)
         plan_lines(&p, &wide, source, y, axis);
     } else {
         plan_sorted(&p, p.length, p.columns.count, y->dtype);
+        if (!(call->reads_output & 1)) {
+            p.chunk = p.chunk > FRESH_CHUNK ? p.chunk : FRESH_CHUNK; /* fewer than the partial sums have room for */
+            p.begin_bytes = rounded(sizeof(uint32_t) * (size_t)(target_groups(p.limit) + 1));
+        }
     }
     return p;
 }
 
 /* ---- carrying it out ------------------------------------------------------------------------------------------------------- */
 
-/* Keys and positions, twice; partial sums; and the room that sorting itself needs, at the end. */
+/* Keys and positions, twice; partial sums; beginnings; and the room that sorting itself needs, at the end. */
 static size_t scratch_of(const tarn__call *call, const add_plan *p)
 {
     if (p->way != SORTED)
@@ -241,7 +245,7 @@ static size_t scratch_of(const tarn__call *call, const add_plan *p)
     cub::DoubleBuffer<uint32_t> none;
     tarn__cuda_at(call->device);
     cub::DeviceRadixSort::SortPairs(NULL, room, none, none, (int)p->entries, 0, 32, stream_of(call));
-    return 4 * p->keys_bytes + p->partial_bytes + rounded(room);
+    return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + rounded(room);
 }
 
 size_t tarn__cuda_scratch_scatter_add(const tarn__call *call)
@@ -268,7 +272,7 @@ static void sort_entries(const tarn__call *call, const add_plan *p, add_args *a,
     a->partials = room + 4 * p->keys_bytes;
     a->none = (uint32_t)(lines * a->limit);
     key_kernel<<<blocks_for(a->count, THREADS), THREADS, 0, stream_of(call)>>>(*a);
-    size_t used = 4 * p->keys_bytes + p->partial_bytes, left = call->scratch_bytes - used;
+    size_t used = 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes, left = call->scratch_bytes - used;
     cub::DoubleBuffer<uint32_t> keys(held[0], held[1]), positions(held[2], held[3]);
     int bits = 1;
     while (a->none >> bits)
@@ -300,8 +304,8 @@ static add_args args_of(const tarn__call *call, const add_plan *p)
     return a;
 }
 
-/* Slices, in packs of N where that fits. */
-template <typename T, typename Y, typename C, int N> static bool add_slices(const tarn__call *call, const add_plan *p, add_args a)
+/* Slices, in packs of N where that fits. `is_fresh`: y has no old values, and they are sorted. */
+template <typename T, typename Y, typename C, int N> static bool add_slices(const tarn__call *call, const add_plan *p, add_args a, bool is_fresh)
 {
     tarn__nest nest = p->columns;
     int last = nest.rank - 1;
@@ -320,29 +324,42 @@ template <typename T, typename Y, typename C, int N> static bool add_slices(cons
         few_kernel<T, Y, C, N><<<(unsigned)(a.count * a.tiles), THREADS, 0, stream_of(call)>>>(a);
     } else {
         sort_entries(call, p, &a, 1);
+        if constexpr (N > 1) {
+            if (is_fresh) {
+                start_fresh<T, Y, C, N>(call, &a, (uint32_t *)((char *)a.partials + p->partial_bytes));
+                return true;
+            }
+        }
         start_walk<T, Y, C, N>(call, &a);
     }
     return true;
 }
 
-static void run_slices(const tarn__call *call, const add_plan *p)
+/* False where dtypes or layouts are rare ones. */
+static bool run_packed_slices(const tarn__call *call, const add_plan *p, bool is_fresh)
 {
     add_args a = args_of(call, p);
     tarn_dtype from = call->in[1]->dtype, to = call->out[0]->dtype;
-    bool done = from == TARN_F32 && to == TARN_F32     ? add_slices<float, float, float, 4>(call, p, a)
-                : from == TARN_BF16 && to == TARN_F32  ? add_slices<bf16, float, float, 8>(call, p, a)
-                : from == TARN_F16 && to == TARN_F32   ? add_slices<f16, float, float, 8>(call, p, a)
-                : from == TARN_BF16 && to == TARN_BF16 ? add_slices<bf16, bf16, float, 8>(call, p, a)
-                : from == TARN_F16 && to == TARN_F16   ? add_slices<f16, f16, float, 8>(call, p, a)
-                                                       : false;
-    if (done)
+    return from == TARN_F32 && to == TARN_F32     ? add_slices<float, float, float, 4>(call, p, a, is_fresh)
+           : from == TARN_BF16 && to == TARN_F32  ? add_slices<bf16, float, float, 8>(call, p, a, is_fresh)
+           : from == TARN_F16 && to == TARN_F32   ? add_slices<f16, float, float, 8>(call, p, a, is_fresh)
+           : from == TARN_BF16 && to == TARN_BF16 ? add_slices<bf16, bf16, float, 8>(call, p, a, is_fresh)
+           : from == TARN_F16 && to == TARN_F16   ? add_slices<f16, f16, float, 8>(call, p, a, is_fresh)
+                                                  : false;
+}
+
+static void run_slices(const tarn__call *call, const add_plan *p)
+{
+    tarn_dtype to = call->out[0]->dtype;
+    if (run_packed_slices(call, p, false))
         return;
+    add_args a = args_of(call, p);
     if (to == TARN_F64)
-        add_slices<mixed, mixed, double, 1>(call, p, a);
+        add_slices<mixed, mixed, double, 1>(call, p, a, false);
     else if (tarn__is_float(to))
-        add_slices<mixed, mixed, float, 1>(call, p, a);
+        add_slices<mixed, mixed, float, 1>(call, p, a, false);
     else
-        add_slices<mixed, mixed, int64_t, 1>(call, p, a);
+        add_slices<mixed, mixed, int64_t, 1>(call, p, a, false);
 }
 
 template <typename C> static void add_lines(const tarn__call *call, const add_plan *p, add_args a)
@@ -387,9 +404,24 @@ void tarn__cuda_run_scatter_add(const tarn__call *call)
         run_lines(call, &p, axis_stride(call->in[0], ((const tarn__along *)call->params)->axis));
 }
 
+static void clear(const tarn__call *call)
+{
+    tarn__fill zero = {};
+    tarn__call part = *call;
+    part.inputs = 0;
+    part.params = &zero;
+    part.params_bytes = sizeof(zero);
+    tarn__cuda_rows()[TARN__K_fill].run(&part);
+}
+
 void tarn__cuda_run_index_add(const tarn__call *call)
 {
     add_plan p = plan_slices(call);
+    if (!(call->reads_output & 1)) {
+        if (p.way == SORTED && p.lines.count == 0 && run_packed_slices(call, &p, true))
+            return;
+        clear(call);
+    }
     if (p.way == FEW || (p.way == SORTED && p.lines.count == 0))
         run_slices(call, &p);
     else if (p.way != NOTHING)

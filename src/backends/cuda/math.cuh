@@ -226,8 +226,39 @@ struct fine {
         double wide_e = (double)e, s = 1 + wide_e;
         return (real)(wide_e * (s + term) / (s * s));
     }
-    DEVICE real gelu_erf(real x) { return (real)twice::gelu_erf((double)x); }
-    DEVICE real gelu_erf_slope(real x) { return (real)twice::gelu_erf_slope((double)x); }
+    /* e^(x²/2) erfc(x / sqrt 2) / 2 for x not below 0. In f64, of which its few additions and products cost little: in f32 they are off by 6 ulp. */
+    DEVICE double erfc_scaled(real x)
+    {
+        const double c[] = {0.19950034747767179,  0.19890285634509325, 0.19167219410091016, 0.1411794535431942,  0.18104600310393035,
+                            0.011696291358286679, 0.07267383827224368, 0.09191184343300139, -0.1209083476557982, 0.032325527585099274};
+        double b = ::fma(0.25, (double)x, 1.0), r = (double)divide(1, (real)b), t = ::fma(r, ::fma(-b, r, 1.0), r), sum = c[9];
+#pragma unroll
+        for (int i = 8; i >= 0; i--)
+            sum = ::fma(sum, t, c[i]);
+        return 0.5 * t * sum;
+    }
+    /* e^(-x²/2), the square in two parts */
+    DEVICE real exp_half_square(real x)
+    {
+        real square = x * x, rest = fmaf(x, x, -square);
+        return exp_of_parts(-0.5f * square, -0.5f * rest);
+    }
+    DEVICE real gelu_erf(real x)
+    {
+        real tail = exp_half_square(x) * (real)erfc_scaled(fabsf(x));
+        return x * (x < 0 ? tail : 1 - tail);
+    }
+    DEVICE real gelu_erf_slope(real x)
+    {
+        const real near_root[] = {0.43149399757385254f,  0.38828498125076294f,   -0.018199676647782326f,  -0.11400823295116425f,  -0.014771527610719204f, 0.019421618431806564f,
+                                  0.004539312794804573f, -0.0022387036588042974f, -0.000745161494705826f, 0.00018130135140381753f, 8.496972441207618e-05f};
+        real t = (x + 0.7517915368080139f) - 1.211444945855772e-8f;
+        if (x > -1.2f && x < -0.35f)
+            return t * polynomial(t, near_root);
+        real e = exp_half_square(x);
+        double half = erfc_scaled(fabsf(x)), term = 0.3989422804014327 * (double)x;
+        return x < 0 ? e * (real)(term + half) : fmaf(e, (real)(term - half), 1.0f);
+    }
     /* below -64, e^x is taken in two factors: itself it would be subnormal while x e^x is not yet */
     DEVICE real silu(real x)
     {
@@ -316,7 +347,11 @@ struct fine {
 struct coarse {
     typedef float real;
     DEVICE real exp(real x) { return __expf(x); }
-    DEVICE real exp_slope(real x, real g) { return fine::exp_slope(x, g); }
+    DEVICE real exp_slope(real x, real g)
+    {
+        real y = g * exp(x);
+        return needs_care(y, g) ? fine::exp_slope_far(x, g) : y;
+    }
     DEVICE real exp2(real x) { return exp2f(x); }
     DEVICE real log(real x) { return __logf(x); }
     DEVICE real log2(real x) { return __log2f(x); }
@@ -328,7 +363,13 @@ struct coarse {
         asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
         return y;
     }
-    DEVICE real erf(real x) { return erff(x); }
+    /* the tanh of an odd polynomial, to 2^-15 beside what tanh is off by; from 4 on the result is 1 */
+    DEVICE real erf(real x)
+    {
+        const real c[] = {1.1283539533615112f, 0.10316605865955353f, -0.000987815554253757f, -0.00016542368393857032f};
+        real near = x > 4 ? 4.0f : x < -4 ? -4.0f : x;
+        return tanh(near * polynomial(near * near, c));
+    }
     DEVICE real sqrt(real x)
     {
         real y;
@@ -370,16 +411,40 @@ struct coarse {
         real rise = 1.5957691216057308f * fmaf(0.134145f * x, x, 1.0f);
         return (x < 0 ? e : 1.0f) * r + x * (e * r * r) * rise;
     }
-    DEVICE real gelu_erf(real x) { return 0.5f * x * erfcf(x * -0.7071067811865476f); }
-    DEVICE real gelu_erf_slope(real x) { return 0.5f * erfcf(x * -0.7071067811865476f) + x * 0.3989422804014327f * exp(-0.5f * x * x); }
+    DEVICE real erfc_scaled(real x) /* as fine's, to 2^-22 */
+    {
+        const real c[] = {0.23925156172790824f, 0.24161517962225543f, 0.1991608488425933f,   0.2593120814204732f,
+                          -0.11148941581554139f, 0.41717152375000316f, -0.31699014405484943f, 0.07196823932003008f};
+        real t = inverse(fmaf(0.3f, x, 1.0f));
+        return t * polynomial(t, c);
+    }
+    DEVICE real gelu_erf(real x)
+    {
+        real tail = 0.5f * (exp(-0.5f * x * x) * erfc_scaled(fabsf(x)));
+        return x * (x < 0 ? tail : 1 - tail);
+    }
+    DEVICE real gelu_erf_slope(real x)
+    {
+        real e = exp(-0.5f * x * x), half = 0.5f * erfc_scaled(fabsf(x));
+        return x < 0 ? e * fmaf(0.39894228f, x, half) : fmaf(e, fmaf(0.39894228f, x, -half), 1.0f);
+    }
     DEVICE real silu(real x) { return x < -64 ? fine::silu(x) : x * sigmoid(x); }
     DEVICE real silu_slope(real x)
     {
         real e = exp(-fabsf(x)), r = inverse(1 + e);
         return (x < 0 ? e : 1.0f) * r + x * (e * r * r);
     }
-    DEVICE real softplus(real x) { return (x < 0 ? 0.0f : x) + log1pf(exp(-fabsf(x))); }
-    DEVICE real softplus_slope(real x, real g) { return fine::softplus_slope(x, g); }
+    /* log(1 + e) as it is, and where 1 + e would lose digits of e, by its series */
+    DEVICE real softplus(real x)
+    {
+        real e = exp(-fabsf(x)), rest = e < 0.015625f ? e * fmaf(e, fmaf(e, 0.33333333f, -0.5f), 1.0f) : log(1 + e);
+        return (x < 0 ? 0.0f : x) + rest;
+    }
+    DEVICE real softplus_slope(real x, real g)
+    {
+        real y = g * sigmoid(x);
+        return needs_care(y, g) ? fine::softplus_slope_far(x, g) : y;
+    }
     DEVICE real mod(real a, real b) { return fine::mod(a, b); }
     DEVICE real mod_slope_b(real a, real b, real g) { return fine::mod_slope_b(a, b, g); }
     /* 2^(b log2 |a|) is off by |b log2 a| 2^-22, at most 2^-15 for results in range; what is not an ordinary number goes the long way */

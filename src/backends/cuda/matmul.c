@@ -187,6 +187,8 @@ static tarn__cuda_product product_of(const tarn__call *call, job *j)
     if (j->bias && j->kernel == TARN__K_matmul && !fuses_bias(j, &p)) {
         j->spreads_bias = true;
         p.accumulates = 1;
+        p.align_a = p.align_b = (int32_t)in; /* the library's kernels for aligned operands round a 16-bit product before they add to it */
+        p.align_c = (int32_t)out;
     }
     p.epilogue = (int32_t)epilogue_of(j);
     return p;

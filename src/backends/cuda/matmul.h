@@ -60,8 +60,6 @@ bool tarn__cuda_must_measure(const tarn__cuda_product *product);
 
 /* matmul_plain.cu: products cuBLASLt does not do: integers, and mixtures of dtypes. */
 void tarn__cuda_matmul_plain(const tarn__call *call);
-bool tarn__cuda_noise(void *memory, size_t bytes, tarn_dtype dtype, cudaStream_t stream);
-bool tarn__cuda_differs(const void *x, const void *y, size_t bytes, int *flag, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 /* matmul_plain.cu: products that cuBLASLt does not do: integers, mixtures of dtypes, a k of 0. One thread an element of the result, the
  * elements of k in order. */
+#include "backends/cuda/choice.h"
 #include "backends/cuda/element.cuh"
 #include "backends/cuda/matmul.h"
 

@@ -37,6 +37,54 @@ template <typename R> __device__ __forceinline__ double pack_sum(const typename 
     return R::width > 1 ? (double)first * R::width + (double)rest : (double)first;
 }
 
+/* What a row's sums are made in. 16-bit elements of a row that a warp holds, at most 1024, are summed in f32: where all are equal the sum needs
+ * no more than 21 bits, so it is exact, and the mean is that element. */
+template <typename R, bool is_warp> struct row_sum {
+    typedef double type;
+};
+template <int N> struct row_sum<typed<bf16, N>, true> {
+    typedef float type;
+};
+template <int N> struct row_sum<typed<f16, N>, true> {
+    typedef float type;
+};
+
+/* The sum of the packs that the row's threads hold. What leaves f32's range on the way is summed again in f64, by all of them. */
+template <typename R, int P, bool is_warp> __device__ __forceinline__ double sum_row(const typename R::raw *x, int packs)
+{
+    const int me = row_thread<is_warp>(), threads = row_threads<is_warp>();
+    if constexpr (sizeof(typename row_sum<R, is_warp>::type) == sizeof(float)) {
+        float part = 0;
+#pragma unroll
+        for (int p = 0; p < P; p++)
+            if (me + p * threads < packs) {
+#pragma unroll
+                for (int i = 0; i < R::width; i++)
+                    part += R::element(x[p], i);
+            }
+        part = over_row<is_warp, add_up>(part, 0.0f);
+        if (fabsf(part) < CUDART_INF_F)
+            return (double)part;
+    }
+    double sum = 0;
+#pragma unroll
+    for (int p = 0; p < P; p++)
+        if (me + p * threads < packs)
+            sum += pack_sum<R>(x[p]);
+    return over_row<is_warp, add_up>(sum, 0.0);
+}
+
+/* The sum of the threads' parts, likewise. */
+template <typename R, bool is_warp, typename C> __device__ __forceinline__ double sum_parts(C part)
+{
+    if constexpr (sizeof(typename row_sum<R, is_warp>::type) == sizeof(float)) {
+        float sum = over_row<is_warp, add_up>((float)part, 0.0f);
+        if (fabsf(sum) < CUDART_INF_F)
+            return (double)sum;
+    }
+    return over_row<is_warp, add_up>((double)part, 0.0);
+}
+
 /* Mean and 1 / deviation of a row whose elements the row's threads hold, two passes, so that nothing cancels. rmsnorm's mean is 0. */
 template <typename R, int P, bool is_warp>
 __device__ __forceinline__ void measure(const typename R::raw *x, int packs, bool is_centred, double length, double inverse, double epsilon,
@@ -45,15 +93,7 @@ __device__ __forceinline__ void measure(const typename R::raw *x, int packs, boo
     typedef typename R::real C;
     const int me = row_thread<is_warp>(), threads = row_threads<is_warp>();
     C spread = 0;
-    *mean = 0;
-    if (is_centred) {
-        double sum = 0;
-#pragma unroll
-        for (int p = 0; p < P; p++)
-            if (me + p * threads < packs)
-                sum += pack_sum<R>(x[p]);
-        *mean = mean_of(over_row<is_warp, add_up>(sum, 0.0), length, inverse, (C)0);
-    }
+    *mean = is_centred ? mean_of(sum_row<R, P, is_warp>(x, packs), length, inverse, (C)0) : (C)0;
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < packs) {
@@ -63,7 +103,7 @@ __device__ __forceinline__ void measure(const typename R::raw *x, int packs, boo
                 spread += d * d;
             }
         }
-    double total = over_row<is_warp, add_up>((double)spread, 0.0);
+    double total = sum_parts<R, is_warp>(spread);
     *rstd = inverse_root((double)mean_of(total, length, inverse, (C)0) + epsilon, (C)0);
 }
 

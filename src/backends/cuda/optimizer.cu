@@ -102,32 +102,46 @@ template <typename Rule, typename C> static __device__ __noinline__ void update_
             a.at[k][at] = x[k];
 }
 
-/* A block for THREADS packs, a thread for one: up to four loads of 16 bytes in flight in each of many threads are enough. */
+#define PACKS 2 /* a thread: all loaded before the first is updated */
+
+template <typename Rule, typename C>
+__device__ __forceinline__ void load_packs(const flat_args<C> &a, const Rule &rule, int64_t at, pack<C, pack_size<C>::value> *x)
+{
+#pragma unroll
+    for (int k = 0; k < OPERANDS; k++)
+        if (takes_part<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
+            x[k] = *(const pack<C, pack_size<C>::value> *)(a.at[k] + at);
+}
+
+/* A block for THREADS · PACKS packs: up to eight loads of 16 bytes in flight in a thread. */
 template <typename Rule, typename C> static __global__ void __launch_bounds__(THREADS)
     flat_kernel(const __grid_constant__ flat_args<C> a, const __grid_constant__ tarn__optimizer_step step)
 {
     constexpr int N = pack_size<C>::value;
     const Rule rule = Rule::of(step, step.live ? *step.live : step.now);
-    int64_t pack_at = (int64_t)blockIdx.x * THREADS + threadIdx.x, at = pack_at * N + a.head;
-    if (pack_at < a.packs) {
-        const C factor = factor_of<C>(a.factor);
-        pack<C, N> x[OPERANDS];
+    const int64_t first = (int64_t)blockIdx.x * (THREADS * PACKS) + threadIdx.x;
+    const C factor = factor_of<C>(a.factor);
+    pack<C, N> x[PACKS][OPERANDS];
 #pragma unroll
-        for (int k = 0; k < OPERANDS; k++)
-            if (takes_part<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
-                x[k] = *(const pack<C, N> *)(a.at[k] + at);
+    for (int u = 0; u < PACKS; u++)
+        if (first + u * THREADS < a.packs)
+            load_packs<Rule, C>(a, rule, (first + u * THREADS) * N + a.head, x[u]);
+#pragma unroll
+    for (int u = 0; u < PACKS; u++) {
+        if (first + u * THREADS >= a.packs)
+            continue;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            C one[OPERANDS] = {x[PARAMETER].at[i], x[FIRST].at[i], x[SECOND].at[i], factor * x[GRADIENT].at[i]};
+            C one[OPERANDS] = {x[u][PARAMETER].at[i], x[u][FIRST].at[i], x[u][SECOND].at[i], factor * x[u][GRADIENT].at[i]};
             rule.update(one);
 #pragma unroll
             for (int k = 0; k < GRADIENT; k++)
-                x[k].at[i] = one[k];
+                x[u][k].at[i] = one[k];
         }
 #pragma unroll
         for (int k = 0; k < GRADIENT; k++)
             if (takes_part<Rule>(k))
-                *(pack<C, N> *)(a.at[k] + at) = x[k];
+                *(pack<C, N> *)(a.at[k] + (first + u * THREADS) * N + a.head) = x[u][k];
     }
     if (blockIdx.x == 0 && a.head + a.tail > 0)
         update_edges<Rule, C>(a, rule);
@@ -197,7 +211,7 @@ template <typename Rule, typename C> static void run_in(const tarn__call *call, 
     flat_args<C> flat = {};
     flat.factor = data_of<const double>(call->in[1]);
     if (lie_flat<C>(views, &nest, dtype, &flat)) {
-        flat_kernel<Rule, C><<<blocks_for(flat.packs, THREADS), THREADS, 0, stream_of(call)>>>(flat, step);
+        flat_kernel<Rule, C><<<blocks_for(flat.packs, THREADS * PACKS), THREADS, 0, stream_of(call)>>>(flat, step);
         return;
     }
     strided_args a = {};

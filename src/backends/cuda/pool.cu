@@ -2,55 +2,11 @@
  *
  * The largest element of a window is the first of equal ones; NaN is larger than everything, and the last NaN counts; what lies outside the image
  * does not. Gradients are gathered: an element of the image visits the windows that can have seen it, in order, so that nothing is added
- * with atomics. A thread takes a few rows of one column of a channel: its place is worked out once for all of them. */
-#include "backends/cuda/element.cuh"
-#include "backends/cuda/images.cuh"
+ * with atomics. A thread takes a few rows of one column of a channel: its place is worked out once for all of them. These kernels
+ * take every window and layout; the usual ones go to pool_halves.cu and pool_packs.cu, which say in pool.cuh whether they fit. */
+#include "backends/cuda/pool.cuh"
 
 #define TURNS 4 /* rows a thread */
-
-struct pool_args {
-    const void *from;
-    void *to;
-    int32_t *places; /* of the largest elements; NULL: not wanted, or averages */
-    tarn_dtype to_dtype;
-    image_order order; /* of what is written, rows counted in turns */
-    int64_t from_stride[4], to_stride[4], place_stride[4];
-    int64_t size[2], results[2]; /* of the image and of the result */
-    int64_t kernel[2], step[2], padding[2], dilation[2];
-    divider by_step[2];
-    int32_t exclude_padding;
-};
-
-/* ---- windows --------------------------------------------------------------------------------------------------------------- */
-
-/* How long a window is on an axis, padding counted or not. */
-template <typename I> __device__ __forceinline__ I window_length(const pool_args &a, int axis, I at)
-{
-    I begin = at * (I)a.step[axis] - (I)a.padding[axis], size = (I)a.size[axis], end = begin + (I)a.kernel[axis];
-    I limit = a.exclude_padding ? size : size + (I)a.padding[axis];
-    end = end < limit ? end : limit;
-    if (a.exclude_padding)
-        begin = begin > 0 ? begin : 0;
-    return a.exclude_padding && end - begin < 1 ? 1 : end - begin;
-}
-
-__device__ __forceinline__ int32_t divide_by(int32_t x, const divider &by)
-{
-    return (int32_t)divide_small((uint32_t)x, by);
-}
-__device__ __forceinline__ int64_t divide_by(int64_t x, const divider &by)
-{
-    return (int64_t)divide_large((uint64_t)x, by.by);
-}
-
-/* The windows that reach from the first to the last place an element can have in one. */
-template <typename I> __device__ __forceinline__ void windows_over(const pool_args &a, int axis, I at, I *first, I *last)
-{
-    I far = at + (I)a.padding[axis], near = far - (I)((a.kernel[axis] - 1) * a.dilation[axis]), most = (I)a.results[axis] - 1;
-    *first = near <= 0 ? 0 : divide_by(near - 1, a.by_step[axis]) + 1;
-    *last = divide_by(far, a.by_step[axis]);
-    *last = *last < most ? *last : most;
-}
 
 /* ---- forward --------------------------------------------------------------------------------------------------------------- */
 
@@ -71,7 +27,7 @@ __device__ __forceinline__ wide<T> largest_of(const pool_args &a, const T *plane
             wide<T> value = -(wide<T>)CUDART_INF;
             if (inside)
                 value = widen(plane[y * (I)a.from_stride[2] + x * (I)a.from_stride[3]]);
-            if (inside & ((*at < 0) | (value > best) | (value != value))) {
+            if (inside & ((*at < 0) | takes_over(value, best))) {
                 best = value;
                 *at = (int32_t)(y * (I)a.size[1] + x);
             }
@@ -192,7 +148,8 @@ static pool_args describe(const tarn__call *call, const tarn__view *image, const
 {
     const tarn__pool2d *params = (const tarn__pool2d *)call->params;
     const tarn__view *to = call->out[0], *from = call->in[0];
-    pool_args a = {tarn__view_at(from), tarn__view_at(to), data_of<int32_t>(places), to->dtype};
+    pool_args a = {tarn__view_at(from), tarn__view_at(to), data_of<int32_t>(places), from->dtype, to->dtype};
+    a.images = to->shape[0], a.channels = to->shape[1];
     a.order = order_of(lies_by_channel(image), to->shape[0], to->shape[1], (to->shape[2] + TURNS - 1) / TURNS, to->shape[3]);
     for (int i = 0; i < 4; i++) {
         a.from_stride[i] = from->stride[i];
@@ -271,32 +228,37 @@ template <typename T, bool IS_LARGEST> static void launch_backward(const tarn__c
         pool_grad_kernel<T, int32_t, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* By the fastest kernels that fit. Nothing is started for images without elements. */
+template <bool IS_LARGEST, bool IS_BACKWARD> static void start(const tarn__call *call, const pool_args &a)
+{
+    if (a.order.count == 0)
+        return;
+    if (is_small(&a) && (tarn__cuda_pool_halves(call, a, IS_LARGEST, IS_BACKWARD) || tarn__cuda_pool_packs(call, a, IS_LARGEST, IS_BACKWARD)))
+        return;
+    if (IS_BACKWARD)
+        FOR_FLOAT(call->in[0]->dtype, launch_backward<T, IS_LARGEST>(call, a))
+    else
+        FOR_FLOAT(call->in[0]->dtype, launch_forward<T, IS_LARGEST>(call, a))
+}
+
 static void kernel_max_pool2d(const tarn__call *call)
 {
-    pool_args a = describe(call, call->in[0], call->out[0], call->outputs > 1 ? call->out[1] : NULL);
-    if (a.order.count > 0)
-        FOR_FLOAT(call->in[0]->dtype, launch_forward<T, true>(call, a))
+    start<true, false>(call, describe(call, call->in[0], call->out[0], call->outputs > 1 ? call->out[1] : NULL));
 }
 
 static void kernel_avg_pool2d(const tarn__call *call)
 {
-    pool_args a = describe(call, call->in[0], call->out[0], NULL);
-    if (a.order.count > 0)
-        FOR_FLOAT(call->in[0]->dtype, launch_forward<T, false>(call, a))
+    start<false, false>(call, describe(call, call->in[0], call->out[0], NULL));
 }
 
 static void kernel_max_pool2d_grad(const tarn__call *call)
 {
-    pool_args a = describe(call, call->out[0], call->in[0], call->in[1]);
-    if (a.order.count > 0)
-        FOR_FLOAT(call->in[0]->dtype, launch_backward<T, true>(call, a))
+    start<true, true>(call, describe(call, call->out[0], call->in[0], call->in[1]));
 }
 
 static void kernel_avg_pool2d_grad(const tarn__call *call)
 {
-    pool_args a = describe(call, call->out[0], call->in[0], NULL);
-    if (a.order.count > 0)
-        FOR_FLOAT(call->in[0]->dtype, launch_backward<T, false>(call, a))
+    start<false, true>(call, describe(call, call->out[0], call->in[0], NULL));
 }
 
 void tarn__cuda_pool(tarn__kernel_row *rows)

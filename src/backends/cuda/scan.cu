@@ -1,4 +1,4 @@
-/* scan.cu: running sums along an axis, in f64 (i64 for integers) whatever the dtype.
+/* scan.cu: running sums along an axis, in f64 (i64 for integers) whatever the dtype; the eight elements of a 16-bit pack among themselves in f32.
  *
  * Lines along the densest axis: a warp a line where there are many, else a block a line or a chunk of one. Other axes: a thread a column, or a
  * chunk of one. Chunks are cut by shape alone; where there are several, a first launch sums each, and the second begins every
@@ -35,6 +35,17 @@ template <typename C> struct stored_as<mixed, C> {
     typedef C type;
 };
 
+/* What sums within a pack are made in: conversions to and from f64 are slow, and 16-bit results need none for each element. */
+template <typename T, int N, typename C> struct packed_as {
+    typedef C type;
+};
+template <typename C> struct packed_as<bf16, 8, C> {
+    typedef float type;
+};
+template <typename C> struct packed_as<f16, 8, C> {
+    typedef float type;
+};
+
 template <typename C> __device__ __forceinline__ C scan_warp(C x)
 {
     int lane = threadIdx.x % WARP;
@@ -48,10 +59,10 @@ template <typename C> __device__ __forceinline__ C scan_warp(C x)
 }
 
 /* Running sums within one pack; the last is the whole. */
-template <typename T, int N, typename C>
-__device__ __forceinline__ void scan_pack(const scan_args &a, const raw<T, N, C> &x, bool is_there, C *sum)
+template <typename T, int N, typename L>
+__device__ __forceinline__ void scan_pack(const scan_args &a, const raw<T, N, L> &x, bool is_there, L *sum)
 {
-    C run = 0;
+    L run = 0;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         if (is_there)
@@ -60,19 +71,59 @@ __device__ __forceinline__ void scan_pack(const scan_args &a, const raw<T, N, C>
     }
 }
 
-template <typename T, int N, typename C> __device__ __forceinline__ void store_pack(const scan_args &a, int64_t at, const C *sum, C before)
+/* True where f32 lost its range within the pack: then f64 goes over it again. */
+template <int N, typename C, typename L> __device__ __forceinline__ bool is_lost(const L *sum)
+{
+    if constexpr (sizeof(L) < sizeof(C))
+        return !isfinite(sum[N - 1]);
+    else
+        return false;
+}
+
+template <typename T, int N, typename L, typename C> __device__ __forceinline__ C whole_of(const raw<T, N, L> &x, const L *sum)
+{
+    C whole = (C)sum[N - 1];
+    if (is_lost<N, C>(sum)) {
+        whole = 0;
+        for (int i = 0; i < N; i++)
+            whole += (C)x.get(i);
+    }
+    return whole;
+}
+
+/* `before` plus the sums within the pack; where those are f32 it comes in two parts, the second what rounding took from the first. */
+template <typename T, int N, typename L, typename C>
+__device__ __forceinline__ void store_pack(const scan_args &a, int64_t at, const raw<T, N, L> &x, const L *sum, C before)
 {
     typedef typename stored_as<T, C>::type O;
     O out[N];
+    if constexpr (sizeof(L) < sizeof(C)) {
+        const L high = (L)before, low = isfinite(high) ? (L)(before - (C)high) : (L)0;
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        out[i] = (O)(before + (a.is_turned ? sum[N - 1 - i] : sum[i]));
+        for (int i = 0; i < N; i++)
+            out[i] = (O)(high + (low + (a.is_turned ? sum[N - 1 - i] : sum[i])));
+        if (is_lost<N, C>(sum) || !isfinite(high)) {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                before += (C)(a.is_turned ? x.get(N - 1 - i) : x.get(i));
+                if (a.is_turned)
+                    out[N - 1 - i] = (O)before;
+                else
+                    out[i] = (O)before;
+            }
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            out[i] = (O)(before + (a.is_turned ? sum[N - 1 - i] : sum[i]));
+    }
     put<T, N, O>::at(a.y, a.y_dtype, at, out);
 }
 
 /* A warp a line: reads and writes each element once, PACKS · 512 bytes of a line under way. */
 template <typename T, int N, typename C> static __global__ void __launch_bounds__(THREADS) warp_kernel(const __grid_constant__ scan_args a)
 {
+    typedef typename packed_as<T, N, C>::type L;
     int64_t line = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP, offset[2];
     int lane = threadIdx.x % WARP;
     if (line >= a.lines)
@@ -80,7 +131,7 @@ template <typename T, int N, typename C> static __global__ void __launch_bounds_
     locate(a.places, line, offset);
     C carry = 0;
     for (int64_t first = lane; first - lane < a.items; first += WARP * PACKS) {
-        raw<T, N, C> x[PACKS];
+        raw<T, N, L> x[PACKS];
 #pragma unroll
         for (int u = 0; u < PACKS; u++)
             if (first + u * WARP < a.items)
@@ -88,11 +139,11 @@ template <typename T, int N, typename C> static __global__ void __launch_bounds_
 #pragma unroll
         for (int u = 0; u < PACKS; u++) {
             int64_t item = first + u * WARP;
-            C sum[N];
-            scan_pack<T, N, C>(a, x[u], item < a.items, sum);
-            C through = scan_warp(sum[N - 1]), before = __shfl_up_sync(FULL_WARP, through, 1);
+            L sum[N];
+            scan_pack<T, N, L>(a, x[u], item < a.items, sum);
+            C through = scan_warp(whole_of<T, N, L, C>(x[u], sum)), before = __shfl_up_sync(FULL_WARP, through, 1);
             if (item < a.items)
-                store_pack<T, N, C>(a, offset[0] + item * a.y_step, sum, lane > 0 ? carry + before : carry);
+                store_pack<T, N, L, C>(a, offset[0] + item * a.y_step, x[u], sum, lane > 0 ? carry + before : carry);
             carry += __shfl_sync(FULL_WARP, through, WARP - 1);
         }
     }
@@ -122,6 +173,7 @@ template <typename T, int N, typename C> static __global__ void __launch_bounds_
 /* A chunk of a line a block, or a line. */
 template <typename T, int N, typename C> static __global__ void __launch_bounds__(THREADS) chunk_kernel(const __grid_constant__ scan_args a)
 {
+    typedef typename packed_as<T, N, C>::type L;
     __shared__ C space[WARP];
     int64_t line = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, begin = chunk * a.chunk, offset[2];
     int64_t end = begin + a.chunk < a.items ? begin + a.chunk : a.items;
@@ -134,12 +186,12 @@ template <typename T, int N, typename C> static __global__ void __launch_bounds_
         carry = over_block<add_up>(carry, space, (C)0);
     for (int64_t first = begin; first < end; first += THREADS) {
         int64_t item = first + threadIdx.x;
-        raw<T, N, C> x;
-        C sum[N];
+        raw<T, N, L> x;
+        L sum[N];
         if (item < end)
             x.load(a.x, a.x_dtype, offset[1] + item * a.x_step);
-        scan_pack<T, N, C>(a, x, item < end, sum);
-        C through = scan_warp(sum[N - 1]), before = __shfl_up_sync(FULL_WARP, through, 1);
+        scan_pack<T, N, L>(a, x, item < end, sum);
+        C through = scan_warp(whole_of<T, N, L, C>(x, sum)), before = __shfl_up_sync(FULL_WARP, through, 1);
         if (lane == WARP - 1)
             space[warp] = through;
         __syncthreads();
@@ -152,7 +204,7 @@ template <typename T, int N, typename C> static __global__ void __launch_bounds_
         }
         __syncthreads();
         if (item < end)
-            store_pack<T, N, C>(a, offset[0] + item * a.y_step, sum, lane > 0 ? lower + before : lower);
+            store_pack<T, N, L, C>(a, offset[0] + item * a.y_step, x, sum, lane > 0 ? lower + before : lower);
     }
 }
 

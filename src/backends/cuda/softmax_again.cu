@@ -5,22 +5,38 @@
 
 /* ---- what a row comes to ----------------------------------------------------------------------------------------------------- */
 
+/* e^x for x up to 0: of what is made of it 11 bits are kept. Off by |x| · 2^-24 and the last two bits; subnormal where f32 is. */
+__device__ __forceinline__ float exponential_below(float x)
+{
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+__device__ __forceinline__ double exponential_below(double x) { return exp(x); }
+
 /* What every element needs: 1 / Σe, and Σ g e / Σe or Σ g. */
 template <typename C> struct row_numbers {
     C most, inverse, dot;
-    bool is_log;
+    bool is_log, is_far;
     __device__ __forceinline__ row_numbers(C largest, C sum, C dots, bool log_form)
     {
         most = largest;
         inverse = 1 / sum;
         dot = log_form ? dots : dots * inverse;
         is_log = log_form;
+        is_far = log_form && !(fabs((double)dot) < 0x1p64);
     }
-    __device__ __forceinline__ C of(C x, C e, C g) const
+    __device__ __forceinline__ C of(C x, C g) const
     {
-        if (is_log && !(fabs((double)dot) < 0x1p64)) /* times a sum so large, an exponential below f32's range still counts */
-            return (C)((double)g - exp((double)x - (double)most) * (double)inverse * (double)dot);
+        if (is_far) /* times a sum so large, an exponential below f32's range still counts */
+            return far_of(x, g);
+        const C e = exponential_below(x - most);
         return is_log ? g - e * inverse * dot : e * inverse * (g - dot);
+    }
+    /* Not inlined: it is rare, and would be there once for every element. */
+    __device__ __noinline__ C far_of(C x, C g) const
+    {
+        return (C)((double)g - exp((double)x - (double)most) * (double)inverse * (double)dot);
     }
 };
 
@@ -40,7 +56,7 @@ template <typename C> struct weighted {
         C shift = most == minus_infinity<C>() ? (C)0 : most;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            C e = exponential(x[i] - shift);
+            C e = exponential_below(x[i] - shift);
             part += e;
             dots += is_log ? g[i] : e * g[i];
         }
@@ -60,9 +76,10 @@ template <typename C> struct weighted {
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------------------- */
 
-/* P packs of x and of g a thread in registers. R reads, W writes as many elements. */
+/* P packs of x and of g a thread in registers; exponentials are made twice, since to keep them would leave room for half as many rows.
+ * R reads, W writes as many elements. */
 template <typename R, typename W, int P, bool is_warp>
-static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) held_kernel(const __grid_constant__ softmax_args a)
+static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024, is_warp ? 8 : 1) held_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -78,7 +95,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) 
             x[p] = R::fetch(a.rows.operand[IN], offset[IN], me + p * threads);
             g[p] = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], me + p * threads);
         }
-    C most = minus_infinity<C>(), sum = 0, dots = 0, e[P][N];
+    C most = minus_infinity<C>(), sum = 0, dots = 0;
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < packs) {
@@ -92,9 +109,9 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) 
         if (me + p * threads < packs) {
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                e[p][i] = exponential(R::element(x[p], i) - most);
-                sum += e[p][i];
-                dots += a.is_log ? R::element(g[p], i) : e[p][i] * R::element(g[p], i);
+                C e = exponential_below(R::element(x[p], i) - most);
+                sum += e;
+                dots += a.is_log ? R::element(g[p], i) : e * R::element(g[p], i);
             }
         }
     sum = over_row<is_warp, add_up>(sum, (C)0);
@@ -103,10 +120,11 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) 
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < packs) {
+            C gx[N];
 #pragma unroll
             for (int i = 0; i < N; i++)
-                e[p][i] = by.of(R::element(x[p], i), e[p][i], R::element(g[p], i));
-            W::store(a.rows.operand[OUT], offset[OUT], me + p * threads, e[p]);
+                gx[i] = by.of(R::element(x[p], i), R::element(g[p], i));
+            W::store(a.rows.operand[OUT], offset[OUT], me + p * threads, gx);
         }
 }
 
@@ -127,7 +145,7 @@ __device__ __forceinline__ void write_slopes(const softmax_args &a, const int64_
     elements_of<R>(a, GRADIENT, offset, at, g);
 #pragma unroll
     for (int i = 0; i < R::width; i++)
-        x[i] = by.of(x[i], exponential(x[i] - by.most), g[i]);
+        x[i] = by.of(x[i], g[i]);
     W::store(a.rows.operand[OUT], offset[OUT], at, x);
 }
 

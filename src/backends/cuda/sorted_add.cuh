@@ -31,7 +31,7 @@ struct add_args {
     uint32_t none;                           /* key of an index outside the axis, larger than any other: line · limit + index */
     uint32_t *keys, *positions;
     void *partials; /* (chunks, 2, columns · N): of the run that came into the chunk, of the one that leaves it */
-    int64_t chunk;
+    int64_t chunk; /* a power of 2 */
     fault_place faults;
 };
 
@@ -231,17 +231,23 @@ template <typename Y, typename C, int N> static __global__ void __launch_bounds_
     put<Y, N, C>::at(a.y, a.y_dtype, to, result);
 }
 
-/* Grid: blocks of about 256 threads, as many chunks a block as its columns leave room for. */
-template <typename T, typename Y, typename C, int N> static void start_walk(const tarn__call *call, add_args *a)
+/* Blocks of about 256 threads: as wide as the columns need, and rows of threads as they leave room for. */
+static inline dim3 walk_block(add_args *a)
 {
-    int64_t chunks = (a->count + a->chunk - 1) / a->chunk;
     int width = 1;
     while (width < a->columns && width < 32)
         width *= 2;
     if (a->columns > 32)
         width = a->columns < THREADS ? (int)((a->columns + 31) / 32 * 32) : THREADS;
     a->tiles = (int)((a->columns + width - 1) / width);
-    dim3 block((unsigned)width, (unsigned)(THREADS / width));
+    return dim3((unsigned)width, (unsigned)(THREADS / width));
+}
+
+/* Grid: a chunk for each row of a block. */
+template <typename T, typename Y, typename C, int N> static void start_walk(const tarn__call *call, add_args *a)
+{
+    int64_t chunks = (a->count + a->chunk - 1) / a->chunk;
+    dim3 block = walk_block(a);
     unsigned blocks = blocks_for(chunks, block.y) * (unsigned)a->tiles;
     walk_kernel<T, Y, C, N><<<blocks, block, 0, stream_of(call)>>>(*a);
     if (chunks > 1)

@@ -1,5 +1,8 @@
 /* tie_rows.cuh: the gradient of max and min along rows that a block can hold: x is read once and gx written once.
  *
+ * Where there are many long rows, a warp has one and writes the gradient as it goes, as if the tie it meets were the only one; a row for
+ * which that was wrong, which is then in the second-level cache, is done again. Else x stays in registers until the ties are counted.
+ *
  * Elements are compared and chosen as they lie, in words of 32 bits, one f32 or two 16-bit floats: a word of x becomes a mask of its ties, and
  * the mask chooses between two words made once for the row. */
 #ifndef TARN__CUDA_TIE_ROWS_CUH
@@ -9,6 +12,7 @@
 
 #define TIE_PACKS 4     /* of 16 bytes, that a thread holds */
 #define TIE_THREADS 512 /* of a block, at most */
+#define TIE_MANY 4096   /* rows, from which on a warp is enough for a long one */
 
 /* `equal` has all bits of an element set where it equals that of the other word; `ones` has 1 in each element's place. */
 template <typename T> struct word_of;
@@ -107,12 +111,69 @@ template <typename T> static __global__ void __launch_bounds__(TIE_THREADS, 3) t
         }
 }
 
+/* A word of x into a word of its gradient. */
+template <typename T> __device__ __forceinline__ uint32_t share_word(uint32_t x, uint32_t y, uint32_t tied, uint32_t other, uint32_t *sums)
+{
+    uint32_t mask = word_of<T>::equal(x, y);
+    *sums += mask & word_of<T>::ones;
+    return (mask & tied) | (~mask & other);
+}
+
+/* The row's ties; its gradient is written as if there were `ties` of them. */
+template <typename T> __device__ __forceinline__ int share_row(const uint4 *from, uint4 *to, int length, uint32_t y, float g, int ties)
+{
+    typedef word_of<T> word;
+    float tied = g, other = g * 0;
+    if (ties != 1) /* 0 where a NaN won: it equals nothing, and all gradients of its row are NaN, as torch.amax's */
+        tied = g / (float)ties, other = other / (float)ties;
+    const uint32_t tied_word = word::repeat(narrow<T>(tied)), other_word = word::repeat(narrow<T>(other));
+    int count = 0;
+#pragma unroll 1
+    for (int at = (int)threadIdx.x % WARP; at < length; at += WARP * TIE_PACKS) {
+        uint4 x[TIE_PACKS];
+        uint32_t sums = 0;
+#pragma unroll
+        for (int u = 0; u < TIE_PACKS; u++)
+            if (at + u * WARP < length)
+                x[u] = from[at + u * WARP];
+#pragma unroll
+        for (int u = 0; u < TIE_PACKS; u++)
+            if (at + u * WARP < length)
+                to[at + u * WARP] = make_uint4(
+                    share_word<T>(x[u].x, y, tied_word, other_word, &sums), share_word<T>(x[u].y, y, tied_word, other_word, &sums),
+                    share_word<T>(x[u].z, y, tied_word, other_word, &sums), share_word<T>(x[u].w, y, tied_word, other_word, &sums));
+        count += word::count(sums);
+    }
+    return __reduce_add_sync(FULL_WARP, count);
+}
+
+/* A warp a row. */
+template <typename T> static __global__ void __launch_bounds__(THREADS, 4) tie_long_rows(const __grid_constant__ fold_args a, T *gx)
+{
+    const int64_t unit = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    int64_t offset[3];
+    if (unit >= a.units)
+        return;
+    locate(a.kept, unit, offset);
+    const uint4 *from = (const uint4 *)((const T *)a.x + offset[0]);
+    uint4 *to = (uint4 *)(gx + offset[0]);
+    const uint32_t y = word_of<T>::repeat(((const T *)a.aux)[offset[2]]);
+    const float g = widen(((const T *)a.y)[offset[1]]);
+    const int ties = share_row<T>(from, to, (int)a.length, y, g, 1);
+    if (ties != 1)
+        share_row<T>(from, to, (int)a.length, y, g, ties);
+}
+
 /* Grid: short rows have a group of 1 … 32 of 256 threads each, longer ones a block of as many threads as hold them.
  * Bytes: a read and a write of each element. */
 template <typename T> static void launch_ties(const fold_args &a, void *gx, cudaStream_t stream)
 {
     int needed = (int)divide_up(a.length, TIE_PACKS);
     bool is_short = needed <= WARP;
+    if (!is_short && a.units >= TIE_MANY) {
+        tie_long_rows<T><<<blocks_for(a.units, THREADS / WARP), THREADS, 0, stream>>>(a, (T *)gx);
+        return;
+    }
     int group = is_short ? 1 << bits_for(needed) : (int)divide_up(needed, WARP) * WARP, block = is_short ? THREADS : group;
     tie_rows<T><<<blocks_for(a.units, block / group), block, 0, stream>>>(a, (T *)gx, group);
 }

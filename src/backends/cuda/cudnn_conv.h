@@ -1,0 +1,60 @@
+/* cudnn_conv.h: a convolution as cuDNN sees it, and the plans made for convolutions. */
+#ifndef TARN__CUDNN_CONV_H
+#define TARN__CUDNN_CONV_H
+
+#include "backends/cuda/cudnn.h"
+
+enum { TARN__CONV_FORWARD, TARN__CONV_GRAD_X, TARN__CONV_GRAD_WEIGHT };
+
+/* Everything a choice of engine depends on. All tensors lie dense, in one of two orders: (N, C, H, W), or (N, H, W, C), the weight likewise.
+ * Compared and written as bytes: no padding. */
+typedef struct tarn__cudnn_conv {
+    int64_t what; /* TARN__CONV_… */
+    int64_t images, in, out, groups;
+    int64_t size[2], result[2], kernel[2]; /* rows and columns of x, of y, and of the weight */
+    int64_t stride[2], padding[2], dilation[2];
+    int64_t in_dtype, out_dtype;
+    int64_t channels_last;
+    int64_t adds_bias; /* forward: before the result is rounded */
+    int64_t tf32;
+} tarn__cudnn_conv;
+
+/* The addresses of one call: which of x, w and y is written depends on what is done. */
+typedef struct tarn__cudnn_conv_operands {
+    void *x, *w, *y, *bias;
+    void *workspace;
+} tarn__cudnn_conv_operands;
+
+typedef struct tarn__cudnn_conv_plan {
+    tarn__cudnn_conv conv;
+    bool is_none;   /* cuDNN has nothing for it, or nothing as fast as columns */
+    bool is_slower; /* the second */
+    tarn__cudnn_graph graph;
+    tarn__cudnn_plan plan;
+    struct tarn__cudnn_conv_plan *next;
+} tarn__cudnn_conv_plan;
+
+/* x, w and y of a convolution: shapes, and strides of the order they lie in. */
+tarn__cudnn_tensor tarn__cudnn_conv_x(const tarn__cudnn_conv *conv);
+tarn__cudnn_tensor tarn__cudnn_conv_w(const tarn__cudnn_conv *conv);
+tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *conv);
+
+/* cudnn_conv_plan.c: the plan of a convolution on a device, made at first need, kept for good; NULL: see tarn__cuda_failure(). */
+tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_conv *conv);
+bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands, cudaStream_t stream);
+
+/* cudnn_conv_choice.c: chooses one of the engines and makes its plan: the one that was chosen before, the fastest, or the first that can. False when
+ * none can. */
+bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count);
+
+/* Runs a plan of this convolution. The handle is the caller's alone. */
+bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudnn_plan *plan, const tarn__cudnn_conv_operands *operands);
+
+/* cudnn_conv.c: a call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is told, and where `runs` is true
+ * it is done, or the device has failed. */
+bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes);
+
+/* conv.c: a call by columns; gives the bytes of scratch it takes. */
+size_t tarn__cuda_conv_columns(const tarn__call *call, int what, bool runs);
+
+#endif
