@@ -1,6 +1,6 @@
 /*
- * Attention on a CUDA device against the CPU: every form that its kernels take, the same weights dropped, the same bits in every run and in a captured one,
- * memory that is linear in the rows. Without a device every test is skipped.
+ * Attention on a CUDA device against the CPU: every form that its kernels take, the same weights dropped, the same bits in every run and in a
+ * captured one, memory that is linear in the rows. Without a device every test is skipped.
  */
 #include "support/check.h"
 
@@ -87,8 +87,9 @@ static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, tarn_attention_option
 static void every_form_agrees_with_the_cpu(void **state)
 {
     NEEDS_GPU();
-    static const sizes all[] = {{2, 2, 1, 65, 65, 32},  {1, 4, 2, 130, 200, 64}, {1, 2, 2, 70, 33, 80},  {1, 2, 1, 129, 127, 128}, {1, 2, 1, 65, 130, 256},
-                                {2, 3, 1, 1, 190, 64}, {1, 2, 1, 40, 50, 7},    {1, 1, 1, 20, 30, 300}, {1, 2, 2, 64, 64, 8}};
+    static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 130, 200, 64}, {1, 2, 2, 70, 33, 80}, {1, 2, 1, 129, 127, 128},
+                                {1, 2, 1, 65, 130, 256}, {2, 3, 1, 1, 190, 64},    {1, 2, 1, 40, 50, 7},  {1, 1, 1, 20, 30, 300},
+                                {1, 2, 2, 64, 64, 8}};
     static const tarn_dtype dtypes[] = {TARN_F64, TARN_F32, TARN_BF16, TARN_F16};
     static const double tolerance[] = {1e-12, 1e-5, 3e-2, 4e-3};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)

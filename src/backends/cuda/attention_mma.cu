@@ -1,14 +1,13 @@
 /* attention_mma.cu: attention forward in bf16 and f16 on tensor cores; attention_mma.cuh has the tiles.
  *
- * A block has 64 rows of one head and goes through keys 64 at a time. Rows of q stay in registers up to D = 128, in shared memory beyond.
- * Exponentials are powers of 2, with log2(e) in the scale. */
+ * A block has 64 rows of one head and goes through keys 64 at a time. Rows of q stay in registers up to D = 128; beyond they stay in shared
+ * memory, and keys come 32 at a time, so that two blocks fit on a multiprocessor. Exponentials are powers of 2, with log2(e) in the scale. */
 #include "backends/cuda/attention_mma.cuh"
 
-#define KEYS 64
-
 template <int DEPTH> constexpr bool is_held = DEPTH <= 128;
-/* In shared memory: keys and values twice; q has the place of the second values while it is read, or its own. */
-template <int DEPTH> constexpr int tiles_of = is_held<DEPTH> ? 4 : 5;
+template <int DEPTH> constexpr int keys_at_once = is_held<DEPTH> ? 64 : 32;
+/* Rows in shared memory: keys and values twice; q has the place of the second values while it is read, or its own. */
+template <int DEPTH> constexpr int shared_rows = 4 * keys_at_once<DEPTH> + (is_held<DEPTH> ? 0 : MMA_ROWS);
 
 /* The two rows of a lane: their largest products and sums so far. */
 struct two_rows {
@@ -16,7 +15,7 @@ struct two_rows {
 };
 
 /* Products become weights; `fading` is what the rows' earlier sums are to be multiplied by. `seen` keys of this tile count, for each row. */
-__device__ __forceinline__ void weigh(float (*score)[4], float scale, const int *seen, two_rows &r, float *fading)
+template <int KEYS> __device__ __forceinline__ void weigh(float (*score)[4], float scale, const int *seen, two_rows &r, float *fading)
 {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -45,6 +44,7 @@ __device__ __forceinline__ void weigh(float (*score)[4], float scale, const int 
     }
 }
 
+template <int KEYS>
 __device__ __forceinline__ void drop_weights(const attention_args &a, float (*weight)[4], int64_t head, int64_t row, int64_t key)
 {
     for (int n = 0; n < KEYS / 8; n++) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void write_result(const attention_args &a, const bloc
 template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_THREADS) mma_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
-    constexpr int TILE = KEYS * line_of<DEPTH>;
+    constexpr int KEYS = keys_at_once<DEPTH>, TILE = KEYS * line_of<DEPTH>;
     T *const keys_at = (T *)shared, *const values_at = keys_at + 2 * TILE, *const q_at = values_at + (is_held<DEPTH> ? 1 : 2) * TILE;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const block_place at = place_of(a, a.heads, true);
@@ -126,9 +126,9 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
         }
         const int seen_here[2] = {(int)(seen[0] - key < KEYS ? seen[0] - key : KEYS), (int)(seen[1] - key < KEYS ? seen[1] - key : KEYS)};
         float fading[2];
-        weigh(score, scale, seen_here, r, fading);
+        weigh<KEYS>(score, scale, seen_here, r, fading);
         if (a.is_dropping)
-            drop_weights(a, score, at.batch * a.heads + at.head, row, key);
+            drop_weights<KEYS>(a, score, at.batch * a.heads + at.head, row, key);
 #pragma unroll
         for (int n = 0; n < DEPTH / 8; n++)
             result[n][0] *= fading[0], result[n][1] *= fading[0], result[n][2] *= fading[1], result[n][3] *= fading[1];
@@ -139,9 +139,10 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
 }
 
 /* Grid: a block for 64 rows of a head. */
-template <typename T, int DEPTH> static void launch(const tarn__call *call, const attention_args &a)
+template <typename T, int DEPTH> static bool launch(const tarn__call *call, const attention_args &a)
 {
-    start<mma_kernel<T, DEPTH>>(call, a, a.batches * a.heads * a.blocks, (size_t)(tiles_of<DEPTH> * KEYS * line_of<DEPTH>) * sizeof(T));
+    constexpr size_t bytes = (size_t)(shared_rows<DEPTH> * line_of<DEPTH>) * sizeof(T);
+    return start<mma_kernel<T, DEPTH>>(call, a, a.batches * a.heads * a.blocks, bytes);
 }
 
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a)
@@ -155,9 +156,8 @@ bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a)
     a->blocks = (a->rows + MMA_ROWS - 1) / MMA_ROWS;
     a->windows = 1;
     if (dtype == TARN_BF16) {
-        FOR_DEPTH(a->depth, launch<bf16, DEPTH>(call, *a))
+        FOR_DEPTH(a->depth, return launch<bf16, DEPTH>(call, *a))
     } else {
-        FOR_DEPTH(a->depth, launch<f16, DEPTH>(call, *a))
+        FOR_DEPTH(a->depth, return launch<f16, DEPTH>(call, *a))
     }
-    return true;
 }

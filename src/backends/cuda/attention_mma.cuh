@@ -212,15 +212,20 @@ static inline bool has_rows_of_packs(const tarn__view *x, tarn_dtype dtype)
     return fits;
 }
 
-/* More shared memory than a kernel has without asking. */
-template <void (*kernel)(attention_args)> static void start(const tarn__call *call, const attention_args &a, int64_t blocks, size_t bytes)
+/* With more shared memory than a kernel has without asking, which is asked for once on each device. False where a device has not as much. */
+template <void (*kernel)(attention_args)> static bool start(const tarn__call *call, const attention_args &a, int64_t blocks, size_t bytes)
 {
-    static bool is_allowed[64];
-    if (!is_allowed[call->device]) {
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        is_allowed[call->device] = true;
+    static int8_t answer[64]; /* 1: yes, -1: no */
+    if (answer[call->device] == 0) {
+        bool is_allowed = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
+        answer[call->device] = is_allowed ? 1 : -1;
+        if (!is_allowed)
+            cudaGetLastError(); /* not kept for the next poll to find */
     }
+    if (answer[call->device] < 0)
+        return false;
     kernel<<<blocks_for(blocks, 1), MMA_THREADS, bytes, stream_of(call)>>>(a);
+    return true;
 }
 
 /* Runs `...` with D filled up. */

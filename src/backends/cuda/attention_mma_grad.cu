@@ -150,16 +150,18 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
 }
 
 /* Grid: a block for 64 keys (or rows) of a head and a window of D. Multiplications: rows · keys · D · 4 and · 3; of forward 2. */
-template <typename T, int DEPTH> static void launch(const tarn__call *call, attention_args &a)
+template <typename T, int DEPTH> static bool launch(const tarn__call *call, attention_args &a)
 {
     constexpr size_t bytes = elements_of<DEPTH> * sizeof(T);
     a.windows = (a.depth + window_of<DEPTH> - 1) / window_of<DEPTH>;
     a.blocks = (a.keys + MMA_ROWS - 1) / MMA_ROWS;
+    bool done = true;
     if ((a.gk.base || a.gv.base) && a.blocks > 0)
-        start<keys_kernel<T, DEPTH>>(call, a, a.batches * a.kv_heads * a.blocks * a.windows, bytes);
+        done = start<keys_kernel<T, DEPTH>>(call, a, a.batches * a.kv_heads * a.blocks * a.windows, bytes);
     a.blocks = (a.rows + MMA_ROWS - 1) / MMA_ROWS;
-    if (a.gq.base && a.blocks > 0)
-        start<rows_kernel<T, DEPTH>>(call, a, a.batches * a.heads * a.blocks * a.windows, bytes);
+    if (done && a.gq.base && a.blocks > 0)
+        done = start<rows_kernel<T, DEPTH>>(call, a, a.batches * a.heads * a.blocks * a.windows, bytes);
+    return done;
 }
 
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
@@ -171,9 +173,8 @@ bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
     if (!fits)
         return false;
     if (dtype == TARN_BF16) {
-        FOR_DEPTH(a->depth, launch<bf16, DEPTH>(call, *a))
+        FOR_DEPTH(a->depth, return launch<bf16, DEPTH>(call, *a))
     } else {
-        FOR_DEPTH(a->depth, launch<f16, DEPTH>(call, *a))
+        FOR_DEPTH(a->depth, return launch<f16, DEPTH>(call, *a))
     }
-    return true;
 }

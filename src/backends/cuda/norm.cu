@@ -156,9 +156,9 @@ template <typename T, bool is_sum> static void launch(const tarn__call *call, co
     for (int k : {(int)OUT, (int)IN, (int)FIRST, (int)SECOND})
         is_packed = is_packed && has_packs(a.rows, k, N);
     if (is_packed)
-        launch_as<typed<T, N>, 32, 32, is_sum>(call, a);
+        launch_as<typed<T, N>, 32, is_sum && sizeof(T) == 4 ? 16 : 32, is_sum>(call, a);
     else
-        launch_as<typed<T, 1>, 32, 16, is_sum>(call, a);
+        launch_as<typed<T, 1>, 32, is_sum ? 8 : 16, is_sum>(call, a);
 }
 
 /* The operands as `views` has them, of one dtype but for the numbers of each row and, rarely, the result and the vectors. */
@@ -178,7 +178,7 @@ template <bool is_sum> static void run(const tarn__call *call, const tarn__view 
     else if (dtype == TARN_F64)
         launch_as<untyped<double>, 16, 8, is_sum>(call, a);
     else if (!is_same)
-        launch_as<untyped<float>, 1, 16, is_sum>(call, a);
+        launch_as<untyped<float>, 1, is_sum ? 8 : 16, is_sum>(call, a);
     else if (dtype == TARN_F32)
         launch<float, is_sum>(call, a);
     else if (dtype == TARN_BF16)
