@@ -28,6 +28,46 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) sums_ker
     }
 }
 
+/* Σ g · y of 16-bit rows once more, as Σ P' · dP: nothing of y's rounding is in it. */
+static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid_constant__ attention_args a)
+{
+    typedef tile_of<float> tile;
+    constexpr int M = tile::M, SIDE = tile::SIDE;
+    __shared__ alignas(16) float stage[tile::STAGE];
+    const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
+    const block_place at = place_of(a, a.heads, true);
+    const slab q = slab_of(a.q, at.batch, at.head), g = slab_of(a.g, at.batch, at.head);
+    const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
+    const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1;
+    const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
+    const float scale = (float)(a.scale * LOG2_E);
+    float *sums = (float *)a.rows_sums + 2 * head * a.rows, score[M][M], pull[M][M], total[M] = {};
+    for (int64_t key = 0; key < keys; key += SIDE) {
+        multiply_tiles(score, stage, q, first, a.rows, k, key, keys, a.depth);
+        multiply_tiles(pull, stage, g, first, a.rows, v, key, keys, a.depth);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0;
+            float log_sum = t < a.rows ? sums[2 * t] : 0;
+            uint32_t word[4];
+            if (a.is_dropping)
+                draw_words(a, head, t, (key + tx * M) / 4, word);
+#pragma unroll
+            for (int n = 0; n < M; n++)
+                if (key + tx * M + n < seen)
+                    total[m] += exponential2(score[m][n] * scale - log_sum) * (a.is_dropping ? drop_factor(a, word[n]) : 1) * pull[m][n];
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int step = ACROSS / 2; step > 0; step /= 2)
+            total[m] += __shfl_xor_sync(FULL_WARP, total[m], step);
+        if (tx == 0 && first + ty * M + m < a.rows)
+            sums[2 * (first + ty * M + m) + 1] = total[m];
+    }
+}
+
 /* ---- gk and gv --------------------------------------------------------------------------------------------------------------- */
 
 /* One tile (keys, rows) of products and of g · vᵀ becomes weights and slopes in shared memory, both (rows, keys). */
@@ -166,5 +206,10 @@ void tarn__cuda_attention_grad(const tarn__call *call)
         launch_sums<float>(call, a);
     if (tarn__cuda_attention_mma_grad(call, &a))
         return;
+    if (a.rows > 0 && a.q.dtype != TARN_F32 && a.q.dtype != TARN_F64) {
+        a.windows = 1;
+        a.blocks = (a.rows + tile_of<float>::SIDE - 1) / tile_of<float>::SIDE;
+        exact_sums_kernel<<<blocks_for(a.batches * a.heads * a.blocks, 1), THREADS, 0, stream_of(call)>>>(a);
+    }
     FOR_PLAIN(a, launch<C, W>(call, a))
 }

@@ -164,10 +164,13 @@ template <typename T, int DEPTH> static bool launch(const tarn__call *call, atte
     return done;
 }
 
+#define LEAST_WEIGHTS (64 * 64) /* of a head: fewer leave most of a tile empty, and have the digits of f32 without tensor cores */
+
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
 {
     tarn_dtype dtype = a->q.dtype;
-    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->depth % 8 == 0 && a->depth <= 256 && has_rows_of_packs(call->in[6], dtype);
+    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->depth % 8 == 0 && a->depth <= 256 &&
+                a->rows * a->keys >= LEAST_WEIGHTS && has_rows_of_packs(call->in[6], dtype);
     for (int i = 0; i < 3; i++)
         fits = fits && has_rows_of_packs(call->in[i], dtype);
     if (!fits)
