@@ -204,6 +204,8 @@ static void fill_table(void)
     tarn__cuda_pool(rows);
     tarn__cuda_softmax(rows);
     tarn__cuda_norm(rows);
+    tarn__cuda_attention(rows);
+    tarn__cuda_rope(rows);
     tarn__cuda_batchnorm(rows);
     tarn__cuda_batchnorm_grad(rows);
     tarn__cuda_loss(rows);

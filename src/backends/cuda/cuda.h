@@ -76,6 +76,8 @@ void tarn__cuda_conv(tarn__kernel_row *rows);
 void tarn__cuda_pool(tarn__kernel_row *rows);
 void tarn__cuda_softmax(tarn__kernel_row *rows);
 void tarn__cuda_norm(tarn__kernel_row *rows);
+void tarn__cuda_attention(tarn__kernel_row *rows);
+void tarn__cuda_rope(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows);
 void tarn__cuda_loss(tarn__kernel_row *rows);

@@ -107,8 +107,17 @@ __device__ __forceinline__ void measure(const typename R::raw *x, int packs, boo
     *rstd = inverse_root((double)mean_of(total, length, inverse, (C)0) + epsilon, (C)0);
 }
 
+/* What a gradient is made of; NULL where there is no such operand. */
+struct norm_grad {
+    const tarn__view *x, *weight, *mean, *rstd, *g;
+    const tarn__view *own; /* the gradient that x has besides, added to gx */
+    const tarn__view *gx, *gweight, *gbias;
+    bool is_centred; /* layernorm */
+    double epsilon;
+};
+
 /* In norm_grad.cu. */
-void tarn__cuda_run_norm_grad(const tarn__call *call, bool is_centred);
-size_t tarn__cuda_norm_grad_scratch(const tarn__call *call, bool is_centred);
+void tarn__cuda_run_norm_grad(const tarn__call *call, const norm_grad *of);
+size_t tarn__cuda_norm_grad_scratch(const norm_grad *of);
 
 #endif

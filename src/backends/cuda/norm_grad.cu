@@ -1,4 +1,4 @@
-/* norm_grad.cu: the gradients of layernorm and rmsnorm.
+/* norm_grad.cu: the gradients of layernorm and rmsnorm, alone and after a sum, where gx takes in the gradient that the sum has besides.
  *
  *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the first mean
  *
@@ -13,7 +13,7 @@
  *   stream   anything else: rows are read twice, and the columns' sums are kept in scratch */
 #include "backends/cuda/norm.cuh"
 
-enum { OUT, IN, MEAN, RSTD, GRADIENT, OPERANDS };
+enum { OUT, IN, MEAN, RSTD, GRADIENT, OWN, OPERANDS };
 
 #define HELD_WARP 32   /* elements of a row that a thread holds */
 #define HELD_LESS 24   /* where that is enough, and leaves more registers */
@@ -70,16 +70,20 @@ __device__ __forceinline__ void add_terms(const grad_args &a, const typename R::
     }
 }
 
-template <typename R>
-__device__ __forceinline__ void write_slopes(const grad_args &a, const typename R::raw &x, const typename R::raw &g, int64_t to, int64_t at,
-                                             typename R::real mean, typename R::real rstd, const typename R::real *means)
+template <typename R, bool has_own>
+__device__ __forceinline__ void write_slopes(const grad_args &a, const typename R::raw &x, const typename R::raw &g, int64_t to, int64_t own_row,
+                                             int64_t at, typename R::real mean, typename R::real rstd, const typename R::real *means)
 {
     typedef typename R::real C;
     C weight[R::width], gx[R::width];
+    typename R::raw own;
+    if (has_own)
+        own = R::fetch(a.rows.operand[OWN], own_row, at);
     fetch_weight<R>(a, at, weight);
 #pragma unroll
     for (int i = 0; i < R::width; i++)
-        gx[i] = rstd * (R::element(g, i) * weight[i] - means[0] - (R::element(x, i) - mean) * rstd * means[1]);
+        gx[i] = rstd * (R::element(g, i) * weight[i] - means[0] - (R::element(x, i) - mean) * rstd * means[1]) +
+                (has_own ? R::element(own, i) : (C)0);
     R::store(a.rows.operand[OUT], to, at, gx);
 }
 
@@ -91,7 +95,7 @@ template <bool is_warp, typename C> __device__ __forceinline__ void share_means(
 }
 
 /* One row, P packs of x and of g a thread in registers. */
-template <typename R, int P, bool is_warp>
+template <typename R, int P, bool is_warp, bool has_own>
 __device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typename R::real (*gweight)[R::width], typename R::real (*gbias)[R::width])
 {
     typedef typename R::real C;
@@ -120,7 +124,7 @@ __device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typena
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < packs)
-            write_slopes<R>(a, x[p], g[p], offset[OUT], me + p * threads, mean, rstd, means);
+            write_slopes<R, has_own>(a, x[p], g[p], offset[OUT], offset[OWN], me + p * threads, mean, rstd, means);
 }
 
 /* A row that is loaded before its turn comes: its packs of x and g, statistics and place in gx. */
@@ -165,7 +169,7 @@ __device__ __forceinline__ void finish_row(const grad_args &a, const loaded_row<
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (lane + p * WARP < packs)
-            write_slopes<R>(a, from.x[p], from.g[p], from.to, lane + p * WARP, from.mean, from.rstd, means);
+            write_slopes<R, false>(a, from.x[p], from.g[p], from.to, 0, lane + p * WARP, from.mean, from.rstd, means);
 }
 
 /* A chunk's sums of the columns: as they are where a block's threads own them, added over the warps in order where each warp has its own. */
@@ -201,7 +205,7 @@ __device__ __forceinline__ void write_partial(const grad_args &a, int which, con
     __syncthreads();
 }
 
-template <typename R, int P, bool is_warp>
+template <typename R, int P, bool is_warp, bool has_own>
 static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : MOST_BLOCK, is_warp ? 3 : 1)
     held_kernel(const __grid_constant__ grad_args a)
 {
@@ -209,7 +213,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : MOST_B
     C gweight[P][R::width] = {}, gbias[P][R::width] = {};
     int64_t row = blockIdx.x * a.chunk_rows, end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count;
     for (row += is_warp ? threadIdx.x / WARP : 0; row < end; row += is_warp ? WARPS_A_BLOCK : 1)
-        grad_row<R, P, is_warp>(a, row, gweight, gbias);
+        grad_row<R, P, is_warp, has_own>(a, row, gweight, gbias);
     if (a.wants_weight)
         write_partial<R, P, is_warp, WARPS_A_BLOCK>(a, 0, gweight);
     if (a.wants_bias)
@@ -240,7 +244,7 @@ static __global__ void __launch_bounds__(WARP * AHEAD_WARPS, 1) ahead_kernel(con
 }
 
 /* A thread's columns are its own from row to row, so it may add to them in scratch. */
-template <typename C> static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_constant__ grad_args a)
+template <typename C, bool has_own> static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_constant__ grad_args a)
 {
     typedef untyped<C> R;
     const int64_t length = a.rows.length;
@@ -271,8 +275,8 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) stream_k
             continue;
         share_means<false>(a, sums, means);
         for (int64_t at = threadIdx.x; at < length; at += blockDim.x)
-            write_slopes<R>(a, R::fetch(a.rows.operand[IN], offset[IN], at), R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), offset[OUT],
-                            at, mean, rstd, means);
+            write_slopes<R, has_own>(a, R::fetch(a.rows.operand[IN], offset[IN], at), R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at),
+                                     offset[OUT], offset[OWN], at, mean, rstd, means);
     }
 }
 
@@ -319,17 +323,18 @@ struct grad_plan {
 
 /* The number of chunks fills 132 multiprocessors evenly with as many blocks as their registers hold, once; rows of a chunk are bounded because
  * they are added up in f32. */
-static grad_plan plan_of(const tarn__call *call, bool is_centred)
+static grad_plan plan_of(const norm_grad *of)
 {
-    const tarn__view *x = call->in[0], *weight = call->in[1], *g = call->in[is_centred ? 4 : 3];
+    const tarn__view *x = of->x;
     grad_plan p = {};
     p.length = x->shape[x->rank - 1];
     p.rows = p.length > 0 ? tarn__view_count(x) / p.length : 0;
-    bool is_same = g->dtype == x->dtype && (!weight || weight->dtype == x->dtype) && (!call->out[0] || call->out[0]->dtype == x->dtype);
+    bool is_same = of->g->dtype == x->dtype && (!of->weight || of->weight->dtype == x->dtype) && (!of->gx || of->gx->dtype == x->dtype) &&
+                   (!of->own || of->own->dtype == x->dtype);
     p.in_double = x->dtype == TARN_F64 || p.length <= SHORT_ROW;
     p.kind = p.length <= SHORT_ROW                                          ? SHORT
              : p.in_double || !is_same || p.length > MOST_BLOCK * HELD_BLOCK ? STREAM
-             : x->dtype != TARN_F32 && p.length <= WARP * HELD_LESS && p.length % 8 == 0 ? AHEAD
+             : x->dtype != TARN_F32 && !of->own && p.length <= WARP * HELD_LESS && p.length % 8 == 0 ? AHEAD
              : p.length <= WARP * HELD_WARP                                  ? BY_WARP
                                                                              : BY_BLOCK;
     int64_t room = PARTIAL_ELEMENTS / (p.length > 0 ? p.length : 1), least = p.kind == SHORT ? 32 : p.kind == AHEAD ? 2 * AHEAD_WARPS : p.kind == BY_WARP ? 8 : 2;
@@ -340,59 +345,59 @@ static grad_plan plan_of(const tarn__call *call, bool is_centred)
     return p;
 }
 
-size_t tarn__cuda_norm_grad_scratch(const tarn__call *call, bool is_centred)
+size_t tarn__cuda_norm_grad_scratch(const norm_grad *of)
 {
-    grad_plan p = plan_of(call, is_centred);
-    bool is_needed = call->out[1] || (is_centred && call->out[2]);
-    return is_needed ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float)) : 0;
+    grad_plan p = plan_of(of);
+    return of->gweight || of->gbias ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float)) : 0;
 }
 
 /* Grid: a block a chunk. */
-template <typename T> static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
+template <typename T, bool has_own> static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     constexpr int N = pack_size<T>::value;
-    bool packed = has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N) && vector_has_packs(a.weight, N);
+    bool packed = has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N) && has_packs(a.rows, OWN, N) &&
+                  vector_has_packs(a.weight, N);
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, HELD_BLOCK, MOST_BLOCK);
     cudaStream_t stream = stream_of(call);
     if (p.kind == AHEAD && packed) {
-        if constexpr (sizeof(T) == 2)
+        if constexpr (sizeof(T) == 2 && !has_own)
             ahead_kernel<typed<T, N>, HELD_LESS / N><<<blocks, WARP * AHEAD_WARPS, 0, stream>>>(a);
     } else if (p.kind == BY_WARP && packed && p.length <= WARP * HELD_LESS) {
-        if constexpr (sizeof(T) == 4)
-            held_kernel<typed<T, N>, HELD_LESS / N, true><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+        if constexpr (sizeof(T) == 4 || has_own)
+            held_kernel<typed<T, N>, HELD_LESS / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (p.kind == BY_WARP && packed) {
-        held_kernel<typed<T, N>, HELD_WARP / N, true><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+        held_kernel<typed<T, N>, HELD_WARP / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (p.kind == BY_WARP || p.kind == AHEAD) {
-        held_kernel<typed<T, 1>, HELD_WARP, true><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+        held_kernel<typed<T, 1>, HELD_WARP, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (packed) {
-        held_kernel<typed<T, N>, HELD_BLOCK / N, false><<<blocks, threads, 0, stream>>>(a);
+        held_kernel<typed<T, N>, HELD_BLOCK / N, false, has_own><<<blocks, threads, 0, stream>>>(a);
     } else {
-        held_kernel<typed<T, 1>, HELD_BLOCK, false><<<blocks, threads, 0, stream>>>(a);
+        held_kernel<typed<T, 1>, HELD_BLOCK, false, has_own><<<blocks, threads, 0, stream>>>(a);
     }
 }
 
-static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
+template <bool has_own> static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, 1, THREADS);
     if (p.kind == SHORT)
-        held_kernel<untyped<double>, 1, true><<<blocks, WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
+        held_kernel<untyped<double>, 1, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
     else if (p.kind == STREAM && p.in_double)
-        stream_kernel<double><<<blocks, threads, 0, stream_of(call)>>>(a);
+        stream_kernel<double, has_own><<<blocks, threads, 0, stream_of(call)>>>(a);
     else if (p.kind == STREAM)
-        stream_kernel<float><<<blocks, threads, 0, stream_of(call)>>>(a);
+        stream_kernel<float, has_own><<<blocks, threads, 0, stream_of(call)>>>(a);
     else if (dtype == TARN_F32)
-        launch<float>(call, p, a);
+        launch<float, has_own>(call, p, a);
     else if (dtype == TARN_BF16)
-        launch<bf16>(call, p, a);
+        launch<bf16, has_own>(call, p, a);
     else
-        launch<f16>(call, p, a);
+        launch<f16, has_own>(call, p, a);
 }
 
 /* Also where there are no rows: then the sums are 0. */
-static void launch_combine(const tarn__call *call, const grad_plan &p, bool is_centred)
+static void launch_combine(const tarn__call *call, const grad_plan &p, const norm_grad *of)
 {
-    combine_args a = {call->scratch, {vector_of(call->out[1]), vector_of(is_centred ? call->out[2] : NULL)}, p.chunks, p.length};
+    combine_args a = {call->scratch, {vector_of(of->gweight), vector_of(of->gbias)}, p.chunks, p.length};
     if (p.length == 0 || (!a.to[0].base && !a.to[1].base))
         return;
     dim3 blocks(blocks_for(p.length, WARP), 2), threads(WARP, SLICES);
@@ -402,28 +407,27 @@ static void launch_combine(const tarn__call *call, const grad_plan &p, bool is_c
         combine_kernel<float><<<blocks, threads, 0, stream_of(call)>>>(a);
 }
 
-/* Inputs x, weight, [mean,] rstd, g; outputs gx, gweight, [gbias]. */
-void tarn__cuda_run_norm_grad(const tarn__call *call, bool is_centred)
+void tarn__cuda_run_norm_grad(const tarn__call *call, const norm_grad *of)
 {
-    const tarn__view *x = call->in[0];
-    const tarn__view *views[OPERANDS] = {call->out[0] ? call->out[0] : x, x, is_centred ? call->in[2] : NULL, call->in[is_centred ? 3 : 2],
-                                         call->in[is_centred ? 4 : 3]};
-    grad_plan p = plan_of(call, is_centred);
+    const tarn__view *views[OPERANDS] = {of->gx ? of->gx : of->x, of->x, of->mean, of->rstd, of->g, of->own};
+    grad_plan p = plan_of(of);
     tarn__nest nest;
     grad_args a = {};
-    a.rows = rows_of<OPERANDS>(x->rank - 1, views, &nest);
-    a.weight = vector_of(call->in[1]);
-    a.wants_gx = call->out[0] != NULL;
-    a.wants_weight = call->out[1] != NULL;
-    a.wants_bias = is_centred && call->out[2];
-    a.is_centred = is_centred;
+    a.rows = rows_of<OPERANDS>(of->x->rank - 1, views, &nest);
+    a.weight = vector_of(of->weight);
+    a.wants_gx = of->gx != NULL;
+    a.wants_weight = of->gweight != NULL;
+    a.wants_bias = of->gbias != NULL;
+    a.is_centred = of->is_centred;
     a.is_short = p.kind == SHORT;
-    a.epsilon = ((const tarn__norm *)call->params)->epsilon;
+    a.epsilon = of->epsilon;
     a.length = (double)p.length;
     a.inverse = 1 / a.length;
     a.chunk_rows = p.chunk_rows;
     a.partial = call->scratch;
-    if (p.chunks > 0)
-        launch_chunks(call, p, a);
-    launch_combine(call, p, is_centred);
+    if (p.chunks > 0 && of->own)
+        launch_chunks<true>(call, p, a);
+    else if (p.chunks > 0)
+        launch_chunks<false>(call, p, a);
+    launch_combine(call, p, of);
 }

@@ -1,0 +1,168 @@
+/* attention.cuh: what the kernels of attention share: their operands, what a row attends to, dropout, and which block does what.
+ *
+ * All of them work on tiles: a block has some rows of queries (or keys) and goes through tiles of keys (or queries), so that memory is linear in
+ * the number of rows. Tiles that no row attends to are left out. Everything is summed in an order given by shape alone. */
+#ifndef TARN__ATTENTION_CUH
+#define TARN__ATTENTION_CUH
+
+#include "backends/cuda/element.cuh"
+#include "backends/cuda/philox.cuh"
+
+#define LOG2_E 1.4426950408889634
+#define LN_2 0.69314718055994531
+
+/* A tensor (B, heads, rows, D), or without D. */
+struct cube {
+    void *base; /* NULL: not there */
+    tarn_dtype dtype;
+    int64_t stride[4];
+};
+
+/* One head of it. */
+struct slab {
+    void *base;
+    tarn_dtype dtype;
+    int64_t row, along; /* strides */
+};
+
+struct attention_args {
+    int64_t batches, heads, kv_heads, group, rows, keys, depth; /* B, H, KV, H / KV, T, S, D */
+    double scale;
+    bool is_causal, is_dropping;
+    source random;
+    uint32_t limit; /* of 24 bits: a weight whose number is below is dropped */
+    float kept;     /* what the others are multiplied by */
+    const void *lengths;
+    bool are_long;
+    int64_t length_stride;
+    fault_place fault;
+    cube q, k, v, y, log_sum, g, gq, gk, gv;
+    void *rows_sums; /* backward: (B, H, T, 2) of f32 or f64: the logarithm to base 2 of a row's sum, and Σ g · y */
+    int64_t blocks, windows; /* blocks of rows (or keys) of a head; parts of D */
+};
+
+/* ---- on the host ------------------------------------------------------------------------------------------------------------ */
+
+static inline cube cube_of(const tarn__view *view)
+{
+    cube c = {};
+    if (!view)
+        return c;
+    c.base = tarn__view_at(view);
+    c.dtype = view->dtype;
+    for (int i = 0; i < view->rank; i++)
+        c.stride[i] = view->stride[i];
+    return c;
+}
+
+/* Inputs q, k, v, lengths and for the gradient y, logarithms, g. */
+static inline attention_args attention_of(const tarn__call *call, bool is_backward)
+{
+    const tarn__attention *params = (const tarn__attention *)call->params;
+    const tarn__view *q = call->in[0], *k = call->in[1], *lengths = call->in[3];
+    attention_args a = {};
+    a.batches = q->shape[0], a.heads = q->shape[1], a.kv_heads = k->shape[1], a.rows = q->shape[2], a.keys = k->shape[2], a.depth = q->shape[3];
+    a.group = a.heads / a.kv_heads;
+    a.scale = params->scale;
+    a.is_causal = params->causal != 0;
+    a.is_dropping = params->random.a > 0;
+    a.random = source{params->random.seed, params->random.offset, params->random.live};
+    a.limit = (uint32_t)ceil(params->random.a * 0x1p24);
+    a.kept = (float)(1 / (1 - params->random.a));
+    a.lengths = data_of<void>(lengths);
+    a.are_long = lengths && lengths->dtype == TARN_I64;
+    a.length_stride = lengths && lengths->rank > 0 && lengths->shape[0] > 1 ? lengths->stride[0] : 0;
+    a.q = cube_of(q), a.k = cube_of(k), a.v = cube_of(call->in[2]);
+    a.y = cube_of(is_backward ? call->in[4] : call->out[0]);
+    a.log_sum = cube_of(is_backward ? call->in[5] : call->out[1]);
+    if (is_backward) {
+        a.g = cube_of(call->in[6]);
+        a.gq = cube_of(call->out[0]), a.gk = cube_of(call->out[1]), a.gv = cube_of(call->out[2]);
+        a.rows_sums = call->scratch;
+    } else {
+        a.fault = faults_of(call);
+    }
+    return a;
+}
+
+/* attention_mma.cu, attention_mma_grad.cu: on tensor cores. False: not for these operands. */
+bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
+bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
+/* attention_grad.cu */
+void tarn__cuda_attention_grad(const tarn__call *call);
+size_t tarn__cuda_attention_grad_scratch(const tarn__call *call);
+
+/* ---- on the device ---------------------------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ slab slab_of(const cube &c, int64_t batch, int64_t head)
+{
+    int64_t bytes = c.dtype == TARN_F64 ? 8 : c.dtype == TARN_F32 ? 4 : 2;
+    return slab{(char *)c.base + (batch * c.stride[0] + head * c.stride[1]) * bytes, c.dtype, c.stride[2], c.stride[3]};
+}
+
+/* Keys that are there; what is not a length counts as the nearest one, and forward reports it. */
+__device__ __forceinline__ int64_t valid_keys(const attention_args &a, int64_t batch)
+{
+    if (!a.lengths)
+        return a.keys;
+    int64_t length = index_at(a.lengths, a.are_long, batch * a.length_stride);
+    return length < 0 ? 0 : length > a.keys ? a.keys : length;
+}
+
+__device__ __forceinline__ void check_length(const attention_args &a, int64_t batch)
+{
+    int64_t length = a.lengths ? index_at(a.lengths, a.are_long, batch * a.length_stride) : 0;
+    if (length < 0 || length > a.keys)
+        report_fault(a.fault, length, a.keys);
+}
+
+/* How many keys a row attends to. */
+__device__ __forceinline__ int64_t keys_of(const attention_args &a, int64_t valid, int64_t row)
+{
+    int64_t keys = a.is_causal ? valid - a.rows + row + 1 : valid;
+    return keys < 0 ? 0 : keys > valid ? valid : keys;
+}
+
+/* The first row that attends to a key, at or behind which all do. */
+__device__ __forceinline__ int64_t first_row_of(const attention_args &a, int64_t valid, int64_t key)
+{
+    int64_t row = a.is_causal ? key - (valid - a.rows) : 0;
+    return key >= valid ? a.rows : row < 0 ? 0 : row;
+}
+
+/* The words of keys 4 · fours ... + 3 in one row; `head` counts heads of all batches. */
+__device__ __forceinline__ void draw_words(const attention_args &a, int64_t head, int64_t row, int64_t fours, uint32_t word[4])
+{
+    philox(a.random, (uint64_t)((head * a.rows + row) * ((a.keys + 3) / 4) + fours), word);
+}
+
+__device__ __forceinline__ float drop_factor(const attention_args &a, uint32_t word)
+{
+    return word >> 8 < a.limit ? 0.0f : a.kept;
+}
+
+__device__ __forceinline__ float exponential2(float x) { return exp2f(x); }
+__device__ __forceinline__ double exponential2(double x) { return exp2(x); }
+__device__ __forceinline__ float logarithm2(float x) { return log2f(x); }
+__device__ __forceinline__ double logarithm2(double x) { return log2(x); }
+__device__ __forceinline__ float larger(float x, float y) { return fmaxf(x, y); }
+__device__ __forceinline__ double larger(double x, double y) { return fmax(x, y); }
+
+/* What a block does: a window of D of one block of rows of one head. Of causal rows the last are the longest, and come first. */
+struct block_place {
+    int64_t batch, head, block, window;
+};
+
+__device__ __forceinline__ block_place place_of(const attention_args &a, int64_t heads, bool last_first)
+{
+    int64_t at = blockIdx.x, head;
+    block_place p;
+    p.window = at % a.windows, at /= a.windows;
+    head = at % (a.batches * heads), at /= a.batches * heads;
+    p.batch = head / heads;
+    p.head = head % heads;
+    p.block = last_first ? a.blocks - 1 - at : at;
+    return p;
+}
+
+#endif

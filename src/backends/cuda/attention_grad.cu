@@ -1,0 +1,215 @@
+/* attention_grad.cu: the gradients of attention for every dtype, layout and size of D, and the choice between them and tensor cores. See
+ * attention_plain.cuh for the tiles.
+ *
+ *   weights P = exp(q · kᵀ · scale - logarithm), as they are dropped: P'
+ *   gv = P'ᵀ · g,  dP = g · vᵀ, dropped like P,  dS = P · (dP - Σ g · y),  gq = scale · dS · k,  gk = scale · dSᵀ · q
+ *
+ * First each row's Σ g · y. Then a kernel whose blocks have keys and go through the rows of all heads that look at them, for gk and gv, and
+ * one whose blocks have rows and go through keys, for gq: each sum has one owner, so nothing is added across blocks. */
+#include "backends/cuda/attention_plain.cuh"
+
+/* ---- the sums of rows -------------------------------------------------------------------------------------------------------- */
+
+/* A warp a row: its logarithm, to base 2, and Σ g · y, side by side. */
+template <typename C> static __global__ void __launch_bounds__(THREADS) sums_kernel(const __grid_constant__ attention_args a)
+{
+    const int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    if (row >= a.batches * a.heads * a.rows)
+        return;
+    const int64_t t = row % a.rows, head = row / a.rows % a.heads, batch = row / a.rows / a.heads;
+    const slab g = slab_of(a.g, batch, head), y = slab_of(a.y, batch, head), logs = slab_of(a.log_sum, batch, head);
+    C sum = 0;
+    for (int64_t d = threadIdx.x % WARP; d < a.depth; d += WARP)
+        sum += load_any<C>(g.base, g.dtype, t * g.row + d * g.along) * load_any<C>(y.base, y.dtype, t * y.row + d * y.along);
+    sum = over_warp<add_up>(sum);
+    if (threadIdx.x % WARP == 0) {
+        ((C *)a.rows_sums)[2 * row] = (C)(load_any<double>(logs.base, logs.dtype, t * logs.row) * LOG2_E);
+        ((C *)a.rows_sums)[2 * row + 1] = sum;
+    }
+}
+
+/* Σ g · y of 16-bit rows once more, as Σ P' · dP: nothing of y's rounding is in it. */
+static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid_constant__ attention_args a)
+{
+    typedef tile_of<float> tile;
+    constexpr int M = tile::M, SIDE = tile::SIDE;
+    __shared__ alignas(16) float stage[tile::STAGE];
+    const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
+    const block_place at = place_of(a, a.heads, true);
+    const slab q = slab_of(a.q, at.batch, at.head), g = slab_of(a.g, at.batch, at.head);
+    const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
+    const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1;
+    const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
+    const float scale = (float)(a.scale * LOG2_E);
+    float *sums = (float *)a.rows_sums + 2 * head * a.rows, score[M][M], pull[M][M], total[M] = {};
+    for (int64_t key = 0; key < keys; key += SIDE) {
+        multiply_tiles(score, stage, q, first, a.rows, k, key, keys, a.depth);
+        multiply_tiles(pull, stage, g, first, a.rows, v, key, keys, a.depth);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0;
+            float log_sum = t < a.rows ? sums[2 * t] : 0;
+            uint32_t word[4];
+            if (a.is_dropping)
+                draw_words(a, head, t, (key + tx * M) / 4, word);
+#pragma unroll
+            for (int n = 0; n < M; n++)
+                if (key + tx * M + n < seen)
+                    total[m] += exponential2(score[m][n] * scale - log_sum) * (a.is_dropping ? drop_factor(a, word[n]) : 1) * pull[m][n];
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int step = ACROSS / 2; step > 0; step /= 2)
+            total[m] += __shfl_xor_sync(FULL_WARP, total[m], step);
+        if (tx == 0 && first + ty * M + m < a.rows)
+            sums[2 * (first + ty * M + m) + 1] = total[m];
+    }
+}
+
+/* ---- gk and gv --------------------------------------------------------------------------------------------------------------- */
+
+/* One tile (keys, rows) of products and of g · vᵀ becomes weights and slopes in shared memory, both (rows, keys). */
+template <typename C>
+__device__ __forceinline__ void key_slopes(const attention_args &a, const C (*score)[tile_of<C>::M], const C (*pull)[tile_of<C>::M], int64_t head,
+                                           int64_t valid, int64_t key, int64_t row, C *weights, C *slopes)
+{
+    typedef tile_of<C> tile;
+    constexpr int M = tile::M;
+    const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
+    const C scale = (C)(a.scale * LOG2_E), *sums = (const C *)a.rows_sums + 2 * head * a.rows;
+#pragma unroll
+    for (int n = 0; n < M; n++) {
+        int64_t t = row + tx * M + n, keys = t < a.rows ? keys_of(a, valid, t) : 0;
+        C log_sum = t < a.rows ? sums[2 * t] : (C)0, gy = t < a.rows ? sums[2 * t + 1] : (C)0;
+        uint32_t word[4];
+        if (a.is_dropping)
+            draw_words(a, head, t, (key + ty * M) / 4, word);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            C factor = a.is_dropping ? (C)drop_factor(a, M == 4 || ty % 2 == 0 ? word[m] : word[m + 4 - M]) : (C)1;
+            C p = key + ty * M + m < keys ? exponential2(score[m][n] * scale - log_sum) : (C)0;
+            int to = (tx * M + n) * tile::LINE + ty * M + m;
+            weights[to] = factor * p;
+            slopes[to] = p == 0 ? (C)0 : p * (factor * pull[m][n] - gy);
+        }
+    }
+}
+
+template <typename C, int W> static __global__ void __launch_bounds__(THREADS) keys_kernel(const __grid_constant__ attention_args a)
+{
+    typedef tile_of<C> tile;
+    constexpr int M = tile::M, SIDE = tile::SIDE;
+    __shared__ alignas(16) C stage[tile::STAGE];
+    __shared__ alignas(16) C weights[SIDE * tile::LINE], slopes[SIDE * tile::LINE]; /* (rows, keys) */
+    const block_place at = place_of(a, a.kv_heads, false);
+    const slab k = slab_of(a.k, at.batch, at.head), v = slab_of(a.v, at.batch, at.head);
+    const int64_t key = at.block * SIDE, column = at.window * W, valid = valid_keys(a, at.batch), begin = first_row_of(a, valid, key) / SIDE * SIDE;
+    C score[M][M], pull[M][M], gk[M][W / ACROSS] = {}, gv[M][W / ACROSS] = {};
+    for (int64_t head = at.head * a.group; head < (at.head + 1) * a.group; head++) {
+        const slab q = slab_of(a.q, at.batch, head), g = slab_of(a.g, at.batch, head);
+        for (int64_t row = begin; row < a.rows; row += SIDE) {
+            multiply_tiles(score, stage, k, key, valid, q, row, a.rows, a.depth);
+            multiply_tiles(pull, stage, v, key, valid, g, row, a.rows, a.depth);
+            key_slopes(a, score, pull, at.batch * a.heads + head, valid, key, row, weights, slopes);
+            multiply_rows<C, W>(gv, weights, stage, g, row, a.rows, column, a.depth);
+            multiply_rows<C, W>(gk, slopes, stage, q, row, a.rows, column, a.depth);
+        }
+    }
+    C one[M], scale[M];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        one[m] = 1, scale[m] = (C)a.scale;
+    if (a.gv.base)
+        write_rows<C, W>(slab_of(a.gv, at.batch, at.head), gv, one, key, a.keys, column, a.depth);
+    if (a.gk.base)
+        write_rows<C, W>(slab_of(a.gk, at.batch, at.head), gk, scale, key, a.keys, column, a.depth);
+}
+
+/* ---- gq ---------------------------------------------------------------------------------------------------------------------- */
+
+template <typename C, int W> static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ attention_args a)
+{
+    typedef tile_of<C> tile;
+    constexpr int M = tile::M, SIDE = tile::SIDE;
+    __shared__ alignas(16) C stage[tile::STAGE];
+    __shared__ alignas(16) C slopes[SIDE * tile::LINE]; /* (keys, rows) */
+    const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
+    const block_place at = place_of(a, a.heads, true);
+    const slab q = slab_of(a.q, at.batch, at.head), g = slab_of(a.g, at.batch, at.head);
+    const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
+    const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1, column = at.window * W;
+    const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
+    const C scale = (C)(a.scale * LOG2_E), *sums = (const C *)a.rows_sums + 2 * head * a.rows;
+    C score[M][M], pull[M][M], gq[M][W / ACROSS] = {}, factors[M];
+    for (int64_t key = 0; key < keys; key += SIDE) {
+        multiply_tiles(score, stage, q, first, a.rows, k, key, keys, a.depth);
+        multiply_tiles(pull, stage, g, first, a.rows, v, key, keys, a.depth);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0;
+            C log_sum = t < a.rows ? sums[2 * t] : (C)0, gy = t < a.rows ? sums[2 * t + 1] : (C)0;
+            uint32_t word[4];
+            if (a.is_dropping)
+                draw_words(a, head, t, (key + tx * M) / 4, word);
+#pragma unroll
+            for (int n = 0; n < M; n++) {
+                C factor = a.is_dropping ? (C)drop_factor(a, M == 4 || tx % 2 == 0 ? word[n] : word[n + 4 - M]) : (C)1;
+                C p = key + tx * M + n < seen ? exponential2(score[m][n] * scale - log_sum) : (C)0;
+                slopes[(tx * M + n) * tile::LINE + ty * M + m] = p == 0 ? (C)0 : p * (factor * pull[m][n] - gy);
+            }
+        }
+        multiply_rows<C, W>(gq, slopes, stage, k, key, keys, column, a.depth);
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        factors[m] = (C)a.scale;
+    write_rows<C, W>(slab_of(a.gq, at.batch, at.head), gq, factors, first, a.rows, column, a.depth);
+}
+
+/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+
+template <typename C> static void launch_sums(const tarn__call *call, const attention_args &a)
+{
+    sums_kernel<C><<<blocks_for(a.batches * a.heads * a.rows, THREADS / WARP), THREADS, 0, stream_of(call)>>>(a);
+}
+
+/* Grid: a block for SIDE keys (or rows) of a head and a window of D. */
+template <typename C, int W> static void launch(const tarn__call *call, attention_args &a)
+{
+    constexpr int SIDE = tile_of<C>::SIDE;
+    a.windows = (a.depth + W - 1) / W;
+    a.blocks = (a.keys + SIDE - 1) / SIDE;
+    if ((a.gk.base || a.gv.base) && a.blocks > 0)
+        keys_kernel<C, W><<<blocks_for(a.batches * a.kv_heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
+    a.blocks = (a.rows + SIDE - 1) / SIDE;
+    if (a.gq.base && a.blocks > 0)
+        rows_kernel<C, W><<<blocks_for(a.batches * a.heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
+}
+
+size_t tarn__cuda_attention_grad_scratch(const tarn__call *call)
+{
+    const tarn__view *q = call->in[0];
+    size_t rows = (size_t)(q->shape[0] * q->shape[1] * q->shape[2]);
+    return rows * 2 * (q->dtype == TARN_F64 ? sizeof(double) : sizeof(float));
+}
+
+void tarn__cuda_attention_grad(const tarn__call *call)
+{
+    attention_args a = attention_of(call, true);
+    if (a.batches == 0)
+        return;
+    if (a.rows > 0 && a.q.dtype == TARN_F64)
+        launch_sums<double>(call, a);
+    else if (a.rows > 0)
+        launch_sums<float>(call, a);
+    if (tarn__cuda_attention_mma_grad(call, &a))
+        return;
+    if (a.rows > 0 && a.q.dtype != TARN_F32 && a.q.dtype != TARN_F64) {
+        a.windows = 1;
+        a.blocks = (a.rows + tile_of<float>::SIDE - 1) / tile_of<float>::SIDE;
+        exact_sums_kernel<<<blocks_for(a.batches * a.heads * a.blocks, 1), THREADS, 0, stream_of(call)>>>(a);
+    }
+    FOR_PLAIN(a, launch<C, W>(call, a))
+}

@@ -1,0 +1,183 @@
+/* attention_mma_grad.cu: the gradients of attention in bf16 and f16 on tensor cores; attention_grad.cu has the formulas, attention_mma.cuh the tiles.
+ *
+ * Both kernels keep 64 rows of two operands in shared memory and go through two others 32 rows at a time; products and weights stay in
+ * registers. Keys are on the left where the gradients are theirs, so that weights (keys, rows) are left operands as they lie. Beyond D = 128 a
+ * block makes a window of 128 columns, and the weights again. */
+#include "backends/cuda/attention_mma.cuh"
+
+#define NEXT 32 /* rows of a tile that comes and goes */
+
+template <int DEPTH> constexpr int window_of = DEPTH <= 128 ? DEPTH : 128;
+template <int DEPTH> constexpr int elements_of = (2 * MMA_ROWS + 4 * NEXT) * line_of<DEPTH>; /* of shared memory */
+
+/* The sums of NEXT rows from `row` of a head: 0 where there are no rows. */
+__device__ __forceinline__ void stage_sums(float2 *to, const attention_args &a, int64_t head, int64_t row)
+{
+    int64_t t = row + threadIdx.x;
+    if (threadIdx.x < NEXT)
+        to[threadIdx.x] = t < a.rows ? ((const float2 *)a.rows_sums)[head * a.rows + t] : make_float2(0, 0);
+}
+
+/* Products and g · vᵀ (16 keys, NEXT rows) from `key` and `row` become weights, as they are dropped, and slopes. */
+__device__ __forceinline__ void key_slopes(const attention_args &a, float (*score)[4], float (*pull)[4], const float2 *sums, int64_t head,
+                                           int64_t valid, int64_t key, int64_t row)
+{
+    const int lane = threadIdx.x % WARP;
+    const float scale = (float)(a.scale * LOG2_E);
+    const int64_t first = key + lane / 4, ahead = a.is_causal ? valid - a.rows : a.keys;
+#pragma unroll
+    for (int n = 0; n < NEXT / 8; n++) {
+        float factor[4] = {1, 1, 1, 1};
+        if (a.is_dropping)
+            draw_by_keys(a, head, row + n * 8, key, factor);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int at = n * 8 + lane % 4 * 2 + i % 2;
+            int64_t mine = first + i / 2 * 8, t = row + at;
+            bool is_seen = t < a.rows && mine < valid && mine <= ahead + t;
+            float p = is_seen ? power_of_2(score[n][i] * scale - sums[at].x) : 0;
+            score[n][i] = factor[i] * p;
+            pull[n][i] = p == 0 ? 0 : p * (factor[i] * pull[n][i] - sums[at].y);
+        }
+    }
+}
+
+/* gk and gv of 64 keys, over the rows of all heads that look at them, in order. */
+template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_constant__ attention_args a)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ float2 sums[2][NEXT];
+    constexpr int LINE = line_of<DEPTH>, W = window_of<DEPTH>;
+    T *const k_at = (T *)shared, *const v_at = k_at + MMA_ROWS * LINE, *const q_at = v_at + MMA_ROWS * LINE, *const g_at = q_at + 2 * NEXT * LINE;
+    const int warp = threadIdx.x / WARP, mine = warp * 16 * LINE;
+    const block_place at = place_of(a, a.kv_heads, false);
+    const int64_t key = at.block * MMA_ROWS, column = at.window * W, valid = valid_keys(a, at.batch);
+    const int64_t begin = first_row_of(a, valid, key) / NEXT * NEXT, tiles = begin < a.rows ? (a.rows - begin + NEXT - 1) / NEXT : 0;
+    float score[NEXT / 8][4], pull[NEXT / 8][4], gk[W / 8][4] = {}, gv[W / 8][4] = {};
+    auto stage = [&](int64_t tile) {
+        int64_t head = at.head * a.group + tile / tiles, row = begin + tile % tiles * NEXT;
+        int half = (int)(tile % 2);
+        stage_tile<T, NEXT, DEPTH>(q_at + half * NEXT * LINE, slab_of(a.q, at.batch, head), row, a.rows, a.depth);
+        stage_tile<T, NEXT, DEPTH>(g_at + half * NEXT * LINE, slab_of(a.g, at.batch, head), row, a.rows, a.depth);
+        stage_sums(sums[half], a, at.batch * a.heads + head, row);
+    };
+    if (tiles > 0) {
+        stage_tile<T, MMA_ROWS, DEPTH>(k_at, slab_of(a.k, at.batch, at.head), key, valid, a.depth);
+        stage_tile<T, MMA_ROWS, DEPTH>(v_at, slab_of(a.v, at.batch, at.head), key, valid, a.depth);
+        stage(0);
+    }
+    for (int64_t tile = 0; tile < a.group * tiles; tile++) {
+        const int half = (int)(tile % 2);
+        const T *q = q_at + half * NEXT * LINE, *g = g_at + half * NEXT * LINE;
+        wait_copies();
+        __syncthreads(); /* this tile is here, and all are done with the one before */
+        if (tile + 1 < a.group * tiles)
+            stage(tile + 1);
+        multiply_across<T, DEPTH, NEXT>(score, k_at + mine, q);
+        multiply_across<T, DEPTH, NEXT>(pull, v_at + mine, g);
+        key_slopes(a, score, pull, sums[half], at.batch * a.heads + at.head * a.group + tile / tiles, valid, key + warp * 16,
+                   begin + tile % tiles * NEXT);
+        multiply_along<T, DEPTH, NEXT, W>(gv, score, g + column);
+        multiply_along<T, DEPTH, NEXT, W>(gk, pull, q + column);
+    }
+    const float one[2] = {1, 1}, scale[2] = {(float)a.scale, (float)a.scale};
+    if (a.gv.base)
+        write_tile<T, W>(slab_of(a.gv, at.batch, at.head), gv, one, key + warp * 16, a.keys, column, a.depth);
+    if (a.gk.base)
+        write_tile<T, W>(slab_of(a.gk, at.batch, at.head), gk, scale, key + warp * 16, a.keys, column, a.depth);
+}
+
+/* Products and g · vᵀ (16 rows, NEXT keys) become slopes. `seen` keys of this tile count, for each of a lane's two rows. */
+__device__ __forceinline__ void row_slopes(const attention_args &a, const float (*score)[4], float (*pull)[4], const float2 *sums,
+                                           const int64_t *seen, int64_t head, int64_t row, int64_t key)
+{
+    const int lane = threadIdx.x % WARP;
+    const float scale = (float)(a.scale * LOG2_E);
+#pragma unroll
+    for (int n = 0; n < NEXT / 8; n++) {
+        float factor[4] = {1, 1, 1, 1};
+        if (a.is_dropping)
+            draw_by_rows(a, head, row, key + n * 8, factor);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bool is_seen = key + n * 8 + lane % 4 * 2 + i % 2 < seen[i / 2];
+            float p = is_seen ? power_of_2(score[n][i] * scale - sums[i / 2].x) : 0;
+            pull[n][i] = p == 0 ? 0 : p * (factor[i] * pull[n][i] - sums[i / 2].y);
+        }
+    }
+}
+
+/* gq of 64 rows. */
+template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_THREADS) rows_kernel(const __grid_constant__ attention_args a)
+{
+    extern __shared__ uint4 shared[];
+    constexpr int LINE = line_of<DEPTH>, W = window_of<DEPTH>;
+    T *const q_at = (T *)shared, *const g_at = q_at + MMA_ROWS * LINE, *const k_at = g_at + MMA_ROWS * LINE, *const v_at = k_at + 2 * NEXT * LINE;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, mine = warp * 16 * LINE;
+    const block_place at = place_of(a, a.heads, true);
+    const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
+    const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1, row = first + warp * 16;
+    const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head, column = at.window * W;
+    float2 sums[2];
+    int64_t seen[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t t = row + lane / 4 + half * 8;
+        seen[half] = t < a.rows ? keys_of(a, valid, t) : 0;
+        sums[half] = t < a.rows ? ((const float2 *)a.rows_sums)[head * a.rows + t] : make_float2(0, 0);
+    }
+    float score[NEXT / 8][4], pull[NEXT / 8][4], gq[W / 8][4] = {};
+    stage_tile<T, MMA_ROWS, DEPTH>(q_at, slab_of(a.q, at.batch, at.head), first, a.rows, a.depth);
+    stage_tile<T, MMA_ROWS, DEPTH>(g_at, slab_of(a.g, at.batch, at.head), first, a.rows, a.depth);
+    stage_tile<T, NEXT, DEPTH>(k_at, k, 0, keys, a.depth);
+    stage_tile<T, NEXT, DEPTH>(v_at, v, 0, keys, a.depth);
+    for (int64_t key = 0; key < keys; key += NEXT) {
+        const int now = (int)(key / NEXT % 2) * NEXT * LINE, next = NEXT * LINE - now;
+        wait_copies();
+        __syncthreads();
+        if (key + NEXT < keys) {
+            stage_tile<T, NEXT, DEPTH>(k_at + next, k, key + NEXT, keys, a.depth);
+            stage_tile<T, NEXT, DEPTH>(v_at + next, v, key + NEXT, keys, a.depth);
+        }
+        multiply_across<T, DEPTH, NEXT>(score, q_at + mine, k_at + now);
+        multiply_across<T, DEPTH, NEXT>(pull, g_at + mine, v_at + now);
+        row_slopes(a, score, pull, sums, seen, head, row, key);
+        multiply_along<T, DEPTH, NEXT, W>(gq, pull, k_at + now + column);
+    }
+    wait_copies(); /* also where there is no key */
+    const float scale[2] = {(float)a.scale, (float)a.scale};
+    write_tile<T, W>(slab_of(a.gq, at.batch, at.head), gq, scale, row, a.rows, column, a.depth);
+}
+
+/* Grid: a block for 64 keys (or rows) of a head and a window of D. Multiplications: rows · keys · D · 4 and · 3; of forward 2. */
+template <typename T, int DEPTH> static bool launch(const tarn__call *call, attention_args &a)
+{
+    constexpr size_t bytes = elements_of<DEPTH> * sizeof(T);
+    a.windows = (a.depth + window_of<DEPTH> - 1) / window_of<DEPTH>;
+    a.blocks = (a.keys + MMA_ROWS - 1) / MMA_ROWS;
+    bool done = true;
+    if ((a.gk.base || a.gv.base) && a.blocks > 0)
+        done = start<keys_kernel<T, DEPTH>>(call, a, a.batches * a.kv_heads * a.blocks * a.windows, bytes);
+    a.blocks = (a.rows + MMA_ROWS - 1) / MMA_ROWS;
+    if (done && a.gq.base && a.blocks > 0)
+        done = start<rows_kernel<T, DEPTH>>(call, a, a.batches * a.heads * a.blocks * a.windows, bytes);
+    return done;
+}
+
+#define LEAST_WEIGHTS (64 * 64) /* of a head: fewer leave most of a tile empty, and have the digits of f32 without tensor cores */
+
+bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
+{
+    tarn_dtype dtype = a->q.dtype;
+    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->depth % 8 == 0 && a->depth <= 256 &&
+                a->rows * a->keys >= LEAST_WEIGHTS && has_rows_of_packs(call->in[6], dtype);
+    for (int i = 0; i < 3; i++)
+        fits = fits && has_rows_of_packs(call->in[i], dtype);
+    if (!fits)
+        return false;
+    if (dtype == TARN_BF16) {
+        FOR_DEPTH(a->depth, return launch<bf16, DEPTH>(call, *a))
+    } else {
+        FOR_DEPTH(a->depth, return launch<f16, DEPTH>(call, *a))
+    }
+}
