@@ -68,7 +68,7 @@ def attention_case(op, shapes, dtype, layouts, rng, generator, causal, scale, le
         results, gradients = sizes_of(q, k, v, upstreams[0].to(torch.float64), mask, abs(used))
         return results, gradients + [None] * (len(values) - 3)
     return Case(op, inputs, lambda q, k, v, n=None: attention(q, k, v, n, causal, used), {"causal": int(causal), "scale": scale}, kind="sum", dtype=dtype,
-                sizes=sizes, upstream_layout=rng.choice(LAYOUTS), **more)
+                sizes=sizes, upstream_layout=rng.choice(LAYOUTS), rounds_inside=True, **more)
 
 
 SHAPES = [((2, 3, 5, 4), (2, 3, 5, 4)), ((1, 1, 1, 1), (1, 1, 1, 1)), ((2, 4, 7, 8), (2, 2, 7, 8)), ((1, 6, 3, 5), (1, 1, 9, 5)), ((2, 2, 9, 3), (2, 1, 4, 3)),
@@ -122,7 +122,7 @@ def packed_cases(op, rng, generator, count):
         attributes = {"heads": heads, "kv_heads": kv_heads if kv_heads != heads else 0, "causal": int(causal), "scale": scale}
         return Case(op, [Input(random_values(shape, dtype, generator), layout)],
                     lambda x: merge(attention(*unpack(x, heads, kv_heads), None, causal, used)), attributes, kind="sum", dtype=dtype, sizes=sizes,
-                    upstream_layout=rng.choice(LAYOUTS))
+                    upstream_layout=rng.choice(LAYOUTS), rounds_inside=True)
     for dtype in FLOATS:
         for layout in LAYOUTS:
             yield case((2, 5, 24), 2, 2, dtype, layout)

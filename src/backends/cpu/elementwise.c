@@ -1,7 +1,9 @@
 /* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32, f64 and i64 tiles. */
 #include <math.h>
 
+#include "backends/cpu/convert.h"
 #include "backends/cpu/near.h"
+#include "backends/cpu/packs.h"
 #include "backends/cpu/tile.h"
 #include "backends/cpu/vmath.h"
 
@@ -9,7 +11,7 @@
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
 
-#define TILE_HEAD(name) static void TARN__PASTE(name, T)(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+#define TILE_HEAD(name) TARN__UNUSED static void TARN__PASTE(name, T)(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
 #define SCALARS                                                                                                                           \
     const real P0 = ON(scalar)(params->p0), P1 = ON(scalar)(params->p1);                                                                              \
     (void)P0, (void)P1
@@ -221,6 +223,7 @@ WHERE_TILE
 #undef COMPARE
 
 #include "backends/cpu/guards.h"
+#include "backends/cpu/packed.h"
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
@@ -250,13 +253,36 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
     KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
+#if TARN__PACK
+#define tile_exp_f32 packed_exp
+#define tile_exp_grad_f32 packed_exp_grad
+#define tile_exp2_f32 packed_exp2
+#define tile_log_f32 packed_log
+#define tile_sin_f32 packed_sin
+#define tile_sin_grad_f32 packed_sin_grad
+#define tile_cos_f32 packed_cos
+#define tile_cos_grad_f32 packed_cos_grad
+#define tile_tanh_f32 packed_tanh
+#define tile_tanh_grad_near packed_tanh_grad
+#define tile_sigmoid_f32 packed_sigmoid
+#define tile_sigmoid_grad_near packed_sigmoid_grad
+#define tile_silu_f32 packed_silu
+#define tile_silu_grad_near packed_silu_grad
+#define tile_gelu_erf_near packed_gelu_erf
+#define tile_gelu_erf_grad_near packed_gelu_erf_grad
+#else
 #define tile_sigmoid_grad_near calm_sigmoid_grad
 #define tile_tanh_grad_near calm_tanh_grad
 #define tile_exp_f32 calm_exp_f32
 #define tile_sigmoid_f32 calm_sigmoid_f32
 #define tile_silu_f32 calm_silu_f32
-#define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
 #define tile_exp_grad_f32 guarded_exp_grad_f32
+#define tile_sin_f32 guarded_sin_f32
+#define tile_cos_f32 guarded_cos_f32
+#define tile_sin_grad_f32 guarded_sin_grad_f32
+#define tile_cos_grad_f32 guarded_cos_grad_f32
+#endif
+#define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
 #define tile_softplus_grad_f32 guarded_softplus_grad_f32
 #define tile_div_grad_f32 guarded_div_grad_f32
 #define tile_div_grad_f64 guarded_div_grad_f64
@@ -265,13 +291,9 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define tile_mod_f32 guarded_mod_f32
 #define tile_mod_grad_f32 guarded_mod_grad_f32
 #define tile_mod_grad_b_f32 guarded_mod_grad_b_f32
-#define tile_sin_f32 guarded_sin_f32
 #define tile_sin_f64 guarded_sin_f64
-#define tile_cos_f32 guarded_cos_f32
 #define tile_cos_f64 guarded_cos_f64
-#define tile_sin_grad_f32 guarded_sin_grad_f32
 #define tile_sin_grad_f64 guarded_sin_grad_f64
-#define tile_cos_grad_f32 guarded_cos_grad_f32
 #define tile_cos_grad_f64 guarded_cos_grad_f64
 #include "base/elementwise.def"
 #undef UNARY
@@ -288,6 +310,7 @@ static void kernel_where_grad(const tarn__call *call)
     run(call, tile_where_grad_f32, tile_where_grad_f64, tile_where_grad_i64, PLAIN, 1);
 }
 
+#if !TARN__PACK
 static bool is_half(const tarn__view *x)
 {
     return x && (x->dtype == TARN_BF16 || x->dtype == TARN_F16);
@@ -302,6 +325,7 @@ static void kernel_gelu_erf_grad_any(const tarn__call *call)
 {
     run(call, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, tile_gelu_erf_grad_f64, NULL, WIDE, 0);
 }
+#endif
 
 #define DTYPES_FLOAT TARN__FLOATS
 #define DTYPES_NUMBER TARN__ALL
@@ -316,6 +340,8 @@ void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
 #include "base/elementwise.def"
     ROW(where, TARN__ALL)
     ROW(where_grad, TARN__ALL)
+#if !TARN__PACK
     rows[TARN__K_gelu_erf].run = kernel_gelu_erf_any;
     rows[TARN__K_gelu_erf_grad].run = kernel_gelu_erf_grad_any;
+#endif
 }

@@ -185,6 +185,7 @@ TARN__VECTOR static inline double pow_grad_b_f64(double a, double b, double g)
 }
 
 /* sin and cos of arguments beyond the range of the vector forms, which is rare, go to the C library one by one. */
+#if !TARN__PACK
 static bool any_large_f32(const float *x, int64_t n)
 {
     int large = 0;
@@ -192,6 +193,7 @@ static bool any_large_f32(const float *x, int64_t n)
         large |= tarn__trig_is_large_f32(x[i]);
     return large;
 }
+#endif
 
 static bool any_large_f64(const double *x, int64_t n)
 {

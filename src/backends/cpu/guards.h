@@ -27,8 +27,10 @@
         for (int64_t i = 0; i < n; i++)                                                                                                  \
             Y[i] = gradient;                                                                                                             \
     }
+#if !TARN__PACK
 TRIG_TILES(sin, float, f32, trig_f32(X[i], 0), G[i] * trig_f32(X[i], 1))
 TRIG_TILES(cos, float, f32, trig_f32(X[i], 1), -G[i] * trig_f32(X[i], 0))
+#endif
 TRIG_TILES(sin, double, f64, trig_f64(X[i], 0), G[i] * trig_f64(X[i], 1))
 TRIG_TILES(cos, double, f64, trig_f64(X[i], 1), -G[i] * trig_f64(X[i], 0))
 
@@ -128,9 +130,13 @@ DIV_TILES(double, long double, f64, 1e-150, 1e150)
             Y[i] = (float)(gradient);                                                                                                    \
         }                                                                                                                                \
     }
+#if !TARN__PACK
 EXPONENTIAL_TILE(exp, (fabsf(X[i]) > EXPONENT_MAX) | ((fabsf(G[i]) < 0x1p-100f) & (G[i] != 0)),
                  g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
+#endif
 EXPONENTIAL_TILE(softplus, X[i] < -EXPONENT_MAX, g * sigmoid_f64(x))
+
+#if !TARN__PACK /* levels with packs have packed.h for these */
 
 /* ---- exponentials without their guards, where all of a tile is far from the ends of f32's range: a third fewer instructions ----- */
 
@@ -273,6 +279,8 @@ static void half_gelu_erf_grad(int64_t n, const void *const *in, void *const *ou
     }
     TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = G[i] * gelu_erf_grad_half(X[i]);
 }
+
+#endif
 
 /* ---- the gradient of rsqrt with one division, where x · sqrt(x) stays far within the range of f32 ------------------------------- */
 

@@ -2,7 +2,7 @@
  * tiles.
  *
  * A block has SIDE rows of one head. For each tile of keys it makes the products, raises each row's largest, scales down what it has when that
- * changes, and adds the weighted values. */
+ * changes, and adds the tile's weighted values, summed by themselves first: a row of thousands of keys keeps its digits. */
 #include "backends/cuda/attention_plain.cuh"
 
 /* Weights of a tile: exponentials relative to each row's largest so far; `fading` is what the row's earlier sums are to be multiplied by. */
@@ -72,7 +72,13 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) f
             for (int n = 0; n < W / ACROSS; n++)
                 result[m][n] *= fading[m];
         }
-        multiply_rows<C, W>(result, weights, stage, v, key, keys, column, a.depth);
+        C part[M][W / ACROSS] = {};
+        multiply_rows<C, W>(part, weights, stage, v, key, keys, column, a.depth);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < W / ACROSS; n++)
+                result[m][n] += part[m][n];
     }
     C factor[M];
 #pragma unroll

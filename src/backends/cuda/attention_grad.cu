@@ -28,7 +28,7 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) sums_ker
     }
 }
 
-/* Σ g · y of 16-bit rows once more, as Σ P' · dP: nothing of y's rounding is in it. */
+/* Σ g · y once more, as Σ P' · dP: nothing of y's rounding is in it. */
 static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<float> tile;
@@ -206,7 +206,7 @@ void tarn__cuda_attention_grad(const tarn__call *call)
         launch_sums<float>(call, a);
     if (tarn__cuda_attention_mma_grad(call, &a))
         return;
-    if (a.rows > 0 && a.q.dtype != TARN_F32 && a.q.dtype != TARN_F64) {
+    if (a.rows > 0 && a.q.dtype != TARN_F64) {
         a.windows = 1;
         a.blocks = (a.rows + tile_of<float>::SIDE - 1) / tile_of<float>::SIDE;
         exact_sums_kernel<<<blocks_for(a.batches * a.heads * a.blocks, 1), THREADS, 0, stream_of(call)>>>(a);

@@ -21,7 +21,7 @@ enum { PLAIN = 0, WIDE = 1 };
 #define EXP(x) M::exp(x)
 #define EXP_GRAD(x, g) M::exp_slope(x, g)
 #define EXP2(x) M::exp2(x)
-#define EXP2_GRAD(x, g) ((g) * M::exp2_slope(x))
+#define EXP2_GRAD(x, g) M::exp2_slope(x, g)
 #define LOG(x) M::log(x)
 #define LOG2(x) M::log2(x)
 #define SIN(x) M::sin(x)

@@ -48,7 +48,7 @@ struct twice {
         real e = exp(-2 * fabs(x)), r = 1 / (1 + e);
         return 4 * e * r * r;
     }
-    DEVICE real exp2_slope(real x) { return 0.6931471805599453 * exp2(x * 0.5) * exp2(x * 0.5); }
+    DEVICE real exp2_slope(real x, real g) { return g * 0.6931471805599453 * exp2(x * 0.5) * exp2(x * 0.5); }
     DEVICE real erf_slope(real x) { return 1.1283791670955126 * exp(-x * x); }
     DEVICE real gelu(real x) { return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x)); }
     DEVICE real gelu_slope(real x)
@@ -179,7 +179,12 @@ struct fine {
         real e = exp_close(-2 * fabsf(x));
         return 4 * divide(e, fmaf(e, 2 + e, 1.0f));
     }
-    DEVICE real exp2_slope(real x) { return 0.6931471805599453f * exp2(x); }
+    DEVICE real exp2_slope(real x, real g)
+    {
+        real y = g * (0.6931471805599453f * exp2(x));
+        return needs_care(y, g) ? exp2_slope_far(x, g) : y;
+    }
+    static __device__ __noinline__ real exp2_slope_far(real x, real g) { return (real)twice::exp2_slope((double)x, (double)g); }
     /* exp of a number given in two parts: the small one is what rounding took from the large one */
     DEVICE real exp_of_parts(real large, real small)
     {
@@ -398,7 +403,11 @@ struct coarse {
         real e = exp(-2 * fabsf(x)), r = inverse(1 + e);
         return 4 * e * r * r;
     }
-    DEVICE real exp2_slope(real x) { return 0.6931471805599453f * exp2(x); }
+    DEVICE real exp2_slope(real x, real g)
+    {
+        real y = g * (0.6931471805599453f * exp2(x));
+        return needs_care(y, g) ? fine::exp2_slope_far(x, g) : y;
+    }
     DEVICE real erf_slope(real x) { return 1.1283791670955126f * exp(-x * x); }
     DEVICE real gelu(real x)
     {

@@ -6,9 +6,7 @@
  * chunk; its threads own columns and add them up over the chunk's rows in registers; the chunks' sums (chunks, 2, length) go to scratch
  * and a second kernel adds them in order, in f64. Bytes: x and g read, gx written, once each; the chunks' sums are a few per cent more.
  *
- *   ahead    16-bit rows of up to 768 elements: the block's warps take rows in turn, and their sums are added when the chunk is done; a warp
- *            loads its next row before it computes the one it has
- *   held     rows of up to 1024 elements: the same without the next row, for which f32 leaves no registers;
+ *   held     rows of up to 1024 elements: the block's warps take rows in turn, and their sums are added when the chunk is done;
  *            rows of up to 8192: the block takes row after row
  *   stream   anything else: rows are read twice, and the columns' sums are kept in scratch */
 #include "backends/cuda/norm.cuh"
@@ -18,7 +16,6 @@ enum { OUT, IN, MEAN, RSTD, GRADIENT, OWN, OPERANDS };
 #define HELD_WARP 32   /* elements of a row that a thread holds */
 #define HELD_LESS 24   /* where that is enough, and leaves more registers */
 #define HELD_BLOCK 16
-#define AHEAD_WARPS 12 /* of a block that loads ahead: as many as a multiprocessor has registers for */
 #define MOST_BLOCK 512 /* threads */
 #define SLICES 32      /* of the chunks, in the second kernel */
 #define PARTIAL_ELEMENTS ((int64_t)8 << 20) /* of long rows' sums in scratch, roughly */
@@ -127,58 +124,13 @@ __device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typena
             write_slopes<R, has_own>(a, x[p], g[p], offset[OUT], offset[OWN], me + p * threads, mean, rstd, means);
 }
 
-/* A row that is loaded before its turn comes: its packs of x and g, statistics and place in gx. */
-template <typename R, int P> struct loaded_row {
-    typename R::raw x[P], g[P];
-    typename R::real mean, rstd;
-    int64_t to;
-};
-
-template <typename R, int P> __device__ __forceinline__ void load_row(const grad_args &a, int64_t row, loaded_row<R, P> *to)
-{
-    const int packs = (int)(a.rows.length / R::width), lane = (int)threadIdx.x % WARP;
-    int64_t offset[OPERANDS];
-    locate_row(a.rows, row, offset);
-#pragma unroll
-    for (int p = 0; p < P; p++)
-        if (lane + p * WARP < packs) {
-            to->x[p] = R::fetch(a.rows.operand[IN], offset[IN], lane + p * WARP);
-            to->g[p] = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], lane + p * WARP);
-        }
-    to->mean = read_number<typename R::real>(a, MEAN, offset[MEAN]);
-    to->rstd = read_number<typename R::real>(a, RSTD, offset[RSTD]);
-    to->to = offset[OUT];
-}
-
-/* The sums over a row are made in f32: it has 768 elements at most, and what is made from them 16 bits. */
-template <typename R, int P>
-__device__ __forceinline__ void finish_row(const grad_args &a, const loaded_row<R, P> &from, typename R::real (*gweight)[R::width],
-                                           typename R::real (*gbias)[R::width])
-{
-    typedef typename R::real C;
-    const int packs = (int)(a.rows.length / R::width), lane = (int)threadIdx.x % WARP;
-    C sums[2] = {0, 0};
-#pragma unroll
-    for (int p = 0; p < P; p++)
-        if (lane + p * WARP < packs)
-            add_terms<R>(a, from.x[p], from.g[p], lane + p * WARP, from.mean, from.rstd, sums, gweight[p], gbias[p]);
-    if (!a.wants_gx)
-        return;
-    const C inverse = (C)a.inverse, first = over_warp<add_up>(sums[0]), second = over_warp<add_up>(sums[1]);
-    const C means[2] = {a.is_centred ? first * inverse : (C)0, second * inverse};
-#pragma unroll
-    for (int p = 0; p < P; p++)
-        if (lane + p * WARP < packs)
-            write_slopes<R, false>(a, from.x[p], from.g[p], from.to, 0, lane + p * WARP, from.mean, from.rstd, means);
-}
-
 /* A chunk's sums of the columns: as they are where a block's threads own them, added over the warps in order where each warp has its own. */
-template <typename R, int P, bool is_warp, int WARPS>
+template <typename R, int P, bool is_warp>
 __device__ __forceinline__ void write_partial(const grad_args &a, int which, const typename R::real (*sums)[R::width])
 {
     typedef typename R::real C;
     constexpr int N = R::width;
-    __shared__ C space[is_warp ? WARPS : 1][is_warp ? P * N * WARP : 1];
+    __shared__ C space[is_warp ? WARPS_A_BLOCK : 1][is_warp ? P * N * WARP : 1];
     const int packs = (int)(a.rows.length / N), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
     C *to = (C *)a.partial + ((int64_t)blockIdx.x * 2 + which) * a.rows.length;
 #pragma unroll
@@ -196,9 +148,9 @@ __device__ __forceinline__ void write_partial(const grad_args &a, int which, con
     if (!is_warp)
         return;
     __syncthreads();
-    for (int column = threadIdx.x; column < (int)a.rows.length; column += WARP * WARPS) {
+    for (int column = threadIdx.x; column < (int)a.rows.length; column += WARP * WARPS_A_BLOCK) {
         C sum = space[0][column];
-        for (int warp = 1; warp < WARPS; warp++)
+        for (int warp = 1; warp < WARPS_A_BLOCK; warp++)
             sum += space[warp][column];
         to[column] = sum;
     }
@@ -215,32 +167,9 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : MOST_B
     for (row += is_warp ? threadIdx.x / WARP : 0; row < end; row += is_warp ? WARPS_A_BLOCK : 1)
         grad_row<R, P, is_warp, has_own>(a, row, gweight, gbias);
     if (a.wants_weight)
-        write_partial<R, P, is_warp, WARPS_A_BLOCK>(a, 0, gweight);
+        write_partial<R, P, is_warp>(a, 0, gweight);
     if (a.wants_bias)
-        write_partial<R, P, is_warp, WARPS_A_BLOCK>(a, 1, gbias);
-}
-
-template <typename R, int P>
-static __global__ void __launch_bounds__(WARP * AHEAD_WARPS, 1) ahead_kernel(const __grid_constant__ grad_args a)
-{
-    typedef typename R::real C;
-    C gweight[P][R::width] = {}, gbias[P][R::width] = {};
-    int64_t row = blockIdx.x * a.chunk_rows, end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count;
-    row += threadIdx.x / WARP;
-    loaded_row<R, P> now, next;
-    if (row < end)
-        load_row<R, P>(a, row, &now);
-#pragma unroll 1
-    for (; row < end; row += AHEAD_WARPS) {
-        if (row + AHEAD_WARPS < end)
-            load_row<R, P>(a, row + AHEAD_WARPS, &next);
-        finish_row<R, P>(a, now, gweight, gbias);
-        now = next;
-    }
-    if (a.wants_weight)
-        write_partial<R, P, true, AHEAD_WARPS>(a, 0, gweight);
-    if (a.wants_bias)
-        write_partial<R, P, true, AHEAD_WARPS>(a, 1, gbias);
+        write_partial<R, P, is_warp>(a, 1, gbias);
 }
 
 /* A thread's columns are its own from row to row, so it may add to them in scratch. */
@@ -313,7 +242,7 @@ template <typename C> static __global__ void __launch_bounds__(WARP * SLICES) co
 /* ---- starting them ---------------------------------------------------------------------------------------------------------- */
 
 /* Which kernel, by dtype and shape alone. */
-enum grad_kind { SHORT, AHEAD, BY_WARP, BY_BLOCK, STREAM };
+enum grad_kind { SHORT, BY_WARP, BY_BLOCK, STREAM };
 
 struct grad_plan {
     grad_kind kind;
@@ -334,11 +263,10 @@ static grad_plan plan_of(const norm_grad *of)
     p.in_double = x->dtype == TARN_F64 || p.length <= SHORT_ROW;
     p.kind = p.length <= SHORT_ROW                                          ? SHORT
              : p.in_double || !is_same || p.length > MOST_BLOCK * HELD_BLOCK ? STREAM
-             : x->dtype != TARN_F32 && !of->own && p.length <= WARP * HELD_LESS && p.length % 8 == 0 ? AHEAD
              : p.length <= WARP * HELD_WARP                                  ? BY_WARP
                                                                              : BY_BLOCK;
-    int64_t room = PARTIAL_ELEMENTS / (p.length > 0 ? p.length : 1), least = p.kind == SHORT ? 32 : p.kind == AHEAD ? 2 * AHEAD_WARPS : p.kind == BY_WARP ? 8 : 2;
-    int64_t most = p.kind == SHORT ? 132 * 16 : p.kind == AHEAD ? 132 : p.kind != STREAM ? 132 * 3 : room < 132 ? 132 : room < 132 * 4 ? room : 132 * 4;
+    int64_t room = PARTIAL_ELEMENTS / (p.length > 0 ? p.length : 1), least = p.kind == SHORT ? 32 : p.kind == BY_WARP ? 8 : 2;
+    int64_t most = p.kind == SHORT ? 132 * 16 : p.kind != STREAM ? 132 * 3 : room < 132 ? 132 : room < 132 * 4 ? room : 132 * 4;
     p.chunk_rows = (p.rows + most - 1) / most;
     p.chunk_rows = p.chunk_rows < least ? least : p.chunk_rows > 512 && p.kind != STREAM ? 512 : p.chunk_rows;
     p.chunks = (p.rows + p.chunk_rows - 1) / p.chunk_rows;
@@ -359,15 +287,11 @@ template <typename T, bool has_own> static void launch(const tarn__call *call, c
                   vector_has_packs(a.weight, N);
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, HELD_BLOCK, MOST_BLOCK);
     cudaStream_t stream = stream_of(call);
-    if (p.kind == AHEAD && packed) {
-        if constexpr (sizeof(T) == 2 && !has_own)
-            ahead_kernel<typed<T, N>, HELD_LESS / N><<<blocks, WARP * AHEAD_WARPS, 0, stream>>>(a);
-    } else if (p.kind == BY_WARP && packed && p.length <= WARP * HELD_LESS) {
-        if constexpr (sizeof(T) == 4 || has_own)
-            held_kernel<typed<T, N>, HELD_LESS / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+    if (p.kind == BY_WARP && packed && p.length <= WARP * HELD_LESS) {
+        held_kernel<typed<T, N>, HELD_LESS / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (p.kind == BY_WARP && packed) {
         held_kernel<typed<T, N>, HELD_WARP / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
-    } else if (p.kind == BY_WARP || p.kind == AHEAD) {
+    } else if (p.kind == BY_WARP) {
         held_kernel<typed<T, 1>, HELD_WARP, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (packed) {
         held_kernel<typed<T, N>, HELD_BLOCK / N, false, has_own><<<blocks, threads, 0, stream>>>(a);

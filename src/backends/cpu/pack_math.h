@@ -1,0 +1,229 @@
+/* pack_math.h: elementary functions on packs, for f32 results of most numbers: each says where it holds, and its caller mends what lies outside
+ * (packed.h). They need fewer instructions than the forms of vmath.h, which hold everywhere, and err by less than 4 units in the last place,
+ * the product of a slope and a gradient included.
+ *
+ * Slopes of GELU and SiLU have a root on the negative side, where their terms cancel. They are written as a product with (|x| - root), which is exact
+ * beside the root because the root stands there in two parts; on the positive side both are 1 minus the slope of -x. */
+#ifndef TARN__PACK_MATH_H
+#define TARN__PACK_MATH_H
+
+#include "backends/cpu/packs.h"
+#include "backends/cpu/vmath.h"
+
+#if TARN__PACK
+
+/* p x + c, the step of a polynomial. */
+#define PACK_STEP(p, x, c) pack_fma(p, x, pack_all(c))
+
+/* ---- exponentials ----
+ *
+ * x = n ln2 + r with n a multiple of 1/16: 2^n is a number of the table with its exponent moved, e^r - 1 a short polynomial. The table's bits
+ * have n's fraction taken off where n, shifted to the exponent, brings it along. */
+
+#define PACK_SIXTEENTHS 0x1.8p19f /* adding it rounds to a multiple of 1/16, whose sixteenths are the low bits */
+
+_Alignas(64) static const uint32_t pack_roots_of_two[16] = {
+    0x3f800000u, 0x3f7daac3u, 0x3f7b95c2u, 0x3f79c3d3u, 0x3f7837f0u, 0x3f76f532u, 0x3f75fed7u, 0x3f75583fu,
+    0x3f7504f3u, 0x3f7508a4u, 0x3f75672au, 0x3f76248cu, 0x3f7744fdu, 0x3f78ccdfu, 0x3f7ac0c7u, 0x3f7d257du,
+};
+/* What rounding took from them, as a share of each. */
+_Alignas(64) static const float pack_roots_low[16] = {
+    0x0p+0f, 0x1.8d96d4p-25f, -0x1.9c0c22p-27f, 0x1.964904p-25f, 0x1.125002p-25f, 0x1.370be4p-25f, -0x1.0a355p-25f, -0x1.00d8acp-27f,
+    0x1.26055cp-26f, -0x1.05cb44p-25f, 0x1.67a1cap-28f, 0x1.a3b5e4p-28f, -0x1.f9c304p-27f, -0x1.6961b4p-28f, -0x1.a5217cp-28f, 0x1.61428ep-28f,
+};
+
+PACK_INLINE pack pack_two_to(pack rounded) {
+    return pack_bits_add_shifted(pack_look_up((const float *)(const void *)pack_roots_of_two, rounded), rounded, 19);
+}
+
+/* |x| <= 87. `lost` is what rounding takes from the result. */
+PACK_INLINE pack pack_exp_sum(pack x, pack *lost) {
+    pack rounded = pack_fma(x, pack_all(0x1.715476p+0f), pack_all(PACK_SIXTEENTHS)), n = rounded - pack_all(PACK_SIXTEENTHS);
+    pack r = pack_fma(n, pack_all(0x1.05c61p-29f), pack_fma(n, pack_all(-0x1.62e43p-1f), x));
+    pack p = PACK_STEP(pack_all(0x1.5555aep-3f), r, 0x1.00014ep-1f);
+    pack scaled = pack_two_to(rounded), rest = pack_fma(r * r, p, r + pack_look_up(pack_roots_low, rounded));
+    pack y = pack_fma(scaled, rest, scaled);
+    *lost = pack_fma(scaled, rest, scaled - y);
+    return y;
+}
+
+PACK_INLINE pack pack_exp(pack x) {
+    pack lost;
+    return pack_exp_sum(x, &lost);
+}
+
+/* |x| <= 125. r = x - n is exact. */
+PACK_INLINE pack pack_exp2(pack x) {
+    pack rounded = x + pack_all(PACK_SIXTEENTHS), r = x - (rounded - pack_all(PACK_SIXTEENTHS)), scaled = pack_two_to(rounded);
+    pack p = PACK_STEP(PACK_STEP(pack_all(0x1.c6b08ep-5f), r, 0x1.ebff92p-3f), r, 0x1.62e43p-1f);
+    return pack_fma(scaled, r * p, scaled);
+}
+
+/* e^r - 1 for |r| < 0.35, as tarn__expm1_near_f32(). */
+PACK_INLINE pack pack_expm1_near(pack r) {
+    pack p = PACK_STEP(pack_all(0x1.a29c9ap-13f), r, 0x1.6d43c4p-10f);
+    p = PACK_STEP(p, r, 0x1.110fdcp-7f);
+    p = PACK_STEP(p, r, 0x1.5554fp-5f);
+    p = PACK_STEP(p, r, 0x1.555556p-3f);
+    p = PACK_STEP(p, r, 0x1p-1f);
+    return pack_fma(r * r, p, r);
+}
+
+/* e^(more - u²/2) is 2^k (1 + the result) for u <= 13, where k is the integer of `rounded`: with what the square loses. `more` is tiny. */
+PACK_INLINE pack pack_bell(pack u, pack more, pack *rounded) {
+    pack half = u * pack_all(-0.5f), square = half * u, low = pack_fma(half, u, -square);
+    *rounded = pack_fma(square, pack_all(0x1.715476p+0f), pack_all(TARN__ROUND_F32));
+    pack k = *rounded - pack_all(TARN__ROUND_F32);
+    return pack_expm1_near(pack_fma(k, pack_all(-TARN__LN2_LOW_F32), pack_fma(k, pack_all(-TARN__LN2_HIGH_F32), square) + (low + more)));
+}
+
+/* x 2^k, where both are normal: the exponent is moved. */
+PACK_INLINE pack pack_moved(pack x, pack rounded) {
+    return pack_bits_add_shifted(x, rounded, 23);
+}
+
+/* 2^k for the integer k of k + TARN__ROUND_F32. */
+PACK_INLINE pack pack_two_to_whole(pack rounded) {
+    return pack_moved(pack_all(1.0f), rounded);
+}
+
+/* ---- hyperbolic tangent and sigmoid ---- */
+
+/* Every x: t / (t + 2) with t = e^2|x| - 1, in which nothing cancels. */
+PACK_INLINE pack pack_tanh(pack x) {
+    pack twice = pack_least(pack_all(19.0f), pack_size(x + x));
+    pack rounded = pack_fma(twice, pack_all(0x1.715476p+0f), pack_all(TARN__ROUND_F32)), k = rounded - pack_all(TARN__ROUND_F32);
+    pack r = pack_fma(k, pack_all(-TARN__LN2_LOW_F32), pack_fma(k, pack_all(-TARN__LN2_HIGH_F32), twice));
+    pack s = pack_two_to_whole(rounded), t = pack_fma(s, pack_expm1_near(r), s - pack_all(1.0f));
+    return pack_with_sign(t / (t + pack_all(2.0f)), x);
+}
+
+/* 1 + e^-x for x >= -87. */
+PACK_INLINE pack pack_one_and_exp(pack x) {
+    return pack_all(1.0f) + pack_exp(-pack_least(pack_all(87.0f), x));
+}
+
+PACK_INLINE pack pack_sigmoid(pack x) {
+    return pack_all(1.0f) / pack_one_and_exp(x);
+}
+
+PACK_INLINE pack pack_silu(pack x) {
+    return x / pack_one_and_exp(x);
+}
+
+/* The slope of the sigmoid, e / (1 + e)² with e = e^-|x|, for |x| <= 80. */
+PACK_INLINE pack pack_sigmoid_slope(pack x) {
+    pack e = pack_exp(-pack_size(x));
+    return e / pack_fma(e, e + pack_all(2.0f), pack_all(1.0f));
+}
+
+/* e / (1 + e)² (1 + e - u) with u = |x| and e = e^-u, for |x| <= 80. The last factor has a root: beside it, it is
+ * -d + d P(d) with d = u - root. What the first two factors lose by rounding is carried along. */
+PACK_INLINE pack pack_silu_slope(pack x) {
+    pack u = pack_size(x), lost, e = pack_exp_sum(-u, &lost), d = u - pack_all(0x1.474974p+0f);
+    pack p = PACK_STEP(pack_all(0x1.a425e4p-12f), d, -0x1.344ccap-9f);
+    p = PACK_STEP(p, d, 0x1.7c2b5ap-7f);
+    p = PACK_STEP(p, d, -0x1.7c2eb6p-5f);
+    p = PACK_STEP(p, d, 0x1.1d25dp-3f);
+    p = PACK_STEP(p, d, -0x1.1d25dp-2f);
+    pack bent = pack_fma(d, p, pack_all(-0x1.1d1338p-26f)), beside = bent - d, beside_lost = bent - (beside + d);
+    pack away = (pack_all(1.0f) - u) + e, away_lost = e - (away - (pack_all(1.0f) - u));
+    pack_mask is_beside = pack_below(pack_size(d), pack_all(0.25f));
+    pack last = pack_choose(is_beside, beside, away), last_lost = pack_choose(is_beside, beside_lost, away_lost);
+    pack product = pack_fma(e, last, pack_fma(lost, last, e * last_lost));
+    pack slope = product / pack_fma(e, e + pack_all(2.0f), pack_all(1.0f));
+    return pack_choose(pack_below(x, pack_all(0.0f)), slope, pack_all(1.0f) - slope);
+}
+
+/* ---- GELU ----
+ *
+ * With u = |x|, the smaller of Φ(x) and 1 - Φ(x) is e^(-u²/2) erfcx(u / sqrt 2) / 2, and the slope at -u is e^(-u²/2) (u - root) Q(u). (u + 1) erfcx and Q
+ * vary slowly, so that the first term of a polynomial in t = (u - a) / (u + a) dominates, and its rounding is nearly the only one. For
+ * x >= PACK_GELU_LEAST; the slope up to 12. */
+
+#define PACK_GELU_LEAST -6.0f
+
+PACK_INLINE pack pack_gelu_erf(pack x) {
+    pack u = pack_least(pack_all(-PACK_GELU_LEAST), pack_size(x)), one_more = u + pack_all(1.0f), share = u / one_more;
+    pack lost = u - (one_more - pack_all(1.0f)), t = pack_fma(share, pack_all(2.0f), pack_all(-1.0f));
+    pack p = PACK_STEP(pack_all(-0x1.71b6b8p-13f), t, -0x1.b9e9ep-11f);
+    p = PACK_STEP(p, t, -0x1.967c42p-10f);
+    p = PACK_STEP(p, t, -0x1.1d0aaep-10f);
+    p = PACK_STEP(p, t, 0x1.1ba718p-10f);
+    p = PACK_STEP(p, t, 0x1.32270ep-8f);
+    p = PACK_STEP(p, t, 0x1.1a65e2p-7f);
+    p = PACK_STEP(p, t, 0x1.25c2dap-7f);
+    p = PACK_STEP(p, t, -0x1.734f2ep-9f);
+    p = PACK_STEP(p, t, -0x1.26f9dp-5f);
+    p = PACK_STEP(p, t, -0x1.432a8ap-4f);
+    p = PACK_STEP(p, t, -0x1.aee3b6p-6f);
+    p = PACK_STEP(p, t, 0x1.0bdb2ep-1f);
+    pack rounded, rest = pack_bell(u, pack_fma(lost, share, -lost), &rounded), half = p * share; /* less what u + 1 lost */
+    return pack_most(pack_all(0.0f), x) - pack_moved(pack_fma(half, rest, half), rounded);
+}
+
+PACK_INLINE pack pack_gelu_erf_slope(pack x) {
+    pack u = pack_size(x), t = pack_fma(u / (u + pack_all(3.0f)), pack_all(2.0f), pack_all(-1.0f));
+    pack p = PACK_STEP(pack_all(0x1.12efccp-15f), t, 0x1.54fa1ep-13f);
+    p = PACK_STEP(p, t, 0x1.aa844ap-14f);
+    p = PACK_STEP(p, t, -0x1.20cba4p-10f);
+    p = PACK_STEP(p, t, -0x1.b33c48p-13f);
+    p = PACK_STEP(p, t, 0x1.cd3602p-7f);
+    p = PACK_STEP(p, t, -0x1.b70ea4p-5f);
+    p = PACK_STEP(p, t, 0x1.eb6b5ap-4f);
+    p = PACK_STEP(p, t, -0x1.e9c6dep-2f);
+    pack d = u - pack_all(0x1.80ead2p-1f), q = pack_fma(d, p, pack_all(-0x1.dc87p-28f));
+    pack lost = pack_fma(d, p, pack_all(-0x1.dc87p-28f) - q), rounded, rest = pack_bell(u, pack_all(0.0f), &rounded);
+    pack slope = pack_moved(q + pack_fma(q, rest, lost), rounded);
+    return pack_choose(pack_below(x, pack_all(0.0f)), slope, pack_all(1.0f) - slope);
+}
+
+/* ---- logarithm ---- */
+
+/* For normal x > 0: tarn__log_f32() without its edges. */
+PACK_INLINE pack pack_log(pack x) {
+    pack from = pack_bits_minus(x, pack_bits_all(0x3f3504f3u)), e = pack_exponent(from);
+    pack f = pack_bits_minus(x, pack_bits_and(from, pack_bits_all(0xff800000u))) - pack_all(1.0f);
+    pack p = PACK_STEP(pack_all(-0x1.3ec9cp-4f), f, 0x1.0a16ccp-3f);
+    p = PACK_STEP(p, f, -0x1.0ec458p-3f);
+    p = PACK_STEP(p, f, 0x1.2220bcp-3f);
+    p = PACK_STEP(p, f, -0x1.542b08p-3f);
+    p = PACK_STEP(p, f, 0x1.99a83ep-3f);
+    p = PACK_STEP(p, f, -0x1.00042ap-2f);
+    p = PACK_STEP(p, f, 0x1.555548p-2f);
+    p = PACK_STEP(p, f, -0x1.fffff8p-2f);
+    pack low = pack_fma(f * f, p, e * pack_all(TARN__LN2_LOW_F32));
+    return pack_fma(e, pack_all(TARN__LN2_HIGH_F32), f + low);
+}
+
+/* ---- sine and cosine ----
+ *
+ * As in vmath.h, with f32 alone for |x| <= PACK_TRIG_MOST: n pi's first part has so few bits that x - n pi begins with an exact difference. */
+
+#define PACK_TRIG_MOST 2048.0f
+
+PACK_INLINE pack pack_sin_reduced(pack x, pack n, pack rounded) {
+    pack r = pack_fma(n, pack_all(-0x1.92p+1f), x);
+    r = pack_fma(n, pack_all(-0x1.fb5444p-11f), r);
+    r = pack_fma(n, pack_all(-0x1.68c234p-38f), r);
+    pack z = r * r;
+    pack p = PACK_STEP(pack_all(-0x1.9d91c8p-26f), z, 0x1.71955ep-19f);
+    p = PACK_STEP(p, z, -0x1.a018fep-13f);
+    p = PACK_STEP(p, z, 0x1.11111p-7f);
+    p = PACK_STEP(p, z, -0x1.555556p-3f);
+    return pack_turned(r * pack_fma(z, p, pack_all(1.0f)), rounded);
+}
+
+PACK_INLINE pack pack_sin(pack x) {
+    pack rounded = pack_fma(x, pack_all(0x1.45f306p-2f), pack_all(TARN__ROUND_F32));
+    return pack_sin_reduced(x, rounded - pack_all(TARN__ROUND_F32), rounded);
+}
+
+PACK_INLINE pack pack_cos(pack x) {
+    pack rounded = pack_fma(x, pack_all(0x1.45f306p-2f), pack_all(0.5f)) + pack_all(TARN__ROUND_F32);
+    return pack_sin_reduced(x, (rounded - pack_all(TARN__ROUND_F32)) - pack_all(0.5f), rounded);
+}
+
+#endif
+
+#endif

@@ -1,0 +1,130 @@
+/* packs.h: vectors of floats and what functions written by hand need of them, on the levels that have fused operations and permutations: AVX2 and
+ * AVX-512. TARN__PACK is the number of floats, 0 on other levels, which keep the plain forms of vmath.h.
+ *
+ * Both levels do the same arithmetic on each float, so results have the same bits. +, -, * and / are the compiler's own on vectors. */
+#ifndef TARN__PACKS_H
+#define TARN__PACKS_H
+
+#include <float.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#include <immintrin.h>
+#define TARN__PACK 16
+typedef __m512 pack;
+typedef __mmask16 pack_mask;
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define TARN__PACK 8
+typedef __m256 pack;
+typedef __m256 pack_mask; /* all bits of a lane, or none */
+#else
+#define TARN__PACK 0
+#endif
+
+#if TARN__PACK
+
+#define PACK_INLINE __attribute__((always_inline)) static inline
+
+#if TARN__PACK == 16
+
+PACK_INLINE pack pack_all(float c) { return _mm512_set1_ps(c); }
+PACK_INLINE pack pack_load(const float *x) { return _mm512_loadu_ps(x); }
+PACK_INLINE void pack_store(float *y, pack v) { _mm512_storeu_ps(y, v); }
+PACK_INLINE pack pack_load_some(const float *x, int64_t n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), x); }
+PACK_INLINE void pack_store_some(float *y, pack v, int64_t n) { _mm512_mask_storeu_ps(y, (__mmask16)((1u << n) - 1u), v); }
+
+PACK_INLINE pack pack_fma(pack a, pack b, pack c) { return _mm512_fmadd_ps(a, b, c); }
+PACK_INLINE pack pack_size(pack x) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x); }
+PACK_INLINE pack pack_least(pack limit, pack x) { return _mm512_min_ps(limit, x); } /* NaN in x stays */
+PACK_INLINE pack pack_most(pack limit, pack x) { return _mm512_max_ps(limit, x); }
+PACK_INLINE pack pack_with_sign(pack size, pack sign) { return _mm512_or_ps(size, _mm512_and_ps(_mm512_set1_ps(-0.0f), sign)); }
+
+/* x with its sign turned where the integer in the low bits of `rounded` is odd. */
+PACK_INLINE pack pack_turned(pack x, pack rounded) {
+    return _mm512_xor_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(rounded), 31)));
+}
+
+PACK_INLINE pack pack_choose(pack_mask mask, pack yes, pack no) { return _mm512_mask_blend_ps(mask, no, yes); }
+PACK_INLINE pack_mask pack_below(pack a, pack b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+PACK_INLINE pack_mask pack_not_within(pack a, pack limit) { return _mm512_cmp_ps_mask(a, limit, _CMP_NLE_UQ); } /* or NaN */
+PACK_INLINE pack_mask pack_not_normal(pack x) { return _mm512_fpclass_ps_mask(x, 0xff); } /* all but positive normal numbers */
+PACK_INLINE int pack_any(pack_mask mask) { return mask != 0; }
+
+/* The element of 16 that the low four bits of each lane of `rounded` name. */
+PACK_INLINE pack pack_look_up(const float *table, pack rounded) {
+    return _mm512_permutexvar_ps(_mm512_castps_si512(rounded), _mm512_load_ps(table));
+}
+
+/* Bits as integers: x + (by << shift), x - y, x & y, x >> shift with its sign, and as a float. */
+PACK_INLINE pack pack_bits_add_shifted(pack x, pack by, int shift) {
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(by), (unsigned)shift)));
+}
+PACK_INLINE pack pack_bits_minus(pack x, pack y) {
+    return _mm512_castsi512_ps(_mm512_sub_epi32(_mm512_castps_si512(x), _mm512_castps_si512(y)));
+}
+PACK_INLINE pack pack_bits_and(pack x, pack y) { return _mm512_and_ps(x, y); }
+PACK_INLINE pack pack_bits_all(uint32_t u) { return _mm512_castsi512_ps(_mm512_set1_epi32((int)u)); }
+PACK_INLINE pack pack_exponent(pack x) { return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_castps_si512(x), 23)); }
+
+#else
+
+PACK_INLINE pack pack_all(float c) { return _mm256_set1_ps(c); }
+PACK_INLINE pack pack_load(const float *x) { return _mm256_loadu_ps(x); }
+PACK_INLINE void pack_store(float *y, pack v) { _mm256_storeu_ps(y, v); }
+
+PACK_INLINE pack pack_load_some(const float *x, int64_t n) {
+    float held[8] = {0};
+    memcpy(held, x, (size_t)n * sizeof(float));
+    return _mm256_loadu_ps(held);
+}
+
+PACK_INLINE void pack_store_some(float *y, pack v, int64_t n) {
+    float held[8];
+    _mm256_storeu_ps(held, v);
+    memcpy(y, held, (size_t)n * sizeof(float));
+}
+
+PACK_INLINE pack pack_fma(pack a, pack b, pack c) { return _mm256_fmadd_ps(a, b, c); }
+PACK_INLINE pack pack_size(pack x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+PACK_INLINE pack pack_least(pack limit, pack x) { return _mm256_min_ps(limit, x); } /* NaN in x stays */
+PACK_INLINE pack pack_most(pack limit, pack x) { return _mm256_max_ps(limit, x); }
+PACK_INLINE pack pack_with_sign(pack size, pack sign) { return _mm256_or_ps(size, _mm256_and_ps(_mm256_set1_ps(-0.0f), sign)); }
+
+/* x with its sign turned where the integer in the low bits of `rounded` is odd. */
+PACK_INLINE pack pack_turned(pack x, pack rounded) {
+    return _mm256_xor_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(rounded), 31)));
+}
+
+PACK_INLINE pack pack_choose(pack_mask mask, pack yes, pack no) { return _mm256_blendv_ps(no, yes, mask); }
+PACK_INLINE pack_mask pack_below(pack a, pack b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+PACK_INLINE pack_mask pack_not_within(pack a, pack limit) { return _mm256_cmp_ps(a, limit, _CMP_NLE_UQ); } /* or NaN */
+PACK_INLINE pack_mask pack_not_normal(pack x) { /* all but positive normal numbers */
+    return _mm256_or_ps(_mm256_cmp_ps(x, _mm256_set1_ps(FLT_MAX), _CMP_NLE_UQ), _mm256_cmp_ps(x, _mm256_set1_ps(FLT_MIN), _CMP_LT_OQ));
+}
+PACK_INLINE int pack_any(pack_mask mask) { return _mm256_movemask_ps(mask) != 0; }
+
+/* The element of 16 that the low four bits of each lane of `rounded` name; the fourth bit chooses between two halves. */
+PACK_INLINE pack pack_look_up(const float *table, pack rounded) {
+    __m256i at = _mm256_castps_si256(rounded);
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_load_ps(table), at), _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8), at),
+                            _mm256_castsi256_ps(_mm256_slli_epi32(at, 28)));
+}
+
+/* Bits as integers: x + (by << shift), x - y, x & y, x >> shift with its sign, and as a float. */
+PACK_INLINE pack pack_bits_add_shifted(pack x, pack by, int shift) {
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_castps_si256(by), shift)));
+}
+PACK_INLINE pack pack_bits_minus(pack x, pack y) {
+    return _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_castps_si256(x), _mm256_castps_si256(y)));
+}
+PACK_INLINE pack pack_bits_and(pack x, pack y) { return _mm256_and_ps(x, y); }
+PACK_INLINE pack pack_bits_all(uint32_t u) { return _mm256_castsi256_ps(_mm256_set1_epi32((int)u)); }
+PACK_INLINE pack pack_exponent(pack x) { return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_castps_si256(x), 23)); }
+
+#endif
+
+#endif
+
+#endif
