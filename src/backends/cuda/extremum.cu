@@ -24,20 +24,6 @@ template <typename C> struct argmax_op {
         if (is_better(x, b.value))
             b = batch{x, at};
     }
-    /* Most packs have nothing better than what was found before: one comparison tells. */
-    static constexpr bool takes_all = true;
-    template <int N> static __device__ __forceinline__ void take_all(batch &b, const C *x, C flip, int64_t at)
-    {
-        C best = flipped(x[0], flip);
-#pragma unroll
-        for (int k = 1; k < N; k++)
-            best = larger_of(best, flipped(x[k], flip));
-        if (is_better(best, b.value)) {
-#pragma unroll
-            for (int k = 0; k < N; k++)
-                take(b, x[k], flip, at + k);
-        }
-    }
     static __device__ __forceinline__ void merge(state &s, const state &other)
     {
         if (is_better(other.value, s.value) || (!is_better(s.value, other.value) && other.at < s.at))

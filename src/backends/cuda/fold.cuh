@@ -63,30 +63,9 @@ template <int N> __device__ __forceinline__ int64_t step_offset(const fold_args 
  *     take(batch, x, aux, at) one element; `at` is its number among those of the output
  *     absorb(state, batch), merge(state, state)
  *     result(state, args)     what is stored; second(state) for `args.second`
- *     has_columns             false: there is only one output ever
- *     take_all(batch, x, aux, at)  optional: N elements of a row at once, if that is quicker */
+ *     has_columns             false: there is only one output ever */
 
 template <typename Op> constexpr bool has_batch = !std::is_same<typename Op::state, typename Op::batch>::value;
-
-template <typename Op, typename = void> struct takes_all : std::false_type {};
-template <typename Op> struct takes_all<Op, std::enable_if_t<Op::takes_all>> : std::true_type {};
-
-/* The elements of a pack, the first of which has number `at` among those of the output. */
-template <typename Op, typename T, int N, typename A>
-__device__ __forceinline__ void take_pack(typename Op::batch &b, const typename source<T, N>::packed &x, const A &aux, int64_t at)
-{
-    if constexpr (takes_all<Op>::value && N > 1) {
-        decltype(source<T, N>::get(x, 0)) all[N];
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            all[k] = source<T, N>::get(x, k);
-        Op::template take_all<N>(b, all, aux, at);
-    } else {
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            Op::take(b, source<T, N>::get(x, k), aux, at + k);
-    }
-}
 
 template <typename Op> __device__ __forceinline__ typename Op::batch open_batch(const typename Op::state &s)
 {
@@ -187,7 +166,9 @@ template <typename Op, typename T, int N> static __global__ void __launch_bounds
 #pragma unroll
             for (int u = 0; u < BATCH; u++)
                 if (i + u * group < end)
-                    take_pack<Op, T, N>(b, x[u], aux, (i + u * group) * N);
+#pragma unroll
+                    for (int k = 0; k < N; k++)
+                        Op::take(b, from::get(x[u], k), aux, (i + u * group) * N + k);
             close_batch<Op>(s, b);
         }
         if (a.tail > 0 && lane == 0 && end == a.length) {
@@ -351,18 +332,6 @@ template <typename C> __device__ __forceinline__ C least(void)
 template <> __device__ __forceinline__ int64_t least<int64_t>(void)
 {
     return INT64_MIN;
-}
-
-/* A NaN wins, and stays. */
-template <typename C> __device__ __forceinline__ C larger_of(C a, C x)
-{
-    return x > a || x != x ? x : a;
-}
-template <> __device__ __forceinline__ float larger_of<float>(float a, float x)
-{
-    float y;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(x));
-    return y;
 }
 
 /* The kernels that live in files of their own. */

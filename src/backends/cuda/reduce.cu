@@ -38,6 +38,18 @@ static void run_sum(const tarn__call *call)
 
 /* ---- max, min -------------------------------------------------------------------------------------------------------------- */
 
+/* A NaN wins, and stays. */
+template <typename C> __device__ __forceinline__ C larger_of(C a, C x)
+{
+    return x > a || x != x ? x : a;
+}
+template <> __device__ __forceinline__ float larger_of<float>(float a, float x)
+{
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(x));
+    return y;
+}
+
 template <typename C> struct max_op {
     typedef C state;
     typedef C batch;
