@@ -25,8 +25,7 @@ target_link_options(tarn_link_flags INTERFACE -Wl,--as-needed)
 # where the level has it. Expressions shared by all dtypes compare unsigned values with zero, hence -Wno-type-limits.
 # Linked after tarn_flags: of two -ffp-contract the last one counts.
 add_library(tarn_kernel_flags INTERFACE)
-target_compile_options(tarn_kernel_flags INTERFACE
-    $<$<CONFIG:Release,RelWithDebInfo>:-O3> -fno-math-errno -fno-trapping-math -fwrapv -ffp-contract=fast -Wno-type-limits)
+target_compile_options(tarn_kernel_flags INTERFACE -fno-math-errno -fno-trapping-math -fwrapv -ffp-contract=fast -Wno-type-limits)
 
 if(TARN_SANITIZE)
     target_compile_options(tarn_flags INTERFACE -fsanitize=${TARN_SANITIZE} -fno-omit-frame-pointer)
