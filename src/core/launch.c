@@ -66,25 +66,98 @@ static void span_of(const tarn__view *view, int64_t *low, int64_t *high)
     }
 }
 
-/* A host copy of the memory a view spans, with the same strides. */
+/* A host copy of a stretch of a storage. */
 typedef struct host_copy {
-    tarn__view view;
     void *memory;
-    size_t bytes;
-    int64_t first; /* byte offset of the span in the storage */
+    int64_t first, end; /* bytes of the storage; none where they are equal */
 } host_copy;
 
-static bool copy_to_host(host_copy *copy, const tarn_tensor *tensor)
+/* Widens a stretch so that it holds what a tensor spans; it begins where an element of any size may. */
+static void take_in(host_copy *copy, const tarn_tensor *tensor)
 {
     int64_t low, high, size = (int64_t)tarn__dtype_bytes(tensor->view.dtype);
+    if (tarn__view_count(&tensor->view) == 0)
+        return;
     span_of(&tensor->view, &low, &high);
-    copy->view = tensor->view;
-    copy->bytes = tarn__view_count(&tensor->view) ? (size_t)((high - low + 1) * size) : 0;
-    copy->memory = tarn__alloc(copy->bytes);
-    copy->view.memory = copy->memory;
-    copy->view.offset = -low;
-    copy->first = (tensor->start + low) * size;
-    return copy->memory && tarn__storage_download(tensor->storage, copy->first, copy->memory, copy->bytes);
+    int64_t first = (tensor->start + low) * size / 8 * 8, end = (tensor->start + high + 1) * size;
+    bool is_empty = copy->first == copy->end;
+    copy->first = is_empty || first < copy->first ? first : copy->first;
+    copy->end = is_empty || end > copy->end ? end : copy->end;
+}
+
+static bool download(host_copy *copy, tarn__storage *storage)
+{
+    size_t bytes = (size_t)(copy->end - copy->first);
+    copy->memory = tarn__alloc(bytes);
+    return copy->memory && tarn__storage_download(storage, copy->first, copy->memory, bytes);
+}
+
+/* The tensor as it lies in the copy. */
+static tarn__view view_in(const host_copy *copy, const tarn_tensor *tensor)
+{
+    tarn__view view = tensor->view;
+    view.memory = copy->memory;
+    view.offset = tensor->start - copy->first / (int64_t)tarn__dtype_bytes(view.dtype);
+    return view;
+}
+
+/* Copies of a call's tensors. Results that lie in one storage have one copy: what goes back holds all of them. */
+typedef struct host_call {
+    host_copy copies[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS]; /* inputs, then outputs */
+    tarn__view views[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS];
+    const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
+} host_call;
+
+/* Which output's copy holds output `i`. */
+static int holder_of(const tarn__launch *launch, int i)
+{
+    int k = 0;
+    while (!launch->out[k] || launch->out[k]->storage != launch->out[i]->storage)
+        k++;
+    return k;
+}
+
+static bool bring_inputs(host_call *call, const tarn__launch *launch)
+{
+    for (int i = 0; i < launch->inputs; i++) {
+        if (!launch->in[i])
+            continue;
+        take_in(&call->copies[i], launch->in[i]);
+        if (!download(&call->copies[i], launch->in[i]->storage))
+            return false;
+        call->views[i] = view_in(&call->copies[i], launch->in[i]);
+        call->in[i] = &call->views[i];
+    }
+    return true;
+}
+
+static bool bring_outputs(host_call *call, const tarn__launch *launch)
+{
+    host_copy *copies = call->copies + TARN__MAX_INPUTS;
+    tarn__view *views = call->views + TARN__MAX_INPUTS;
+    for (int i = 0; i < launch->outputs; i++)
+        if (launch->out[i])
+            take_in(&copies[holder_of(launch, i)], launch->out[i]);
+    for (int i = 0; i < launch->outputs; i++) {
+        if (!launch->out[i])
+            continue;
+        int holder = holder_of(launch, i);
+        if (holder == i && !download(&copies[i], launch->out[i]->storage))
+            return false;
+        views[i] = view_in(&copies[holder], launch->out[i]);
+        call->out[i] = &views[i];
+    }
+    return true;
+}
+
+static bool give_back_outputs(const host_call *call, const tarn__launch *launch)
+{
+    const host_copy *copies = call->copies + TARN__MAX_INPUTS;
+    for (int i = 0; i < launch->outputs; i++)
+        if (launch->out[i] && holder_of(launch, i) == i &&
+            !tarn__storage_upload(launch->out[i]->storage, copies[i].first, copies[i].memory, (size_t)(copies[i].end - copies[i].first)))
+            return false;
+    return true;
 }
 
 static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
@@ -101,30 +174,13 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
         return false;
     warn_once(launch->kernel, device);
     tarn__count(TARN__FALLBACKS, 1);
-    host_copy copies[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS] = {0};
-    const tarn__view *in[TARN__MAX_INPUTS] = {0}, *out[TARN__MAX_OUTPUTS] = {0};
-    bool good = true;
-    int used = 0;
-    for (int i = 0; good && i < launch->inputs; i++)
-        if (launch->in[i]) {
-            in[i] = &copies[used].view;
-            good = copy_to_host(&copies[used++], launch->in[i]);
-        }
-    int first_output = used;
-    for (int i = 0; good && i < launch->outputs; i++)
-        if (launch->out[i]) {
-            out[i] = &copies[used].view;
-            good = copy_to_host(&copies[used++], launch->out[i]);
-        }
-    good = good && run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), in, out);
+    host_call call = {0};
+    bool good = bring_inputs(&call, launch) && bring_outputs(&call, launch) &&
+                run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out);
     tarn__count_kernel(TARN__CPU_SLOT, launch->kernel);
-    for (int i = 0, k = first_output; good && i < launch->outputs; i++)
-        if (launch->out[i]) {
-            good = tarn__storage_upload(launch->out[i]->storage, copies[k].first, copies[k].memory, copies[k].bytes);
-            k++;
-        }
-    for (int i = 0; i < used; i++)
-        tarn__release(copies[i].memory, copies[i].bytes);
+    good = good && give_back_outputs(&call, launch);
+    for (int i = 0; i < TARN__MAX_INPUTS + TARN__MAX_OUTPUTS; i++)
+        tarn__release(call.copies[i].memory, (size_t)(call.copies[i].end - call.copies[i].first));
     return good;
 }
 

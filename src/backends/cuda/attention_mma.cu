@@ -60,7 +60,8 @@ __device__ __forceinline__ void drop_weights(const attention_args &a, float (*we
 
 /* Row l / 4 of the warp and the one 8 further: divided by their sums, and their logarithms. */
 template <typename T, int DEPTH>
-__device__ __forceinline__ void write_result(const attention_args &a, const block_place &at, const float (*result)[4], two_rows &r, int64_t row)
+__device__ __forceinline__ void write_result(const attention_args &a, const block_place &at, const float (*result)[4], two_rows &r, int64_t valid,
+                                             int64_t row)
 {
     const int lane = threadIdx.x % WARP;
     const slab logs = slab_of(a.log_sum, at.batch, at.head);
@@ -69,8 +70,8 @@ __device__ __forceinline__ void write_result(const attention_args &a, const bloc
     for (int half = 0; half < 2; half++) {
         r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 1);
         r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 2);
-        factor[half] = r.sum[half] == 0 ? 0 : 1 / r.sum[half];
         int64_t t = row + lane / 4 + half * 8;
+        factor[half] = t < a.rows && keys_of(a, valid, t) > 0 ? 1 / r.sum[half] : 0; /* scores that are all -infinity give NaN, as softmax does */
         if (a.log_sum.base && lane % 4 == 0 && t < a.rows)
             store_any(logs.base, logs.dtype, t * logs.row, r.sum[half] == 0 ? -CUDART_INF_F : (r.most[half] + log2f(r.sum[half])) * (float)LN_2);
     }
@@ -135,7 +136,7 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
         multiply_along<T, DEPTH, KEYS, DEPTH>(result, score, values_at + now);
     }
     wait_copies(); /* also where there is no key */
-    write_result<T, DEPTH>(a, at, result, r, row);
+    write_result<T, DEPTH>(a, at, result, r, valid, row);
 }
 
 /* Grid: a block for 64 rows of a head. */

@@ -8,6 +8,8 @@
 #ifndef TARN__ATTENTION_MMA_CUH
 #define TARN__ATTENTION_MMA_CUH
 
+#include <atomic>
+
 #include "backends/cuda/attention.cuh"
 
 #define MMA_WARPS 4
@@ -215,14 +217,15 @@ static inline bool has_rows_of_packs(const tarn__view *x, tarn_dtype dtype)
 /* With more shared memory than a kernel has without asking, which is asked for once on each device. False where a device has not as much. */
 template <void (*kernel)(attention_args)> static bool start(const tarn__call *call, const attention_args &a, int64_t blocks, size_t bytes)
 {
-    static int8_t answer[64]; /* 1: yes, -1: no */
-    if (answer[call->device] == 0) {
+    static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; threads that ask at once get the same */
+    std::atomic<int8_t> &answer = answers[call->device];
+    if (answer.load(std::memory_order_relaxed) == 0) {
         bool is_allowed = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
-        answer[call->device] = is_allowed ? 1 : -1;
+        answer.store(is_allowed ? 1 : -1, std::memory_order_relaxed);
         if (!is_allowed)
             cudaGetLastError(); /* not kept for the next poll to find */
     }
-    if (answer[call->device] < 0)
+    if (answer.load(std::memory_order_relaxed) < 0)
         return false;
     kernel<<<blocks_for(blocks, 1), MMA_THREADS, bytes, stream_of(call)>>>(a);
     return true;

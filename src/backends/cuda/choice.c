@@ -57,6 +57,8 @@ static void write_hex(const void *bytes, size_t count, char *text)
 
 static bool read_hex(const char *text, void *bytes, size_t count)
 {
+    if (strspn(text, "0123456789abcdef") != 2 * count)
+        return false;
     for (size_t i = 0; i < count; i++) {
         unsigned value;
         if (sscanf(text + 2 * i, "%2x", &value) != 1)

@@ -140,11 +140,17 @@ static bool run_candidate(void *context, int candidate, int result)
     tarn__call call = t->call;
     to.memory = t->results[result];
     call.out[0] = &to;
+    tarn__cuda_device *device = tarn__cuda_at(t->index);
+    bool had_failed = device->has_failed;
+    device->has_failed = false;
     tarn__cuda_conv_columns(&call, (int)t->conv->what, true);
-    return true;
+    bool is_good = !device->has_failed; /* a candidate that fails has only lost */
+    device->has_failed = had_failed;
+    return is_good;
 }
 
-/* The fastest candidate, remembered; the first where there is no memory to time them in; -1 when none gives the same bits twice. */
+/* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose the same. -1 when none gives the
+ * same bits twice. */
 static int fastest(bench *t)
 {
     int best = 0;
@@ -152,9 +158,9 @@ static int fastest(bench *t)
         best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count + 1, .context = t, .run = run_candidate,
                                                       .results = {t->results[0], t->results[1]}, .result_bytes = t->result_bytes,
                                                       .differ = t->differ, .stream = t->stream});
-        if (best >= 0)
-            tarn__cuda_choice_keep(choices(), t->index, t->conv, &t->identity[best]);
     }
+    if (best >= 0)
+        tarn__cuda_choice_keep(choices(), t->index, t->conv, &t->identity[best]);
     close_bench(t);
     return best;
 }

@@ -120,7 +120,7 @@ void tarn__cuda_choose(int index, tarn__cuda_plan *plan, cublasLtMatmulHeuristic
         return;
     int best = fastest(&(bench){.index = index, .plan = plan, .candidates = candidates, .stream = d->stream}, count);
     if (best < 0)
-        return;
+        best = first; /* no memory to time them in: remembered too, so that later runs choose the same */
     plan->algorithm = candidates[best].algo;
     plan->workspace = candidates[best].workspaceSize;
     choice one;

@@ -128,6 +128,14 @@ static void free_plan(tarn__cuda_plan *plan)
     free(plan);
 }
 
+/* A remembered algorithm comes from a file that others can write. */
+static bool is_usable(cublasLtHandle_t handle, const tarn__cuda_plan *plan)
+{
+    cublasLtMatmulHeuristicResult_t found;
+    return cublasLtMatmulAlgoCheck(handle, plan->desc, plan->a, plan->b, plan->c, plan->c, &plan->algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
+           found.workspaceSize <= plan->workspace;
+}
+
 static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cuda_product *product)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
@@ -139,7 +147,7 @@ static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cu
         free_plan(plan);
         return NULL;
     }
-    if (tarn__cuda_recall(index, plan))
+    if (tarn__cuda_recall(index, plan) && is_usable(table->handle, plan))
         return plan;
     bool is_too_late = tarn__cuda_at(index)->is_capturing && tarn__cuda_must_measure(product);
     if (is_too_late)
