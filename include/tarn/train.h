@@ -54,7 +54,8 @@ typedef struct tarn_train_options {
     double beta2;       /* of adam and adamw; default 0.999 */
 
     /* Of language models. The sizes are by default those of the model that is named. */
-    char tokenizer[1024]; /* "char" (the default), "byte", or the path of one that tarn_tokenizer_open() takes; shards have their own */
+    char tokenizer
+        [1024]; /* "characters" (the default), "bytes", or the path of one that tarn_tokenizer_open() takes; shards have their own */
     int64_t layers, heads, width, context;
     int64_t vocab;        /* at least what the tokenizer has, which is the default */
     double dropout;       /* default 0 */

@@ -49,9 +49,9 @@ static bool read_name(const char *function, const char *name, place *where)
 
 static tarn_tokenizer *tokenizer_for(const char *name, const tarn__map *text)
 {
-    if (!name[0] || strcmp(name, "char") == 0)
+    if (!name[0] || strcmp(name, "characters") == 0)
         return tarn_tokenizer_characters(text->bytes ? text->memory : "", text->bytes);
-    return strcmp(name, "byte") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(name);
+    return strcmp(name, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(name);
 }
 
 /* FNV-1a over the bytes of the ids. */

@@ -24,7 +24,7 @@ typedef struct tarn__corpus {
 bool tarn__data_is_text(const char *name);
 
 /* Opens text to train on. Of a text file the last tenth is for validation; shards have a part for it. `tokenizer` says how text becomes tokens:
- * "char", "byte", or where a tokenizer lies; "" is char for a text file, and the shards' own for shards, which take no other. False with an
+ * "characters", "bytes", or where a tokenizer lies; "" is characters for a text file, and the shards' own for shards, which take no other. False with an
  * error; free it then too. */
 bool tarn__corpus_open(const char *function, const char *name, const char *tokenizer, tarn__corpus *corpus);
 
