@@ -239,8 +239,21 @@ char *tarn__language_sample(tarn_trainer *t, size_t *length)
     return text;
 }
 
+/* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. */
+bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
+{
+    tarn__path path;
+    tarn__document *document = tarn__document_new(function);
+    bool good = document && tarn__document_set_text(document, "tokenizer_class", "PreTrainedTokenizerFast") &&
+                tarn_tokenizer_save(t->corpus.tokenizer, folder) &&
+                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path));
+    tarn__document_free(document);
+    return good;
+}
+
 bool tarn__language_save_best(const tarn_trainer *t)
 {
     tarn__path path;
-    return tarn_tokenizer_save(t->corpus.tokenizer, tarn__path_in(t->options.out, "best", &path)) && tarn_model_write(t->model, path.text);
+    return tarn__language_save_tokenizer("trainer_run", t, tarn__path_in(t->options.out, "best", &path)) &&
+           tarn_model_write(t->model, path.text);
 }

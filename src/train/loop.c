@@ -259,7 +259,7 @@ static bool open_folder(tarn_trainer *t)
     const char *function = "trainer_run", *folder = t->options.out;
     if (!t->is_resumed && t->place.step == 0 && !tarn__folder_make(function, folder))
         return false;
-    if (t->description.is_text && !t->is_resumed && !tarn_tokenizer_save(t->corpus.tokenizer, folder))
+    if (t->description.is_text && !t->is_resumed && !tarn__language_save_tokenizer(function, t, folder))
         return false;
     if (!tarn__config_write(function, t))
         return false;

@@ -124,6 +124,9 @@ bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_data
 /* What the model writes; the caller frees it with tarn_tokenizer_release(). NULL with an error. */
 char *tarn__language_sample(tarn_trainer *trainer, size_t *length);
 
+/* Writes the tokenizer to a folder, so that transformers finds it, too. */
+bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *trainer, const char *folder);
+
 /* Writes the model of the best evaluation to the folder "best" of the run. */
 bool tarn__language_save_best(const tarn_trainer *trainer);
 

@@ -133,6 +133,19 @@ static void shards_are_trained_on(void **state)
                    "have their own");
 }
 
+static void the_demo_trains_and_writes(void **state)
+{
+    (void)state;
+    char folder[600];
+    snprintf(folder, sizeof(folder), "%s", scratch("above/demo"));
+    expect_command(line("demo --steps 2 --device cpu --out %s", folder), 0, "what it writes");
+    assert_non_null(strstr(command_output, "step 2 of 2"));
+    assert_non_null(strstr(command_output, "\nstatic "));
+    expect_command(line("demo --steps 2 --device cpu --out %s 2>&1", folder), 1, "is there already");
+    expect_command("demo --steps 0 2>&1", 2, "outside 1 to");
+    expect_command("demo --lr 1 2>&1", 2, "there is no option --lr");
+}
+
 /* ---- stopped and killed ---------------------------------------------------------------------------------------------------- */
 
 /* Starts a run that writes to a file; returns its process. */
@@ -223,6 +236,7 @@ int main(void)
         in_scope(a_dry_run_says_what_it_would_do),
         in_scope(a_run_is_shown_judged_and_lets_write),
         in_scope(shards_are_trained_on),
+        in_scope(the_demo_trains_and_writes),
         in_scope(a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit),
         in_scope(a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit),
         in_scope(a_loss_that_is_not_finite_names_step_and_layer),
