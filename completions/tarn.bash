@@ -40,6 +40,10 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy: text: shards:" -- "$current")
         return
         ;;
+    --recompute)
+        mapfile -t COMPREPLY < <(compgen -W "none block" -- "$current")
+        return
+        ;;
     --precision)
         mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16" -- "$current")
         return
@@ -54,7 +58,7 @@ _tarn()
         ;;
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
-    --min-lr | --beta2 | --layers | --heads | --width | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample) return ;;
+    --min-lr | --beta2 | --layers | --heads | --width | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --ids | --tokens | --temperature | --top-k | --top-p) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
@@ -71,7 +75,7 @@ _tarn()
         options+=" --json --threads --device --model --data --hidden --epochs --steps --batch-size --optimizer --lr --weight-decay"
         options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --width --context --vocab --dropout"
-        options+=" --micro-batch --eval-batches --sample --precision"
+        options+=" --micro-batch --eval-batches --sample --keep --precision --recompute"
         ;;
     eval) options+=" --json --threads --device --data --batch-size" ;;
     predict) options+=" --json --threads --device --top" ;;

@@ -122,6 +122,7 @@ int tarn__demo(const tarn__options *options)
     }
     own.train = recipe;
     own.train.steps = options->steps;
+    own.train.warmup = options->steps / 16;
     own.train.seed = options->seed;
     choose_folder(options, folder, sizeof(folder));
     snprintf(text, sizeof(text), "%s.txt", folder);

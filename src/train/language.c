@@ -34,7 +34,9 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
                 {"dropout", true, o->dropout > 0},
                 {"micro_batch", true, o->micro_batch > 0},
                 {"eval_batches", true, o->eval_batches > 0},
-                {"sample", true, o->sample > 0}};
+                {"sample", true, o->sample > 0},
+                {"keep", true, o->keep > 0},
+                {"recompute", true, strcmp(o->recompute, "block") == 0}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].given && rows[i].for_text != is_text)
             return rows[i].name;
@@ -124,7 +126,8 @@ tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
                                .dropout = o->dropout,
                                .dtype = strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32,
                                .has_end = end >= 0,
-                               .end = end >= 0 ? end : 0};
+                               .end = end >= 0 ? end : 0,
+                               .recompute = strcmp(o->recompute, "block") == 0};
     tarn_module *model = tarn_model_gpt2(&config, t->device, (uint64_t)o->seed);
     if (!model)
         tarn__raise_within(function);
@@ -221,6 +224,16 @@ static int32_t first_token(const tarn_trainer *t)
     return token;
 }
 
+/* Leaves out numbers that the model has room for, but the tokenizer no token. Returns how many are left. */
+static int64_t drop_unknown(const tarn_tokenizer *tokenizer, int32_t *ids, int64_t count)
+{
+    int64_t kept = 0, known = tarn_tokenizer_count(tokenizer);
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < known && tarn_tokenizer_piece(tokenizer, ids[i], NULL))
+            ids[kept++] = ids[i];
+    return kept;
+}
+
 char *tarn__language_sample(tarn_trainer *t, size_t *length)
 {
     const tarn_train_options *o = &t->options;
@@ -234,6 +247,8 @@ char *tarn__language_sample(tarn_trainer *t, size_t *length)
             ? 0
             : tarn_generate(t->model, &first, 1, ids,
                             &(tarn_generate_options){.tokens = most, .temperature = 0.8, .seed = (uint64_t)(o->seed + t->place.step)});
+    if (count > 0)
+        count = drop_unknown(t->corpus.tokenizer, ids, count);
     char *text = ids && count >= 0 ? tarn_tokenizer_decode(t->corpus.tokenizer, ids, count, length) : NULL;
     tarn_scope_close(scope);
     return text;
@@ -251,9 +266,39 @@ bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, 
     return good;
 }
 
-bool tarn__language_save_best(const tarn_trainer *t)
+static bool save_as(const tarn_trainer *t, const char *name)
 {
     tarn__path path;
-    return tarn__language_save_tokenizer("trainer_run", t, tarn__path_in(t->options.out, "best", &path)) &&
+    return tarn__language_save_tokenizer("trainer_run", t, tarn__path_in(t->options.out, name, &path)) &&
            tarn_model_write(t->model, path.text);
+}
+
+bool tarn__language_save_best(const tarn_trainer *t)
+{
+    return save_as(t, "best");
+}
+
+static void remove_kept(const tarn_trainer *t, const char *name)
+{
+    static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    tarn__path folder, path;
+    tarn__path_in(t->options.out, name, &folder);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+        tarn__file_remove(tarn__path_in(folder.text, files[i], &path));
+    remove(folder.text); /* which leaves it where it is if anybody put something else there */
+}
+
+bool tarn__language_keep(const tarn_trainer *t)
+{
+    char name[40];
+    int64_t number = (t->place.step + t->eval_every - 1) / t->eval_every, too_old = (number - t->options.keep) * t->eval_every;
+    if (!t->options.keep)
+        return true;
+    snprintf(name, sizeof(name), "step-%" PRId64, t->place.step);
+    if (!save_as(t, name))
+        return false;
+    snprintf(name, sizeof(name), "step-%" PRId64, too_old);
+    if (too_old > 0)
+        remove_kept(t, name);
+    return true;
 }

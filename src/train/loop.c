@@ -207,7 +207,7 @@ static bool judge(tarn_trainer *t, const telling *to)
     report.loss = now.loss;
     report.accuracy = now.accuracy;
     report.is_best = best;
-    bool good = tell(t, &report, to) && show_sample(t, to);
+    bool good = tell(t, &report, to) && show_sample(t, to) && tarn__language_keep(t);
     t->since = tarn__platform_seconds();
     return good;
 }

@@ -127,6 +127,7 @@ static void a_run_learns_and_leaves_a_model_folder(void **state)
     options.steps = 120;
     options.eval_every = 40;
     options.sample = 10;
+    options.vocab = 40; /* more than there are tokens: a sample must not stumble over the others */
     tarn_train_result result;
     story s = run(tarn_trainer_new(&options), 0, &result);
     assert_int_equal(result.step, 120);
@@ -244,6 +245,25 @@ static void a_bf16_run_keeps_f32_master_weights_and_goes_on_bit_for_bit(void **s
     assert_same_run(whole.out, options.out);
 }
 
+static void the_models_of_the_last_evaluations_are_kept(void **state)
+{
+    (void)state;
+    static const bool there[] = {false, false, false, true, true}; /* after steps 7, 14, 21, 28 and 30 */
+    static const char *const names[] = {"step-7", "step-14", "step-21", "step-28", "step-30"};
+    struct stat about;
+    tarn_train_options options = small("kept");
+    options.keep = 2;
+    run(tarn_trainer_new(&options), 16, NULL);
+    run(tarn_trainer_resume(options.out, NULL), 0, NULL);
+    for (int i = 0; i < 5; i++)
+        if ((stat(path_in(options.out, names[i]), &about) == 0) != there[i])
+            fail_msg("%s is %s", names[i], there[i] ? "missing" : "still there");
+    assert_same_file(options.out, path_in(options.out, "step-30"), "model.safetensors");
+    tarn_module *model = tarn_model_open(path_in(options.out, "step-28"), CPU, NULL);
+    assert_ok();
+    tarn_module_free(model);
+}
+
 /* ---- micro-batches --------------------------------------------------------------------------------------------------------- */
 
 /* Largest difference between the weights in two files. */
@@ -288,6 +308,33 @@ static void micro_batches_add_up_to_the_batch(void **state)
         if (most > 2e-6 * largest)
             fail_msg("micro-batches of %d: weights differ by %g of %g", (int)micro, most, largest);
     }
+}
+
+static void recomputed_blocks_take_less_memory_and_make_the_same_run(void **state)
+{
+    (void)state;
+    int64_t peak[2];
+    double largest;
+    char folder[2][1200];
+    for (int again = 0; again < 2; again++) {
+        tarn_train_options options = small(again ? "recomputed" : "stored");
+        snprintf(options.optimizer, sizeof(options.optimizer), "sgd");
+        snprintf(options.recompute, sizeof(options.recompute), "%s", again ? "block" : "none");
+        options.lr = 0.1;
+        options.layers = 6;
+        options.batch_size = 64;
+        options.steps = options.eval_every = 5;
+        options.dropout = 0.1;
+        tarn_empty_cache(CPU);
+        tarn_stats_reset();
+        run(tarn_trainer_new(&options), 0, NULL);
+        peak[again] = tarn_memory_of(CPU).peak_used;
+        snprintf(folder[again], sizeof(folder[again]), "%s", options.out);
+    }
+    double most = distance(folder[0], folder[1], &largest);
+    print_message("%lld bytes at most instead of %lld; weights differ by %g\n", (long long)peak[1], (long long)peak[0], most);
+    assert_true(most <= 2e-6 * largest);
+    assert_true(peak[1] < peak[0] * 2 / 3);
 }
 
 /* ---- bad input ------------------------------------------------------------------------------------------------------------- */
@@ -374,6 +421,45 @@ static void memory_does_not_grow(void **state)
     assert_int_equal(g.first, g.last);
 }
 
+/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct meter {
+    tarn_counters last;
+    int64_t last_step;
+    int intervals;
+} meter;
+
+/* Between two lines of metrics: two tensors up for each of four micro-batches, and losses and norms down, once. */
+static void measure(const tarn_train_report *report, void *ctx)
+{
+    meter *m = ctx;
+    tarn_counters now = tarn_stats();
+    if (report->kind == TARN_REPORT_TRAINING && m->last_step > 0) {
+        assert_int_equal(now.uploads - m->last.uploads, 8 * (report->step - m->last_step));
+        assert_int_equal(now.downloads - m->last.downloads, 2);
+        assert_int_equal(now.peer_copies, m->last.peer_copies);
+        m->intervals++;
+    }
+    m->last = tarn_stats();
+    m->last_step = report->kind == TARN_REPORT_TRAINING ? report->step : 0;
+}
+
+static void nothing_crosses_to_the_device_in_a_step_but_the_batch(void **state)
+{
+    (void)state;
+    meter m = {.intervals = 0};
+    tarn_train_options options = small("mirror");
+    snprintf(options.device, sizeof(options.device), "mirror:0");
+    options.micro_batch = 2;
+    options.eval_every = 30;
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    assert_ok();
+    if (!tarn_trainer_run(trainer, measure, &m, NULL))
+        fail_msg("%s", tarn_error());
+    assert_true(m.intervals >= 5);
+    tarn_trainer_free(trainer);
+}
+
 /* ---- real text ------------------------------------------------------------------------------------------------------------- */
 
 static void it_learns_on_shakespeare(void **state)
@@ -397,18 +483,67 @@ static void it_learns_on_shakespeare(void **state)
     assert_true(result.best_loss < 2.8); /* ln 65 = 4.17; by the frequencies of letters alone 3.3 */
 }
 
+/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+
+/* Makes a trainer, runs it with a sample, and uses the run; false when memory ran out somewhere. */
+static bool use_everything(const char *text, const char *folder)
+{
+    tarn_train_options options = {
+        .layers = 1, .heads = 1, .width = 4, .context = 4, .batch_size = 2, .steps = 1, .eval_batches = 1, .sample = 2, .device = "cpu"};
+    tarn_text_evaluation evaluation;
+    snprintf(options.data, sizeof(options.data), "text:%s", text);
+    snprintf(options.out, sizeof(options.out), "%s", folder);
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    story s = {.trainer = trainer};
+    bool good = trainer && tarn_trainer_run(trainer, listen, &s, NULL);
+    tarn_trainer_free(trainer);
+    tarn_run *used = good ? tarn_run_open(folder, CPU) : NULL;
+    good = used && tarn_run_evaluate_text(used, NULL, 2, &evaluation);
+    tarn_run_close(used);
+    return good;
+}
+
+static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    char text[1200];
+    snprintf(text, sizeof(text), "%s", write_text("scarce.txt", "a short text that has to do, for once, as it is all there is"));
+    tarn_empty_cache(CPU);
+    if (!tarn_set_allocator(&scarce_allocator))
+        fail_msg("%s", tarn_error());
+    bool done = false;
+    for (int room = 0; !done && room < 20000; room += 1 + room / 40) {
+        char name[32];
+        snprintf(name, sizeof(name), "scarce%d", room);
+        allocations_left = room;
+        done = use_everything(text, scratch(name));
+        tarn_code code = tarn_error_code();
+        allocations_left = 1000000;
+        tarn_clear_error();
+        assert_true(done || code == TARN_ERROR_MEMORY);
+        tarn_empty_cache(CPU);
+    }
+    assert_true(done);
+    if (!tarn_set_allocator(NULL)) /* which it refuses while memory is out */
+        fail_msg("%s", tarn_error());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
         in_scope(a_run_learns_and_leaves_a_model_folder),
         in_scope(what_was_trained_is_judged_and_writes),
         in_scope(the_plan_says_what_will_be_done),
         in_scope(a_stopped_run_goes_on_bit_for_bit),
         in_scope(a_bf16_run_keeps_f32_master_weights_and_goes_on_bit_for_bit),
+        in_scope(the_models_of_the_last_evaluations_are_kept),
         in_scope(micro_batches_add_up_to_the_batch),
+        in_scope(recomputed_blocks_take_less_memory_and_make_the_same_run),
         in_scope(mistakes_are_named),
         in_scope(a_run_does_not_go_on_with_other_text_or_other_options),
         in_scope(memory_does_not_grow),
+        in_scope(nothing_crosses_to_the_device_in_a_step_but_the_batch),
         in_scope(it_learns_on_shakespeare),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
