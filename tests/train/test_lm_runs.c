@@ -1,4 +1,4 @@
-/* test_lm.c: runs of language models: they learn, leave Hugging Face folders, add up micro-batches to the batch, and go on bit for bit. */
+/* test_lm_runs.c: runs of language models: they learn, leave Hugging Face folders, add up micro-batches to the batch, and go on bit for bit. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
