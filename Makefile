@@ -12,10 +12,11 @@ all: ## build the library and the command into build/release
 	@scripts/bootstrap build
 	@scripts/build release
 
-demo: ## build, then watch a small network learn
+demo: ## build, then watch a small GPT learn from tarn's own source, and write; only backends of devices that are there are built
 	@scripts/bootstrap demo
-	@scripts/build release example_mlp
-	@build/release/examples/mlp
+	@scripts/build release tarn_command
+	@[ ! -e /dev/nvidiactl ] || ! command -v nvcc > /dev/null || scripts/build release tarn_cuda
+	@build/release/tarn demo
 
 test: ## build and run the C test suite
 	@scripts/bootstrap test

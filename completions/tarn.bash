@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info train eval predict generate tokenize ops bench version help" options="--help"
+    local commands="info demo train eval predict generate tokenize ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -25,7 +25,7 @@ _tarn()
         return
         ;;
     --model)
-        mapfile -t COMPREPLY < <(compgen -W "mlp lenet resnet20" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "mlp lenet resnet20 gpt2 gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b" -- "$current")
         return
         ;;
     --optimizer)
@@ -37,7 +37,15 @@ _tarn()
         return
         ;;
     --data)
-        mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy:" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy: text: shards:" -- "$current")
+        return
+        ;;
+    --recompute)
+        mapfile -t COMPREPLY < <(compgen -W "none block" -- "$current")
+        return
+        ;;
+    --precision)
+        mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16" -- "$current")
         return
         ;;
     --tokenizer)
@@ -50,6 +58,7 @@ _tarn()
         ;;
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
+    --min-lr | --beta2 | --layers | --heads | --width | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --ids | --tokens | --temperature | --top-k | --top-p) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
@@ -60,11 +69,13 @@ _tarn()
     fi
     case ${COMP_WORDS[1]} in
     info) options+=" --json --threads" ;;
+    demo) options+=" --threads --device --seed --out --steps" ;;
     ops) options+=" --json" ;;
     train)
         options+=" --json --threads --device --model --data --hidden --epochs --steps --batch-size --optimizer --lr --weight-decay"
         options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
-        options+=" --eval-every --log-every --dry-run --quiet"
+        options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --width --context --vocab --dropout"
+        options+=" --micro-batch --eval-batches --sample --keep --precision --recompute"
         ;;
     eval) options+=" --json --threads --device --data --batch-size" ;;
     predict) options+=" --json --threads --device --top" ;;

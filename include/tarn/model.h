@@ -50,6 +50,7 @@ typedef struct tarn_gpt2_config {
     tarn_dtype dtype;         /* of the parameters; default f32 */
     bool has_end;             /* there is a token that ends a text */
     int64_t end;              /* that token, where there is one */
+    bool recompute;           /* keep what enters a block alone, and compute the block a second time in backward: less memory, more time */
 } tarn_gpt2_config;
 
 /* Fills in the published sizes: "gpt2" ("gpt2-124m"), "gpt2-medium" ("gpt2-350m", "gpt2-355m"), "gpt2-large" ("gpt2-774m") and "gpt2-xl"

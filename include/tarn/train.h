@@ -1,7 +1,10 @@
 /* train.h: training as a whole: a run is described by options, lives in a folder, and can be stopped and gone on with at any step.
  *
+ * Classifiers learn from samples with labels, language models (the gpt2 models) from text. What a run is follows from its data.
+ *
  * A run's folder holds config.json (what the run is), model.safetensors (the last weights), best.safetensors (the best ones),
  * optimizer.safetensors and trainer.json (where it stands), metrics.jsonl (one JSON object a line), curves.html and events for TensorBoard.
+ * That of a language model is a Hugging Face model folder, with tokenizer.json, and "best" in it is another one, of the best weights.
  * Whoever stops the program at any instant leaves a whole checkpoint there, and a run that goes on from it gives the bits of one that was
  * never stopped. */
 #ifndef TARN_TRAIN_H
@@ -9,6 +12,7 @@
 
 #include <tarn/data.h>
 #include <tarn/nn.h>
+#include <tarn/text.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,8 +24,11 @@ extern "C" {
 
 /* What a run is. Zero, or an empty text, is every field's default. The fields are the options of `tarn train`: its --help explains them. */
 typedef struct tarn_train_options {
-    char model[16];  /* "mlp", "lenet" or "resnet20"; default: lenet for images, mlp for other data */
-    char data[1024]; /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS" */
+    char model
+        [16]; /* "mlp", "lenet", "resnet20" or a name that tarn_gpt2_config_named() knows; default: gpt2 for text, lenet for images, mlp otherwise */
+    char data
+        [1024]; /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS", "text:FILE" or
+                        "shards:FOLDER" */
     int64_t hidden[TARN_TRAIN_HIDDEN]; /* sizes of an mlp's hidden layers; default 128 */
     int hidden_count;
     int64_t epochs;     /* default 5 */
@@ -31,7 +38,7 @@ typedef struct tarn_train_options {
     double lr;          /* default 0.001; of sgd 0.05 */
     double weight_decay;
     double momentum;   /* of sgd */
-    char schedule[16]; /* "constant", "linear" or "cosine" (the default), down to 0 at the last step */
+    char schedule[16]; /* "constant", "linear" or "cosine" (the default), down to min_lr at the last step */
     int64_t warmup;    /* steps over which the learning rate rises */
     double clip_norm;  /* default: no clipping */
     bool augment;      /* moves images at random, and mirrors those of CIFAR-10 */
@@ -43,6 +50,21 @@ typedef struct tarn_train_options {
     int64_t patience;   /* ends the run after so many evaluations without a better one; default: never */
     int64_t eval_every; /* steps between evaluations and checkpoints; default: an epoch's */
     int64_t log_every;  /* steps between two lines of metrics; default 20 */
+    double min_lr;      /* where the schedule ends; default 0 */
+    double beta2;       /* of adam and adamw; default 0.999 */
+
+    /* Of language models. The sizes are by default those of the model that is named. */
+    char tokenizer
+        [1024]; /* "characters" (the default), "bytes", or the path of one that tarn_tokenizer_open() takes; shards have their own */
+    int64_t layers, heads, width, context;
+    int64_t vocab;        /* at least what the tokenizer has, which is the default */
+    double dropout;       /* default 0 */
+    int64_t micro_batch;  /* windows that go through the model at once; a step adds up the gradients of its batch; default: the batch */
+    int64_t eval_batches; /* batches of an evaluation, spread over the validation data; default: all */
+    int64_t sample;       /* tokens of a sample at each evaluation; default: none */
+    int64_t keep;         /* evaluations, the last ones, whose models stay in folders of their own: step-500; default: none */
+    char precision[8];    /* "f32" (the default), "tf32" or "bf16": bf16 parameters with f32 master weights */
+    char recompute[8];    /* "none" (the default), or "block": what happens in a block is computed again in backward instead of being stored */
 } tarn_train_options;
 
 /* What kind of value an option takes. */
@@ -104,6 +126,8 @@ typedef struct tarn_train_plan {
     int64_t trained, frozen;            /* parameters */
     int64_t memory_needed, memory_free; /* bytes on the device: needed by estimate; free 0 when unknown */
     int64_t first_step, steps, steps_in_epoch;
+    bool is_text;                               /* a language model's run: samples are windows, classes the vocabulary */
+    int64_t training_tokens, validation_tokens; /* of one */
 } tarn_train_plan;
 
 /* Says what a trainer is going to do. */
@@ -112,16 +136,22 @@ TARN_API bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *pl
 /* What a report is about. */
 typedef enum tarn_report_kind {
     TARN_REPORT_TRAINING = 0, /* the mean over the steps since the last report */
-    TARN_REPORT_EVALUATION    /* the validation data, after this step */
+    TARN_REPORT_EVALUATION,   /* the validation data, after this step */
+    TARN_REPORT_SAMPLE        /* what a language model writes after this step: `text` */
 } tarn_report_kind;
 
 /* What a trainer tells on the way. */
 typedef struct tarn_train_report {
     tarn_report_kind kind;
-    int64_t step, steps, epoch, epochs;    /* epochs count from 1 */
-    double loss, accuracy;                 /* accuracy: 0 to 1 */
-    double lr, images_per_second, seconds; /* seconds: of the run so far, all its parts together */
-    bool is_best;                          /* of an evaluation: no other was better */
+    int64_t step, steps, epoch, epochs;      /* epochs count from 1 */
+    double loss, accuracy;                   /* accuracy: 0 to 1 */
+    double lr, images_per_second, seconds;   /* seconds: of the run so far, all its parts together */
+    bool is_best;                            /* of an evaluation: no other was better */
+    bool is_text;                            /* a language model's: these count, and accuracy and images_per_second do not */
+    double tokens_per_second, gradient_norm; /* the norm is from before clipping */
+    int64_t memory;                          /* the most bytes of the device that tensors had at once */
+    const char *text;                        /* of a sample; a 0 follows */
+    size_t text_length;
 } tarn_train_report;
 
 /* Is told how the run goes; `report` is valid during the call. It may call tarn_trainer_stop(). */
@@ -169,15 +199,29 @@ typedef struct tarn_evaluation {
 TARN_API bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
                             int64_t *class_right);
 
+/* How well a language model foretells text. */
+typedef struct tarn_text_evaluation {
+    int64_t tokens;          /* that were to be foretold */
+    double loss, perplexity; /* the mean cross entropy in nats; its exponential */
+} tarn_text_evaluation;
+
 typedef struct tarn_run tarn_run;
 
-/* Opens a run's folder to use its best weights (its last ones where there are no best ones). The caller owns the run. */
+/* Opens a run's folder to use its best weights (its last ones where there are no best ones), or any Hugging Face folder of a language model. The
+ * caller owns the run. */
 TARN_API tarn_run *tarn_run_open(const char *folder, tarn_device device);
 
-/* The model, outside training mode, its kind ("lenet"), and the data it was trained on ("mnist:FOLDER"). Borrowed from the run. */
+/* The model, outside training mode, its kind ("lenet"), and the data it was trained on ("mnist:FOLDER"; "" where a language model's folder does
+ * not say). Borrowed from the run. */
 TARN_API tarn_module *tarn_run_model(const tarn_run *run);
 TARN_API const char *tarn_run_kind(const tarn_run *run);
 TARN_API const char *tarn_run_data(const tarn_run *run);
+
+/* True when the model is one of language: then the functions for classes and their samples are errors. */
+TARN_API bool tarn_run_is_text(const tarn_run *run);
+
+/* The tokenizer in a language model's folder. Borrowed from the run. */
+TARN_API const tarn_tokenizer *tarn_run_tokenizer(const tarn_run *run);
 
 /* The shape of one sample. */
 TARN_API bool tarn_run_input(const tarn_run *run, tarn_shape *input);
@@ -190,6 +234,11 @@ TARN_API const char *tarn_run_class_name(const tarn_run *run, int64_t index);
  * used, of other data all. The counts are those of tarn_evaluate(). */
 TARN_API bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation, int64_t *class_samples,
                                 int64_t *class_right);
+
+/* Evaluates a language model on text, named as for training: a whole file, or the part of shards for validation; NULL: the run's own validation
+ * data. Windows of the model's context, one behind the other, go through it `batch_size` at a time: all tokens but the first are foretold, each from
+ * those before it in its window. */
+TARN_API bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size, tarn_text_evaluation *evaluation);
 
 /* The probability of each class for one sample, u8 or f32, of the run's input shape; `probabilities` has room for one number for each
  * class. */

@@ -1,5 +1,6 @@
-/* eval.c: `tarn eval`: how well a run's model does, class by class. */
+/* eval.c: `tarn eval`: how well a run's model does, class by class, or how well it foretells text. */
 #include <stdlib.h>
+#include <tarn/model.h>
 
 #include "cli/cli.h"
 
@@ -59,12 +60,51 @@ static int evaluate(const tarn__options *options, tarn_run *run)
     return status;
 }
 
+/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+
+enum { TOKENS_AT_ONCE = 16384 };
+
+static void print_text(const tarn__options *options, const tarn_run *run, const tarn_text_evaluation *e)
+{
+    const char *data = options->data ? options->data : tarn_run_data(run);
+    if (!options->json) {
+        tarn__heading("%s on %s", tarn_run_kind(run), data);
+        printf("loss %.4f, perplexity %.4f over %lld tokens\n", e->loss, e->perplexity, (long long)e->tokens);
+        return;
+    }
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "model", tarn_run_kind(run));
+    tarn__json_text(&json, "data", data);
+    tarn__json_whole(&json, "tokens", e->tokens);
+    tarn__json_real(&json, "loss", e->loss, 6);
+    tarn__json_real(&json, "perplexity", e->perplexity, 6);
+    tarn__json_end(&json);
+}
+
+/* Windows are long: fewer of them than samples go through a model at once. */
+static int evaluate_text(const tarn__options *options, tarn_run *run)
+{
+    tarn_gpt2_config config;
+    tarn_text_evaluation evaluation;
+    if (!tarn_gpt2_config_of(tarn_run_model(run), &config))
+        return tarn__complain("eval");
+    int64_t most = TOKENS_AT_ONCE / config.context > 0 ? TOKENS_AT_ONCE / config.context : 1;
+    if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most, &evaluation)) {
+        bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
+        tarn__complain("eval");
+        return misused ? TARN__MISUSED : TARN__FAILED;
+    }
+    print_text(options, run, &evaluation);
+    return TARN__DONE;
+}
+
 int tarn__eval(const tarn__options *options)
 {
     tarn_run *run = tarn_run_open(options->words[0], options->device);
     if (!run)
         return tarn__complain("eval");
-    int status = evaluate(options, run);
+    int status = tarn_run_is_text(run) ? evaluate_text(options, run) : evaluate(options, run);
     tarn_run_close(run);
     return status;
 }

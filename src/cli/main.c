@@ -15,6 +15,7 @@ typedef struct command {
 
 static const command commands[] = {
     {"info", TARN__INFO, tarn__info, "devices, build, what is accelerated and what is missing", ""},
+    {"demo", TARN__DEMO, tarn__demo, "train a small GPT on tarn's own source, which is built in, then let it write", ""},
     {"ops", TARN__OPS, tarn__ops, "every operation, its gradient, and which backends run it", ""},
     {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul, "matrix products: a plain loop, BLAS called directly, and tarn", ""},
     {"bench ops", TARN__BENCH_OPS, tarn__bench_ops, "operations forward and backward, beside a plain copy of the same bytes", ""},

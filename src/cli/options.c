@@ -38,14 +38,14 @@ typedef struct option {
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE)
+#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO)
 #define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
 
 static const option table[] = {
-    {"json", FLAG, 0, 1, NULL, NULL, EVERY, AT(json), 0, "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE, AT(threads), 0,
+    {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)TARN__DEMO, AT(json), 0, "print one JSON object a line instead of a table"},
+    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO, AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
-    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS | TARN__GENERATE, AT(devices), AT(device_count),
+    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS | TARN__GENERATE | TARN__DEMO, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
     {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
@@ -73,7 +73,7 @@ static const option table[] = {
     {"temperature", REAL, 0, 100, "0.8", "X", TARN__GENERATE, AT(temperature), 0, "how freely to choose; 0 takes the likeliest token always"},
     {"top-k", WHOLE, 0, 1000000, "40", "N", TARN__GENERATE, AT(top_k), 0, "choose among so many of the likeliest tokens; 0 means all"},
     {"top-p", REAL, 0, 1, "1", "X", TARN__GENERATE, AT(top_p), 0, "choose among the likeliest tokens that together reach this probability"},
-    {"seed", WHOLE, 0, EXACT, "0", "N", TARN__GENERATE, AT(seed), 0, "of what is random; the same seed gives the same text"},
+    {"seed", WHOLE, 0, EXACT, "0", "N", TARN__GENERATE | TARN__DEMO, AT(seed), 0, "of what is random; the same seed gives the same text"},
     {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_end), 0, "go on after the token that ends a text"},
     {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
      "a model's folder, tokenizer.json or vocab.json; bytes; or characters: those of the files"},
@@ -86,6 +86,8 @@ static const option table[] = {
     {"train", WHOLE, 256, 1 << 24, NULL, "N", TARN__TOKENIZE, AT(vocabulary), 0,
      "learn a BPE of N tokens from the files, for --out or --prepare"},
     {"out", TEXT, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(out), 0, "write tokenizer.json there"},
+    {"out", TEXT, 0, 0, NULL, "FOLDER", TARN__DEMO, AT(out), 0, "the run's folder, a new one; FOLDER.txt is what it learns [runs/demo]"},
+    {"steps", WHOLE, 1, 1000000, "800", "N", TARN__DEMO, AT(steps), 0, "steps of training"},
     {"prepare", TEXT, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(prepare), 0, "turn the files into tokens to train on, in a new folder"},
     {"validation", REAL, 0, 1, "0", "SHARE", TARN__TOKENIZE, AT(validation), 0, "with --prepare: the share kept for validation"},
     {"shard-tokens", WHOLE, 1024, (int64_t)1 << 40, NULL, "N", TARN__TOKENIZE, AT(shard_tokens), 0,

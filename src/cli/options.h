@@ -16,7 +16,8 @@ typedef enum tarn__command {
     TARN__EVAL = 1 << 5,
     TARN__PREDICT = 1 << 6,
     TARN__TOKENIZE = 1 << 7,
-    TARN__GENERATE = 1 << 8
+    TARN__GENERATE = 1 << 8,
+    TARN__DEMO = 1 << 9
 } tarn__command;
 
 #define TARN__LIST_MAX 64
@@ -47,7 +48,7 @@ typedef struct tarn__options {
     char only[TARN__LIST_MAX][32];
     int only_count;
     bool quiet, dry_run;
-    int64_t batch_size, top;
+    int64_t batch_size, top, steps;
     const char *data;   /* NULL: not given */
     const char *resume; /* NULL: not given */
     const char *ids;    /* NULL: not given */

@@ -77,6 +77,12 @@ int tarn__predict(const tarn__options *options)
     tarn_run *run = tarn_run_open(options->words[0], options->device);
     if (!run)
         return tarn__complain("predict");
+    if (tarn_run_is_text(run)) {
+        fprintf(stderr, "tarn predict: '%s' holds a language model, which has no classes; let it write with tarn generate\n",
+                options->words[0]);
+        tarn_run_close(run);
+        return TARN__FAILED;
+    }
     double *probability = calloc((size_t)tarn_run_classes(run), sizeof(double));
     if (!probability) {
         fprintf(stderr, "tarn predict: out of memory\n");

@@ -34,22 +34,45 @@ static const char *shape_text(tarn_shape shape, char *text, size_t size)
     return text;
 }
 
-static void print_plan(const tarn_train_plan *p)
+static void print_data(const tarn_train_plan *p)
 {
     char shape[80];
+    const tarn_train_options *o = &p->options;
+    if (!p->is_text) {
+        printf("  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n", o->data,
+               (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)), (long long)p->validation_samples,
+               (long long)p->classes);
+        return;
+    }
+    printf("  data        %s: %lld tokens to train on, %lld to judge by\n", o->data, (long long)p->training_tokens,
+           (long long)p->validation_tokens);
+    printf("  model       %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld, dropout %g\n", (long long)o->layers,
+           (long long)o->heads, (long long)o->width, (long long)o->context, (long long)p->classes, o->dropout);
+}
+
+static void print_steps(const tarn_train_plan *p)
+{
+    const tarn_train_options *o = &p->options;
+    int64_t batch = p->is_text || o->batch_size < p->training_samples ? o->batch_size : p->training_samples;
+    printf("  steps       %lld to %lld, %lld %s in each, %lld in an epoch\n", (long long)p->first_step, (long long)p->steps,
+           (long long)batch, p->is_text ? "windows" : "samples", (long long)p->steps_in_epoch);
+    if (p->is_text && o->micro_batch < batch)
+        printf("              %lld at a time, gradients added up\n", (long long)o->micro_batch);
+}
+
+static void print_plan(const tarn_train_plan *p)
+{
     const tarn_train_options *o = &p->options;
     tarn_device_info info = {.description = ""};
     tarn_device_query(tarn_device_parse(p->device), &info);
     tarn__heading("%s %s", p->first_step ? "going on with" : "training", o->model);
-    printf("  device      %s, %s; f32\n", p->device, info.description[0] ? info.description : "unknown processor");
-    printf("  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n", o->data, (long long)p->training_samples,
-           shape_text(p->input, shape, sizeof(shape)), (long long)p->validation_samples, (long long)p->classes);
+    printf("  device      %s, %s; %s\n", p->device, info.description[0] ? info.description : "unknown processor", o->precision);
+    print_data(p);
     printf("  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);
     printf("  memory      about %s", tarn__bytes_text(p->memory_needed));
     printf(p->memory_free ? ", %s free\n" : "\n", tarn__bytes_text(p->memory_free));
     printf("  optimizer   %s, learning rate %g, %s\n", o->optimizer, o->lr, o->schedule);
-    printf("  steps       %lld to %lld, %lld samples in each, %lld in an epoch\n", (long long)p->first_step, (long long)p->steps,
-           (long long)(o->batch_size < p->training_samples ? o->batch_size : p->training_samples), (long long)p->steps_in_epoch);
+    print_steps(p);
     printf("  folder      %s\n", p->folder);
     fflush(stdout);
 }
@@ -62,11 +85,15 @@ static void print_plan_json(const tarn_train_plan *p)
     tarn__json_text(&json, "model", p->options.model);
     tarn__json_text(&json, "data", p->options.data);
     tarn__json_text(&json, "device", p->device);
-    tarn__json_text(&json, "precision", "f32");
+    tarn__json_text(&json, "precision", p->options.precision);
     tarn__json_shape(&json, "input", p->input);
     tarn__json_whole(&json, "classes", p->classes);
     tarn__json_whole(&json, "training_samples", p->training_samples);
     tarn__json_whole(&json, "validation_samples", p->validation_samples);
+    if (p->is_text) {
+        tarn__json_whole(&json, "training_tokens", p->training_tokens);
+        tarn__json_whole(&json, "validation_tokens", p->validation_tokens);
+    }
     tarn__json_whole(&json, "trained", p->trained);
     tarn__json_whole(&json, "frozen", p->frozen);
     tarn__json_whole(&json, "memory_needed", p->memory_needed);
@@ -82,6 +109,7 @@ static void print_plan_json(const tarn_train_plan *p)
 
 typedef struct display {
     bool json, quiet, terminal;
+    double tokens_in_step; /* of a language model */
 } display;
 
 static void print_report_json(const tarn_train_report *r)
@@ -89,13 +117,24 @@ static void print_report_json(const tarn_train_report *r)
     tarn__json json = {stdout, false};
     bool evaluation = r->kind == TARN_REPORT_EVALUATION;
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "event", evaluation ? "evaluation" : "training");
+    tarn__json_text(&json, "event", r->kind == TARN_REPORT_SAMPLE ? "sample" : evaluation ? "evaluation" : "training");
     tarn__json_whole(&json, "step", r->step);
     tarn__json_whole(&json, "epoch", r->epoch);
+    if (r->kind == TARN_REPORT_SAMPLE) {
+        tarn__json_bytes(&json, "text", r->text, r->text_length);
+        tarn__json_end(&json);
+        return;
+    }
     tarn__json_real(&json, "loss", r->loss, 6);
-    tarn__json_real(&json, "accuracy", r->accuracy, 6);
+    if (!r->is_text)
+        tarn__json_real(&json, "accuracy", r->accuracy, 6);
     if (evaluation) {
         tarn__json_bool(&json, "best", r->is_best);
+    } else if (r->is_text) {
+        tarn__json_real(&json, "lr", r->lr, 9);
+        tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
+        tarn__json_real(&json, "tokens_per_second", r->tokens_per_second, 1);
+        tarn__json_whole(&json, "memory", r->memory);
     } else {
         tarn__json_real(&json, "lr", r->lr, 9);
         tarn__json_real(&json, "images_per_second", r->images_per_second, 1);
@@ -104,8 +143,13 @@ static void print_report_json(const tarn_train_report *r)
     tarn__json_end(&json);
 }
 
+static double seconds_left(const display *d, const tarn_train_report *r)
+{
+    return (double)(r->steps - r->step) * d->tokens_in_step / fmax(r->tokens_per_second, 1);
+}
+
 /* One line that is written over and over. */
-static void print_bar(const tarn_train_report *r)
+static void print_bar(const display *d, const tarn_train_report *r)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1];
@@ -113,8 +157,29 @@ static void print_bar(const tarn_train_report *r)
     memset(bar, '#', (size_t)filled);
     memset(bar + filled, '.', (size_t)(WIDTH - filled));
     bar[WIDTH] = 0;
-    printf("\r[%s] %lld of %lld  loss %.4f  %.1f %% right  %.0f images/s \033[K", bar, (long long)r->step, (long long)r->steps, r->loss,
-           100 * r->accuracy, r->images_per_second);
+    printf("\r[%s] %lld of %lld  loss %.4f  ", bar, (long long)r->step, (long long)r->steps, r->loss);
+    if (r->is_text)
+        printf("norm %.2f  %.0f tokens/s  %.0f s left \033[K", r->gradient_norm, r->tokens_per_second, seconds_left(d, r));
+    else
+        printf("%.1f %% right  %.0f images/s \033[K", 100 * r->accuracy, r->images_per_second);
+}
+
+/* A report of a language model, in a line of its own or several. */
+static void print_text_report(const display *d, const tarn_train_report *r)
+{
+    const char *clear = d->terminal ? "\r\033[K" : "";
+    if (r->kind == TARN_REPORT_SAMPLE) {
+        printf("%s--- sample ---\n", clear);
+        fwrite(r->text, 1, r->text_length, stdout);
+        printf("\n---\n");
+    } else if (r->kind == TARN_REPORT_EVALUATION) {
+        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f%s\n", clear, (long long)r->step, (long long)r->epoch,
+               (long long)r->epochs, r->loss, r->is_best ? "  (best)" : "");
+    } else {
+        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  lr %.3g  norm %.3f  %.0f tokens/s  %s  %.0f s left\n", (long long)r->step,
+               (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, r->lr, r->gradient_norm, r->tokens_per_second,
+               tarn__bytes_text(r->memory), seconds_left(d, r));
+    }
 }
 
 static void show(const tarn_train_report *r, void *ctx)
@@ -124,11 +189,13 @@ static void show(const tarn_train_report *r, void *ctx)
         return;
     if (d->json)
         print_report_json(r);
+    else if (d->terminal && r->kind == TARN_REPORT_TRAINING)
+        print_bar(d, r);
+    else if (r->is_text)
+        print_text_report(d, r);
     else if (r->kind == TARN_REPORT_EVALUATION)
         printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f  %.2f %% right%s\n", d->terminal ? "\r\033[K" : "",
                (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->is_best ? "  (best)" : "");
-    else if (d->terminal)
-        print_bar(r);
     else
         printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  %.2f %% right  lr %.3g  %.0f images/s\n", (long long)r->step,
                (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->lr, r->images_per_second);
@@ -147,7 +214,8 @@ static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
     tarn__json_whole(&json, "step", r->step);
     tarn__json_whole(&json, "best_step", r->best_step);
     tarn__json_real(&json, "best_loss", r->best_step ? r->best_loss : NAN, 6);
-    tarn__json_real(&json, "best_accuracy", r->best_step ? r->best_accuracy : NAN, 6);
+    if (!p->is_text)
+        tarn__json_real(&json, "best_accuracy", r->best_step ? r->best_accuracy : NAN, 6);
     tarn__json_real(&json, "seconds", r->seconds, 3);
     tarn__json_text(&json, "folder", p->folder);
     tarn__json_end(&json);
@@ -166,7 +234,9 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
                (long long)r->step, p->folder);
     else if (r->end == TARN_TRAIN_PATIENCE)
         printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step, (long long)p->options.patience);
-    if (r->best_step)
+    if (r->best_step && p->is_text)
+        printf("best: validation loss %.4f, after step %lld; %.1f s in all\n", r->best_loss, (long long)r->best_step, r->seconds);
+    else if (r->best_step)
         printf("best: %.2f %% right, validation loss %.4f, after step %lld; %.1f s in all\n", 100 * r->best_accuracy, r->best_loss,
                (long long)r->best_step, r->seconds);
 }
@@ -183,9 +253,10 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
 {
     tarn_train_plan plan;
     tarn_train_result result;
-    display d = {options->json, options->quiet, isatty(STDOUT_FILENO) != 0};
+    display d = {options->json, options->quiet, isatty(STDOUT_FILENO) != 0, 0};
     if (!tarn_trainer_plan(trainer, &plan))
         return tarn__complain("train");
+    d.tokens_in_step = (double)plan.options.batch_size * (double)plan.options.context;
     if (options->json && !options->quiet)
         print_plan_json(&plan);
     else if (!options->quiet)

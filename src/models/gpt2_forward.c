@@ -123,11 +123,29 @@ static tarn_tensor *embed(tarn_module *body, tarn_tensor *tokens, const tarn__ca
     return dropped(body, tarn_add(tarn_forward(body->child[TARN__GPT2_TOKENS], tokens), places), c->embedding_dropout, cache);
 }
 
+static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
+{
+    (void)count;
+    return tarn_forward(block, inputs[0]);
+}
+
+/* The same with blocks that backward runs a second time: what passes between them is one tensor, so additions and norms stay apart. */
+static tarn_tensor *hidden_recomputed(tarn_module *body, tarn_tensor *x)
+{
+    const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS];
+    for (int i = 0; x && i < blocks->children; i++)
+        x = tarn_checkpoint(run_block, blocks->child[i], &x, 1);
+    return x ? tarn_forward(body->child[TARN__GPT2_NORM], x) : NULL;
+}
+
 /* [B, T, width], after the last norm. */
 static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *cache)
 {
     const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS];
+    const tarn_gpt2_config *c = body->ctx;
     tarn_tensor *x = embed(body, tokens, cache);
+    if (c->recompute && !cache)
+        return hidden_recomputed(body, x);
     tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__GPT2_NORM_1], x) : NULL;
     for (int i = 0; y && i < blocks->children; i++) {
         const tarn_module *block = blocks->child[i];

@@ -4,6 +4,7 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
+#include "models/kinds.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -47,14 +48,23 @@ tarn_module *tarn__build_model(const char *function, const tarn_train_options *o
     return model;
 }
 
-bool tarn__config_write(const char *function, const char *folder, const tarn_train_options *options, const tarn__description *description)
+/* What the model is: its name, and of a language model all that transformers wants to know. */
+static bool write_model(const char *function, const tarn_trainer *t, tarn__document *document)
+{
+    if (!t->description.is_text)
+        return tarn__document_set_text(document, "model_type", t->options.model);
+    const tarn__model_kind *kind = tarn__model_kind_of(function, t->model);
+    return kind && tarn__document_set_text(document, "model_type", kind->name) && kind->describe(t->model, document);
+}
+
+bool tarn__config_write(const char *function, const tarn_trainer *t)
 {
     tarn__path path;
     tarn__document *document = tarn__document_new(function);
-    bool good =
-        document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_set_text(document, "tarn", tarn_version()) &&
-        tarn__document_set_text(document, "model_type", options->model) && tarn__train_options_write(options, document) &&
-        tarn__description_write(description, document) && tarn__document_save(document, tarn__path_in(folder, "config.json", &path));
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT) &&
+                tarn__document_set_text(document, "tarn", tarn_version()) && write_model(function, t, document) &&
+                tarn__train_options_write(&t->options, document) && tarn__description_write(&t->description, document) &&
+                tarn__document_save(document, tarn__path_in(t->options.out, "config.json", &path));
     tarn__document_free(document);
     return good;
 }

@@ -93,7 +93,7 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
     bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
                 tarn__document_whole(document, "step", 0, INT64_MAX, &p.step) &&
                 tarn__document_whole(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
-                tarn__document_whole(document, "batch", 0, t->steps_in_epoch, &p.loader.batch) && read_random(t, document) &&
+                tarn__document_whole(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) && read_random(t, document) &&
                 tarn__document_whole(document, "best.step", 0, p.step, &p.best_step) &&
                 tarn__document_real(document, "best.loss", &p.best_loss) &&
                 tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&

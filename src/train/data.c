@@ -109,7 +109,8 @@ static bool read_name(const char *function, const char *name, char *kind, size_t
                    tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function, name, kind);
     return tarn__raise(
         TARN_ERROR_ARGUMENT,
-        "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE and npy:INPUTS,LABELS",
+        "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE, npy:INPUTS,LABELS, text:FILE and "
+        "shards:FOLDER",
         function, name);
 }
 

@@ -13,8 +13,11 @@ bool tarn__data_open(const char *function, const char *name, tarn_dataset **trai
 /* Opens what an evaluation is to use: the part for testing where there is one, else everything. NULL with an error. */
 tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *name);
 
-/* What a model must know of its data, in training and ever after: it stands in config.json. */
+/* What a model must know of its data, in training and ever after: it stands in config.json. Of text, only the first four. */
 typedef struct tarn__description {
+    bool is_text;
+    int64_t training_tokens, validation_tokens;
+    uint64_t hash; /* of the tokens: a run goes on with the same */
     tarn_shape input; /* of one sample: a row of numbers, or an image [C, H, W] */
     int64_t classes;
     char **class_name;    /* [classes], owned */

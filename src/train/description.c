@@ -218,8 +218,29 @@ void tarn__description_free(tarn__description *description)
 
 /* ---- files ----------------------------------------------------------------------------------------------------------------- */
 
+static bool write_text(const tarn__description *d, tarn__document *document)
+{
+    return tarn__document_set_whole(document, "data.training_tokens", d->training_tokens) &&
+           tarn__document_set_whole(document, "data.validation_tokens", d->validation_tokens) &&
+           tarn__document_set_whole(document, "data.hash", (int64_t)d->hash);
+}
+
+static bool read_text(tarn__description *d, const tarn__document *document)
+{
+    int64_t hash;
+    d->is_text = true;
+    if (!tarn__document_whole(document, "data.training_tokens", 0, INT64_MAX, &d->training_tokens) ||
+        !tarn__document_whole(document, "data.validation_tokens", 0, INT64_MAX, &d->validation_tokens) ||
+        !tarn__document_whole(document, "data.hash", INT64_MIN, INT64_MAX, &hash))
+        return false;
+    d->hash = (uint64_t)hash;
+    return true;
+}
+
 bool tarn__description_write(const tarn__description *d, tarn__document *document)
 {
+    if (d->is_text)
+        return write_text(d, document);
     bool good = tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
                 tarn__document_set_real(document, "data.scale", (double)d->scale);
     for (int i = 0; good && i < d->input.rank; i++)
@@ -247,6 +268,8 @@ bool tarn__description_read(tarn__description *d, const tarn__document *document
     size_t rank, classes, channels, deviations;
     double scale;
     *d = (tarn__description){0};
+    if (tarn__document_has(document, "data.training_tokens"))
+        return read_text(d, document);
     if (!tarn__document_count(document, "data.input", 3, &rank) ||
         !tarn__document_count(document, "data.class_names", MOST_CLASSES, &classes) ||
         !tarn__document_count(document, "data.mean", MOST_CHANNELS, &channels) ||

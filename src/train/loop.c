@@ -3,11 +3,14 @@
  * In a steady step nothing crosses to or from the device but the batch: losses and right answers are left in a tensor, one place for each
  * step, and read when a line of metrics is due. */
 #include <math.h>
+#include <string.h>
+#include <tarn/profile.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/platform.h"
+#include "ops/op.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -18,46 +21,52 @@ typedef struct telling {
 
 /* ---- a step ---------------------------------------------------------------------------------------------------------------- */
 
-/* The next batch; at the end of an epoch the first of the next. */
-static bool next_batch(tarn_trainer *t, tarn_tensor **fields)
+bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 {
     return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
 }
 
-bool tarn__train_gradients(tarn_trainer *t, tarn_tensor **loss, tarn_tensor **right)
+static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS];
-    if (!next_batch(t, fields))
+    *figures = (tarn__figures){0};
+    if (!tarn__next_batch(t, fields))
         return false;
     tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(t->model, fields[0]);
-    *loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
-    if (right)
-        *right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
-    return tarn_backward(*loss) && (!(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm));
+    figures->loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
+    figures->right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
+    return tarn_backward(figures->loss) && (!(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm));
 }
 
-bool tarn__train_step(tarn_trainer *t, tarn_tensor **loss, tarn_tensor **right)
+bool tarn__train_gradients(tarn_trainer *t, tarn__figures *figures)
+{
+    return t->description.is_text ? tarn__language_gradients(t, figures) : classifier_gradients(t, figures);
+}
+
+bool tarn__train_step(tarn_trainer *t, tarn__figures *figures)
 {
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the schedule moves it on */
-    if (!tarn__train_gradients(t, loss, right) || !tarn_optimizer_step(t->optimizer))
+    if (!tarn__train_gradients(t, figures) || !tarn_optimizer_step(t->optimizer))
         return false;
     t->place.step++;
     return true;
 }
 
-/* Puts a step's figure into its place on the device. */
+/* Puts a step's figure, where there is one, into its place on the device. */
 static bool put_aside(tarn_tensor *places, int64_t index, tarn_tensor *figure)
 {
+    if (!figure)
+        return true;
     tarn_tensor *place = tarn_slice(places, 0, index, index + 1);
     return tarn_copy(place, tarn_reshape(tarn_detach(figure), TARN_SHAPE(1)));
 }
 
 static bool take_step(tarn_trainer *t)
 {
-    tarn_tensor *loss, *right;
+    tarn__figures figures;
     tarn_scope *scope = tarn_scope_open();
-    bool good =
-        scope && tarn__train_step(t, &loss, &right) && put_aside(t->losses, t->waiting, loss) && put_aside(t->hits, t->waiting, right);
+    bool good = scope && tarn__train_step(t, &figures) && put_aside(t->losses, t->waiting, figures.loss) &&
+                put_aside(t->hits, t->waiting, figures.right) && put_aside(t->norms, t->waiting, figures.norm);
     tarn_scope_close(scope);
     t->waiting++;
     return good;
@@ -74,6 +83,7 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
                                .epoch = (t->place.step - 1) / t->steps_in_epoch + 1,
                                .epochs = epochs,
                                .lr = t->lr,
+                               .is_text = t->description.is_text,
                                .seconds = t->place.seconds};
 }
 
@@ -86,21 +96,17 @@ static bool tell(tarn_trainer *t, const tarn_train_report *report, const telling
     return true;
 }
 
-/* Reads the figures of the steps since the last time. NaN in the result: one of them was not finite. */
-static bool read_figures(const tarn_trainer *t, double *loss, double *right)
+/* The mean of a figure over the steps since the last time. NaN: one of them was not finite. */
+static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
 {
     tarn_scope *scope = tarn_scope_open();
     size_t bytes = sizeof(double) * (size_t)t->waiting;
-    double *losses = tarn__alloc(bytes), *hits = tarn__alloc(bytes);
-    bool good = losses && hits && tarn_read_f64(tarn_slice(t->losses, 0, 0, t->waiting), losses, t->waiting) &&
-                tarn_read_f64(tarn_slice(t->hits, 0, 0, t->waiting), hits, t->waiting);
-    *loss = *right = 0;
-    for (int64_t i = 0; good && i < t->waiting; i++) {
-        *loss += losses[i] / (double)t->waiting;
-        *right += hits[i] / (double)t->waiting;
-    }
-    tarn__release(losses, bytes);
-    tarn__release(hits, bytes);
+    double *values = tarn__alloc(bytes);
+    bool good = values && tarn_read_f64(tarn_slice(places, 0, 0, t->waiting), values, t->waiting);
+    *mean = 0;
+    for (int64_t i = 0; good && i < t->waiting; i++)
+        *mean += values[i] / (double)t->waiting;
+    tarn__release(values, bytes);
     tarn_scope_close(scope);
     return good;
 }
@@ -108,21 +114,25 @@ static bool read_figures(const tarn_trainer *t, double *loss, double *right)
 /* A line of metrics for the steps since the last one. */
 static bool log_steps(tarn_trainer *t, const telling *to)
 {
-    double loss, right;
+    double loss, right = 0, norm = 0;
     int64_t steps = t->waiting;
+    bool is_text = t->description.is_text;
     if (steps == 0)
         return true;
-    if (!read_figures(t, &loss, &right))
+    if (!read_mean(t, t->losses, &loss) || !(is_text ? read_mean(t, t->norms, &norm) : read_mean(t, t->hits, &right)))
         return false;
-    double now = tarn__platform_seconds();
+    double now = tarn__platform_seconds(), rate = (double)(steps * t->batch_size) / fmax(now - t->since, 1e-9);
     t->waiting = 0;
-    if (!isfinite(loss))
+    if (!isfinite(loss) || !isfinite(norm))
         return tarn__find_nonfinite(t, t->place.step);
     t->place.seconds += now - t->since;
     tarn_train_report report = report_of(t, TARN_REPORT_TRAINING);
     report.loss = loss;
     report.accuracy = right / (double)t->batch_size;
-    report.images_per_second = (double)(steps * t->batch_size) / fmax(now - t->since, 1e-9);
+    report.images_per_second = is_text ? 0 : rate;
+    report.tokens_per_second = is_text ? rate * (double)t->options.context : 0;
+    report.gradient_norm = norm;
+    report.memory = tarn_memory_of(t->device).peak_used;
     bool good = tell(t, &report, to);
     t->since = tarn__platform_seconds();
     return good;
@@ -130,8 +140,18 @@ static bool log_steps(tarn_trainer *t, const telling *to)
 
 /* ---- evaluations and checkpoints ------------------------------------------------------------------------------------------- */
 
+static bool evaluate_text(tarn_trainer *t, tarn_evaluation *result)
+{
+    tarn_text_evaluation of_text;
+    bool good = tarn__language_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &of_text);
+    *result = (tarn_evaluation){.samples = of_text.tokens, .loss = of_text.loss};
+    return good;
+}
+
 static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
 {
+    if (t->description.is_text)
+        return evaluate_text(t, result);
     tarn_loader_options options = tarn__description_loading(&t->description, t->batch_size, t->device);
     options.workers = (int)t->options.workers;
     tarn_loader *loader = tarn_loader_new(t->validation, &options);
@@ -140,16 +160,36 @@ static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
     return good;
 }
 
-/* Better: more are right, or as many with a smaller loss. */
+/* Better: more are right, or as many with a smaller loss; of a language model nothing counts as right. */
 static bool is_better(const tarn__place *place, const tarn_evaluation *now)
 {
     return place->best_step == 0 || now->accuracy > place->best_accuracy ||
            (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
 }
 
-static bool judge(tarn_trainer *t, const telling *to)
+static bool save_best(const tarn_trainer *t)
 {
     tarn__path path;
+    return t->description.is_text ? tarn__language_save_best(t)
+                                  : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
+}
+
+/* Lets a language model write something, where that is wanted. */
+static bool show_sample(tarn_trainer *t, const telling *to)
+{
+    if (!t->options.sample || !to->report)
+        return true;
+    tarn_train_report report = report_of(t, TARN_REPORT_SAMPLE);
+    char *text = tarn__language_sample(t, &report.text_length);
+    report.text = text;
+    if (text)
+        to->report(&report, to->ctx);
+    tarn_tokenizer_release(text);
+    return text != NULL;
+}
+
+static bool judge(tarn_trainer *t, const telling *to)
+{
     tarn_evaluation now;
     if (!evaluate(t, &now))
         return false;
@@ -159,7 +199,7 @@ static bool judge(tarn_trainer *t, const telling *to)
         t->place.best_step = t->place.step;
         t->place.best_loss = now.loss;
         t->place.best_accuracy = now.accuracy;
-        if (!tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path)))
+        if (!save_best(t))
             return false;
     }
     t->place.seconds += tarn__platform_seconds() - t->since;
@@ -167,7 +207,7 @@ static bool judge(tarn_trainer *t, const telling *to)
     report.loss = now.loss;
     report.accuracy = now.accuracy;
     report.is_best = best;
-    bool good = tell(t, &report, to);
+    bool good = tell(t, &report, to) && show_sample(t, to) && tarn__language_keep(t);
     t->since = tarn__platform_seconds();
     return good;
 }
@@ -219,7 +259,9 @@ static bool open_folder(tarn_trainer *t)
     const char *function = "trainer_run", *folder = t->options.out;
     if (!t->is_resumed && t->place.step == 0 && !tarn__folder_make(function, folder))
         return false;
-    if (!tarn__config_write(function, folder, &t->options, &t->description))
+    if (t->description.is_text && !t->is_resumed && !tarn__language_save_tokenizer(function, t, folder))
+        return false;
+    if (!tarn__config_write(function, t))
         return false;
     t->is_resumed = true;
     t->metrics = tarn__metrics_open(t);
@@ -234,7 +276,10 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "running already" : "NULL");
     tarn__generator callers = tarn__random_save();
     tarn__random_restore(&trainer->random);
+    bool callers_tf32 = tarn__tf32();
+    tarn_set_tf32(strcmp(trainer->options.precision, "tf32") == 0);
     bool good = open_folder(trainer) && run_steps(trainer, &(telling){report, ctx});
+    tarn_set_tf32(callers_tf32);
     trainer->random = tarn__random_save();
     tarn__random_restore(&callers);
     good = good && tarn__metrics_flush(trainer->metrics);

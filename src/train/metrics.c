@@ -118,8 +118,26 @@ static const char *number_text(double value, char text[32])
     return text;
 }
 
+static void write_text_line(FILE *to, const tarn_train_report *r)
+{
+    char loss[32], norm[32];
+    bool evaluation = r->kind == TARN_REPORT_EVALUATION;
+    fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, ", r->step, r->epoch, evaluation ? "val_loss" : "loss",
+            number_text(r->loss, loss));
+    if (evaluation)
+        fprintf(to, "\"best\": %s, ", r->is_best ? "true" : "false");
+    else
+        fprintf(to, "\"lr\": %.9g, \"gradient_norm\": %s, \"tokens_per_second\": %.6g, \"memory\": %" PRId64 ", ", r->lr,
+                number_text(r->gradient_norm, norm), r->tokens_per_second, r->memory);
+    fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
+}
+
 static void write_line(FILE *to, const tarn_train_report *r)
 {
+    if (r->is_text) {
+        write_text_line(to, r);
+        return;
+    }
     char loss[32];
     bool evaluation = r->kind == TARN_REPORT_EVALUATION;
     fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, \"%s\": %.9g, ", r->step, r->epoch,
@@ -131,8 +149,19 @@ static void write_line(FILE *to, const tarn_train_report *r)
     fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
 }
 
+static bool add_text_events(tarn__events *events, const tarn_train_report *r)
+{
+    if (r->kind == TARN_REPORT_EVALUATION)
+        return tarn__events_scalar(events, "loss/validation", r->step, r->loss) && tarn__events_flush(events);
+    return tarn__events_scalar(events, "loss/training", r->step, r->loss) && tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
+           tarn__events_scalar(events, "gradient norm", r->step, r->gradient_norm) &&
+           tarn__events_scalar(events, "tokens per second", r->step, r->tokens_per_second) && tarn__events_flush(events);
+}
+
 static bool add_events(tarn__events *events, const tarn_train_report *r)
 {
+    if (r->is_text)
+        return add_text_events(events, r);
     if (r->kind == TARN_REPORT_EVALUATION)
         return tarn__events_scalar(events, "loss/validation", r->step, r->loss) &&
                tarn__events_scalar(events, "accuracy/validation", r->step, r->accuracy) && tarn__events_flush(events);

@@ -24,9 +24,10 @@ static bool go_back(tarn_trainer *t)
 /* True when the gradients of the next step, or its loss, have a number that is not finite. Leaves the step undone. */
 static bool is_bad(tarn_trainer *t)
 {
-    tarn_tensor *loss;
+    tarn__figures figures;
     tarn_scope *scope = tarn_scope_open();
-    bool bad = scope && tarn__train_gradients(t, &loss, NULL) && (!isfinite(tarn_item(loss)) || tarn_optimizer_nonfinite(t->optimizer));
+    bool bad =
+        scope && tarn__train_gradients(t, &figures) && (!isfinite(tarn_item(figures.loss)) || tarn_optimizer_nonfinite(t->optimizer));
     tarn_scope_close(scope);
     return bad;
 }
@@ -44,9 +45,9 @@ static int64_t count_good_steps(tarn_trainer *t, int64_t last)
 static bool repeat(tarn_trainer *t, int64_t steps)
 {
     while (t->place.step < steps && !tarn_failed()) {
-        tarn_tensor *loss;
+        tarn__figures figures;
         tarn_scope *scope = tarn_scope_open();
-        tarn__train_step(t, &loss, NULL);
+        tarn__train_step(t, &figures);
         tarn_scope_close(scope);
     }
     return !tarn_failed();
@@ -87,14 +88,14 @@ static void saw(tarn__observer *observer, tarn_module *module, const tarn_tensor
 /* Takes the gradients of the bad step under watch, and says what is not finite. */
 static void find_layer(tarn_trainer *t, watch *w)
 {
-    tarn_tensor *loss;
+    tarn__figures figures;
     tarn_scope *scope = tarn_scope_open();
     w->observer.saw = saw;
     tarn__observer *before = tarn__observe_forward(&w->observer);
-    bool good = scope && tarn__train_gradients(t, &loss, NULL);
+    bool good = scope && tarn__train_gradients(t, &figures);
     tarn__observe_forward(before);
     if (good && !w->found[0]) {
-        const char *name = isfinite(tarn_item(loss)) ? tarn_optimizer_nonfinite(t->optimizer) : NULL;
+        const char *name = isfinite(tarn_item(figures.loss)) ? tarn_optimizer_nonfinite(t->optimizer) : NULL;
         snprintf(w->found, sizeof(w->found), name ? "the gradient of '%s'" : "the loss", name);
     }
     tarn_scope_close(scope);

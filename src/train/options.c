@@ -25,9 +25,11 @@ typedef struct row {
 #define EXACT 9007199254740991.0 /* the largest whole number that a double and JSON readers hold exactly */
 
 static const row rows[] = {
-    ROW(model, TARN_OPTION_WORD, 0, 0, "", "mlp|lenet|resnet20", false, "the network [lenet for images, mlp for other data]"),
+    ROW(model, TARN_OPTION_WORD, 0, 0, "", "mlp|lenet|resnet20|gpt2|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1.5b", false,
+        "the network [gpt2 for text, lenet for images, mlp for other data]"),
     ROW(data, TARN_OPTION_TEXT, 0, 0, "digits", "DATA", false,
-        "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column) or npy:INPUTS,LABELS"),
+        "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column), npy:INPUTS,LABELS, "
+        "text:FILE or shards:FOLDER (of tarn tokenize --prepare)"),
     ROW(hidden, TARN_OPTION_WHOLES, 1, 65536, "", "N,N", false, "sizes of an mlp's hidden layers [128]"),
     ROW(epochs, TARN_OPTION_WHOLE, 1, MANY, "5", "N", true, "how often to go through the data"),
     ROW(steps, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many steps; 0: the epochs say"),
@@ -36,7 +38,8 @@ static const row rows[] = {
     ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false, "learning rate [0.001; of sgd 0.05]"),
     ROW(weight_decay, TARN_OPTION_REAL, 0, 1e6, "0", "X", false, "weight decay"),
     ROW(momentum, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
-    ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine", false, "how the learning rate goes down to 0 at the end"),
+    ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine", false,
+        "how the learning rate goes down to --min-lr at the end"),
     ROW(warmup, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps over which the learning rate rises first"),
     ROW(clip_norm, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "largest norm of the gradients; 0: any"),
     ROW(augment, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "move images at random, and mirror those of CIFAR-10"),
@@ -49,6 +52,25 @@ static const row rows[] = {
     ROW(patience, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many evaluations without a better one; 0: never"),
     ROW(eval_every, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps between evaluations, each with a checkpoint; 0: an epoch's"),
     ROW(log_every, TARN_OPTION_WHOLE, 1, 100000, "20", "N", false, "steps between two lines of metrics"),
+    ROW(min_lr, TARN_OPTION_REAL, 0, 1e6, "0", "RATE", false, "learning rate at the end of the schedule"),
+    ROW(beta2, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false, "how slowly adam and adamw forget squares of gradients"),
+    ROW(tokenizer, TARN_OPTION_TEXT, 0, 0, "", "PATH", false,
+        "text: a model's folder, tokenizer.json or vocab.json; bytes; or characters [characters; shards have their own]"),
+    ROW(layers, TARN_OPTION_WHOLE, 1, 1024, "", "N", false, "text: blocks of the model [the model's]"),
+    ROW(heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "text: heads of attention, which divide the width [the model's]"),
+    ROW(width, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false, "text: numbers for each token [the model's]"),
+    ROW(context, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false, "text: tokens in a window [the model's]"),
+    ROW(vocab, TARN_OPTION_WHOLE, 1, 16777216, "", "N", false, "text: tokens that the model has room for [the tokenizer's]"),
+    ROW(dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "text: share of the numbers that are left out while training"),
+    ROW(micro_batch, TARN_OPTION_WHOLE, 1, 65536, "", "N", false,
+        "text: windows at once, of those in a step, whose gradients are added up [all]"),
+    ROW(eval_batches, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "text: batches of an evaluation; 0: all of the validation data"),
+    ROW(sample, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true, "text: tokens that the model writes at each evaluation"),
+    ROW(keep, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true,
+        "text: keep the models of the last N evaluations, too, in folders such as step-500"),
+    ROW(precision, TARN_OPTION_WORD, 0, 0, "f32", "f32|tf32|bf16", false,
+        "of the products; bf16 (text): bf16 parameters with f32 master weights"),
+    ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|block", true, "text: compute blocks again in backward instead of storing them"),
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
@@ -319,6 +341,9 @@ bool tarn__train_options_write(const tarn_train_options *options, tarn__document
         const row *r = &rows[i];
         const void *place = (const char *)options + r->offset;
         char key[64];
+        bool is_number = r->option.type == TARN_OPTION_WHOLE || r->option.type == TARN_OPTION_REAL;
+        if (is_number && !r->option.otherwise[0] && !is_set(r, options))
+            continue; /* it means nothing for this model, and 0 may be out of bounds */
         snprintf(key, sizeof(key), "train.%s", r->option.name);
         switch (r->option.type) {
         case TARN_OPTION_FLAG: good = tarn__document_set_bool(document, key, *(const bool *)place); break;

@@ -1,6 +1,7 @@
 /* run.c: using what was trained: a run's folder opened for evaluation and prediction. */
 #include <stdio.h>
 #include <string.h>
+#include <tarn/model.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -13,12 +14,49 @@ struct tarn_run {
     tarn__description description;
     tarn_device device;
     tarn_module *model;
+    tarn_tokenizer *tokenizer; /* of a language model; NULL: a classifier */
+    char folder[1024];         /* of one */
 };
+
+/* True when a folder's config.json is that of a language model; what is wrong with another one is found later. */
+static bool holds_language_model(const char *folder)
+{
+    tarn__path path;
+    tarn__error_record none;
+    tarn__document *document = tarn__document_open("run_open", tarn__path_in(folder, "config.json", &path));
+    const char *name = document && tarn__document_has(document, "model_type") ? tarn__document_text(document, "model_type") : NULL;
+    bool is_one = name && strcmp(name, "gpt2") == 0;
+    tarn__document_free(document);
+    tarn__error_save(&none);
+    return is_one;
+}
+
+/* The best weights of a run; the only ones of a folder that no run of tarn's made, which does not say what its data was. */
+static bool open_language_model(tarn_run *run, const char *folder)
+{
+    const char *function = "run_open";
+    tarn__path path, best;
+    tarn__path_in(folder, "best", &best);
+    bool has_best = tarn__path_exists(tarn__path_in(best.text, "config.json", &path));
+    run->tokenizer = tarn_tokenizer_open(folder);
+    run->model = run->tokenizer ? tarn_model_open(has_best ? best.text : folder, run->device, NULL) : NULL;
+    if (!run->model)
+        return tarn__raise_within(function);
+    tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
+    bool good =
+        document && (!tarn__document_has(document, "train") || tarn__train_options_read(function, &run->options, document, "train"));
+    tarn__document_free(document);
+    snprintf(run->options.model, sizeof(run->options.model), "gpt2");
+    snprintf(run->folder, sizeof(run->folder), "%s", folder);
+    return good;
+}
 
 static bool open_run(tarn_run *run, const char *folder)
 {
     const char *function = "run_open";
     tarn__path path;
+    if (holds_language_model(folder))
+        return open_language_model(run, folder);
     if (!tarn__config_read(function, folder, &run->options, &run->description))
         return false;
     tarn__generator callers = tarn__random_save();
@@ -55,6 +93,7 @@ void tarn_run_close(tarn_run *run)
     if (!run)
         return;
     tarn_module_free(run->model);
+    tarn_tokenizer_free(run->tokenizer);
     tarn__description_free(&run->description);
     tarn__release(run, sizeof(*run));
 }
@@ -64,6 +103,32 @@ void tarn_run_close(tarn_run *run)
 static bool check_run(const char *function, const tarn_run *run)
 {
     return !tarn_failed() && (run || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the run is NULL", function));
+}
+
+/* Raises for a language model, too. */
+static bool check_classifier(const char *function, const tarn_run *run)
+{
+    return check_run(function, run) && (!run->tokenizer || tarn__raise(TARN_ERROR_ARGUMENT,
+                                                                       "%s: the run is of a language model, which has no classes; "
+                                                                       "see tarn_run_evaluate_text() and tarn_generate()",
+                                                                       function));
+}
+
+static bool check_language(const char *function, const tarn_run *run)
+{
+    return check_run(function, run) &&
+           (run->tokenizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the run is of a classifier, a %s, not of a language model", function,
+                                          run->options.model));
+}
+
+bool tarn_run_is_text(const tarn_run *run)
+{
+    return check_run("run_is_text", run) && run->tokenizer;
+}
+
+const tarn_tokenizer *tarn_run_tokenizer(const tarn_run *run)
+{
+    return check_language("run_tokenizer", run) ? run->tokenizer : NULL;
 }
 
 tarn_module *tarn_run_model(const tarn_run *run)
@@ -83,7 +148,7 @@ const char *tarn_run_data(const tarn_run *run)
 
 bool tarn_run_input(const tarn_run *run, tarn_shape *input)
 {
-    if (!check_run("run_input", run))
+    if (!check_classifier("run_input", run))
         return false;
     if (!input)
         return tarn__raise(TARN_ERROR_ARGUMENT, "run_input: the result is NULL");
@@ -93,12 +158,12 @@ bool tarn_run_input(const tarn_run *run, tarn_shape *input)
 
 int64_t tarn_run_classes(const tarn_run *run)
 {
-    return check_run("run_classes", run) ? run->description.classes : -1;
+    return check_classifier("run_classes", run) ? run->description.classes : -1;
 }
 
 const char *tarn_run_class_name(const tarn_run *run, int64_t index)
 {
-    if (!check_run("run_class_name", run))
+    if (!check_classifier("run_class_name", run))
         return NULL;
     if (index >= 0 && index < run->description.classes)
         return run->description.class_name[index];
@@ -124,7 +189,7 @@ static tarn_dataset *open_data(const tarn_run *run, const char *data)
 bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation, int64_t *class_samples,
                        int64_t *class_right)
 {
-    if (!check_run("run_evaluate", run))
+    if (!check_classifier("run_evaluate", run))
         return false;
     if (batch_size < 1 || !evaluation)
         return tarn__raise(TARN_ERROR_ARGUMENT, "run_evaluate: %s", evaluation ? "a batch has at least 1 sample" : "the result is NULL");
@@ -137,6 +202,45 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
     bool good = loader && tarn_evaluate(run->model, loader, run->description.classes, evaluation, class_samples, class_right);
     tarn_loader_free(loader);
     tarn_dataset_free(dataset);
+    return good;
+}
+
+/* The run's own validation data, or what is named. A tokenizer of its own is opened: a corpus takes one. */
+static bool open_text(const tarn_run *run, const char *function, const char *data, tarn__corpus *corpus)
+{
+    tarn__path path;
+    if (!data && !run->options.data[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder does not say what the model was trained on; name the data", function);
+    bool is_shards = strncmp(data ? data : run->options.data, "shards:", strlen("shards:")) == 0;
+    if (!data)
+        return tarn__corpus_open(function, run->options.data, is_shards ? "" : tarn__path_in(run->folder, "tokenizer.json", &path), corpus);
+    tarn_tokenizer *tokenizer = tarn_tokenizer_open(run->folder);
+    return tokenizer ? tarn__corpus_open_for_evaluation(function, data, tokenizer, corpus) : tarn__raise_within(function);
+}
+
+/* Nothing in a text may lie beyond the model's vocabulary. */
+static bool fits(const char *function, int64_t vocab, const tarn__corpus *corpus)
+{
+    int64_t tokens = tarn_tokenizer_count(corpus->tokenizer);
+    return tokens <= vocab || tarn__raise(TARN_ERROR_FORMAT, "%s: the tokenizer has %lld tokens, and the model %lld", function,
+                                          (long long)tokens, (long long)vocab);
+}
+
+bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size, tarn_text_evaluation *evaluation)
+{
+    const char *function = "run_evaluate_text";
+    tarn_gpt2_config config;
+    tarn__corpus corpus = {0};
+    if (!check_language(function, run))
+        return false;
+    if (batch_size < 1 || !evaluation)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, evaluation ? "a batch has at least 1 window" : "the result is NULL");
+    tarn_dataset *windows = NULL;
+    if (tarn_gpt2_config_of(run->model, &config) && open_text(run, function, data, &corpus) && fits(function, config.vocab, &corpus))
+        windows = tarn__windows_in_order(function, &corpus.validation, config.context, 0);
+    bool good = windows && tarn__language_evaluate(function, run->model, windows, batch_size, 0, evaluation);
+    tarn_dataset_free(windows);
+    tarn__corpus_free(&corpus);
     return good;
 }
 
@@ -178,7 +282,7 @@ static bool predict(tarn_run *run, const tarn_array *sample, double *probabiliti
 
 bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *probabilities)
 {
-    if (!check_run("run_predict", run))
+    if (!check_classifier("run_predict", run))
         return false;
     if (!sample || !sample->data || !probabilities)
         return tarn__raise(TARN_ERROR_ARGUMENT, "run_predict: %s is NULL", probabilities ? "the sample" : "the result");

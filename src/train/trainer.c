@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <tarn/model.h>
 #include <tarn/profile.h>
 
 #include "base/error.h"
@@ -16,12 +17,12 @@ enum { HIDDEN = 128 }; /* numbers in an mlp's hidden layer, unless said otherwis
 
 static tarn_optimizer *make_optimizer(const tarn_train_options *o, tarn_module *model)
 {
-    float lr = (float)o->lr, decay = (float)o->weight_decay;
+    float lr = (float)o->lr, decay = (float)o->weight_decay, beta2 = (float)o->beta2;
     if (strcmp(o->optimizer, "sgd") == 0)
         return tarn_sgd(model, &(tarn_sgd_options){.lr = lr, .momentum = (float)o->momentum, .weight_decay = decay});
     if (strcmp(o->optimizer, "adam") == 0)
-        return tarn_adam(model, &(tarn_adam_options){.lr = lr, .weight_decay = decay});
-    return tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .weight_decay = decay});
+        return tarn_adam(model, &(tarn_adam_options){.lr = lr, .beta2 = beta2, .weight_decay = decay});
+    return tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .beta2 = beta2, .weight_decay = decay});
 }
 
 static bool set_schedule(const tarn_trainer *t)
@@ -30,11 +31,27 @@ static bool set_schedule(const tarn_trainer *t)
     tarn_schedule_kind kind = strcmp(o->schedule, "constant") == 0 ? TARN_SCHEDULE_CONSTANT
                               : strcmp(o->schedule, "linear") == 0 ? TARN_SCHEDULE_LINEAR
                                                                    : TARN_SCHEDULE_COSINE;
-    return tarn_optimizer_set_schedule(t->optimizer, &(tarn_schedule){.kind = kind, .warmup_steps = o->warmup, .total_steps = t->steps});
+    return tarn_optimizer_set_schedule(
+        t->optimizer,
+        &(tarn_schedule){.kind = kind, .warmup_steps = o->warmup, .total_steps = t->steps, .final_factor = o->min_lr / o->lr});
+}
+
+/* Windows at random places: there is nothing to shuffle. */
+static tarn_loader *make_text_loader(const tarn_trainer *t)
+{
+    return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
+                                                               .drop_last = true,
+                                                               .seed = (uint64_t)t->options.seed,
+                                                               .workers = (int)t->options.workers,
+                                                               .device = t->device,
+                                                               .augment = tarn__windows_draw,
+                                                               .augment_ctx = tarn__windows_ctx(t->training)});
 }
 
 static tarn_loader *make_loader(const tarn_trainer *t)
 {
+    if (t->description.is_text)
+        return make_text_loader(t);
     tarn_loader_options options = tarn__description_loading(&t->description, t->batch_size, t->device);
     options.shuffle = true;
     options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
@@ -53,6 +70,11 @@ static bool check_together(const char *function, const tarn_trainer *t)
     const tarn_train_options *o = &t->options;
     if (o->momentum > 0 && strcmp(o->optimizer, "sgd") != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: momentum is for sgd; %s has its own", function, o->optimizer);
+    if (o->min_lr > 0 && (o->min_lr > o->lr || strcmp(o->schedule, "constant") == 0))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is where a learning rate goes down to, but %s", function,
+                           o->min_lr > o->lr ? "lr is lower" : "the schedule is constant");
+    if (strcmp(o->precision, "tf32") == 0 && t->device.backend == tarn_device_cpu().backend)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s", function, o->device);
     if (o->augment && t->description.input.rank != 3)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image", function);
     if (o->warmup >= t->steps)
@@ -64,30 +86,46 @@ static bool check_together(const char *function, const tarn_trainer *t)
 static void count_steps(tarn_trainer *t)
 {
     int64_t samples = tarn_dataset_count(t->training);
-    t->batch_size = t->options.batch_size < samples ? t->options.batch_size : samples;
-    t->steps_in_epoch = samples / t->batch_size;
+    if (!t->description.is_text) {
+        t->batch_size = t->micro_batch = t->options.batch_size < samples ? t->options.batch_size : samples;
+        t->steps_in_epoch = samples / t->batch_size;
+    }
     t->steps = t->options.steps ? t->options.steps : t->options.epochs * t->steps_in_epoch;
     t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
 }
 
-/* Looks whether model and data fit by applying one to two samples of zeros, and estimates what training takes from what that leaves on the
+/* One sample of zeros, applied as in a step; NULL with an error. */
+static tarn_tensor *apply_once(tarn_trainer *t, tarn_tensor *x)
+{
+    return t->description.is_text ? tarn_gpt2_loss(t->model, x, x) : tarn_forward(t->model, x);
+}
+
+/* Bytes for each parameter: itself, its gradient, the optimizer's state, and a master weight where it has 16 bits. */
+static int64_t parameter_bytes(const tarn_train_options *o)
+{
+    int64_t states = strcmp(o->optimizer, "sgd") == 0 ? o->momentum > 0 : 2;
+    return 4 * (2 + states) + (strcmp(o->precision, "bf16") == 0 ? 2 : 0);
+}
+
+/* Looks whether model and data fit by applying one to samples of zeros, and estimates what training takes from what that leaves on the
  * device: weights, their gradients and the optimizer's state, and what backward needs of a batch, half as much again while it runs. */
 static bool try_model(const char *function, tarn_trainer *t)
 {
-    enum { TRIED = 2 };
-    tarn_shape shape = {t->description.input.rank + 1, {TRIED}};
+    int64_t tried = t->description.is_text ? 1 : 2;
+    tarn_shape shape = {t->description.input.rank + 1, {tried}};
     memcpy(&shape.size[1], t->description.input.size, sizeof(int64_t) * (size_t)t->description.input.rank);
-    int64_t weights = tarn_module_element_count(t->model) * 4,
-            states = strcmp(t->options.optimizer, "sgd") == 0 ? t->options.momentum > 0 : 2;
     tarn_scope *scope = tarn_scope_open();
     tarn_module_train(t->model, false); /* running means stay as they are */
-    tarn_tensor *x = tarn_zeros(shape, TARN_F32, t->device);
+    tarn_tensor *x = tarn_zeros(shape, t->description.is_text ? TARN_I32 : TARN_F32, t->device);
     int64_t before = tarn_memory_of(t->device).used;
-    tarn_tensor *y = tarn_forward(t->model, x);
-    int64_t activations = tarn_memory_of(t->device).used - before;
+    tarn_tensor *y = apply_once(t, x);
+    /* The loss of a language model holds the gradient of its head, of which a larger batch has no more. */
+    int64_t head = t->description.is_text ? 4 * t->options.vocab * t->options.width : 0;
+    int64_t activations = tarn_memory_of(t->device).used - before - head;
     bool good = y && tarn_module_train(t->model, true);
     tarn_scope_close(scope);
-    t->memory_needed = weights * (2 + states) + activations / TRIED * t->batch_size * 3 / 2;
+    t->memory_needed =
+        tarn_module_element_count(t->model) * parameter_bytes(&t->options) + head + activations / tried * t->micro_batch * 3 / 2;
     return good || tarn__raise_within(function);
 }
 
@@ -97,11 +135,12 @@ static bool try_model(const char *function, tarn_trainer *t)
 static bool make_parts(const char *function, tarn_trainer *t)
 {
     count_steps(t);
-    if (!check_together(function, t) || !tarn__description_fits(function, &t->description, t->validation))
+    if (!check_together(function, t) || (!t->description.is_text && !tarn__description_fits(function, &t->description, t->validation)))
         return false;
     tarn__generator callers = tarn__random_save();
     tarn_seed((uint64_t)t->options.seed);
-    t->model = tarn__build_model(function, &t->options, &t->description, t->device);
+    t->model =
+        t->description.is_text ? tarn__language_model(function, t) : tarn__build_model(function, &t->options, &t->description, t->device);
     t->random = tarn__random_save();
     bool good = t->model && try_model(function, t);
     tarn__random_restore(&callers);
@@ -111,10 +150,11 @@ static bool make_parts(const char *function, tarn_trainer *t)
     t->loader = t->optimizer ? make_loader(t) : NULL;
     t->losses = tarn_keep(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
     t->hits = tarn_keep(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
-    return (t->loader && set_schedule(t) && t->losses && t->hits) || tarn__raise_within(function);
+    t->norms = tarn_keep(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
+    return (t->loader && set_schedule(t) && t->losses && t->hits && t->norms) || tarn__raise_within(function);
 }
 
-/* runs/lenet-1x28x28-cuda-0 */
+/* runs/lenet-1x28x28-cuda-0, runs/gpt2-4x128x64-cpu */
 static void name_folder(tarn_trainer *t)
 {
     char device[32], shape[80];
@@ -122,6 +162,8 @@ static void name_folder(tarn_trainer *t)
     for (char *c = device; *c; c++)
         *c = *c == ':' ? '-' : *c;
     size_t used = 0;
+    if (t->description.is_text)
+        used = (size_t)snprintf(shape, sizeof(shape), "%" PRId64 "x%" PRId64 "x", t->options.layers, t->options.width);
     for (int i = 0; i < t->description.input.rank; i++)
         used += (size_t)snprintf(shape + used, sizeof(shape) - used, "%s%" PRId64, i ? "x" : "", t->description.input.size[i]);
     snprintf(t->options.out, sizeof(t->options.out), "runs/%s-%s-%s", t->options.model, shape, device);
@@ -150,14 +192,23 @@ static bool choose_model(const char *function, tarn_trainer *t)
     return true;
 }
 
+/* The data, and the model that goes with it. */
+static bool open_data(const char *function, tarn_trainer *t)
+{
+    bool is_text = tarn__data_is_text(t->options.data);
+    if (!tarn__language_check(function, &t->options, is_text))
+        return false;
+    if (is_text)
+        return tarn__language_open(function, t, t->options.tokenizer);
+    return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
+           tarn__describe(function, t->options.data, t->training, t->validation, &t->description) && choose_model(function, t);
+}
+
 static bool begin(tarn_trainer *t)
 {
     const char *function = "trainer_new";
     tarn__train_options_complete(&t->options);
-    if (!find_device(function, t) || !tarn__data_open(function, t->options.data, &t->training, &t->validation) ||
-        !tarn__describe(function, t->options.data, t->training, t->validation, &t->description))
-        return false;
-    if (!choose_model(function, t))
+    if (!find_device(function, t) || !open_data(function, t))
         return false;
     if (!t->options.out[0])
         name_folder(t);
@@ -184,13 +235,22 @@ tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t o
     return NULL;
 }
 
+/* The data of a run that goes on: as it was, and text by the tokenizer in the run's folder, unless shards have it. */
+static bool open_data_again(const char *function, tarn_trainer *t, const char *folder)
+{
+    const char *data = t->options.data;
+    if (!t->description.is_text)
+        return tarn__data_open(function, data, &t->training, &t->validation);
+    return tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder);
+}
+
 static bool go_on(tarn_trainer *t, const char *folder, const tarn_train_options *changes)
 {
     const char *function = "trainer_resume";
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !tarn__train_options_change(function, &t->options, changes) ||
-        !find_device(function, t) || !tarn__data_open(function, t->options.data, &t->training, &t->validation) ||
-        !make_parts(function, t) || !tarn__checkpoint_load(function, t))
+        !tarn__language_check(function, &t->options, t->description.is_text) || !find_device(function, t) ||
+        !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))
         return false;
     if (t->place.step > t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,
@@ -227,11 +287,13 @@ void tarn_trainer_free(tarn_trainer *trainer)
     tarn__metrics_close(trainer->metrics);
     tarn_free(trainer->losses);
     tarn_free(trainer->hits);
+    tarn_free(trainer->norms);
     tarn_loader_free(trainer->loader);
     tarn_optimizer_free(trainer->optimizer);
     tarn_module_free(trainer->model);
     tarn_dataset_free(trainer->training);
     tarn_dataset_free(trainer->validation);
+    tarn__corpus_free(&trainer->corpus);
     tarn__description_free(&trainer->description);
     tarn__release(trainer, sizeof(*trainer));
 }
@@ -255,7 +317,10 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
     *plan = (tarn_train_plan){
         .options = trainer->options,
         .input = trainer->description.input,
-        .classes = trainer->description.classes,
+        .classes = trainer->description.is_text ? trainer->options.vocab : trainer->description.classes,
+        .is_text = trainer->description.is_text,
+        .training_tokens = trainer->description.training_tokens,
+        .validation_tokens = trainer->description.validation_tokens,
         .training_samples = tarn_dataset_count(trainer->training),
         .validation_samples = tarn_dataset_count(trainer->validation),
         .memory_needed = trainer->memory_needed,

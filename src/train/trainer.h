@@ -10,6 +10,7 @@
 #include <tarn/train.h>
 
 #include "core/random.h"
+#include "train/corpus.h"
 #include "train/data.h"
 
 /* Where a run stands. */
@@ -29,21 +30,23 @@ struct tarn_trainer {
     tarn_train_options options; /* complete; .out is the folder */
     tarn__description description;
     tarn_device device;
+    tarn__corpus corpus; /* of a language model; all zero otherwise */
     tarn_dataset *training, *validation;
     tarn_module *model;
     tarn_optimizer *optimizer;
     tarn_loader *loader;
     int64_t batch_size, steps_in_epoch, steps, eval_every;
+    int64_t micro_batch; /* samples that the loader gives at once: the batch, or a part of it that divides it */
     int64_t memory_needed;
     bool is_resumed;
     tarn__place place;
     tarn__generator random; /* the run's own numbers, while it does not run */
 
     /* What the last steps gave, on the device, until it is read. */
-    tarn_tensor *losses, *hits; /* f32 and i64 [log_every], kept */
-    int64_t waiting;            /* steps whose figures wait there */
-    double since;               /* when the first of them began */
-    double lr;                  /* of the last step */
+    tarn_tensor *losses, *hits, *norms; /* f32, i64 and f32 [log_every], kept */
+    int64_t waiting;                    /* steps whose figures wait there */
+    double since;                       /* when the first of them began */
+    double lr;                          /* of the last step */
 
     tarn__metrics *metrics; /* NULL: not running */
     atomic_bool stop;
@@ -55,8 +58,8 @@ struct tarn_trainer {
 tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *description,
                                tarn_device device);
 
-/* config.json of a folder: what a run is. False with an error. */
-bool tarn__config_write(const char *function, const char *folder, const tarn_train_options *options, const tarn__description *description);
+/* config.json of a folder: what a run is. That of a language model says all that Hugging Face's says, too. False with an error. */
+bool tarn__config_write(const char *function, const tarn_trainer *trainer);
 bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options, tarn__description *description);
 
 /* "FOLDER/NAME", in `path`. */
@@ -83,12 +86,52 @@ void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works whil
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------------- */
 
-/* One step: the next batch, forward, backward, and the change of the weights. The loss is put into *loss (may be NULL), the number of right
- * answers into *right (may be NULL); both belong to the open scope. False with an error. */
-bool tarn__train_step(tarn_trainer *trainer, tarn_tensor **loss, tarn_tensor **right);
+/* What a step gives, on the device. It belongs to the scope that was open. */
+typedef struct tarn__figures {
+    tarn_tensor *loss;
+    tarn_tensor *right; /* right answers of a classifier; NULL: none */
+    tarn_tensor *norm;  /* of the gradients; NULL: not measured */
+} tarn__figures;
+
+/* One step: the next batch, forward, backward, and the change of the weights. False with an error. */
+bool tarn__train_step(tarn_trainer *trainer, tarn__figures *figures);
 
 /* The same up to the gradients, without the change. */
-bool tarn__train_gradients(tarn_trainer *trainer, tarn_tensor **loss, tarn_tensor **right);
+bool tarn__train_gradients(tarn_trainer *trainer, tarn__figures *figures);
+
+/* The next batch; at the end of an epoch the first of the next. */
+bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
+
+/* ---- language models --------------------------------------------------------------------------------------------------------- */
+
+/* Opens a run's text, completes the sizes of its model, and describes the data; `tokenizer` is the option, or the folder of a run that goes on. Of one
+ * that goes on the data must be the described one. False with an error. */
+bool tarn__language_open(const char *function, tarn_trainer *trainer, const char *tokenizer);
+
+/* The model that complete options name; its weights are drawn from the run's seed. The caller owns it. */
+tarn_module *tarn__language_model(const char *function, const tarn_trainer *trainer);
+
+/* Options that do not go with text, or with anything else, as `is_text` says. */
+bool tarn__language_check(const char *function, const tarn_train_options *options, bool is_text);
+
+/* The gradients of one step, added up over its micro-batches. */
+bool tarn__language_gradients(tarn_trainer *trainer, tarn__figures *figures);
+
+/* Applies a language model to all windows of a dataset, outside training mode and without a record. */
+bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
+                             tarn_text_evaluation *evaluation);
+
+/* What the model writes; the caller frees it with tarn_tokenizer_release(). NULL with an error. */
+char *tarn__language_sample(tarn_trainer *trainer, size_t *length);
+
+/* Writes the tokenizer to a folder, so that transformers finds it, too. */
+bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *trainer, const char *folder);
+
+/* Writes the model of the best evaluation to the folder "best" of the run. */
+bool tarn__language_save_best(const tarn_trainer *trainer);
+
+/* Writes the model of this evaluation to the folder "step-STEP" of the run, and removes the one that is too old to be kept. */
+bool tarn__language_keep(const tarn_trainer *trainer);
 
 /* After a loss that was not finite: goes back to the last checkpoint, repeats the steps from there up to the first that gives a number that
  * is not finite, leaves a checkpoint of the state before it, and raises an error that names step and layer. Is false. */

@@ -31,7 +31,7 @@ MAY_INCLUDE = {
     "optim": BELOW_MODELS,
     "data": BELOW_MODELS,
     "models": BELOW_TRAIN,
-    "train": BELOW_TRAIN | {"models"},
+    "train": BELOW_TRAIN | {"models", "generate"},
     "generate": BELOW_TRAIN | {"models"},
     "cases": {"base"},
     "cli": {"cases"},

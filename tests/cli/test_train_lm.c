@@ -1,0 +1,245 @@
+/* test_train_lm.c: `tarn train`, `tarn eval` and `tarn generate` with language models, as their users meet them. */
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/command.h"
+#include "support/files.h"
+
+/* printf for command lines; valid until the next one. */
+static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
+static const char *line(const char *format, ...)
+{
+    static char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+/* A file with 3,000 letters to learn from. */
+static const char *make_text(void)
+{
+    static char path[600];
+    char text[3001];
+    for (int i = 0; i < 3000; i++)
+        text[i] = "one two three four five; \n"[i % 26];
+    text[3000] = 0;
+    snprintf(path, sizeof(path), "%s", write_text("numbers.txt", text));
+    return path;
+}
+
+/* The flags of a run long enough to be stopped on its way. */
+static const char *small_run(const char *folder, const char *more)
+{
+    return line(
+        "train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --micro-batch 4 --steps %d --eval-every 25 "
+        "--eval-batches 2 --log-every 5 --lr 0.01 --min-lr 0.001 --dropout 0.1 --clip-norm 1 --weight-decay 0.1 --device cpu --out %s %s",
+        make_text(), getenv("TARN_TEST_QUICK") ? 100 : 300, folder, more);
+}
+
+static void assert_same_model(const char *folder, const char *other)
+{
+    static const char *const names[] = {"model.safetensors", "best/model.safetensors", "optimizer.safetensors", "tokenizer.json"};
+    for (int i = 0; i < 4; i++) {
+        char path[2][1200];
+        size_t count[2];
+        snprintf(path[0], sizeof(path[0]), "%s/%s", folder, names[i]);
+        snprintf(path[1], sizeof(path[1]), "%s/%s", other, names[i]);
+        char *a = get_file(path[0], &count[0]), *b = get_file(path[1], &count[1]);
+        if (count[0] != count[1] || memcmp(a, b, count[0]) != 0)
+            fail_msg("%s and %s differ", path[0], path[1]);
+        free(a);
+        free(b);
+    }
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------------------------------- */
+
+static void wrong_calls_say_what_is_wrong(void **state)
+{
+    (void)state;
+    const char *text = make_text();
+    static const struct {
+        const char *flags, *text;
+        int status;
+    } calls[] = {
+        {"--layers 0", "--layers: '0' is outside 1 to 1024", 2},
+        {"--dropout 1", "outside", 2},
+        {"--heads 5 --width 16", "do not divide", 1},
+        {"--precision fp8", "is none of f32|tf32|bf16", 2},
+        {"--precision tf32 --device cpu", "the device is cpu", 2},
+        {"--micro-batch 3 --batch-size 8", "does not divide", 2},
+        {"--hidden 3", "hidden is for classifiers", 2},
+        {"--model mlp", "learns from samples with labels", 2},
+        {"--tokenizer /nosuch", "/nosuch", 1},
+        {"--context 4000 --width 16 --heads 1 --layers 1", "tokens to train on", 1},
+    };
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        expect_command(line("train --data text:%s %s --dry-run 2>&1", text, calls[i].flags), calls[i].status, calls[i].text);
+    expect_command("train --data digits:50 --context 5 --dry-run 2>&1", 2, "context is for language models");
+    expect_command("train --model gpt2 --data digits:50 --dry-run 2>&1", 2, "learns from text");
+    expect_command("train --data text:/nosuch --dry-run 2>&1", 1, "/nosuch");
+    expect_command("train --data shards:/nosuch --dry-run 2>&1", 1, "/nosuch");
+}
+
+static void a_dry_run_says_what_it_would_do(void **state)
+{
+    (void)state;
+    expect_command(small_run(scratch("dry"), "--dry-run"), 0, "2700 tokens to train on, 300 to judge by");
+    assert_non_null(strstr(command_output, "1 layers, 2 heads, width 16, context 12, vocabulary 14"));
+    assert_non_null(strstr(command_output, "4 at a time, gradients added up"));
+    assert_non_null(strstr(command_output, " trained, 0 frozen"));
+    assert_non_null(strstr(command_output, "memory      about"));
+}
+
+/* ---- a run ----------------------------------------------------------------------------------------------------------------- */
+
+static void a_run_is_shown_judged_and_lets_write(void **state)
+{
+    (void)state;
+    expect_command(small_run(scratch("whole"), ""), 0, "tokens/s");
+    assert_null(strpbrk(command_output, "\r\033"));
+    assert_non_null(strstr(command_output, "best: validation loss "));
+    assert_true(command_objects(small_run(scratch("json"), "--json --sample 5")) > 20);
+    assert_non_null(strstr(command_output, "{\"event\": \"plan\", \"model\": \"gpt2\""));
+    assert_non_null(strstr(command_output, "\"tokens_per_second\": "));
+    assert_non_null(strstr(command_output, "{\"event\": \"sample\", \"step\": 25, "));
+    assert_same_model(scratch("whole"), scratch("json"));
+    expect_command(line("eval %s", scratch("whole")), 0, "perplexity");
+    assert_non_null(strstr(command_output, "over 299 tokens"));
+    assert_int_equal(command_objects(line("eval %s --json --data text:%s", scratch("whole"), make_text())), 1);
+    assert_non_null(strstr(command_output, "\"tokens\": 2999, "));
+    expect_command(line("eval %s --data digits 2>&1", scratch("whole")), 2, "is no text");
+    expect_command(line("generate %s \"one t\" --tokens 5", scratch("whole")), 0, "");
+    expect_command(line("generate %s \"one t\" --tokens 5", scratch("whole/best")), 0, "");
+    expect_command(line("predict %s x.png 2>&1", scratch("whole")), 1, "no classes");
+}
+
+static void shards_are_trained_on(void **state)
+{
+    (void)state;
+    char shards[600];
+    snprintf(shards, sizeof(shards), "%s", scratch("shards"));
+    expect_command(line("tokenize %s --prepare %s --tokenizer bytes --validation 0.1 2>&1", make_text(), shards), 0, "");
+    const char *flags = "--layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 20 --eval-every 10 --device cpu";
+    expect_command(line("train --data shards:%s %s --out %s 2>&1", shards, flags, scratch("sharded")), 0, "vocabulary 256");
+    expect_command(line("train --resume %s --steps 30 2>&1", scratch("sharded")), 0, "step 30 of 30");
+    expect_command(line("eval %s --data shards:%s", scratch("sharded"), shards), 0, "perplexity");
+    expect_command(line("train --data shards:%s %s --tokenizer characters --out %s 2>&1", shards, flags, scratch("wrong")), 2,
+                   "have their own");
+}
+
+static void the_demo_trains_and_writes(void **state)
+{
+    (void)state;
+    char folder[600];
+    snprintf(folder, sizeof(folder), "%s", scratch("above/demo"));
+    expect_command(line("demo --steps 2 --device cpu --out %s", folder), 0, "what it writes");
+    assert_non_null(strstr(command_output, "step 2 of 2"));
+    assert_non_null(strstr(command_output, "\nstatic "));
+    expect_command(line("demo --steps 2 --device cpu --out %s 2>&1", folder), 1, "is there already");
+    expect_command("demo --steps 0 2>&1", 2, "outside 1 to");
+    expect_command("demo --lr 1 2>&1", 2, "there is no option --lr");
+}
+
+/* ---- stopped and killed ---------------------------------------------------------------------------------------------------- */
+
+/* Starts a run that writes to a file; returns its process. */
+static pid_t start(const char *arguments, const char *log)
+{
+    const char *command = getenv("TARN_COMMAND");
+    if (!command)
+        skip();
+    char shell_line[4096];
+    snprintf(shell_line, sizeof(shell_line), "exec \"%s\" %s > %s 2>&1", command, arguments, log);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", shell_line, (char *)NULL);
+        _exit(127);
+    }
+    assert_true(child > 0);
+    return child;
+}
+
+static void sleep_ms(int64_t milliseconds)
+{
+    nanosleep(&(struct timespec){milliseconds / 1000, (long)(milliseconds % 1000) * 1000000}, NULL);
+}
+
+/* Waits until the run's folder holds a line of metrics: it is under way. */
+static void wait_for_metrics(const char *folder, pid_t child)
+{
+    char path[1200];
+    struct stat about = {0};
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    for (int i = 0; i < 3000 && !(stat(path, &about) == 0 && about.st_size > 0) && waitpid(child, NULL, WNOHANG) == 0; i++)
+        sleep_ms(10);
+    assert_true(about.st_size > 0);
+}
+
+static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **state)
+{
+    (void)state;
+    char log[600], folder[600];
+    int status;
+    snprintf(folder, sizeof(folder), "%s", scratch("signal"));
+    snprintf(log, sizeof(log), "%s.log", folder);
+    pid_t child = start(small_run(folder, ""), log);
+    wait_for_metrics(folder, child);
+    kill(child, SIGTERM);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    expect_command(line("train --resume %s", folder), 0, "going on with gpt2");
+    assert_same_model(scratch("whole"), folder);
+}
+
+static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **state)
+{
+    (void)state;
+    uint64_t random = test_seed(6);
+    int rounds = getenv("TARN_TEST_LONG") ? 100 : getenv("TARN_TEST_QUICK") ? 4 : 20, status;
+    char folder[600], log[600];
+    snprintf(folder, sizeof(folder), "%s", scratch("killed"));
+    snprintf(log, sizeof(log), "%s.log", folder);
+    pid_t child = start(small_run(folder, ""), log);
+    wait_for_metrics(folder, child);
+    for (int i = 0; i < rounds; i++) {
+        sleep_ms(random_below(&random, 60));
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        child = start(line("train --resume %s", folder), log);
+    }
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_same_model(scratch("whole"), folder);
+}
+
+static void a_loss_that_is_not_finite_names_step_and_layer(void **state)
+{
+    (void)state;
+    expect_command(
+        line("train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 50 --optimizer sgd --lr 100000 "
+             "--weight-decay 100000 --device cpu --out %s 2>&1",
+             make_text(), scratch("nan")),
+        1, "is not finite");
+    assert_non_null(strstr(command_output, "step "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(wrong_calls_say_what_is_wrong),
+        in_scope(a_dry_run_says_what_it_would_do),
+        in_scope(a_run_is_shown_judged_and_lets_write),
+        in_scope(shards_are_trained_on),
+        in_scope(the_demo_trains_and_writes),
+        in_scope(a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit),
+        in_scope(a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit),
+        in_scope(a_loss_that_is_not_finite_names_step_and_layer),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}

@@ -1,0 +1,92 @@
+/* test_bad_input_lm.c: runs of language models called wrongly, and their files damaged. */
+#include <stdlib.h>
+#include <tarn/train.h>
+
+#include "support/files.h"
+#include "support/refuse.h"
+
+#define CPU tarn_device_cpu()
+
+static void make_run(const char *folder)
+{
+    char text[601];
+    for (int i = 0; i < 600; i++)
+        text[i] = "to be, or not to be.\n"[i % 21];
+    text[600] = 0;
+    tarn_train_options options = {
+        .layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3, .device = "cpu"};
+    snprintf(options.data, sizeof(options.data), "text:%s", write_text("text.txt", text));
+    snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    if (!trainer || !tarn_trainer_run(trainer, NULL, NULL, NULL))
+        fail_msg("%s", tarn_error());
+    tarn_trainer_free(trainer);
+}
+
+static void runs(void **state)
+{
+    (void)state;
+    tarn_text_evaluation e;
+    tarn_train_options classifier = {.model = "mlp", .data = "digits:40", .batch_size = 20, .steps = 1, .device = "cpu"};
+    make_run("run");
+    snprintf(classifier.out, sizeof(classifier.out), "%s", scratch("classifier"));
+    tarn_trainer *trainer = tarn_trainer_new(&classifier);
+    assert_true(tarn_trainer_run(trainer, NULL, NULL, NULL));
+    tarn_trainer_free(trainer);
+    tarn_run *run = tarn_run_open(scratch("run"), CPU), *other = tarn_run_open(scratch("classifier"), CPU);
+    REFUSE(tarn_run_is_text, tarn_run_is_text(NULL));
+    REFUSE(tarn_run_tokenizer, tarn_run_tokenizer(NULL));
+    REFUSE(tarn_run_tokenizer, tarn_run_tokenizer(other));
+    REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(NULL, NULL, 1, &e));
+    REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(other, NULL, 1, &e));
+    REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(run, NULL, 0, &e));
+    REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(run, NULL, 1, NULL));
+    REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(run, "digits", 1, &e));
+    REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(run, "text:", 1, &e));
+    REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(run, "text:/nosuch", 1, &e));
+    REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(run, "shards:/nosuch", 1, &e));
+    ACCEPT(tarn_run_evaluate_text(run, NULL, 1, &e));
+    tarn_run_close(run);
+    tarn_run_close(other);
+}
+
+/* Every file of the run cut at some places, and with bytes changed: an error or a model, never anything worse. */
+static void damaged_runs(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"config.json",           "trainer.json",   "model.safetensors",
+                                        "optimizer.safetensors", "tokenizer.json", "best/config.json"};
+    uint64_t random = test_seed(12);
+    make_run("damaged");
+    int rounds = getenv("TARN_TEST_LONG") ? 2000 : 60, refused = 0;
+    for (int round = 0; round < rounds; round++) {
+        char path[1200];
+        size_t count;
+        snprintf(path, sizeof(path), "%s/%s", scratch("damaged"), names[round % 6]);
+        char *text = get_file(path, &count), *worse = malloc(count + 1);
+        memcpy(worse, text, count);
+        size_t left = random_below(&random, 2) ? count : (size_t)random_below(&random, (int64_t)count + 1);
+        if (left == count && count > 0)
+            worse[random_below(&random, (int64_t)(count < 600 ? count : 600))] ^= (char)(1 + random_below(&random, 255));
+        put_file(path, worse, left);
+        tarn_run *run = tarn_run_open(scratch("damaged"), CPU);
+        tarn_clear_error();
+        tarn_run_close(run);
+        tarn_trainer *trainer = tarn_trainer_resume(scratch("damaged"), NULL);
+        refused += tarn_failed();
+        tarn_clear_error();
+        tarn_trainer_free(trainer);
+        put_file(path, text, count);
+        free(text);
+        free(worse);
+    }
+    assert_true(refused > rounds / 10);
+}
+
+#define refusing(test) cmocka_unit_test_setup_teardown(test, open_refusals, close_refusals)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {refusing(runs), refusing(damaged_runs)};
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
