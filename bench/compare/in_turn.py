@@ -3,8 +3,8 @@
 
   python3 in_turn.py [--library build/release/libtarn.so] [--dtype f32] [--size 67108864] [--runs 10] ROW...
 
-Rows are those of `tarn bench ops` that are element-wise, broadcasts or reductions: add, gelu_erf, add-broadcast-row, sum-last. Prints the least
-time of each in milliseconds, tarn / PyTorch (below 1 is faster) and the share of a copy of the same bytes.
+Rows are those of `tarn bench ops` that are element-wise, broadcasts or reductions (add, gelu_erf, add-broadcast-row, sum-last), and those named in
+IMAGES and ROWS below. Prints the least time of each in milliseconds, tarn / PyTorch (below 1 is faster) and the share of a copy of the same bytes.
 """
 import argparse
 import ctypes
@@ -19,17 +19,39 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/parity"), str(ROOT / "bench/compare")]
 
 
+# Operations with their attributes, one after the other.
+IMAGES = {
+    "groupnorm": [("groupnorm", {"groups": 1, "epsilon": 1e-5})],
+    "max_pool2d": [("max_pool2d", {"kernel": (2, 2)})],
+    "stride-copy": [("stride", {"steps": [1, 1, 2, 2]}), ("contiguous", {})],
+    "flip": [("flip", {"axes": [-1]}), ("contiguous", {})],
+}
+ROWS = {"softmax": [("softmax", {"axis": -1})], "log_softmax": [("log_softmax", {"axis": -1})]}
+
+
 def described(row, dtype, size):
-    """(operation, attributes, the row as ops_compare knows it)."""
+    """([(operation, attributes)], the row as ops_compare knows it)."""
     columns = 1024 if size >= 1 << 20 else 32
-    rows = max(1, size // torch.empty(0, dtype=dtype).element_size() // columns)
+    elements = size // torch.empty(0, dtype=dtype).element_size()
+    rows = max(1, elements // columns)
     name, _, rest = row.partition("-")
     shape = [rows, columns]
+    if row in IMAGES:
+        return IMAGES[row], [max(1, elements // (64 * 32 * 32)), 64, 32, 32]
+    if row in ROWS:
+        return ROWS[row], shape
     if rest.startswith("broadcast"):
-        return name, {}, [shape, [columns] if rest.endswith("row") else [rows, 1]]
+        return [(name, {})], [shape, [columns] if rest.endswith("row") else [rows, 1]]
     if rest:
-        return name, {"axes": {"last": [-1], "first": [0], "all": []}[rest]}, shape
-    return name, {}, shape
+        return [(name, {"axes": {"last": [-1], "first": [0], "all": []}[rest]})], shape
+    return [(name, {})], shape
+
+
+def chain(tarn, steps, handles):
+    """The result of the last operation; each but the first takes what the one before it gave."""
+    for operation, attributes in steps:
+        handles = tarn.apply(operation, handles, attributes, 1)
+    return handles[0]
 
 
 def least(works, runs):
@@ -44,14 +66,14 @@ def least(works, runs):
     return times
 
 
-def passes(tarn, fn, inputs, operation, attributes):
+def passes(tarn, fn, inputs, steps):
     """(name, tarn's work, PyTorch's work, bytes moved) for forward and backward."""
     handles = [tarn.tensor(x.detach()) for x in inputs]
     moved = sum(x.numel() * x.element_size() for x in inputs)
 
     def forward():
         with tarn.scope():
-            tarn.apply(operation, handles, attributes, 1)
+            chain(tarn, steps, handles)
 
     def forward_torch():
         with torch.no_grad():
@@ -61,7 +83,7 @@ def passes(tarn, fn, inputs, operation, attributes):
     yield "forward", forward, forward_torch, moved + result.numel() * result.element_size()
     for handle in handles:
         tarn.call("requires_grad", handle, True)
-    recorded = tarn.apply(operation, handles, attributes, 1)[0]
+    recorded = chain(tarn, steps, handles)
     gradient = torch.ones_like(result)
     upstream = tarn.tensor(gradient)
 
@@ -75,7 +97,7 @@ def passes(tarn, fn, inputs, operation, attributes):
             x.grad = None
         result.backward(gradient, retain_graph=True)
 
-    saved = 0 if operation in ("add", "sub", "sum", "mean") else moved
+    saved = 0 if steps[0][0] in ("add", "sub", "sum", "mean", "stride", "flip") else moved
     yield "backward", backward, backward_torch, saved + moved + result.numel() * result.element_size()
 
 
@@ -95,10 +117,10 @@ def main():
     dtype = ops_compare.DTYPES[args.dtype]
     print(f"{'row':<20}{'pass':<10}{'tarn':>10}{'PyTorch':>10}{'copy':>10}{'ratio':>8}{'of copy':>9}")
     for row in args.rows:
-        operation, attributes, shape = described(row, dtype, args.size)
+        steps, shape = described(row, dtype, args.size)
         fn, make = ops_compare.work_of({"op": row, "dtype": args.dtype, "shape": shape})
         with tarn.scope():
-            for name, ours, theirs, moved in passes(tarn, fn, make(), operation, attributes):
+            for name, ours, theirs, moved in passes(tarn, fn, make(), steps):
                 source, target = torch.zeros(2, moved // 2, dtype=torch.uint8)
                 a, b, copy = least([ours, theirs, lambda: target.copy_(source)], args.runs)
                 print(f"{row:<20}{name:<10}{a:>10.3f}{b:>10.3f}{copy:>10.3f}{a / b:>8.2f}{copy / a:>9.2f}", flush=True)

@@ -1,5 +1,6 @@
 /* loss.c: the cross entropy of rows of logits, and its gradient with respect to them. The gradient makes softmax again from the logits and the
  * log of their sum of exponentials. */
+#include "backends/cpu/block_exps.h"
 #include "backends/cpu/rows.h"
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
@@ -16,19 +17,12 @@ typedef struct maths {
 #define BLOCKS(T, type)                                                                                                                   \
     static double most_##type(const void *x, int64_t n) { return (double)block_max_##type(x, n); }                                        \
     static double sum_##type(const void *x, int64_t n) { return block_sum_##type(x, n); }                                                 \
-    static double exps_##type(const void *from, void *to, int64_t n, double most)                                                         \
-    {                                                                                                                                     \
-        const T *x = from;                                                                                                                \
-        T *y = to, shift = (T)most;                                                                                                       \
-        EACH y[i] = tarn__exp_##type(x[i] - shift);                                                                                       \
-        return block_sum_##type(y, n);                                                                                                    \
-    }                                                                                                                                     \
     static void slopes_##type(void *in_place, int64_t n, double factor, double less, double scale)                                        \
     {                                                                                                                                     \
         T *y = in_place, f = (T)factor, l = (T)less, g = (T)scale;                                                                        \
         EACH y[i] = (y[i] * f - l) * g;                                                                                                   \
     }                                                                                                                                     \
-    static const maths maths_##type = {most_##type, sum_##type, exps_##type, slopes_##type};
+    static const maths maths_##type = {most_##type, sum_##type, block_exps_##type, slopes_##type};
 
 BLOCKS(float, f32)
 BLOCKS(double, f64)

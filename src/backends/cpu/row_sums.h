@@ -14,10 +14,13 @@ TARN__UNUSED static inline NAMED(lanes) NAMED(lanes_at)(const T *from)
 
 TARN__UNUSED static inline double NAMED(total)(NAMED(lanes) v)
 {
-    double sum = 0;
+    double lane[LANES];
     for (int i = 0; i < LANES; i++)
-        sum += (double)v[i];
-    return sum;
+        lane[i] = (double)v[i];
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
 }
 
 TARN__UNUSED static inline NAMED(lanes) NAMED(larger)(NAMED(lanes) a, NAMED(lanes) b)

@@ -7,6 +7,7 @@
  * arithmetic.
  *
  * Gradients work from the result y, or from x, where y was rounded to 16 bits: then they make it again. */
+#include "backends/cpu/block_exps.h"
 #include "backends/cpu/rows.h"
 
 #define HELD 8192       /* exponentials of a 16-bit row that are kept rather than computed twice */

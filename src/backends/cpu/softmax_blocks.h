@@ -6,14 +6,6 @@ static double NAMED(most)(const void *x, int64_t n)
     return (double)NAMED(block_max)(x, n);
 }
 
-static double NAMED(exps)(const void *from, void *to, int64_t n, double most)
-{
-    const T *x = from;
-    T *y = to, shift = (T)most;
-    EACH y[i] = EXP(x[i] - shift);
-    return NAMED(block_sum)(y, n);
-}
-
 static void NAMED(scale)(const void *from, void *to, int64_t n, double factor)
 {
     const T *x = from;
@@ -147,7 +139,7 @@ static void NAMED(column_log_grad)(const void *of, const void *from, void *to, c
 static const maths NAMED(maths) = {
     .size = sizeof(T),
     .most = NAMED(most),
-    .exps = NAMED(exps),
+    .exps = NAMED(block_exps),
     .scale = NAMED(scale),
     .logs = NAMED(logs),
     .sum = NAMED(sum),
