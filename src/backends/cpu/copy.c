@@ -261,7 +261,7 @@ static void kernel_copy(const tarn__call *call)
     }
     /* Integers go through i64, so that nothing is lost; f64 to a narrow float is rounded once. */
     int compute = !tarn__is_float(from) ? COMPUTE_I64 : from == TARN_F64 || to == TARN_F64 ? COMPUTE_F64 : COMPUTE_F32;
-    tarn__tile_job job = {compute == COMPUTE_F32 ? identity_4 : identity_8, compute, false};
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? identity_4 : identity_8, .compute = compute};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
 
@@ -278,7 +278,7 @@ static void kernel_fill(const tarn__call *call)
     with.inputs = 1;
     with.in[0] = NULL;
     with.params = &constant;
-    tarn__tile_job job = {compute == COMPUTE_F32 ? identity_4 : identity_8, compute, false};
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? identity_4 : identity_8, .compute = compute};
     TARN__AT_LEVEL(tarn__run_tiles)(&with, &job);
 }
 

@@ -53,6 +53,19 @@
             Y[i] = (value);                                                                                                              \
         }                                                                                                                                \
     }
+/* One element as b for the whole tile. */
+#define REPEATED_TILE(name, value)                                                                                                        \
+    TILE_HEAD(repeated_##name)                                                                                                            \
+    {                                                                                                                                     \
+        (void)params;                                                                                                                     \
+        const real *A = in[0], b = *(const real *)in[1];                                                                                  \
+        real *Y = out[0];                                                                                                                 \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                 \
+        {                                                                                                                                 \
+            const real a = A[i];                                                                                                          \
+            Y[i] = (value);                                                                                                               \
+        }                                                                                                                                 \
+    }
 #define PAIR_GRAD_TILE(suffix, name, gradient)                                                                                            \
     TILE_HEAD(tile_##name##suffix)                                                                                                       \
     {                                                                                                                                    \
@@ -144,7 +157,8 @@
 /* Floats: every row, with gradients; f32's WIDE rows apart. */
 #define COMPARE(name, value) COMPARE_TILE(name, value)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
-    PAIR_TILE(name, value) PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
+    PAIR_TILE(name, value) REPEATED_TILE(name, value)                                                                                     \
+    PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
 #define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, value, gradient)
 #define VALUE_PLAIN(name, value) VALUE_TILE(name, value)
 #define VALUE_WIDE(name, value)
@@ -229,15 +243,29 @@ WHERE_TILE
 
 enum { PLAIN = 0, WIDE = 1, BYTES = 2 };
 
-static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, tarn__tile_fn i64, int mode, int typed)
+/* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may not). */
+static int compute_of(const tarn__call *call, int typed)
 {
-    /* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may not). */
     tarn_dtype dtype = call->out[0] ? call->out[0]->dtype : call->out[1]->dtype;
     for (int k = call->inputs - 1; k >= typed; k--)
         if (call->in[k])
             dtype = call->in[k]->dtype;
-    int compute = tarn__compute_of(dtype);
-    tarn__tile_job job = {compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, compute, mode == BYTES};
+    return tarn__compute_of(dtype);
+}
+
+static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, tarn__tile_fn i64, int mode, int typed)
+{
+    int compute = compute_of(call, typed);
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, .compute = compute,
+                          .bool_output = mode == BYTES};
+    TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
+}
+
+static void run_pair(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn repeated, tarn__tile_fn f64, tarn__tile_fn i64)
+{
+    int compute = compute_of(call, 0);
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, .compute = compute,
+                          .repeated = compute == COMPUTE_F32 ? repeated : NULL};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
 
@@ -248,10 +276,12 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define F32_WIDE(name) tile_##name##_near
 #define KERNEL(name, i64, mode)                                                                                                           \
     static void kernel_##name(const tarn__call *call) { run(call, F32_##mode(name), tile_##name##_f64, i64, mode, 0); }
+#define PAIR_KERNEL(name, i64)                                                                                                            \
+    static void kernel_##name(const tarn__call *call) { run_pair(call, tile_##name##_f32, repeated_##name##_f32, tile_##name##_f64, i64); }
 
 #define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
-    KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
+    PAIR_KERNEL(name, INTEGER_##dtypes(name)) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
 #if TARN__PACK
 #define tile_exp_f32 packed_exp
@@ -289,6 +319,8 @@ static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, ta
 #define tile_div_grad_b_f32 guarded_div_grad_b_f32
 #define tile_div_grad_b_f64 guarded_div_grad_b_f64
 #define tile_mod_f32 guarded_mod_f32
+#define repeated_mod_f32 NULL
+#define repeated_pow_f32 NULL
 #define tile_mod_grad_f32 guarded_mod_grad_f32
 #define tile_mod_grad_b_f32 guarded_mod_grad_b_f32
 #define tile_sin_f64 guarded_sin_f64

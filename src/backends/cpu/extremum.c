@@ -253,7 +253,7 @@ static void kernel_extremum_grad(const tarn__call *call)
     int compute = r.reducer->compute;
     tarn__call tiles = {.inputs = 4, .outputs = 1, .in = {call->in[0], call->in[1], call->in[2], &counts}, .out = {call->out[0]},
                         .params = &none};
-    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){compute == COMPUTE_F32 ? tile_share_f32 : tile_share_f64, compute, false});
+    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_share_f32 : tile_share_f64, .compute = compute});
 }
 
 void TARN__AT_LEVEL(tarn__cpu_extremum)(tarn__kernel_row *rows)

@@ -259,7 +259,7 @@ static void pass_on(int64_t n, const void *const *in, void *const *out, const ta
 static void convert(const tarn__view *from, const tarn__view *to)
 {
     tarn__call call = {.inputs = 1, .outputs = 1, .in = {from}, .out = {to}};
-    TARN__AT_LEVEL(tarn__run_tiles)(&call, &(tarn__tile_job){pass_on, COMPUTE_F32, false});
+    TARN__AT_LEVEL(tarn__run_tiles)(&call, &(tarn__tile_job){.tile = pass_on, .compute = COMPUTE_F32});
 }
 
 /* Where to add: y itself, or its copy in scratch. */

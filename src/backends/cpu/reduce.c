@@ -344,7 +344,7 @@ static void kernel_prod_grad(const tarn__call *call)
     tarn__elementwise none = {0};
     tarn__call tiles = {.inputs = 4, .outputs = 1, .in = {call->in[0], call->in[1], &products, &zeros}, .out = {call->out[0]},
                         .params = &none};
-    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){tile_prod_grad, COMPUTE_F64, false});
+    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = tile_prod_grad, .compute = COMPUTE_F64});
 }
 
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows)

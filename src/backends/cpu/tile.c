@@ -29,6 +29,7 @@ typedef struct plan {
     int inputs, outputs;
     bool by_row;
     bool stream; /* write linear results past the caches */
+    bool repeated; /* input 1 is one element for all of a tile, and the job has a form for that */
     operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
 } plan;
 
@@ -149,6 +150,17 @@ static void load_rows(const plan *p, buffers *b, int k, int64_t size, int64_t n,
     b->held_count[k] = n;
 }
 
+/* Input 1 of a tile that needs one element of it. */
+static const void *repeated_element(const plan *p, buffers *b, const int64_t *index)
+{
+    const operand *o = &p->in[1];
+    const char *from = o->base + element_offset(o, index, p->nest.rank) * o->size;
+    if (o->native)
+        return from;
+    o->load(from, 1, b->tile[1], 1);
+    return b->tile[1];
+}
+
 /* A linear result of a streaming call: converted into a buffer if it must be, then written out. */
 static void stream_result(const operand *o, buffers *b, int k, int64_t begin, int64_t n)
 {
@@ -172,6 +184,10 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
         const operand *o = &p->in[k];
         if (o->constant)
             continue;
+        if (k == 1 && p->repeated) {
+            b->in[1] = repeated_element(p, b, index);
+            continue;
+        }
         b->in[k] = in_place(p, o, begin, index);
         if (b->in[k])
             continue;
@@ -186,7 +202,7 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
         held[k] = streams(p, &p->out[k], begin) ? NULL : in_place(p, &p->out[k], begin, index);
         b->out[k] = held[k] ? held[k] : b->tile[p->inputs + k];
     }
-    p->job->tile(n, b->in, b->out, p->params);
+    (p->repeated ? p->job->repeated : p->job->tile)(n, b->in, b->out, p->params);
     for (int k = 0; k < p->outputs; k++) {
         const operand *o = &p->out[k];
         if (held[k])
@@ -260,5 +276,6 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
     }
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
     p.stream = p.nest.count * p.out[0].size >= TARN__STREAM_MIN;
+    p.repeated = job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
     tarn__parallel_for(p.nest.count, GRAIN, run_range, &p);
 }
