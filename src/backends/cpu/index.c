@@ -196,20 +196,23 @@ typedef struct select_job {
     _Atomic int bad;
 } select_job;
 
-/* Job k is row k / count of the nest in slice k % count, so that y is written in order. */
+/* Job k is row k / count of the nest in slice k % count, so that y is written in order. Rows may be short: nothing is divided for each. */
 static void select_range(int64_t begin, int64_t end, void *ctx)
 {
     select_job *job = ctx;
-    int64_t offset[TARN__MAX_OPERANDS];
+    int64_t offset[TARN__MAX_OPERANDS], row = begin / job->count, slice = begin % job->count;
+    locate(&job->nest, row * job->row, offset);
     for (int64_t k = begin; k < end; k++) {
-        int64_t slice = k % job->count, at = read_index(job->index, slice * job->index->stride[0]);
-        if (at < 0 || at >= job->limit) {
+        int64_t at = read_index(job->index, slice * job->index->stride[0]);
+        if (at < 0 || at >= job->limit)
             atomic_store_explicit(&job->bad, 1, memory_order_relaxed);
-            continue;
+        else
+            memcpy(job->to + (offset[0] + slice * job->to_step) * job->size, job->from + (offset[1] + at * job->from_step) * job->size,
+                   (size_t)(job->row * job->size));
+        if (++slice == job->count) {
+            slice = 0;
+            locate(&job->nest, ++row * job->row, offset);
         }
-        locate(&job->nest, k / job->count * job->row, offset);
-        memcpy(job->to + (offset[0] + slice * job->to_step) * job->size, job->from + (offset[1] + at * job->from_step) * job->size,
-               (size_t)(job->row * job->size));
     }
 }
 
