@@ -10,6 +10,7 @@
 #include "backends/cpu/tile.h"
 
 #define GRAIN_BYTES (256 * 1024)
+#define ROW_GRAIN_BYTES (64 * 1024) /* of rows, which cost more a byte than a plain copy */
 #define BLOCK 32 /* a block of 32 × 32 elements of 8 bytes fits the first-level cache twice */
 
 typedef struct copy_plan {
@@ -160,7 +161,7 @@ static void copy_bytes(int64_t begin, int64_t end, void *ctx)
     memcpy(p->to + begin, p->from + begin, (size_t)(end - begin));
 }
 
-/* Cuts the axis before a slab so that one job is about GRAIN_BYTES: splits long rows into pieces as an axis of their own. */
+/* Cuts the axis before a slab so that one job is about ROW_GRAIN_BYTES: splits long rows into pieces as an axis of their own. */
 static void split_axis(tarn__nest *nest, int axis, int64_t pieces)
 {
     int64_t piece = nest->shape[axis] / pieces;
@@ -227,12 +228,12 @@ static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
     for (int i = p.nest.rank - p.inner; i < p.nest.rank; i++)
         job *= p.nest.shape[i];
     int first = p.nest.rank - p.inner;
-    if (job > GRAIN_BYTES && p.nest.rank < TARN_MAX_RANK) {
-        int64_t pieces = even_pieces(p.nest.shape[first], job / GRAIN_BYTES);
+    if (job > ROW_GRAIN_BYTES && p.nest.rank < TARN_MAX_RANK) {
+        int64_t pieces = even_pieces(p.nest.shape[first], job / ROW_GRAIN_BYTES);
         job /= pieces;
         split_axis(&p.nest, first, pieces);
     }
-    int64_t jobs = p.nest.count * p.size / job, grain = GRAIN_BYTES / job;
+    int64_t jobs = p.nest.count * p.size / job, grain = ROW_GRAIN_BYTES / job;
     tarn__parallel_for(jobs, grain > 0 ? grain : 1, copy_range, &p);
 }
 
