@@ -1,4 +1,6 @@
 /* test_softmax.c: softmax and log_softmax along every axis against plain loops in f64. */
+#include <float.h>
+
 #include "../support/check.h"
 
 static tarn_tensor *normal(tarn_shape shape, tarn_dtype dtype)
@@ -73,6 +75,29 @@ static void infinities_and_nan_follow_arithmetic(void **state)
     assert_values(good(tarn_softmax(vector(1, -INFINITY, 1), 0)), 0, 0.5, 0, 0.5);
     assert_values(good(tarn_log_softmax(vector(1, -INFINITY), 0)), 0, 0, -inf);
     assert_values(good(tarn_softmax(vector(1000, 1000), 0)), 0, 0.5, 0.5);
+}
+
+/* Down to the smallest results of f32 and through it, with masked elements between, for rows of all lengths beside that of a vector. */
+static void small_results_keep_their_digits_beside_masked_ones(void **state)
+{
+    (void)state;
+    static float row[1037];
+    for (int n = 3; n <= 1037; n = n < 70 ? n + 1 : n + 967) {
+        tarn_scope *scope = tarn_scope_open();
+        double sum = 0;
+        for (int i = 0; i < n; i++) {
+            row[i] = i % 7 == 1 ? -INFINITY : -112 * (float)i / (float)(n - 1);
+            sum += exp((double)row[i]);
+        }
+        double *y = values_of(good(tarn_softmax(good(tarn_from(row, TARN_SHAPE(n), TARN_F32, tarn_device_cpu())), 0)));
+        for (int i = 0; i < n; i++) {
+            double expected = exp((double)row[i]) / sum;
+            if (!(fabs(y[i] - expected) <= 4 * FLT_EPSILON * expected + 0x1p-149))
+                fail_msg("%d elements: exp(%g) / %g is %.9g, not %.9g", n, (double)row[i], sum, y[i], expected);
+        }
+        free(y);
+        tarn_scope_close(scope);
+    }
 }
 
 static void rank_0_is_one_and_empty_tensors_stay_empty(void **state)
@@ -150,6 +175,7 @@ int main(void)
         in_scope(every_axis_of_every_layout_and_dtype_is_right),
         in_scope(long_rows_and_long_columns_are_right),
         in_scope(infinities_and_nan_follow_arithmetic),
+        in_scope(small_results_keep_their_digits_beside_masked_ones),
         in_scope(rank_0_is_one_and_empty_tensors_stay_empty),
         in_scope(gradients_agree_with_differences_on_every_axis),
         in_scope(the_bits_are_the_same_with_one_two_and_four_threads),
