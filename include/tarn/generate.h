@@ -56,7 +56,7 @@ TARN_API tarn_sampler *tarn_sampler_new_sized(const tarn_sampler_options *option
 #define tarn_sampler_new(...) tarn_sampler_new_sized(__VA_ARGS__, sizeof(tarn_sampler_options))
 
 /* Chooses one token for each row of logits [batch, vocab], on their device: i64 [batch, 1], which tarn_decoder_feed() takes. -1 where a row holds
- * NaN or no finite number, so that nobody has to wait to find out. The thread's own generator is not touched. */
+ * NaN, +infinity or no finite number, so that nobody has to wait to find out. The thread's own generator is not touched. */
 TARN_API tarn_tensor *tarn_sampler_draw(tarn_sampler *sampler, tarn_tensor *logits);
 
 /* Frees a sampler. NULL is allowed; works while an error is pending. */

@@ -70,7 +70,8 @@ TARN_API tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size
  * not count, as in PyTorch. */
 TARN_API tarn_tensor *tarn_gpt2_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets);
 
-/* Fills in what a GPT-2 is, all defaults replaced by what they stand for. */
+/* Fills in what a GPT-2 is, all defaults replaced by what they stand for. Fields of a newer header's struct that this library does not
+ * know become zero, here as in tarn_gpt2_config_named(). */
 TARN_API bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *config, size_t config_size);
 #define tarn_gpt2_config_of(model, config) tarn_gpt2_config_of_sized(model, config, sizeof(tarn_gpt2_config))
 
@@ -89,7 +90,9 @@ TARN_API tarn_module *tarn_model_open_sized(const char *folder, tarn_device devi
 #define tarn_model_open(folder, device, ...) tarn_model_open_sized(folder, device, __VA_ARGS__, sizeof(tarn_model_open_options))
 
 /* Writes config.json and model.safetensors of a GPT-2 to a folder, which is made if it is not there, as transformers reads them. Each file
- * appears whole or not at all, config.json last. */
+ * appears whole or not at all, config.json last. Over a model that is there: its files stay until both new ones are complete beside them, as
+ * config.json.new and model.safetensors.new; then its config.json goes first. So a kill leaves the old model, the new one, or a folder without
+ * config.json, which does not open: never one model's configuration with the weights of another. */
 TARN_API bool tarn_model_write(const tarn_module *model, const char *folder);
 
 #ifdef __cplusplus

@@ -89,7 +89,8 @@ typedef enum tarn_bpe_ties {
 
 /* How to train; zero is every field's default. */
 typedef struct tarn_bpe_options {
-    const char *const *special; /* special tokens: they get the first ids, and are not learnt from; NULL: <|endoftext|> */
+    const char *const *special; /* special tokens: they get the first ids, and are not learnt from; NULL: <|endoftext|>.
+                                 * None may be what a file writes for ordinary bytes, such as a single letter */
     int special_count;
     const char *pattern;   /* how text falls into words, as in a tokenizer.json; NULL: GPT-2's */
     int64_t min_frequency; /* pairs that are rarer are not merged; 0: any */
@@ -138,8 +139,8 @@ typedef struct tarn_shards_summary {
 
 /* Turns texts into files of tokens to train on: train-00000.bin …, valid-00000.bin …, index.json and tokenizer.json in a folder that
  * has no index.json yet. Every file appears whole or not at all, and index.json last. Uses tarn_threads() threads; the files are the same with
- * any number. A text file is one document; it is encoded in blocks of at least 1 MiB that end behind a line. `options` and `summary` may
- * be NULL. */
+ * any number. A text file is one document; it is encoded in blocks of at least 1 MiB that end behind a line, or whole where the tokenizer has
+ * something that reaches across lines (docs/text.md). `options` and `summary` may be NULL. */
 TARN_API bool tarn_shards_prepare_sized(const char *const *inputs, int count, const tarn_tokenizer *tokenizer, const char *folder,
                                         tarn_shards_summary *summary, const tarn_shards_options *options, size_t options_size);
 #define tarn_shards_prepare(inputs, count, tokenizer, folder, summary, ...) \

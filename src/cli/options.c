@@ -15,6 +15,7 @@ typedef enum kind {
     FLAG,
     WHOLE,  /* one number */
     REAL,   /* one number, with a fraction perhaps; bounds are whole ones */
+    ABOVE,  /* the same, but `low` itself is outside */
     COUNTS, /* numbers, separated by commas */
     BYTES,  /* the same with KiB, MiB and GiB, or "model" */
     DTYPES, /* element types, separated by commas; `high` says how many; tf32 where there may be several */
@@ -67,12 +68,15 @@ static const option table[] = {
     {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0, "data to judge by, named as for train [the run's own validation data]"},
     {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},
     {"top", WHOLE, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "how many of the likeliest classes to print"},
-    {"ids", TEXT, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0, "the prompt as numbers of tokens; then numbers are printed, too, and no tokenizer is needed"},
+    {"ids", TEXT, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0,
+     "the prompt as numbers of tokens; then numbers are printed, too, and no tokenizer is needed"},
     {"tokens", WHOLE, 0, 1000000, "0", "N", TARN__GENERATE, AT(tokens), 0,
      "how many tokens to make at most; 0 means 100, or what the model's context has room for"},
-    {"temperature", REAL, 0, 100, "0.8", "X", TARN__GENERATE, AT(temperature), 0, "how freely to choose; 0 takes the likeliest token always"},
+    {"temperature", REAL, 0, 100, "0.8", "X", TARN__GENERATE, AT(temperature), 0,
+     "how freely to choose; 0 takes the likeliest token always"},
     {"top-k", WHOLE, 0, 1000000, "40", "N", TARN__GENERATE, AT(top_k), 0, "choose among so many of the likeliest tokens; 0 means all"},
-    {"top-p", REAL, 0, 1, "1", "X", TARN__GENERATE, AT(top_p), 0, "choose among the likeliest tokens that together reach this probability"},
+    {"top-p", ABOVE, 0, 1, "1", "X", TARN__GENERATE, AT(top_p), 0,
+     "choose among the likeliest tokens that together reach this probability"},
     {"seed", WHOLE, 0, EXACT, "0", "N", TARN__GENERATE | TARN__DEMO, AT(seed), 0, "of what is random; the same seed gives the same text"},
     {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_end), 0, "go on after the token that ends a text"},
     {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
@@ -189,12 +193,14 @@ static int read_number(const char *command, const option *row, const char *text,
 
 static int read_real(const char *command, const option *row, const char *text, double *place)
 {
-    char *end, problem[64];
+    char *end, problem[96];
     double value = strtod(text, &end);
     if (end == text || *end || text[0] == ' ' || !isfinite(value))
         return misuse(command, row, text, "is not a number");
-    snprintf(problem, sizeof(problem), "is outside %lld to %lld", (long long)row->low, (long long)row->high);
-    if (value < (double)row->low || value > (double)row->high)
+    bool is_low = row->type == ABOVE && value == (double)row->low;
+    snprintf(problem, sizeof(problem), is_low ? "is not above %lld, up to %lld" : "is outside %lld to %lld", (long long)row->low,
+             (long long)row->high);
+    if (is_low || value < (double)row->low || value > (double)row->high)
         return misuse(command, row, text, problem);
     *place = value;
     return TARN__DONE;
@@ -284,7 +290,7 @@ static int read_value(const char *command, const option *row, const char *text, 
         *(const char **)place = text;
         return TARN__DONE;
     }
-    if (row->type == REAL)
+    if (row->type == REAL || row->type == ABOVE)
         return read_real(command, row, text, (double *)place);
     return row->type == WHOLE ? read_number(command, row, text, (int64_t *)place) : read_list(command, row, text, options);
 }
@@ -429,8 +435,9 @@ void tarn__options_help(tarn__command command)
         if (!(row->commands & command))
             continue;
         snprintf(left, sizeof(left), "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
-        if (row->type == WHOLE || row->type == COUNTS || row->type == REAL)
-            snprintf(bounds, sizeof(bounds), ", from %lld to %lld", (long long)row->low, (long long)row->high);
+        if (row->type == WHOLE || row->type == COUNTS || row->type == REAL || row->type == ABOVE)
+            snprintf(bounds, sizeof(bounds), row->type == ABOVE ? ", above %lld to %lld" : ", from %lld to %lld", (long long)row->low,
+                     (long long)row->high);
         printf("  %-22s %s%s", left, row->help, bounds);
         if (row->otherwise && row->otherwise[0])
             printf(" [%s]", row->otherwise);

@@ -307,8 +307,14 @@ static int check(const tarn__options *o)
         return misuse("--train needs --out or --prepare for what it learns");
     if ((learns || prepares) && o->word_count == 0)
         return misuse("files are missing");
-    if (makes && (o->text || o->decode || o->pieces || o->special_as_text || o->add_special) && !(o->text && !learns && !prepares))
-        return misuse("--text, --decode, --pieces, --special-as-text and --add-special have no place with --train, --out or --prepare");
+    if (makes && (o->decode || o->pieces || o->special_as_text || o->add_special))
+        return misuse("--decode, --pieces, --special-as-text and --add-special have no place with --train, --out or --prepare");
+    if ((learns || prepares) && o->text)
+        return misuse("--text has no place with --train or --prepare");
+    if (o->out && !prepares && o->json)
+        return misuse("--json has no place with --out, which prints nothing, unless --prepare is there");
+    if (o->out && !prepares && !learns && (o->text || o->word_count) && strcmp(o->tokenizer, "characters") != 0)
+        return misuse("--out writes the tokenizer alone, so --text and files have no place unless it is characters");
     if (!prepares &&
         (o->validation != 0 || o->shard_tokens || o->field || o->separator || o->no_separator || o->json_lines || o->parse_special))
         return misuse(

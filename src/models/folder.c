@@ -101,19 +101,48 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
     return model;
 }
 
-bool tarn_model_write(const tarn_module *model, const char *folder)
+/* The files of a model, and what they are called until both are complete. */
+typedef struct model_files {
+    path config, weights, new_config, new_weights;
+} model_files;
+
+static bool name_files(const char *function, const char *folder, model_files *files)
 {
-    const char *function = "model_write";
-    path where, weights;
-    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
-    if (!kind || !path_in(function, folder, "config.json", &where) || !path_in(function, folder, "model.safetensors", &weights) ||
-        !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
-        return false;
-    if (!tarn_module_save(model, weights.text))
+    return path_in(function, folder, "config.json", &files->config) && path_in(function, folder, "model.safetensors", &files->weights) &&
+           path_in(function, folder, "config.json.new", &files->new_config) &&
+           path_in(function, folder, "model.safetensors.new", &files->new_weights);
+}
+
+static bool write_new(const char *function, const tarn__model_kind *kind, const tarn_module *model, const model_files *files)
+{
+    if (!tarn_module_save(model, files->new_weights.text))
         return tarn__raise_within(function);
     tarn__document *config = tarn__document_new(function);
     bool good = config && tarn__document_set_text(config, "model_type", kind->name) && kind->describe(model, config) &&
-                tarn__document_save(config, where.text);
+                tarn__document_save(config, files->new_config.text);
     tarn__document_free(config);
     return good;
+}
+
+/* Puts the new files in the place of the old ones. While the weights change there is no config.json: nobody opens one model's weights as
+ * another's. */
+static bool replace_files(const char *function, const model_files *files)
+{
+    tarn__file_remove(files->config.text);
+    return tarn__file_rename(function, files->new_weights.text, files->weights.text) &&
+           tarn__file_rename(function, files->new_config.text, files->config.text);
+}
+
+bool tarn_model_write(const tarn_module *model, const char *folder)
+{
+    const char *function = "model_write";
+    model_files files;
+    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (!kind || !name_files(function, folder, &files) || !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
+        return false;
+    if (write_new(function, kind, model, &files) && replace_files(function, &files))
+        return true;
+    tarn__file_remove(files.new_weights.text);
+    tarn__file_remove(files.new_config.text);
+    return false;
 }

@@ -87,6 +87,7 @@ bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, si
                                       .width = sizes[i].width,
                                       .has_end = true,
                                       .end = 50256};
+                memset(config, 0, config_size); /* a newer header's struct has fields that are not known here */
                 memcpy(config, &c, config_size < sizeof(c) ? config_size : sizeof(c));
                 return true;
             }
@@ -236,6 +237,7 @@ bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *confi
         return false;
     if (kind != &tarn__gpt2_kind || !config)
         return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_of: %s", config ? "the model is no GPT-2" : "the configuration is NULL");
+    memset(config, 0, config_size);
     memcpy(config, model->ctx, config_size < sizeof(*config) ? config_size : sizeof(*config));
     return true;
 }

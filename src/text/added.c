@@ -37,9 +37,10 @@ bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char
                            token->length, TARN__LONGEST_PIECE);
     if (tokens->count >= MOST_TOKENS)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': more than %d added tokens", function, name, MOST_TOKENS);
-    if (token->id < 0 || token->id > tokenizer->pieces.count + TARN__MOST_HOLES)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the added token '%.100s' has the id %d, far from the %d of the vocabulary",
-                           function, name, token->text, (int)token->id, (int)tokenizer->pieces.count);
+    /* Counted from the tokens that are there, not from the largest id: else each could lie as far behind the one before. */
+    if (token->id < 0 || token->id >= (int64_t)tokenizer->pieces.used + TARN__MOST_HOLES || token->id >= INT32_MAX)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the added token '%.100s' has the id %d, far from the %zu tokens that are there",
+                           function, name, token->text, (int)token->id, tokenizer->pieces.used);
     if (!check_id(tokenizer, function, name, token))
         return false;
     if (!tarn__pieces_has(&tokenizer->pieces, token->id)) {

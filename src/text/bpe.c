@@ -217,10 +217,17 @@ static bool encode_long(const tarn__bpe *bpe, tarn__coder *coder, const char *wo
     return true;
 }
 
+/* The token of the model's own vocabulary that is a whole word, -1: none. An added token is found before words are, or is to be text. */
+static int32_t find_whole(const tarn__pieces *pieces, const char *word, size_t length)
+{
+    int32_t id = tarn__pieces_find(pieces, word, length);
+    return id >= 0 && !pieces->piece[id].literal && !pieces->piece[id].outside ? id : -1;
+}
+
 static bool encode_new(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length, tarn__buffer *ids)
 {
     const tarn__bpe *bpe = &tokenizer->bpe;
-    int32_t whole = bpe->ignore_merges ? tarn__pieces_find(&tokenizer->pieces, word, length) : -1;
+    int32_t whole = bpe->ignore_merges ? find_whole(&tokenizer->pieces, word, length) : -1;
     if (whole >= 0)
         return tarn__ids_add(ids, whole);
     return length <= SHORT_WORD ? encode_short(bpe, word, length, ids) : encode_long(bpe, coder, word, length, ids);
@@ -340,7 +347,7 @@ static bool split(const walk *w, int level, const char *text, size_t length)
 bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__word_fn see, void *ctx)
 {
     const tarn__bpe *bpe = &tokenizer->bpe;
-    if (bpe->prefix_space && length > 0 && text[0] != ' ') {
+    if (bpe->prefix_space && !coder->continues && length > 0 && text[0] != ' ') {
         coder->spaced.count = 0;
         if (!tarn__buffer_add(&coder->spaced, " ", 1, 1) || !tarn__buffer_add(&coder->spaced, text, length, 1))
             return false;

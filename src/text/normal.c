@@ -183,7 +183,8 @@ static size_t simple_length(const char *text, size_t length)
         at++;
     if (at == length)
         return at;
-    while (at > 0 && ((unsigned char)text[at - 1] & 0xC0) == 0x80)
+    /* A character continues for three bytes at most; more are no UTF-8, and going back over all of them again and again would take forever. */
+    for (int back = 0; back < 3 && at > 0 && ((unsigned char)text[at - 1] & 0xC0) == 0x80; back++)
         at--;
     return at > 0 ? at - 1 : 0;
 }

@@ -93,7 +93,9 @@ static bool compile(tarn__pattern *pattern, const char *function, const char *na
         pcre2_compile_context_free(context);
         return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for a pattern", function);
     }
-    pattern->code = pcre2_compile((PCRE2_SPTR)text->data, text->count, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &place, context);
+    /* Without \C, which would match a byte in the middle of a character. */
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+    pattern->code = pcre2_compile((PCRE2_SPTR)text->data, text->count, options, &error, &place, context);
     pcre2_compile_context_free(context);
     if (!pattern->code) {
         char reason[160] = "";

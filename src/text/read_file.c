@@ -81,14 +81,17 @@ static bool read_characters(const tarn__reading *reading, json_t *root, json_t *
     return read_unknown(reading, model, &t->unknown);
 }
 
-/* Bytes are written as a BPE without merges. */
+/* Bytes are written as a BPE without merges, whose own vocabulary is the bytes. */
 static bool is_bytes(const tarn_tokenizer *t)
 {
     const tarn__bpe *bpe = &t->bpe;
-    if (t->kind != &tarn__kind_bpe || bpe->merges.count || bpe->pattern_count || bpe->prefix_space || t->nfc)
+    if (t->kind != &tarn__kind_bpe || bpe->merges.count || bpe->ignore_merges || bpe->pattern_count || bpe->prefix_space || t->nfc)
         return false;
     for (int i = 0; i < 256; i++)
         if (!tarn__pieces_has(&t->pieces, i) || t->pieces.piece[i].literal || tarn__pieces_find(&t->pieces, &(char){(char)i}, 1) != i)
+            return false;
+    for (int32_t id = 256; id < t->pieces.count; id++)
+        if (tarn__pieces_has(&t->pieces, id) && !t->pieces.piece[id].outside)
             return false;
     return true;
 }

@@ -25,6 +25,7 @@ typedef struct block {
     const char *path;
     bool is_lines;
     bool is_valid;      /* text: of the validation part */
+    bool continues;     /* text: it goes on where the block before it ended */
     bool ends_document; /* text */
     int64_t first_line, first_document;
     int64_t documents;        /* that end in it */
@@ -37,6 +38,7 @@ typedef struct job {
     tarn_shards_options options;
     const char *folder, *field;
     int32_t separator; /* -1: none */
+    bool whole_texts;  /* a text is not cut into blocks */
     tarn__shard_writer writer[2];
     block *batch; /* BATCH of them */
     int count;
@@ -83,6 +85,14 @@ static bool encode_text(const job *j, tarn__coder *coder, const char *text, size
            (!ends || j->separator < 0 || tarn__ids_add(ids, j->separator));
 }
 
+static bool encode_text_block(const job *j, tarn__coder *coder, block *b)
+{
+    coder->continues = b->continues;
+    bool good = encode_text(j, coder, b->text, b->length, b->ends_document, &b->ids[b->is_valid]);
+    coder->continues = false;
+    return good;
+}
+
 static bool is_blank(const char *line, size_t length)
 {
     while (length > 0 && (*line == ' ' || *line == '\t' || *line == '\r'))
@@ -123,7 +133,7 @@ static void encode_blocks(int64_t begin, int64_t end, void *ctx)
         if (coder && b->is_lines)
             encode_lines(j, coder, b);
         else if (coder)
-            encode_text(j, coder, b->text, b->length, b->ends_document, &b->ids[b->is_valid]);
+            encode_text_block(j, coder, b);
         give_coder(j, coder);
         tarn__error_save(&b->error);
         tarn_clear_error();
@@ -175,17 +185,49 @@ static bool add_block(job *j, const block *b)
 
 /* ---- inputs ---------------------------------------------------------------------------------------------------------------- */
 
-/* Where a text may be cut, from a place on: behind a line that no space follows, which no word of GPT-2's or its like reaches across. */
-static size_t next_cut(const char *text, size_t length, size_t from)
+/* Whether something reaches across every place where a text could be cut: words without a pattern, which are the whole text, and tokens
+ * with a line's end in them or that take the spaces beside them. */
+static bool needs_whole_texts(const job *j)
 {
+    const tarn_tokenizer *t = j->tokenizer;
+    const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
+    if (t->kind == &tarn__kind_bpe && t->bpe.pattern_count == 0)
+        return true;
+    for (size_t i = 0; i < t->added.tokens.count; i++) {
+        bool is_found = !added[i].special || j->options.parse_special;
+        if ((is_found && (added[i].strip_left || added[i].strip_right)) || memchr(added[i].text, '\n', added[i].length))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the character that ends before `at` is a space. */
+static bool is_space_before(const char *text, size_t at)
+{
+    uint32_t code = 0;
+    size_t begin = at > 0 ? at - 1 : 0;
+    while (begin > 0 && at - begin < 4 && ((unsigned char)text[begin] & 0xC0) == 0x80)
+        begin--;
+    return tarn__utf8_get(text + begin, at - begin, &code) == at - begin && tarn__is_space(code);
+}
+
+/* Where a text may be cut, from a place on: at the end of a line that neither a space follows nor a slash (which some patterns take to the
+ * sign before the line's end). GPT-2's pattern makes the last of several spaces a word, here the line's end: the cut is before it. Others take
+ * it to what is before it: the cut is behind it, and it is a single space, as at the end of a text several would be one word in some. */
+static size_t next_cut(const tarn_tokenizer *t, const char *text, size_t length, size_t from)
+{
+    bool is_before = t->kind != &tarn__kind_bpe || (t->bpe.uses_regex && t->bpe.pattern_count == 1);
     for (size_t at = from; at < length;) {
         const char *end = memchr(text + at, '\n', length - at);
         if (!end)
             return length;
-        at = (size_t)(end - text) + 1;
+        size_t line = (size_t)(end - text);
+        at = line + 1;
         uint32_t code = 0;
-        if (at < length && tarn__utf8_get(text + at, length - at, &code) && !tarn__is_space(code))
-            return at;
+        if (at == length || !tarn__utf8_get(text + at, length - at, &code) || tarn__is_space(code) || code == '/')
+            continue;
+        if (is_before || !is_space_before(text, line))
+            return is_before ? line : at;
     }
     return length;
 }
@@ -193,8 +235,9 @@ static size_t next_cut(const char *text, size_t length, size_t from)
 static bool add_text(job *j, const char *path, const char *text, size_t length, bool is_valid)
 {
     for (size_t at = 0; at < length;) {
-        size_t end = length - at <= BLOCK ? length : next_cut(text, length, at + BLOCK);
-        const block b = {.text = text + at, .length = end - at, .path = path, .is_valid = is_valid, .ends_document = end == length};
+        size_t end = length - at <= BLOCK || j->whole_texts ? length : next_cut(j->tokenizer, text, length, at + BLOCK);
+        const block b = {
+            .text = text + at, .length = end - at, .path = path, .is_valid = is_valid, .continues = at > 0, .ends_document = end == length};
         if (!add_block(j, &b))
             return false;
         at = end;
@@ -343,6 +386,7 @@ static bool prepare(job *j, const char *const *inputs, int count)
                                             .most = j->options.shard_tokens ? j->options.shard_tokens : USUAL_SHARD,
                                             .head = {TARN__SHARD_VERSION, j->tokenizer->pieces.count <= 65536 ? 2 : 4, 0,
                                                      (uint64_t)j->tokenizer->pieces.count, j->tokenizer->hash}};
+    j->whole_texts = needs_whole_texts(j);
     j->batch = tarn__alloc(BATCH * sizeof(*j->batch));
     bool good = j->batch != NULL;
     for (int i = 0; good && i < count; i++)

@@ -247,6 +247,7 @@ static bool cut(const job *j, bool normalized, const char *text, size_t length, 
         size_t end = token->strip_right ? spaces_after(text, length, from) : from;
         if ((done < begin && !between(j, text + done, begin - done)) || !tarn__ids_add(j->ids, token->id))
             return false;
+        j->coder->continues = false; /* what follows a token begins anew */
         done = end;
     }
     return done >= length || between(j, text + done, length - done);

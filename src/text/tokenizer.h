@@ -82,6 +82,7 @@ struct tarn__coder {
     tarn__buffer word_bytes, word_ids;
     tarn__buffer symbols, heap;
     tarn__buffer normal, spaced;
+    bool continues; /* the next text goes on where another ended: it gets no space before it */
 };
 void tarn__coder_free(tarn__coder *coder);
 

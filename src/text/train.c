@@ -316,6 +316,24 @@ static bool is_visible(const char *text)
     return *text == 0;
 }
 
+/* Refuses a special token that a file would write as it writes ordinary bytes: a single byte, or others by their letters. The two could not
+ * be told apart. */
+static bool check_special(const trainer *t, int number, const char *text, size_t length)
+{
+    size_t count = 0;
+    if (tarn__utf8_prefix(text, length) != length)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: special token %d is no valid UTF-8", t->function, number);
+    char *bytes = tarn__alloc(length);
+    if (!bytes)
+        return false;
+    bool letters = tarn__bytes_of_letters(bytes, &count, text, length);
+    tarn__release(bytes, length);
+    return !letters || (count > 1 && count == length) ||
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: special token %d, '%.100s', is how a tokenizer's file writes %s; choose another, such as <|%.100s|>",
+                       t->function, number, text, count == 1 ? "a single byte" : "ordinary bytes", text);
+}
+
 static bool add_special(trainer *t)
 {
     static const char *const usual[] = {END_OF_TEXT};
@@ -326,9 +344,8 @@ static bool add_special(trainer *t)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: special token %d is NULL or empty", t->function, i);
         char *text = (char *)(uintptr_t)special[i]; /* copied, not changed */
         const tarn__added_token token = {.text = text, .length = strlen(text), .id = i, .special = true};
-        if (tarn__utf8_prefix(text, token.length) != token.length)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: special token %d is no valid UTF-8", t->function, i);
-        if (!tarn__pieces_add(&t->tokenizer->pieces, i, text, token.length, !is_visible(text)) ||
+        if (!check_special(t, i, text, token.length) ||
+            !tarn__pieces_add(&t->tokenizer->pieces, i, text, token.length, !is_visible(text)) ||
             !tarn__added_add(t->tokenizer, t->function, "special", &token))
             return false;
     }

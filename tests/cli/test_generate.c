@@ -135,6 +135,7 @@ static void wrong_calls_are_refused(void **state)
     expect_command(with("--ids 1 --temperature nan 2>&1"), 2, "'nan' is not a number");
     expect_command(with("--ids 1 --temperature 1x 2>&1"), 2, "'1x' is not a number");
     expect_command(with("--ids 1 --top-p 1.5 2>&1"), 2, "'1.5' is outside 0 to 1");
+    expect_command(with("--ids 1 --top-p 0 2>&1"), 2, "'0' is not above 0, up to 1");
     expect_command(with("--ids 1 --top-k -1 2>&1"), 2, "'-1' is outside 0 to 1000000");
     expect_command(with("--ids 1 --seed 1.5 2>&1"), 2, "'1.5' is not a whole number");
     expect_command(with("--ids 1 --dtype i32 2>&1"), 2, "is none of f32");

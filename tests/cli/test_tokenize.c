@@ -42,6 +42,8 @@ static void a_tokenizer_is_learnt_and_used(void **state)
     expect_with(0, "no more than", "tokenize --train 5000 --out %s %s 2>&1", scratch("more"), scratch("learn.txt"));
     expect_with(0, "", "tokenize --tokenizer bytes --out %s", scratch("bytes"), "");
     expect_with(0, "65\n", "tokenize --tokenizer %s --text A", scratch("bytes"), "");
+    expect_with(0, "", "tokenize --tokenizer characters --text hello --out %s", scratch("letters"), "");
+    expect_with(0, "1 0\n", "tokenize --tokenizer %s --text he", scratch("letters"), "");
 }
 
 static void files_are_prepared(void **state)
@@ -77,6 +79,14 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command("tokenize --tokenizer bytes --prepare x --validation 2 y 2>&1", 2, "outside 0 to 1");
     expect_command("tokenize --tokenizer bytes --prepare x --validation a y 2>&1", 2, "not a number");
     expect_command("tokenize --tokenizer bytes --decode --pieces --text 1 2>&1", 2, "no place with --decode");
+    expect_command("tokenize --tokenizer bytes --out x --text a 2>&1", 2, "unless it is characters");
+    expect_command("tokenize --tokenizer bytes --out x y 2>&1", 2, "unless it is characters");
+    expect_command("tokenize --tokenizer bytes --out x --json 2>&1", 2, "--json has no place with --out");
+    expect_command("tokenize --train 300 --out x --json y 2>&1", 2, "--json has no place with --out");
+    expect_command("tokenize --tokenizer characters --out x --text a --pieces 2>&1", 2, "no place with --train, --out or --prepare");
+    expect_command("tokenize --tokenizer characters --out x --text a --decode 2>&1", 2, "no place with --train, --out or --prepare");
+    expect_command("tokenize --tokenizer characters --out x --text a --special-as-text 2>&1", 2, "no place with --train");
+    expect_command("tokenize --tokenizer characters --prepare x --text a y 2>&1", 2, "--text has no place");
     expect_command("tokenize --tokenizer bytes --text a b 2>&1", 2, "exclude each other");
     expect_command("tokenize a --tokenizer bytes b 2>&1", 2, "'b' is not expected");
     expect_command("tokenize --tokenizer bytes --decode --text '1 x' 2>&1", 1, "byte 2");

@@ -1,4 +1,7 @@
 /* test_gpt2.c: GPT-2: its shapes, names, first values and gradients, what dropout does, that it learns, and its folders. */
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "support/files.h"
 #include "tarn_features.h"
 
@@ -359,6 +362,27 @@ static void the_configuration_can_be_asked_for_and_used_again(void **state)
     tarn_module_free(second);
 }
 
+/* As a program that was built with a newer header asks: what this library does not know of is zero. */
+static void fields_of_a_newer_header_become_zero(void **state)
+{
+    (void)state;
+    struct {
+        tarn_gpt2_config known;
+        unsigned char more[24];
+    } newer;
+    const unsigned char zeros[sizeof(newer.more)] = {0};
+    tarn_module *model = make(&small, 1);
+    memset(&newer, 0xAA, sizeof(newer));
+    assert_true(tarn_gpt2_config_of_sized(model, &newer.known, sizeof(newer)));
+    assert_true(newer.known.vocab == small.vocab);
+    assert_memory_equal(newer.more, zeros, sizeof(zeros));
+    memset(&newer, 0xAA, sizeof(newer));
+    assert_true(tarn_gpt2_config_named_sized("gpt2", &newer.known, sizeof(newer)));
+    assert_true(newer.known.vocab == 50257);
+    assert_memory_equal(newer.more, zeros, sizeof(zeros));
+    tarn_module_free(model);
+}
+
 static void it_runs_on_other_devices(void **state)
 {
     (void)state;
@@ -419,6 +443,32 @@ static void a_folder_keeps_all_of_a_model(void **state)
     assert_int_equal(tarn_safetensors_count(file), 28); /* the head is the tokens' table */
     assert_true(tarn_safetensors_info(file, tarn_safetensors_find(file, "transformer.wte.weight"), &entry) && entry.dtype == TARN_BF16);
     tarn_safetensors_close(file);
+    tarn_module_free(model);
+}
+
+/* A write that fails leaves the model that was there; one that stops between the two files leaves none that opens. */
+static void a_write_that_fails_mixes_nothing(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    tarn_module *model = make(&small, 1);
+    assert_true(tarn_model_write(model, scratch("over")));
+    assert_int_not_equal(access(in_folder("over", "model.safetensors.new"), F_OK), 0);
+    assert_int_not_equal(access(in_folder("over", "config.json.new"), F_OK), 0);
+    assert_int_equal(mkdir(in_folder("over", "config.json.new"), 0700), 0);
+    assert_false(tarn_model_write(model, scratch("over")));
+    assert_error(TARN_ERROR_IO, "config.json.new");
+    assert_int_equal(rmdir(in_folder("over", "config.json.new")), 0);
+    tarn_module *opened = tarn_model_open(scratch("over"), CPU, NULL);
+    assert_ok();
+    tarn_module_free(opened);
+    assert_int_equal(remove(in_folder("over", "model.safetensors")), 0);
+    assert_int_equal(mkdir(in_folder("over", "model.safetensors"), 0700), 0);
+    assert_false(tarn_model_write(model, scratch("over")));
+    assert_error(TARN_ERROR_IO, "model.safetensors");
+    assert_int_not_equal(access(in_folder("over", "config.json"), F_OK), 0);
+    assert_int_equal(rmdir(in_folder("over", "model.safetensors")), 0);
     tarn_module_free(model);
 }
 
@@ -622,12 +672,13 @@ int main(void)
         in_scope(parameters_may_be_of_any_float_dtype),
         in_scope(gradients_of_16_bit_weights_are_not_rounded),
         in_scope(the_configuration_can_be_asked_for_and_used_again),
+        in_scope(fields_of_a_newer_header_become_zero),
         in_scope(it_runs_on_other_devices),
     };
     const struct CMUnitTest folders[] = {
         in_scope(a_folder_keeps_all_of_a_model),         in_scope(names_without_their_prefix_masks_and_a_tied_head_are_read),
         in_scope(weights_that_do_not_fit_are_refused),   in_scope(folders_without_weights_say_what_to_do),
-        in_scope(every_wrong_config_is_refused_by_name),
+        in_scope(every_wrong_config_is_refused_by_name), in_scope(a_write_that_fails_mixes_nothing),
     };
     int failures = cmocka_run_group_tests_name("model", tests, NULL, NULL);
     return failures + (TARN__HAVE_JANSSON ? cmocka_run_group_tests_name("folders", folders, make_scratch, remove_scratch) : 0);

@@ -3,6 +3,10 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/check.h"
 
 const char *small_tokenizer_text(void)
 {
@@ -27,4 +31,17 @@ const char *small_tokenizer_text(void)
         text + used, sizeof(text) - used,
         "\"he\": 256, \"ll\": 257, \"llo\": 258, \"\\u0120w\": 259}, \"merges\": [\"h e\", [\"l\", \"l\"], \"ll o\", \"\\u0120 w\"]}}");
     return text;
+}
+
+char *replaced(const char *text, const char *from, const char *to)
+{
+    const char *at = strstr(text, from);
+    if (!at)
+        fail_msg("the text has no '%s'", from);
+    size_t before = (size_t)(at - text);
+    char *result = malloc(strlen(text) + strlen(to) + 1);
+    memcpy(result, text, before);
+    strcpy(result + before, to);
+    strcat(result, at + strlen(from));
+    return result;
 }

@@ -7,4 +7,7 @@
  * memory again at the next call. */
 const char *small_tokenizer_text(void);
 
+/* A text with the first `from` replaced, which must be there. The caller frees it. */
+char *replaced(const char *text, const char *from, const char *to);
+
 #endif

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "support/files.h"
+#include "support/small_tokenizer.h"
 #include "tarn_features.h"
 
 static void needs_json(void)
@@ -153,6 +154,69 @@ static void threads_change_nothing(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* A file of more than a block that repeats a line; every part of it may be where a block ends. */
+static char *repeated(const char *line, size_t *length)
+{
+    size_t one = strlen(line), count = ((size_t)5 << 18) / one;
+    char *text = malloc(one * count);
+    for (size_t i = 0; i < count; i++)
+        memcpy(text + i * one, line, one);
+    *length = one * count;
+    return text;
+}
+
+#define PATTERN(text) \
+    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" text "\"}, \"behavior\": " \
+    "\"Isolated\"}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}"
+#define GPT2 "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}"
+
+/* What could reach across the end of a block: the ids are still those of the whole text. */
+static void blocks_change_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *words, *merged; /* `words` is the pre-tokenizer, `merged` becomes a token as two letters */
+    } cases[] = {
+        {"hello\n", "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": true}", "\\u0120 w"},
+        {"<tag>hello\n", "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": true}", "\\u0120 w"},
+        {"hello\nw", "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}", "\\u010a w"},
+        {"hello\n\n", GPT2, "\\u010a \\u010a"},
+        {"hello\r\n", GPT2, "\\u010d \\u010a"},
+        {"hello!\n", PATTERN(" ?\\\\p{L}+|[^\\\\s\\\\p{L}]+[\\\\r\\\\n/]*|\\\\s+"), "! \\u010a"},
+        {"hello!\n/", PATTERN(" ?\\\\p{L}+|[^\\\\s\\\\p{L}]+[\\\\r\\\\n/]*|\\\\s+"), "\\u010a /"},
+        {"hello\n\n", PATTERN(" ?\\\\p{L}+|\\\\s+(?!\\\\S)|\\\\s+"), "\\u010a \\u010a"},
+        {"hello\n<pad>", GPT2, "\\u0120 w"},
+        {"hello<pad>\n", GPT2, "\\u0120 w"},
+    };
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
+        skip();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char folder[16], piece[32], *space;
+        size_t length;
+        snprintf(piece, sizeof(piece), "%s", cases[i].merged);
+        space = strchr(piece, ' ');
+        memmove(space, space + 1, strlen(space));
+        char *words = replaced(small_tokenizer_text(), GPT2, cases[i].words), *text = repeated(cases[i].line, &length);
+        char *vocabulary = replaced(words, "\\u0120w", piece), *all = replaced(vocabulary, "\\u0120 w", cases[i].merged);
+        tarn_tokenizer *t = tarn_tokenizer_open(write_text("tokenizer.json", all));
+        assert_ok();
+        snprintf(folder, sizeof(folder), "blocks%zu", i);
+        prepare(write_file("blocks.txt", text, length), t, scratch(folder),
+                &(tarn_shards_options){.no_separator = true, .parse_special = true});
+        int64_t count, whole;
+        int32_t *ids = read_all(scratch(folder), "train", &count), *expected = tarn_tokenizer_encode(t, text, length, NULL, &whole);
+        if (count != whole || memcmp(ids, expected, (size_t)whole * sizeof(*ids)) != 0)
+            fail_msg("case %zu: %lld ids instead of %lld, or others", i, (long long)count, (long long)whole);
+        tarn_tokenizer_release(expected);
+        tarn_tokenizer_free(t);
+        free(ids);
+        free(text);
+        free(words);
+        free(vocabulary);
+        free(all);
+    }
+}
+
 static void tinyshakespeare_is_prepared_as_others_do(void **state)
 {
     (void)state;
@@ -272,14 +336,9 @@ static void a_caller_may_stop_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_text_is_cut_at_its_end),
-        in_scope(lines_of_json_are_documents),
-        in_scope(wrong_lines_are_named),
-        in_scope(threads_change_nothing),
-        in_scope(tinyshakespeare_is_prepared_as_others_do),
-        in_scope(reading_crosses_files),
-        in_scope(damaged_files_are_refused),
-        in_scope(a_caller_may_stop_it),
+        in_scope(a_text_is_cut_at_its_end), in_scope(lines_of_json_are_documents), in_scope(wrong_lines_are_named),
+        in_scope(threads_change_nothing),   in_scope(blocks_change_nothing),       in_scope(tinyshakespeare_is_prepared_as_others_do),
+        in_scope(reading_crosses_files),    in_scope(damaged_files_are_refused),   in_scope(a_caller_may_stop_it),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

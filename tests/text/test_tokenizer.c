@@ -27,6 +27,18 @@ static tarn_tokenizer *open_small(void)
     return tokenizer;
 }
 
+/* The small tokenizer with one thing changed. */
+static tarn_tokenizer *open_changed(const char *from, const char *to)
+{
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
+        skip();
+    char *text = replaced(small_tokenizer_text(), from, to);
+    tarn_tokenizer *tokenizer = tarn_tokenizer_open(write_text("changed.json", text));
+    free(text);
+    assert_ok();
+    return tokenizer;
+}
+
 static void expect_ids(const tarn_tokenizer *t, const char *text, size_t length, const tarn_encode_options *options, const int32_t *ids,
                        int64_t n)
 {
@@ -207,6 +219,25 @@ static void a_word_of_a_megabyte_is_no_trouble(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* Stray bytes of characters' ends, and one that begins a character: each was looked at once for each of those behind it. */
+static void a_megabyte_that_is_no_text_is_normalised(void **state)
+{
+    (void)state;
+    size_t length = 1 << 20;
+    char *text = malloc(length);
+    tarn_tokenizer *t = open_changed("{\"added", "{\"normalizer\": {\"type\": \"NFC\"}, \"added");
+    memset(text, 0x80, length);
+    text[length - 1] = '\xCC';
+    round_trip(t, text, length, NULL);
+    free(text);
+    EXPECT(t,
+           "\x80\x80\x80\x80\x80"
+           "e\u0301",
+           NULL, 128, 128, 128, 128, 128, 195, 169);
+    EXPECT(t, "\u00E2\u0323", NULL, 225, 186, 173); /* a character of two bytes and what follows it */
+    tarn_tokenizer_free(t);
+}
+
 /* Short and long words are merged by different code. */
 static void long_words_are_merged_as_short_ones(void **state)
 {
@@ -252,6 +283,25 @@ static void special_tokens_are_found_first(void **state)
     assert_int_equal(length, 3);
     assert_false(tarn_tokenizer_is_special(t, 262));
     tarn_tokenizer_free(t);
+}
+
+static void whole_words_are_no_added_tokens(void **state)
+{
+    (void)state;
+    const tarn_encode_options as_text = {.special_as_text = true};
+    tarn_tokenizer *t = open_changed("\"<|endoftext|>\", \"special\": true}", "\"endoftext\", \"special\": true}");
+    EXPECT(t, "endoftext", &as_text, 'e', 'n', 'd', 'o', 'f', 't', 'e', 'x', 't');
+    tarn_tokenizer_free(t);
+    char *text = replaced(small_tokenizer_text(), "\"type\": \"BPE\"", "\"type\": \"BPE\", \"ignore_merges\": true");
+    char *both = replaced(text, "\"<|endoftext|>\", \"special\": true}", "\"endoftext\", \"special\": true}");
+    t = tarn_tokenizer_open(write_text("changed.json", both));
+    assert_ok();
+    EXPECT(t, "endoftext", &as_text, 'e', 'n', 'd', 'o', 'f', 't', 'e', 'x', 't');
+    EXPECT(t, "endoftext", NULL, 260);
+    EXPECT(t, "llo", NULL, 258);
+    tarn_tokenizer_free(t);
+    free(text);
+    free(both);
 }
 
 static void characters_are_numbered_in_order(void **state)
@@ -325,6 +375,33 @@ static void saved_tokenizers_open_the_same(void **state)
     tarn_tokenizer_free(nul);
 }
 
+/* A BPE without merges whose vocabulary is more than bytes is none of bytes, and stays what it is. */
+static void further_vocabulary_makes_no_bytes(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {{"\"use_regex\": true", "\"use_regex\": false"},
+                                             {"\"merges\": [\"h e\", [\"l\", \"l\"], \"ll o\", \"\\u0120 w\"]", "\"merges\": []"},
+                                             {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"ignore_merges\": true"},
+                                             {", \"he\": 256, \"ll\": 257, \"llo\": 258, \"\\u0120w\": 259", ""}};
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
+        skip();
+    char *text = replaced(small_tokenizer_text(), changes[0][0], changes[0][1]);
+    for (int i = 1; i < 4; i++) {
+        char *changed = replaced(text, changes[i][0], changes[i][1]);
+        free(text);
+        text = changed;
+        tarn_tokenizer *t = tarn_tokenizer_open(write_text("changed.json", text));
+        assert_ok();
+        assert_string_equal(tarn_tokenizer_kind(t), "bpe");
+        if (i == 2)
+            EXPECT(t, "he", NULL, 256);
+        else
+            EXPECT(t, "he", NULL, 'h', 'e');
+        save_and_open(t);
+    }
+    free(text);
+}
+
 static void real_tokenizers_are_saved_too(void **state)
 {
     (void)state;
@@ -342,7 +419,10 @@ int main(void)
         in_scope(any_bytes_come_back),
         in_scope(a_word_of_a_megabyte_is_no_trouble),
         in_scope(long_words_are_merged_as_short_ones),
+        in_scope(a_megabyte_that_is_no_text_is_normalised),
         in_scope(special_tokens_are_found_first),
+        in_scope(whole_words_are_no_added_tokens),
+        in_scope(further_vocabulary_makes_no_bytes),
         in_scope(characters_are_numbered_in_order),
         in_scope(bytes_are_their_own_ids),
         in_scope(saved_tokenizers_open_the_same),

@@ -113,6 +113,26 @@ static void special_tokens_come_first_and_are_not_learnt(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* A file could not tell them from the bytes that it writes so. */
+static void special_tokens_are_written_as_nothing_else_is(void **state)
+{
+    (void)state;
+    needs_pcre2();
+    static const char *const wrong[] = {"a", "\u0120", "\u0120a", "\u00E9"}, *const right[] = {"aa", "<\u2020>", "a b", "\u2020"};
+    const char *text = "abracadabra abracadabra";
+    for (int i = 0; i < 4; i++) {
+        assert_null(tarn_bpe_train(&text, &(size_t){strlen(text)}, 1, 270, &(tarn_bpe_options){.special = &wrong[i], .special_count = 1}));
+        assert_error_about(TARN_ERROR_ARGUMENT, wrong[i], i == 2 ? "ordinary bytes" : "a single byte");
+        tarn_tokenizer *t = train(text, 270, &(tarn_bpe_options){.special = &right[i], .special_count = 1});
+        assert_true(tarn_tokenizer_save(t, scratch("right")));
+        tarn_tokenizer *again = TARN__HAVE_JANSSON ? tarn_tokenizer_open(scratch("right")) : NULL;
+        assert_ok();
+        assert_true(!again || tarn_tokenizer_hash(again) == tarn_tokenizer_hash(t));
+        tarn_tokenizer_free(again);
+        tarn_tokenizer_free(t);
+    }
+}
+
 static void several_texts_are_learnt_from_together(void **state)
 {
     (void)state;
@@ -132,6 +152,7 @@ int main(void)
         in_scope(ties_follow_the_rule),
         in_scope(repeated_letters_are_counted_right),
         in_scope(special_tokens_come_first_and_are_not_learnt),
+        in_scope(special_tokens_are_written_as_nothing_else_is),
         in_scope(several_texts_are_learnt_from_together),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
