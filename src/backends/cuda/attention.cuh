@@ -38,6 +38,7 @@ struct attention_args {
     fault_place fault;
     cube q, k, v, y, log_sum, g, gq, gk, gv;
     void *rows_sums; /* backward: (B, H, T, 2) of f32 or f64: the logarithm to base 2 of a row's sum, and Σ g · y */
+    float *factors;  /* backward of f32: (B, H, T): what weights made with that logarithm are multiplied by, so that they add up to 1 */
     int64_t blocks, windows; /* blocks of rows (or keys) of a head; parts of D */
 };
 

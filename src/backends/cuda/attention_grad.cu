@@ -28,7 +28,8 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) sums_ker
     }
 }
 
-/* Σ g · y once more, as Σ P' · dP: nothing of y's rounding is in it. */
+/* Σ g · y once more, as Σ P' · dP: nothing of y's rounding is in it. Nor is the logarithm's: it is one number for the row, as far off as numbers
+ * of its size are apart, so the weights made with it are off by one factor, which is what they add up to. */
 static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<float> tile;
@@ -41,7 +42,7 @@ static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid
     const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
     const float scale = (float)(a.scale * LOG2_E);
-    float *sums = (float *)a.rows_sums + 2 * head * a.rows, score[M][M], pull[M][M], total[M] = {};
+    float *sums = (float *)a.rows_sums + 2 * head * a.rows, score[M][M], pull[M][M], weight[M] = {}, total[M] = {};
     for (int64_t key = 0; key < keys; key += SIDE) {
         multiply_tiles(score, stage, q, first, a.rows, k, key, keys, a.depth);
         multiply_tiles(pull, stage, g, first, a.rows, v, key, keys, a.depth);
@@ -53,19 +54,56 @@ static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid
             if (a.is_dropping)
                 draw_words(a, head, t, (key + tx * M) / 4, word);
 #pragma unroll
-            for (int n = 0; n < M; n++)
-                if (key + tx * M + n < seen)
-                    total[m] += exponential2(score[m][n] * scale - log_sum) * (a.is_dropping ? drop_factor(a, word[n]) : 1) * pull[m][n];
+            for (int n = 0; n < M; n++) {
+                float p = key + tx * M + n < seen ? exponential2(score[m][n] * scale - log_sum) : 0;
+                weight[m] += p;
+                if (p != 0)
+                    total[m] += p * (a.is_dropping ? drop_factor(a, word[n]) : 1) * pull[m][n];
+            }
         }
     }
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
-        for (int step = ACROSS / 2; step > 0; step /= 2)
+        for (int step = ACROSS / 2; step > 0; step /= 2) {
+            weight[m] += __shfl_xor_sync(FULL_WARP, weight[m], step);
             total[m] += __shfl_xor_sync(FULL_WARP, total[m], step);
-        if (tx == 0 && first + ty * M + m < a.rows)
-            sums[2 * (first + ty * M + m) + 1] = total[m];
+        }
+        int64_t t = first + ty * M + m;
+        if (tx == 0 && t < a.rows) {
+            float factor = weight[m] > 0 ? 1 / weight[m] : 1;
+            sums[2 * t + 1] = total[m] * factor;
+            a.factors[head * a.rows + t] = factor;
+        }
     }
+}
+
+/* ---- from scores to slopes --------------------------------------------------------------------------------------------------- */
+
+/* What the gradient knows of a row; beyond the last, no key is seen. */
+template <typename C> struct row_facts {
+    int64_t keys; /* how many it looks at */
+    C log_sum, factor, gy;
+};
+
+template <typename C> __device__ __forceinline__ row_facts<C> facts_of(const attention_args &a, int64_t head, int64_t valid, int64_t t)
+{
+    if (t >= a.rows)
+        return {0, 0, 0, 0};
+    const C *sums = (const C *)a.rows_sums + 2 * (head * a.rows + t);
+    return {keys_of(a, valid, t), sums[0], a.factors ? (C)a.factors[head * a.rows + t] : (C)1, sums[1]};
+}
+
+/* A score, times the scale to base 2, becomes its weight, and the pull on it (g · v) its slope; `drop` is dropout's factor. */
+template <typename C> struct weight_and_slope {
+    C weight, slope;
+};
+
+template <typename C>
+__device__ __forceinline__ weight_and_slope<C> slope_of(const row_facts<C> &row, int64_t key, C score, C scale, C pull, C drop)
+{
+    C p = key < row.keys ? exponential2(score * scale - row.log_sum) * row.factor : (C)0;
+    return {drop * p, p == 0 ? (C)0 : p * (drop * pull - row.gy)};
 }
 
 /* ---- gk and gv --------------------------------------------------------------------------------------------------------------- */
@@ -78,21 +116,21 @@ __device__ __forceinline__ void key_slopes(const attention_args &a, const C (*sc
     typedef tile_of<C> tile;
     constexpr int M = tile::M;
     const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
-    const C scale = (C)(a.scale * LOG2_E), *sums = (const C *)a.rows_sums + 2 * head * a.rows;
+    const C scale = (C)(a.scale * LOG2_E);
 #pragma unroll
     for (int n = 0; n < M; n++) {
-        int64_t t = row + tx * M + n, keys = t < a.rows ? keys_of(a, valid, t) : 0;
-        C log_sum = t < a.rows ? sums[2 * t] : (C)0, gy = t < a.rows ? sums[2 * t + 1] : (C)0;
+        const int64_t t = row + tx * M + n;
+        const row_facts<C> facts = facts_of<C>(a, head, valid, t);
         uint32_t word[4];
         if (a.is_dropping)
             draw_words(a, head, t, (key + ty * M) / 4, word);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            C factor = a.is_dropping ? (C)drop_factor(a, M == 4 || ty % 2 == 0 ? word[m] : word[m + 4 - M]) : (C)1;
-            C p = key + ty * M + m < keys ? exponential2(score[m][n] * scale - log_sum) : (C)0;
+            C drop = a.is_dropping ? (C)drop_factor(a, M == 4 || ty % 2 == 0 ? word[m] : word[m + 4 - M]) : (C)1;
+            weight_and_slope<C> both = slope_of(facts, key + ty * M + m, score[m][n], scale, pull[m][n], drop);
             int to = (tx * M + n) * tile::LINE + ty * M + m;
-            weights[to] = factor * p;
-            slopes[to] = p == 0 ? (C)0 : p * (factor * pull[m][n] - gy);
+            weights[to] = both.weight;
+            slopes[to] = both.slope;
         }
     }
 }
@@ -141,23 +179,22 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) r
     const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
     const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1, column = at.window * W;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
-    const C scale = (C)(a.scale * LOG2_E), *sums = (const C *)a.rows_sums + 2 * head * a.rows;
+    const C scale = (C)(a.scale * LOG2_E);
     C score[M][M], pull[M][M], gq[M][W / ACROSS] = {}, factors[M];
     for (int64_t key = 0; key < keys; key += SIDE) {
         multiply_tiles(score, stage, q, first, a.rows, k, key, keys, a.depth);
         multiply_tiles(pull, stage, g, first, a.rows, v, key, keys, a.depth);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0;
-            C log_sum = t < a.rows ? sums[2 * t] : (C)0, gy = t < a.rows ? sums[2 * t + 1] : (C)0;
+            const int64_t t = first + ty * M + m;
+            const row_facts<C> facts = facts_of<C>(a, head, valid, t);
             uint32_t word[4];
             if (a.is_dropping)
                 draw_words(a, head, t, (key + tx * M) / 4, word);
 #pragma unroll
             for (int n = 0; n < M; n++) {
-                C factor = a.is_dropping ? (C)drop_factor(a, M == 4 || tx % 2 == 0 ? word[n] : word[n + 4 - M]) : (C)1;
-                C p = key + tx * M + n < seen ? exponential2(score[m][n] * scale - log_sum) : (C)0;
-                slopes[(tx * M + n) * tile::LINE + ty * M + m] = p == 0 ? (C)0 : p * (factor * pull[m][n] - gy);
+                C drop = a.is_dropping ? (C)drop_factor(a, M == 4 || tx % 2 == 0 ? word[n] : word[n + 4 - M]) : (C)1;
+                slopes[(tx * M + n) * tile::LINE + ty * M + m] = slope_of(facts, key + tx * M + n, score[m][n], scale, pull[m][n], drop).slope;
             }
         }
         multiply_rows<C, W>(gq, slopes, stage, k, key, keys, column, a.depth);
@@ -192,7 +229,7 @@ size_t tarn__cuda_attention_grad_scratch(const tarn__call *call)
 {
     const tarn__view *q = call->in[0];
     size_t rows = (size_t)(q->shape[0] * q->shape[1] * q->shape[2]);
-    return rows * 2 * (q->dtype == TARN_F64 ? sizeof(double) : sizeof(float));
+    return rows * (q->dtype == TARN_F64 ? 2 * sizeof(double) : 3 * sizeof(float));
 }
 
 void tarn__cuda_attention_grad(const tarn__call *call)
@@ -208,6 +245,7 @@ void tarn__cuda_attention_grad(const tarn__call *call)
         return;
     if (a.rows > 0 && a.q.dtype != TARN_F64) {
         a.windows = 1;
+        a.factors = (float *)a.rows_sums + 2 * a.batches * a.heads * a.rows;
         a.blocks = (a.rows + tile_of<float>::SIDE - 1) / tile_of<float>::SIDE;
         exact_sums_kernel<<<blocks_for(a.batches * a.heads * a.blocks, 1), THREADS, 0, stream_of(call)>>>(a);
     }
