@@ -1,9 +1,10 @@
-/* attention.cu: attention forward for every dtype, layout and size of D, and the choice between it and tensor cores. See attention_plain.cuh for the
+/* attention.cu: attention forward for every dtype, layout and size of D, and the choice between it, tensor cores and cuDNN. See attention_plain.cuh for the
  * tiles.
  *
  * A block has SIDE rows of one head. For each tile of keys it makes the products, raises each row's largest, scales down what it has when that
  * changes, and adds the tile's weighted values, summed by themselves first: a row of thousands of keys keeps its digits. */
 #include "backends/cuda/attention_plain.cuh"
+#include "backends/cuda/cudnn_attention.h"
 
 /* Weights of a tile: exponentials relative to each row's largest so far; `fading` is what the row's earlier sums are to be multiplied by. */
 template <typename C>
@@ -102,7 +103,7 @@ template <typename C, int W> static void launch(const tarn__call *call, attentio
     forward_kernel<C, W><<<blocks_for(a.batches * a.heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
-static void run_attention(const tarn__call *call)
+void tarn__cuda_attention_own(const tarn__call *call)
 {
     attention_args a = attention_of(call, false);
     if (a.batches == 0 || a.rows == 0 || tarn__cuda_attention_mma(call, &a))
@@ -110,8 +111,35 @@ static void run_attention(const tarn__call *call)
     FOR_PLAIN(a, launch<C, W>(call, a))
 }
 
+/* By cuDNN where it is there and does this one best, else by our own kernels. */
+static size_t scratch(const tarn__call *call)
+{
+    size_t bytes;
+    return tarn__cudnn_attention_call(call, false, false, &bytes) ? bytes : 0;
+}
+
+static size_t grad_scratch(const tarn__call *call)
+{
+    size_t bytes;
+    return tarn__cudnn_attention_call(call, true, false, &bytes) ? bytes : tarn__cuda_attention_grad_own_scratch(call);
+}
+
+static void run(const tarn__call *call)
+{
+    size_t bytes;
+    if (!tarn__cudnn_attention_call(call, false, true, &bytes))
+        tarn__cuda_attention_own(call);
+}
+
+static void run_grad(const tarn__call *call)
+{
+    size_t bytes;
+    if (!tarn__cudnn_attention_call(call, true, true, &bytes))
+        tarn__cuda_attention_grad_own(call);
+}
+
 void tarn__cuda_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention] = tarn__kernel_row{run_attention, TARN__FLOATS, NULL};
-    rows[TARN__K_attention_grad] = tarn__kernel_row{tarn__cuda_attention_grad, TARN__FLOATS, tarn__cuda_attention_grad_scratch};
+    rows[TARN__K_attention] = tarn__kernel_row{run, TARN__FLOATS, scratch};
+    rows[TARN__K_attention_grad] = tarn__kernel_row{run_grad, TARN__FLOATS, grad_scratch};
 }

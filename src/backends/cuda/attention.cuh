@@ -89,9 +89,6 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
 /* attention_mma.cu, attention_mma_grad.cu: on tensor cores. False: not for these operands. */
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
-/* attention_grad.cu */
-void tarn__cuda_attention_grad(const tarn__call *call);
-size_t tarn__cuda_attention_grad_scratch(const tarn__call *call);
 
 /* ---- on the device ---------------------------------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
  * First each row's Σ g · y. Then a kernel whose blocks have keys and go through the rows of all heads that look at them, for gk and gv, and
  * one whose blocks have rows and go through keys, for gq: each sum has one owner, so nothing is added across blocks. */
 #include "backends/cuda/attention_plain.cuh"
+#include "backends/cuda/cudnn_attention.h"
 
 /* ---- the sums of rows -------------------------------------------------------------------------------------------------------- */
 
@@ -225,14 +226,14 @@ template <typename C, int W> static void launch(const tarn__call *call, attentio
         rows_kernel<C, W><<<blocks_for(a.batches * a.heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
-size_t tarn__cuda_attention_grad_scratch(const tarn__call *call)
+size_t tarn__cuda_attention_grad_own_scratch(const tarn__call *call)
 {
     const tarn__view *q = call->in[0];
     size_t rows = (size_t)(q->shape[0] * q->shape[1] * q->shape[2]);
     return rows * (q->dtype == TARN_F64 ? 2 * sizeof(double) : 3 * sizeof(float));
 }
 
-void tarn__cuda_attention_grad(const tarn__call *call)
+void tarn__cuda_attention_grad_own(const tarn__call *call)
 {
     attention_args a = attention_of(call, true);
     if (a.batches == 0)

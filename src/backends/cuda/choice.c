@@ -101,7 +101,7 @@ bool tarn__cuda_choice_find(tarn__cuda_choices *choices, int index, const void *
 {
     const struct tarn__cuda_choice_file *file = file_of(choices, index);
     size_t bytes = choices->key_bytes + choices->value_bytes;
-    for (int i = 0; i < file->count; i++)
+    for (int i = file->count - 1; i >= 0; i--) /* one that could not be used any more has been made again */
         if (memcmp(file->records + bytes * (size_t)i, key, choices->key_bytes) == 0) {
             memcpy(value, file->records + bytes * (size_t)i + choices->key_bytes, choices->value_bytes);
             return true;

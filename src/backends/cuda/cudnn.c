@@ -21,7 +21,7 @@ static struct state {
     void *handle;
     cudaStream_t stream;
 } states[MAX_DEVICES];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t use = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- opening --------------------------------------------------------------------------------------------------------------- */
 
@@ -135,18 +135,26 @@ bool tarn__cudnn_good(int status, const char *what)
     return false;
 }
 
+void tarn__cudnn_lock(void)
+{
+    pthread_mutex_lock(&use);
+}
+
+void tarn__cudnn_unlock(void)
+{
+    pthread_mutex_unlock(&use);
+}
+
 void *tarn__cudnn_handle(int index, cudaStream_t stream)
 {
     struct state *state = &states[index];
-    pthread_mutex_lock(&lock);
     bool is_good = tarn__cuda_at(index) != NULL;
     if (is_good && !state->handle)
         is_good = tarn__cudnn_good(library.functions.create(&state->handle),
-                                   "it cannot be set up on this device (TARN_CUDNN=off does convolutions without it)");
+                                   "it cannot be set up on this device (TARN_CUDNN=off does convolutions and attention without it)");
     if (is_good && state->stream != stream) {
         is_good = tarn__cudnn_good(library.functions.set_stream(state->handle, stream), "choosing the stream");
         state->stream = is_good ? stream : NULL;
     }
-    pthread_mutex_unlock(&lock);
     return is_good ? state->handle : NULL;
 }

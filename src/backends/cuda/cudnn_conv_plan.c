@@ -3,7 +3,6 @@
  * Engines are asked for by what their numbers are like: never one whose results differ from run to run, that cuts operands or sums to fewer bits,
  * or that multiplies transforms (Fourier's, Winograd's) instead of the numbers: these lose digits, and spread an infinity over its neighbours. True
  * f32 does without tensor cores. */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +15,6 @@
 enum { ID_X = 1, ID_W, ID_Y, ID_BIAS, ID_SUMS };
 
 static tarn__cudnn_conv_plan *tables[MAX_DEVICES][BUCKETS];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------------- */
 
@@ -82,21 +80,6 @@ static void *describe_convolution(tarn__cudnn_graph *graph, const tarn__cudnn_co
     return tarn__cudnn_finish(graph, operation);
 }
 
-static void *describe_addition(tarn__cudnn_graph *graph, void *a, void *b, void *y)
-{
-    void *how = tarn__cudnn_make(graph, TARN__CUDNN_POINTWISE);
-    int mode = TARN__CUDNN_POINTWISE_ADD, dtype = TARN__CUDNN_F32;
-    tarn__cudnn_set(graph, how, TARN__CUDNN_POINTWISE_MODE, TARN__CUDNN_IS_POINTWISE_MODE, 1, &mode);
-    tarn__cudnn_set(graph, how, TARN__CUDNN_POINTWISE_DTYPE, TARN__CUDNN_IS_DTYPE, 1, &dtype);
-    tarn__cudnn_finish(graph, how);
-    void *operation = tarn__cudnn_make(graph, TARN__CUDNN_OPERATE_POINTWISE);
-    tarn__cudnn_set(graph, operation, TARN__CUDNN_OPERATE_POINTWISE_HOW, TARN__CUDNN_IS_DESCRIPTOR, 1, &how);
-    tarn__cudnn_set(graph, operation, TARN__CUDNN_OPERATE_POINTWISE_A, TARN__CUDNN_IS_DESCRIPTOR, 1, &a);
-    tarn__cudnn_set(graph, operation, TARN__CUDNN_OPERATE_POINTWISE_B, TARN__CUDNN_IS_DESCRIPTOR, 1, &b);
-    tarn__cudnn_set(graph, operation, TARN__CUDNN_OPERATE_POINTWISE_Y, TARN__CUDNN_IS_DESCRIPTOR, 1, &y);
-    return tarn__cudnn_finish(graph, operation);
-}
-
 /* One operation; with a bias two, and the sums between them in f32. */
 static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__cudnn_conv *v)
 {
@@ -113,7 +96,8 @@ static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__c
     sums.is_virtual = true;
     void *at_sums = tarn__cudnn_add_tensor(graph, &sums), *at_bias = tarn__cudnn_add_tensor(graph, &bias);
     operations[0] = describe_convolution(graph, v, at_x, at_w, at_sums);
-    operations[1] = describe_addition(graph, at_sums, at_bias, at_y);
+    operations[1] = tarn__cudnn_add_pointwise(
+        graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_ADD, .a = at_sums, .b = at_bias, .y = at_y});
     return tarn__cudnn_close_graph(graph, handle, operations, 2);
 }
 
@@ -166,7 +150,7 @@ tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_con
     if (last && last_index == index && memcmp(&last->conv, conv, sizeof(*conv)) == 0)
         return last;
     tarn__cudnn_conv_plan **bucket = &tables[index][hash_of(conv)];
-    pthread_mutex_lock(&lock);
+    tarn__cudnn_lock();
     tarn__cudnn_conv_plan *plan = *bucket;
     while (plan && memcmp(&plan->conv, conv, sizeof(*conv)) != 0)
         plan = plan->next;
@@ -174,7 +158,7 @@ tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_con
         plan->next = *bucket;
         *bucket = plan;
     }
-    pthread_mutex_unlock(&lock);
+    tarn__cudnn_unlock();
     last = plan;
     last_index = index;
     return plan;
@@ -189,9 +173,9 @@ bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudn
 
 bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands, cudaStream_t stream)
 {
-    pthread_mutex_lock(&lock); /* of the handle, and of the plan's pack */
+    tarn__cudnn_lock(); /* of the handle, and of the plan's pack */
     void *handle = tarn__cudnn_handle(index, stream);
     bool is_good = handle && tarn__cudnn_conv_try(handle, &plan->conv, &plan->plan, operands);
-    pthread_mutex_unlock(&lock);
+    tarn__cudnn_unlock();
     return is_good;
 }

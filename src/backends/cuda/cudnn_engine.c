@@ -34,16 +34,14 @@ static bool ask_engine(const tarn__cudnn *c, void *config, int64_t *number, uint
     return is_good;
 }
 
-/* The settings of a configuration, mixed into a number. */
+/* The settings of a configuration, mixed into a number. How many there are is only told to who has room for them. */
 static bool mix_knobs(const tarn__cudnn *c, void *config, uint64_t *hash)
 {
     void *knobs[MOST_KNOBS];
     int64_t count = 0, made = 0, one;
-    bool is_good = c->get(config, TARN__CUDNN_CONFIG_KNOBS, TARN__CUDNN_IS_DESCRIPTOR, 0, &count, NULL) == 0 && count <= MOST_KNOBS;
-    while (is_good && made < count && c->make(TARN__CUDNN_KNOB, &knobs[made]) == 0)
+    while (made < MOST_KNOBS && c->make(TARN__CUDNN_KNOB, &knobs[made]) == 0)
         made++;
-    is_good = is_good && made == count &&
-              (count == 0 || c->get(config, TARN__CUDNN_CONFIG_KNOBS, TARN__CUDNN_IS_DESCRIPTOR, count, &one, knobs) == 0);
+    bool is_good = made == MOST_KNOBS && c->get(config, TARN__CUDNN_CONFIG_KNOBS, TARN__CUDNN_IS_DESCRIPTOR, made, &count, knobs) == 0;
     for (int64_t i = 0; is_good && i < count; i++) {
         int type = 0;
         int64_t value = 0;

@@ -5,7 +5,13 @@
 
 int tarn__cudnn_dtype(tarn_dtype dtype)
 {
-    return dtype == TARN_BF16 ? TARN__CUDNN_BF16 : dtype == TARN_F16 ? TARN__CUDNN_F16 : TARN__CUDNN_F32;
+    switch (dtype) {
+    case TARN_BF16: return TARN__CUDNN_BF16;
+    case TARN_F16: return TARN__CUDNN_F16;
+    case TARN_I32: return TARN__CUDNN_I32;
+    case TARN_BOOL: return TARN__CUDNN_BOOL;
+    default: return TARN__CUDNN_F32;
+    }
 }
 
 tarn__view tarn__cudnn_view(const tarn__cudnn_tensor *tensor, void *memory)
@@ -46,7 +52,7 @@ void *tarn__cudnn_add_tensor(tarn__cudnn_graph *graph, const tarn__cudnn_tensor 
 {
     void *made = tarn__cudnn_make(graph, TARN__CUDNN_TENSOR);
     int dtype = tarn__cudnn_dtype(tensor->dtype);
-    int64_t alignment = TARN__CUDNN_ALIGNMENT;
+    int64_t alignment = tensor->alignment ? tensor->alignment : TARN__CUDNN_ALIGNMENT;
     tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_DTYPE, TARN__CUDNN_IS_DTYPE, 1, &dtype);
     tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_SHAPE, TARN__CUDNN_IS_INT64, tensor->rank, tensor->shape);
     tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_STRIDE, TARN__CUDNN_IS_INT64, tensor->rank, tensor->stride);
@@ -54,6 +60,8 @@ void *tarn__cudnn_add_tensor(tarn__cudnn_graph *graph, const tarn__cudnn_tensor 
     tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_ALIGNMENT, TARN__CUDNN_IS_INT64, 1, &alignment);
     if (tensor->is_virtual)
         tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_IS_VIRTUAL, TARN__CUDNN_IS_BOOL, 1, &tensor->is_virtual);
+    if (tensor->is_by_value)
+        tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_IS_BY_VALUE, TARN__CUDNN_IS_BOOL, 1, &tensor->is_by_value);
     return tarn__cudnn_finish(graph, made);
 }
 
