@@ -41,6 +41,24 @@ typedef struct tarn_memory {
 /* Reads a device's pool. */
 TARN_API tarn_memory tarn_memory_of(tarn_device device);
 
+/* A pool's memory by what it is for, in bytes. The first three are what optimizers hold now; the others are those of the moment at which the most
+ * was used since the start or tarn_stats_reset(). */
+typedef struct tarn_memory_kinds {
+    int64_t parameters;
+    int64_t gradients;
+    int64_t state;       /* of optimizers: moments and master weights */
+    int64_t workspace;   /* of kernels */
+    int64_t activations; /* all other tensors */
+    int64_t peak;        /* all together */
+} tarn_memory_kinds;
+
+/* Reads what a device's memory is used for. */
+TARN_API tarn_memory_kinds tarn_memory_kinds_of(tarn_device device);
+
+/* Floating-point operations a second that a device's maker states for matrix products, without sparsity; `precision` is "f32", "tf32" or "bf16". 0: not
+ * known here. */
+TARN_API double tarn_peak_of(tarn_device device, const char *precision);
+
 /* Writes a table of who holds how much memory on a device, by name, the largest first, into `buffer`, always terminated. Returns the
  * length the whole text has. */
 TARN_API size_t tarn_memory_table(tarn_device device, char *buffer, size_t size);

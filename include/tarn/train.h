@@ -12,6 +12,7 @@
 
 #include <tarn/data.h>
 #include <tarn/nn.h>
+#include <tarn/profile.h>
 #include <tarn/text.h>
 
 #ifdef __cplusplus
@@ -184,6 +185,29 @@ TARN_API tarn_module *tarn_trainer_model(const tarn_trainer *trainer);
 
 /* Frees a trainer; the folder stays. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_trainer_free(tarn_trainer *trainer);
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+
+/* How long a step of training takes. Times are medians, in milliseconds, of the device's clock where it has one. */
+typedef struct tarn_train_timing {
+    tarn_train_options options; /* all defaults filled in */
+    int64_t samples, tokens;    /* in a step: windows or images, and tokens of a language model */
+    int64_t parameters;         /* trained ones */
+    double operations;          /* of a step's products, as they are commonly counted: a token takes 6 for each parameter and 12 · layers · width · context
+                                   for attention; 0: not known */
+    double step_ms, least_step_ms;
+    double batch_ms, forward_ms, backward_ms, update_ms; /* from steps of their own, in which the parts are told apart; update: clipping and optimizer */
+    double host_ms;                                      /* until the host has handed a step over to a device that waits for it */
+    tarn_memory_kinds memory;
+} tarn_train_timing;
+
+/* Trains a model on random tokens or images for a while, with the steps of tarn_trainer_run(), and says how long they take; nothing is written.
+ * `warmup` steps come first, `steps` are measured. Options name the model and the step; data, and all that is about a whole run, must be left out.
+ * `...` is a const tarn_train_options *. */
+TARN_API bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *timing, size_t timing_size,
+                                       const tarn_train_options *options, size_t options_size);
+#define tarn_train_measure(warmup, steps, timing, ...) \
+    tarn_train_measure_sized(warmup, steps, timing, sizeof(tarn_train_timing), __VA_ARGS__, sizeof(tarn_train_options))
 
 /* ---- using what was trained ------------------------------------------------------------------------------------------------ */
 

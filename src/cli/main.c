@@ -19,6 +19,7 @@ static const command commands[] = {
     {"ops", TARN__OPS, tarn__ops, "every operation, its gradient, and which backends run it", ""},
     {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul, "matrix products: a plain loop, BLAS called directly, and tarn", ""},
     {"bench ops", TARN__BENCH_OPS, tarn__bench_ops, "operations forward and backward, beside a plain copy of the same bytes", ""},
+    {"bench train", TARN__BENCH_TRAIN, tarn__bench_train, "a step of training: forward, backward, update, memory, share of the peak", ""},
     {"train", TARN__TRAIN, tarn__train, "train a model: progress, curves, checkpoints, resume", "[CONFIG.json] "},
     {"eval", TARN__EVAL, tarn__eval, "loss and accuracy of a trained model, class by class", "RUN "},
     {"predict", TARN__PREDICT, tarn__predict, "what a trained model sees in images", "RUN IMAGE... "},

@@ -39,12 +39,12 @@ typedef struct option {
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO)
+#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN)
 #define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)TARN__DEMO, AT(json), 0, "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", TARN__INFO | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO, AT(threads), 0,
+    {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)TARN__OPS, AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
     {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS | TARN__GENERATE | TARN__DEMO, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
@@ -62,6 +62,9 @@ static const option table[] = {
     {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
      "measure only these rows or operations, such as add,sum-last,softmax"},
     {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
+    {"batch", WHOLE, 1, 65536, NULL, "N", TARN__BENCH_TRAIN, AT(batch_size), 0, "windows or images in a step [32 windows, 128 images]"},
+    {"steps", WHOLE, 1, 100000, "20", "N", TARN__BENCH_TRAIN, AT(steps), 0, "steps that are measured; the median counts"},
+    {"warmup", WHOLE, 0, 100000, "5", "N", TARN__BENCH_TRAIN, AT(warmup), 0, "steps before them"},
     {"resume", TEXT, 0, 0, NULL, "FOLDER", TARN__TRAIN, AT(resume), 0, "go on with the run in a folder, from its last checkpoint"},
     {"dry-run", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(dry_run), 0, "say what would be done, and stop"},
     {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE, AT(quiet), 0, "print nothing but errors"},
@@ -309,7 +312,7 @@ static int unknown(tarn__command command, const char *command_name, const char *
 {
     const char *names[ROWS + TARN__RUN_OPTIONS], *near;
     char typed[64];
-    int count = command == TARN__TRAIN ? tarn__run_option_names(names) : 0;
+    int count = tarn__run_option_names(command, names);
     for (int i = 0; i < ROWS; i++)
         if (table[i].commands & command)
             names[count++] = table[i].name;
@@ -352,7 +355,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
     size_t length = strcspn(name, "=");
     const option *row = find(name, length, command);
     tarn_option of_run = {0};
-    if (!row && !(command == TARN__TRAIN && tarn__run_option_find(name, length, &of_run)))
+    if (!row && !tarn__run_option_find(command, name, length, &of_run))
         return unknown(command, command_name, name, length);
     bool is_flag = row ? row->type == FLAG : of_run.type == TARN_OPTION_FLAG;
     if (is_flag && name[length]) {
@@ -363,7 +366,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
     const char *text = is_flag ? "true" : find_value(command_name, name, length, row ? row->value : of_run.value, count, words, used);
     if (!text)
         return TARN__MISUSED;
-    return row ? read_value(command_name, row, text, options) : tarn__run_option_set(&of_run, text, options);
+    return row ? read_value(command_name, row, text, options) : tarn__run_option_set(command_name, &of_run, text, options);
 }
 
 /* Words before the options, where the command takes any; `*used` is how many there are. */
@@ -427,8 +430,7 @@ int tarn__options_read(tarn__command command, const char *command_name, int coun
 
 void tarn__options_help(tarn__command command)
 {
-    if (command == TARN__TRAIN)
-        tarn__run_options_help();
+    tarn__run_options_help(command);
     for (int i = 0; i < ROWS; i++) {
         const option *row = &table[i];
         char left[48], bounds[64] = "";

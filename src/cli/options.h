@@ -17,7 +17,8 @@ typedef enum tarn__command {
     TARN__PREDICT = 1 << 6,
     TARN__TOKENIZE = 1 << 7,
     TARN__GENERATE = 1 << 8,
-    TARN__DEMO = 1 << 9
+    TARN__DEMO = 1 << 9,
+    TARN__BENCH_TRAIN = 1 << 10
 } tarn__command;
 
 #define TARN__LIST_MAX 64
@@ -48,7 +49,7 @@ typedef struct tarn__options {
     char only[TARN__LIST_MAX][32];
     int only_count;
     bool quiet, dry_run;
-    int64_t batch_size, top, steps;
+    int64_t batch_size, top, steps, warmup;
     const char *data;   /* NULL: not given */
     const char *resume; /* NULL: not given */
     const char *ids;    /* NULL: not given */

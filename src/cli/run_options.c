@@ -13,7 +13,20 @@ static const char *flag_of(const char *name, char *flag, size_t size)
     return flag;
 }
 
-bool tarn__run_option_find(const char *flag, size_t length, tarn_option *option)
+/* True when a command has an option of a run: a step has no data, no end and no folder. */
+static bool has(tarn__command command, const char *name)
+{
+    static const char *const of_a_step[] = {"model",   "hidden", "optimizer", "clip_norm", "seed",        "device",   "workers",   "layers",
+                                            "heads",   "width",  "context",   "vocab",     "dropout",     "micro_batch", "precision", "recompute"};
+    if (command == TARN__TRAIN)
+        return true;
+    for (size_t i = 0; command == TARN__BENCH_TRAIN && i < sizeof(of_a_step) / sizeof(of_a_step[0]); i++)
+        if (strcmp(of_a_step[i], name) == 0)
+            return true;
+    return false;
+}
+
+bool tarn__run_option_find(tarn__command command, const char *flag, size_t length, tarn_option *option)
 {
     char name[32];
     for (int i = 0; i < tarn_train_option_count(); i++) {
@@ -21,19 +34,22 @@ bool tarn__run_option_find(const char *flag, size_t length, tarn_option *option)
             return false;
         flag_of(option->name, name, sizeof(name));
         if (strlen(name) == length && memcmp(name, flag, length) == 0)
-            return true;
+            return has(command, option->name);
     }
     return false;
 }
 
-int tarn__run_option_names(const char **names)
+int tarn__run_option_names(tarn__command command, const char **names)
 {
     static char flags[TARN__RUN_OPTIONS][32];
-    int count = tarn_train_option_count();
+    int count = 0;
     tarn_option option;
-    for (int i = 0; i < count && i < TARN__RUN_OPTIONS && tarn_train_option(i, &option); i++)
-        names[i] = flag_of(option.name, flags[i], sizeof(flags[i]));
-    return count < TARN__RUN_OPTIONS ? count : TARN__RUN_OPTIONS;
+    for (int i = 0; i < tarn_train_option_count() && count < TARN__RUN_OPTIONS && tarn_train_option(i, &option); i++)
+        if (has(command, option.name)) {
+            names[count] = flag_of(option.name, flags[count], sizeof(flags[count]));
+            count++;
+        }
+    return count;
 }
 
 /* The library's sentence without the name of its function. */
@@ -43,13 +59,13 @@ static const char *sentence(const char *function)
     return at ? at + strlen(function) : tarn_error();
 }
 
-int tarn__run_option_set(const tarn_option *option, const char *text, tarn__options *options)
+int tarn__run_option_set(const char *command_name, const tarn_option *option, const char *text, tarn__options *options)
 {
     char flag[32];
     if (tarn_train_options_set(&options->train, option->name, text))
         return TARN__DONE;
     const char *problem = strchr(sentence("train_options_set: "), ':'); /* after the option's name */
-    fprintf(stderr, "tarn train: --%s%s\n", flag_of(option->name, flag, sizeof(flag)), problem ? problem : ": is not taken");
+    fprintf(stderr, "tarn %s: --%s%s\n", command_name, flag_of(option->name, flag, sizeof(flag)), problem ? problem : ": is not taken");
     tarn_clear_error();
     return TARN__MISUSED;
 }
@@ -66,11 +82,13 @@ int tarn__run_options_file(const char *path, tarn__options *options)
     return status;
 }
 
-void tarn__run_options_help(void)
+void tarn__run_options_help(tarn__command command)
 {
     tarn_option option;
     for (int i = 0; i < tarn_train_option_count() && tarn_train_option(i, &option); i++) {
         char flag[32], left[64], bounds[64] = "";
+        if (!has(command, option.name))
+            continue;
         snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "",
                  option.value ? option.value : "");
         if (option.type != TARN_OPTION_TEXT && option.type != TARN_OPTION_WORD && option.type != TARN_OPTION_FLAG)

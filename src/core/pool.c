@@ -39,6 +39,7 @@ struct tarn__block {
     size_t offset; /* in the segment */
     size_t bytes;
     int place;
+    bool is_workspace; /* held without an owner: of a kernel that runs */
     const struct tarn__storage *owner;
 };
 
@@ -50,6 +51,7 @@ struct pool {
     tarn__block *bin[BINS];
     tarn__block *held;
     int64_t used, cached, peak, blocks;
+    int64_t workspace, peak_workspace; /* bytes held without an owner: now, and when `peak` was reached */
     _Atomic(tarn__arena *) entered; /* a device's pool: the arena that stands in for it now */
     tarn__arena *arenas;            /* a device's pool: all of its arenas */
     tarn__arena *is_of;             /* an arena's pool: that arena */
@@ -319,12 +321,16 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__stora
     if (block) {
         block->place = HELD;
         block->owner = owner;
+        block->is_workspace = !owner;
         push(&pool->held, block);
         pool->used += (int64_t)block->bytes;
         pool->cached -= (int64_t)block->bytes;
+        pool->workspace += block->is_workspace ? (int64_t)block->bytes : 0;
         pool->blocks++;
-        if (pool->used > pool->peak)
+        if (pool->used > pool->peak) {
             pool->peak = pool->used;
+            pool->peak_workspace = pool->workspace;
+        }
     }
     pthread_mutex_unlock(&pool->lock);
     if (!block)
@@ -373,6 +379,7 @@ void tarn__pool_give(tarn__block *block)
     take_out(&pool->held, block);
     pool->used -= (int64_t)block->bytes;
     pool->cached += (int64_t)block->bytes;
+    pool->workspace -= block->is_workspace ? (int64_t)block->bytes : 0;
     pool->blocks--;
     block->owner = NULL;
     if (!is_caching()) {
@@ -492,11 +499,41 @@ tarn_memory tarn_memory_of(tarn_device device)
     return memory;
 }
 
+static void add_purposes(const struct pool *pool, tarn_memory_kinds *kinds)
+{
+    int64_t bytes[TARN__PURPOSES] = {0};
+    for (const tarn__block *block = pool->held; block; block = block->next)
+        if (block->owner)
+            bytes[block->owner->purpose] += (int64_t)block->bytes;
+    kinds->parameters += bytes[TARN__FOR_PARAMETERS];
+    kinds->gradients += bytes[TARN__FOR_GRADIENTS];
+    kinds->state += bytes[TARN__FOR_STATE];
+    kinds->workspace += pool->peak_workspace;
+    kinds->peak += pool->peak;
+}
+
+tarn_memory_kinds tarn_memory_kinds_of(tarn_device device)
+{
+    tarn_memory_kinds kinds = {0};
+    struct pool *pool = pool_of(device, "memory_kinds_of");
+    if (!pool)
+        return kinds;
+    pthread_mutex_lock(&pool->lock);
+    add_purposes(pool, &kinds);
+    for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next)
+        add_purposes(&arena->pool, &kinds);
+    pthread_mutex_unlock(&pool->lock);
+    int64_t others = kinds.peak - kinds.parameters - kinds.gradients - kinds.state - kinds.workspace;
+    kinds.activations = others > 0 ? others : 0;
+    return kinds;
+}
+
 void tarn__pool_reset_peaks(void)
 {
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         pthread_mutex_lock(&pools[i].lock);
         pools[i].peak = pools[i].used;
+        pools[i].peak_workspace = pools[i].workspace;
         pthread_mutex_unlock(&pools[i].lock);
     }
 }

@@ -7,6 +7,9 @@
 #include "core/device.h"
 #include "core/pool.h"
 
+/* What a block is for, in reports of memory. */
+typedef enum tarn__purpose { TARN__FOR_VALUES, TARN__FOR_PARAMETERS, TARN__FOR_GRADIENTS, TARN__FOR_STATE, TARN__PURPOSES } tarn__purpose;
+
 typedef struct tarn__storage {
     _Atomic int references;
     _Atomic uint32_t version; /* raised by every in-place write; what backward saved compares it */
@@ -17,6 +20,7 @@ typedef struct tarn__storage {
     tarn__block *block;           /* of its own, or */
     struct tarn__storage *parent; /* a part of another storage, which it keeps alive */
     char *name;                   /* NULL: none */
+    _Atomic int purpose;          /* a tarn__purpose */
 } tarn__storage;
 
 /* A new storage with one reference; NULL with an error raised. */

@@ -82,14 +82,18 @@ static void append_all(tarn__flats *flats, tarn__group *group, const tarn__segme
                 append(flats, group, list, device, count, k);
 }
 
-static tarn_tensor *new_buffer(const tarn__method *method, const char *what, int64_t count, tarn_dtype dtype, tarn_device device)
+static tarn_tensor *new_buffer(const tarn__method *method, int b, int64_t count, tarn_dtype dtype, tarn_device device)
 {
+    static const char *const names[] = {"parameters", "gradients", "master weights", "state", "second state"};
     char name[64];
     tarn_tensor *buffer = tarn__tensor_new(method->name, TARN_SHAPE(count), dtype, device);
     if (!buffer || !tarn__fill_with(method->name, buffer, 0))
         return NULL;
-    snprintf(name, sizeof(name), "%s: %s", method->name, what);
+    snprintf(name, sizeof(name), "%s: %s", method->name, names[b]);
     tarn__storage_set_name(buffer->storage, name);
+    buffer->storage->purpose = b == TARN__PARAMETER  ? TARN__FOR_PARAMETERS
+                               : b == TARN__GRADIENT ? TARN__FOR_GRADIENTS
+                                                     : TARN__FOR_STATE;
     tarn__hold(buffer);
     tarn_free(buffer);
     return buffer;
@@ -97,12 +101,11 @@ static tarn_tensor *new_buffer(const tarn__method *method, const char *what, int
 
 static bool make_buffers(const tarn__method *method, tarn__group *group, tarn_dtype dtype, tarn_device device)
 {
-    static const char *const names[] = {"parameters", "gradients", "master weights", "state", "second state"};
     tarn_dtype wide = tarn__wide_dtype(dtype);
     for (int b = 0; b < TARN__BUFFERS; b++) {
         if ((b == TARN__MASTER && wide == dtype) || b >= TARN__STATE + method->states)
             continue;
-        group->buffer[b] = new_buffer(method, names[b], group->count, b == TARN__PARAMETER ? dtype : wide, device);
+        group->buffer[b] = new_buffer(method, b, group->count, b == TARN__PARAMETER ? dtype : wide, device);
         if (!group->buffer[b])
             return false;
     }

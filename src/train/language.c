@@ -62,7 +62,7 @@ static bool complete(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     tarn_gpt2_config named = {0};
-    int64_t tokens = tarn_tokenizer_count(t->corpus.tokenizer);
+    int64_t tokens = t->corpus.tokenizer ? tarn_tokenizer_count(t->corpus.tokenizer) : 0;
     if (!o->model[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
     if (!tarn_gpt2_config_named(o->model, &named))
@@ -71,7 +71,7 @@ static bool complete(const char *function, tarn_trainer *t)
     o->heads = o->heads ? o->heads : named.heads;
     o->width = o->width ? o->width : named.width;
     o->context = o->context ? o->context : named.context;
-    o->vocab = o->vocab ? o->vocab : tokens;
+    o->vocab = o->vocab ? o->vocab : tokens ? tokens : named.vocab;
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
     if (o->vocab < tokens)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens", function, o->vocab,
@@ -95,7 +95,12 @@ static bool is_described(const char *function, const tarn_trainer *t, const tarn
 
 bool tarn__language_open(const char *function, tarn_trainer *t, const char *tokenizer)
 {
-    if (!tarn__corpus_open(function, t->options.data, tokenizer, &t->corpus) || !complete(function, t))
+    return tarn__corpus_open(function, t->options.data, tokenizer, &t->corpus) && tarn__language_take(function, t);
+}
+
+bool tarn__language_take(const char *function, tarn_trainer *t)
+{
+    if (!complete(function, t))
         return false;
     const tarn_train_options *o = &t->options;
     const tarn__corpus *c = &t->corpus;
@@ -117,7 +122,7 @@ bool tarn__language_open(const char *function, tarn_trainer *t, const char *toke
 tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
-    int32_t end = tarn_tokenizer_end_of_text(t->corpus.tokenizer);
+    int32_t end = t->corpus.tokenizer ? tarn_tokenizer_end_of_text(t->corpus.tokenizer) : -1;
     tarn_gpt2_config config = {.vocab = o->vocab,
                                .context = o->context,
                                .layers = o->layers,
@@ -141,9 +146,12 @@ static bool add_micro_batch(tarn_trainer *t, tarn_tensor *loss)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS];
     tarn_tensor *share = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
+    tarn__mark(t, TARN__PHASE_BATCH);
     if (!tarn__next_batch(t, fields))
         return false;
+    tarn__mark(t, TARN__PHASE_FORWARD);
     tarn_tensor *part = tarn_mul(tarn_gpt2_loss(t->model, fields[0], fields[1]), share);
+    tarn__mark(t, TARN__PHASE_BACKWARD);
     return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
 }
 
@@ -157,6 +165,7 @@ bool tarn__language_gradients(tarn_trainer *t, tarn__figures *figures)
         if (!good)
             return false;
     }
+    tarn__mark(t, TARN__PHASE_UPDATE);
     figures->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
     return figures->norm != NULL;
 }

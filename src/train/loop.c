@@ -30,12 +30,18 @@ static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS];
     *figures = (tarn__figures){0};
+    tarn__mark(t, TARN__PHASE_BATCH);
     if (!tarn__next_batch(t, fields))
         return false;
+    tarn__mark(t, TARN__PHASE_FORWARD);
     tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(t->model, fields[0]);
     figures->loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
     figures->right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
-    return tarn_backward(figures->loss) && (!(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm));
+    tarn__mark(t, TARN__PHASE_BACKWARD);
+    if (!tarn_backward(figures->loss))
+        return false;
+    tarn__mark(t, TARN__PHASE_UPDATE);
+    return !(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm);
 }
 
 bool tarn__train_gradients(tarn_trainer *t, tarn__figures *figures)
@@ -61,7 +67,7 @@ static bool put_aside(tarn_tensor *places, int64_t index, tarn_tensor *figure)
     return tarn_copy(place, tarn_reshape(tarn_detach(figure), TARN_SHAPE(1)));
 }
 
-static bool take_step(tarn_trainer *t)
+bool tarn__take_step(tarn_trainer *t)
 {
     tarn__figures figures;
     tarn_scope *scope = tarn_scope_open();
@@ -230,7 +236,7 @@ static bool out_of_patience(const tarn_trainer *t)
 static bool run_stretch(tarn_trainer *t, const telling *to)
 {
     do {
-        if (!take_step(t))
+        if (!tarn__take_step(t))
             return false;
         if (t->waiting == t->options.log_every && !log_steps(t, to))
             return false;
@@ -268,20 +274,30 @@ static bool open_folder(tarn_trainer *t)
     return t->metrics && (t->place.step > 0 || tarn__checkpoint_save(t));
 }
 
+void tarn__trainer_enter(const tarn_trainer *trainer, tarn__surroundings *callers)
+{
+    *callers = (tarn__surroundings){tarn__random_save(), tarn__tf32()};
+    tarn__random_restore(&trainer->random);
+    tarn_set_tf32(strcmp(trainer->options.precision, "tf32") == 0);
+}
+
+void tarn__trainer_leave(tarn_trainer *trainer, const tarn__surroundings *callers)
+{
+    trainer->random = tarn__random_save();
+    tarn__random_restore(&callers->random);
+    tarn_set_tf32(callers->tf32);
+}
+
 bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result)
 {
     if (tarn_failed())
         return false;
     if (!trainer || trainer->metrics)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "running already" : "NULL");
-    tarn__generator callers = tarn__random_save();
-    tarn__random_restore(&trainer->random);
-    bool callers_tf32 = tarn__tf32();
-    tarn_set_tf32(strcmp(trainer->options.precision, "tf32") == 0);
+    tarn__surroundings callers;
+    tarn__trainer_enter(trainer, &callers);
     bool good = open_folder(trainer) && run_steps(trainer, &(telling){report, ctx});
-    tarn_set_tf32(callers_tf32);
-    trainer->random = tarn__random_save();
-    tarn__random_restore(&callers);
+    tarn__trainer_leave(trainer, &callers);
     good = good && tarn__metrics_flush(trainer->metrics);
     tarn__metrics_close(trainer->metrics);
     trainer->metrics = NULL;

@@ -235,6 +235,20 @@ tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t o
     return NULL;
 }
 
+tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_options *options)
+{
+    tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
+    if (!trainer)
+        return NULL;
+    trainer->options = *options;
+    tarn__train_options_complete(&trainer->options);
+    if (find_device(function, trainer) && tarn__random_open(function, trainer) &&
+        (trainer->description.is_text || choose_model(function, trainer)) && make_parts(function, trainer))
+        return trainer;
+    tarn_trainer_free(trainer);
+    return NULL;
+}
+
 /* The data of a run that goes on: as it was, and text by the tokenizer in the run's folder, unless shards have it. */
 static bool open_data_again(const char *function, tarn_trainer *t, const char *folder)
 {
@@ -285,6 +299,7 @@ void tarn_trainer_free(tarn_trainer *trainer)
     if (!trainer)
         return;
     tarn__metrics_close(trainer->metrics);
+    tarn__marks_close(trainer);
     tarn_free(trainer->losses);
     tarn_free(trainer->hits);
     tarn_free(trainer->norms);

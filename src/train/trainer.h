@@ -25,6 +25,7 @@ typedef struct tarn__place {
 } tarn__place;
 
 typedef struct tarn__metrics tarn__metrics;
+typedef struct tarn__marks tarn__marks;
 
 struct tarn_trainer {
     tarn_train_options options; /* complete; .out is the folder */
@@ -49,6 +50,7 @@ struct tarn_trainer {
     double lr;                          /* of the last step */
 
     tarn__metrics *metrics; /* NULL: not running */
+    tarn__marks *marks;     /* NULL: nobody measures the parts of a step */
     atomic_bool stop;
 };
 
@@ -102,11 +104,50 @@ bool tarn__train_gradients(tarn_trainer *trainer, tarn__figures *figures);
 /* The next batch; at the end of an epoch the first of the next. */
 bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
 
+/* One step with all that belongs to it: its figures are put aside on the device until they are read. False with an error. */
+bool tarn__take_step(tarn_trainer *trainer);
+
+/* What a run changes of the calling thread: its random numbers, and how products are made. */
+typedef struct tarn__surroundings {
+    tarn__generator random;
+    bool tf32;
+} tarn__surroundings;
+void tarn__trainer_enter(const tarn_trainer *trainer, tarn__surroundings *callers);
+void tarn__trainer_leave(tarn_trainer *trainer, const tarn__surroundings *callers);
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+
+/* The parts of a step. */
+typedef enum tarn__phase {
+    TARN__PHASE_BATCH,
+    TARN__PHASE_FORWARD,
+    TARN__PHASE_BACKWARD,
+    TARN__PHASE_UPDATE, /* clipping and the optimizer */
+    TARN__PHASES
+} tarn__phase;
+
+/* Says that a part of the step begins here on the device, where somebody measures. A step is measured so only when it runs operation by operation. */
+void tarn__mark(tarn_trainer *trainer, tarn__phase phase);
+
+/* Marks from here on; adds up the device's milliseconds of each part since then; ends the marking. Between the two may be any number of steps. */
+bool tarn__marks_open(tarn_trainer *trainer);
+bool tarn__marks_read(tarn_trainer *trainer, double *milliseconds);
+void tarn__marks_close(tarn_trainer *trainer);
+
+/* A trainer on random numbers instead of data, for measuring: it has no folder and cannot run. Options are checked. */
+tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_options *options);
+
+/* Opens the random numbers: tokens, or images 3 × 32 × 32 of 10 classes. */
+bool tarn__random_open(const char *function, tarn_trainer *trainer);
+
 /* ---- language models --------------------------------------------------------------------------------------------------------- */
 
 /* Opens a run's text, completes the sizes of its model, and describes the data; `tokenizer` is the option, or the folder of a run that goes on. Of one
  * that goes on the data must be the described one. False with an error. */
 bool tarn__language_open(const char *function, tarn_trainer *trainer, const char *tokenizer);
+
+/* The same for a trainer that has its corpus, which may be without a tokenizer. */
+bool tarn__language_take(const char *function, tarn_trainer *trainer);
 
 /* The model that complete options name; its weights are drawn from the run's seed. The caller owns it. */
 tarn_module *tarn__language_model(const char *function, const tarn_trainer *trainer);

@@ -1,0 +1,181 @@
+/* measure.c: how long a step of training takes.
+ *
+ * Whole steps are measured free of anything else, one behind the other as in a run, between two points of the device's stream. What the host takes for a
+ * step, and where its parts begin, is asked of further steps, so that the question does not change the answer. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/platform.h"
+#include "train/options.h"
+#include "train/trainer.h"
+
+enum { MOST_STEPS = 100000, ASIDE = 5 }; /* steps that are measured; at most that many for the host's time, and for the parts */
+
+/* ---- figures --------------------------------------------------------------------------------------------------------------- */
+
+static int rising(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the figures. */
+static double median(double *figures, int64_t count)
+{
+    qsort(figures, (size_t)count, sizeof(*figures), rising);
+    return (figures[(count - 1) / 2] + figures[count / 2]) / 2;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+
+static bool step_once(tarn_trainer *t)
+{
+    t->waiting = 0; /* nobody reads the figures */
+    return tarn__take_step(t);
+}
+
+static bool time_steps(tarn_trainer *t, int64_t steps, double *figures)
+{
+    size_t bytes = sizeof(tarn_event *) * (size_t)(steps + 1);
+    tarn_event **event = tarn__alloc(bytes);
+    bool good = event && tarn_synchronize(t->device) && (event[0] = tarn_event_record(t->device)) != NULL;
+    for (int64_t i = 0; good && i < steps; i++)
+        good = step_once(t) && (event[i + 1] = tarn_event_record(t->device)) != NULL;
+    for (int64_t i = 0; good && i < steps; i++)
+        figures[i] = tarn_event_elapsed(event[i], event[i + 1]) / 1e3;
+    for (int64_t i = 0; event && i <= steps; i++)
+        tarn_event_free(event[i]);
+    tarn__release(event, bytes);
+    return good && !tarn_failed();
+}
+
+/* The device has nothing to do when the host begins, so that the host never waits for room in its queue. */
+static bool time_host(tarn_trainer *t, int64_t steps, double *figures)
+{
+    for (int64_t i = 0; i < steps; i++) {
+        if (!tarn_synchronize(t->device))
+            return false;
+        double before = tarn__platform_seconds();
+        if (!step_once(t))
+            return false;
+        figures[i] = 1e3 * (tarn__platform_seconds() - before);
+    }
+    return true;
+}
+
+static bool time_phases(tarn_trainer *t, int64_t steps, double (*figures)[ASIDE])
+{
+    bool good = tarn__marks_open(t);
+    for (int64_t i = 0; good && i < steps; i++) {
+        double phases[TARN__PHASES];
+        good = step_once(t) && tarn__marks_read(t, phases);
+        for (int k = 0; good && k < TARN__PHASES; k++)
+            figures[k][i] = phases[k];
+    }
+    tarn__marks_close(t);
+    return good;
+}
+
+static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *figures, tarn_train_timing *timing)
+{
+    double host[ASIDE], phases[TARN__PHASES][ASIDE];
+    int64_t aside = steps < ASIDE ? steps : ASIDE;
+    for (int64_t i = 0; i < warmup; i++)
+        if (!step_once(t))
+            return false;
+    tarn_stats_reset(); /* the peak of memory is that of steady steps */
+    if (!time_steps(t, steps, figures) || !time_host(t, aside, host) || !time_phases(t, aside, phases))
+        return false;
+    timing->step_ms = median(figures, steps);
+    timing->least_step_ms = figures[0];
+    timing->host_ms = median(host, aside);
+    timing->batch_ms = median(phases[TARN__PHASE_BATCH], aside);
+    timing->forward_ms = median(phases[TARN__PHASE_FORWARD], aside);
+    timing->backward_ms = median(phases[TARN__PHASE_BACKWARD], aside);
+    timing->update_ms = median(phases[TARN__PHASE_UPDATE], aside);
+    timing->memory = tarn_memory_kinds_of(t->device);
+    return !tarn_failed();
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+
+static void describe(const tarn_trainer *t, tarn_train_timing *timing)
+{
+    const tarn_train_options *o = &t->options;
+    timing->options = *o;
+    timing->samples = t->batch_size;
+    for (int i = 0; i < tarn_module_parameter_count(t->model); i++)
+        timing->parameters += tarn_count(tarn_module_parameter(t->model, i));
+    if (!t->description.is_text)
+        return;
+    timing->tokens = t->batch_size * o->context;
+    timing->operations = (double)timing->tokens * (6 * (double)timing->parameters + 12 * (double)(o->layers * o->width * o->context));
+}
+
+static bool measure(const tarn_train_options *options, int64_t warmup, int64_t steps, tarn_train_timing *timing)
+{
+    tarn__surroundings callers;
+    size_t bytes = sizeof(double) * (size_t)steps;
+    double *figures = tarn__alloc(bytes);
+    tarn_trainer *t = figures ? tarn__trainer_on_random("train_measure", options) : NULL;
+    bool good = t != NULL;
+    if (good) {
+        describe(t, timing);
+        tarn__trainer_enter(t, &callers);
+        good = time_all(t, warmup, steps, figures, timing);
+        tarn__trainer_leave(t, &callers);
+    }
+    tarn_trainer_free(t);
+    tarn__release(figures, bytes);
+    return good || tarn__raise_within("train_measure");
+}
+
+/* Options of a run that have no meaning for a step of it; NULL: none was given. */
+static const char *of_a_run(const tarn_train_options *o)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } rows[] = {{"data", o->data[0] != 0},         {"epochs", o->epochs > 0},       {"steps", o->steps > 0},
+                {"schedule", o->schedule[0] != 0}, {"warmup", o->warmup > 0},       {"out", o->out[0] != 0},
+                {"patience", o->patience > 0},     {"eval_every", o->eval_every > 0}, {"log_every", o->log_every > 0},
+                {"min_lr", o->min_lr > 0},         {"tokenizer", o->tokenizer[0] != 0}, {"eval_batches", o->eval_batches > 0},
+                {"sample", o->sample > 0},         {"keep", o->keep > 0}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].given)
+            return rows[i].name;
+    return NULL;
+}
+
+bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *timing, size_t timing_size, const tarn_train_options *options,
+                              size_t options_size)
+{
+    const char *function = "train_measure";
+    tarn_train_options own = {0};
+    tarn_train_timing found = {0};
+    if (options)
+        memcpy(&own, options, options_size < sizeof(own) ? options_size : sizeof(own));
+    if (tarn_failed() || !tarn__train_options_check(function, &own))
+        return false;
+    if (!timing)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
+    if (warmup < 0 || warmup > MOST_STEPS || steps < 1 || steps > MOST_STEPS)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %lld steps after %lld to warm up; there may be 1 to %d after 0 to %d", function,
+                           (long long)steps, (long long)warmup, MOST_STEPS, MOST_STEPS);
+    const char *name = of_a_run(&own);
+    if (name)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a whole run; here a step on random data is measured", function, name);
+    if (!own.model[0])
+        memcpy(own.model, "gpt2-124m", sizeof("gpt2-124m"));
+    own.batch_size = own.batch_size ? own.batch_size : strncmp(own.model, "gpt2", 4) == 0 ? 32 : 128;
+    own.steps = warmup + steps + 2 * ASIDE;
+    memcpy(own.schedule, "constant", sizeof("constant"));
+    bool good = measure(&own, warmup, steps, &found);
+    if (good) {
+        memset(timing, 0, timing_size);
+        memcpy(timing, &found, timing_size < sizeof(found) ? timing_size : sizeof(found));
+    }
+    return good;
+}

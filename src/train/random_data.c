@@ -1,0 +1,79 @@
+/* random_data.c: random numbers to train on, where only the time counts: tokens of a language model, or images with labels. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/model.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/philox.h"
+#include "text/buffer.h"
+#include "train/trainer.h"
+
+enum { CHANNELS = 3, SIDE = 32, CLASSES = 10 }; /* of an image: CIFAR-10's */
+enum { BATCHES = 4 };                           /* that there are different images for */
+
+/* ---- tokens ------------------------------------------------------------------------------------------------------------------ */
+
+/* Tokens from the seed, each as likely as any other, so that the rows of the embedding are as far apart as they can be. */
+static bool draw_tokens(tarn_trainer *t, int64_t vocab, int64_t count)
+{
+    int32_t *ids = tarn__result_new(sizeof(*ids) * (size_t)count);
+    t->corpus.ids = ids;
+    if (!ids)
+        return false;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word[4];
+        tarn__philox((uint64_t)t->options.seed, (uint64_t)i, word);
+        ids[i] = (int32_t)((uint64_t)word[0] * (uint64_t)vocab >> 32);
+    }
+    t->corpus.training = t->corpus.validation = (tarn__stretch){.ids = ids, .count = count};
+    return true;
+}
+
+static bool open_tokens(const char *function, tarn_trainer *t)
+{
+    tarn_gpt2_config named;
+    if (!tarn_gpt2_config_named(t->options.model, &named))
+        return tarn__raise_within(function);
+    int64_t vocab = t->options.vocab ? t->options.vocab : named.vocab, context = t->options.context ? t->options.context : named.context;
+    return draw_tokens(t, vocab, BATCHES * t->options.batch_size * context + 1) && tarn__language_take(function, t);
+}
+
+/* ---- images ------------------------------------------------------------------------------------------------------------------ */
+
+static void draw_images(uint64_t seed, int64_t count, uint8_t *pixels, int64_t *labels)
+{
+    for (int64_t i = 0; i < count * CHANNELS * SIDE * SIDE / 16; i++) {
+        uint32_t word[4];
+        tarn__philox(seed, (uint64_t)i, word);
+        memcpy(pixels + 16 * i, word, sizeof(word));
+    }
+    for (int64_t i = 0; i < count; i++)
+        labels[i] = i % CLASSES;
+}
+
+static bool open_images(const char *function, tarn_trainer *t)
+{
+    int64_t count = BATCHES * t->options.batch_size < CLASSES ? CLASSES : BATCHES * t->options.batch_size;
+    size_t pixel_bytes = (size_t)count * CHANNELS * SIDE * SIDE, label_bytes = sizeof(int64_t) * (size_t)count;
+    uint8_t *pixels = tarn__alloc(pixel_bytes);
+    int64_t *labels = pixels ? tarn__alloc(label_bytes) : NULL;
+    if (labels) {
+        draw_images((uint64_t)t->options.seed, count, pixels, labels);
+        tarn_array arrays[] = {{.data = pixels, .dtype = TARN_U8, .shape = TARN_SHAPE(count, CHANNELS, SIDE, SIDE)},
+                               {.data = labels, .dtype = TARN_I64, .shape = TARN_SHAPE(count)}};
+        t->training = tarn_dataset_from_arrays((const char *const[]){"image", "label"}, arrays, 2);
+        t->validation = tarn_dataset_from_arrays((const char *const[]){"image", "label"}, arrays, 2);
+    }
+    tarn__release(labels, label_bytes);
+    tarn__release(pixels, pixel_bytes);
+    return t->training && t->validation && tarn__describe(function, "random", t->training, t->validation, &t->description);
+}
+
+bool tarn__random_open(const char *function, tarn_trainer *t)
+{
+    tarn_train_options *o = &t->options;
+    bool is_text = strncmp(o->model, "gpt2", 4) == 0;
+    snprintf(o->data, sizeof(o->data), "random %s", is_text ? "tokens" : "images");
+    return tarn__language_check(function, o, is_text) && (is_text ? open_tokens(function, t) : open_images(function, t));
+}
