@@ -44,6 +44,10 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "none block" -- "$current")
         return
         ;;
+    --capture)
+        mapfile -t COMPREPLY < <(compgen -W "auto on off" -- "$current")
+        return
+        ;;
     --precision)
         mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16" -- "$current")
         return
@@ -75,7 +79,7 @@ _tarn()
         options+=" --json --threads --device --model --data --hidden --epochs --steps --batch-size --optimizer --lr --weight-decay"
         options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --width --context --vocab --dropout"
-        options+=" --micro-batch --eval-batches --sample --keep --precision --recompute"
+        options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture"
         ;;
     eval) options+=" --json --threads --device --data --batch-size" ;;
     predict) options+=" --json --threads --device --top" ;;

@@ -66,6 +66,11 @@ typedef struct tarn_train_options {
     int64_t keep;         /* evaluations, the last ones, whose models stay in folders of their own: step-500; default: none */
     char precision[8];    /* "f32" (the default), "tf32" or "bf16": bf16 parameters with f32 master weights */
     char recompute[8];    /* "none" (the default), or "block": what happens in a block is computed again in backward instead of being stored */
+
+    /* "auto" (the default), "on" or "off": a step is recorded once and then repeated as a whole, which spares the host its work for each operation; the
+     * bits are the same. It keeps its memory: auto records where the device can, half of its free memory holds what training takes, and a step has few
+     * micro-batches. On is an error where the device cannot. */
+    char capture[8];
 } tarn_train_options;
 
 /* What kind of value an option takes. */
@@ -129,6 +134,7 @@ typedef struct tarn_train_plan {
     int64_t first_step, steps, steps_in_epoch;
     bool is_text;                               /* a language model's run: samples are windows, classes the vocabulary */
     int64_t training_tokens, validation_tokens; /* of one */
+    bool captures;                              /* steps are recorded, after the first ones */
 } tarn_train_plan;
 
 /* Says what a trainer is going to do. */

@@ -29,12 +29,9 @@ static bool same_shape(const tarn_tensor *tensor, const tarn__meta *meta)
     return memcmp(tensor->view.shape, meta->shape.size, sizeof(int64_t) * (size_t)meta->shape.rank) == 0;
 }
 
-/* Sums a gradient over the axes that broadcasting had repeated, into a new tensor of the input's shape. */
-static tarn_tensor *unbroadcast(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_dtype dtype)
+/* Sums a gradient over the axes that broadcasting had repeated, into a dense tensor of the input's shape. */
+static bool unbroadcast(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_tensor *sum)
 {
-    tarn_tensor *sum = tarn__tensor_new(function, meta->shape, dtype, meta->device);
-    if (!sum)
-        return NULL;
     tarn__view whole = sum->view; /* a second tensor on its memory would keep a leaf from taking it over */
     int lead = grad->view.rank - meta->shape.rank;
     memmove(sum->view.shape + lead, whole.shape, sizeof(int64_t) * (size_t)meta->shape.rank);
@@ -46,18 +43,22 @@ static tarn_tensor *unbroadcast(const char *function, tarn_tensor *grad, const t
     bool good = tarn__run(&(tarn__launch){.kernel = TARN__K_sum, .function = function, .inputs = 1, .outputs = 1, .in = {grad},
                                           .out = {sum}, .params = &reduce, .params_bytes = sizeof(reduce)});
     sum->view = whole;
-    return good ? sum : NULL;
+    return good;
+}
+
+/* The gradient in the input's shape, written to a dense tensor of any dtype. */
+static bool fit_into(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_tensor *to)
+{
+    return same_shape(grad, meta) ? tarn__copy_elements(function, to, grad) : unbroadcast(function, grad, meta, to);
 }
 
 /* The gradient in the input's shape and the given dtype; itself if it is so already. */
 static tarn_tensor *fit(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_dtype dtype)
 {
-    if (!same_shape(grad, meta))
-        return unbroadcast(function, grad, meta, dtype);
-    if (grad->view.dtype == dtype)
+    if (same_shape(grad, meta) && grad->view.dtype == dtype)
         return grad;
-    tarn_tensor *converted = tarn__tensor_new(function, meta->shape, dtype, meta->device);
-    return converted && tarn__copy_elements(function, converted, grad) ? converted : NULL;
+    tarn_tensor *fitted = tarn__tensor_new(function, meta->shape, dtype, meta->device);
+    return fitted && fit_into(function, grad, meta, fitted) ? fitted : NULL;
 }
 
 static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *to)
@@ -85,8 +86,19 @@ static bool give_leaf_a_place(const char *function, tarn_tensor *leaf)
     return true;
 }
 
+/* The first gradient of a leaf that has a place already goes there at once, and may have been made there. */
+static bool put_in_place(const char *function, tarn_tensor *leaf, const tarn__meta *meta, tarn_tensor *grad)
+{
+    leaf->grad_is_set = grad == leaf->grad || fit_into(function, grad, meta, leaf->grad);
+    tarn__touch(leaf->grad);
+    return leaf->grad_is_set;
+}
+
 static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__meta *meta, tarn_tensor *grad)
 {
+    bool is_apart = leaf->grad && (grad == leaf->grad || grad->storage != leaf->grad->storage);
+    if (is_apart && !leaf->grad_is_set && tarn__view_dense(&leaf->grad->view))
+        return put_in_place(function, leaf, meta, grad);
     tarn_tensor *fitted = fit(function, grad, meta, tarn__wide_dtype(meta->dtype));
     if (!fitted)
         return false;
@@ -153,6 +165,14 @@ static bool is_shared(const tarn__backward *b, int i)
             return true;
     }
     return false;
+}
+
+tarn_tensor *tarn__grad_place(const tarn__backward *b, int i, tarn_dtype dtype)
+{
+    const tarn__edge *edge = &b->node->edge[i];
+    const tarn_tensor *leaf = edge->leaf;
+    bool is_free = leaf && leaf->grad && !leaf->grad_is_set && leaf->grad->view.dtype == dtype && !is_shared(b, i);
+    return is_free ? leaf->grad : tarn__tensor_new(b->function, edge->meta.shape, dtype, edge->meta.device);
 }
 
 bool tarn__sink_open(const tarn__backward *b, int i, tarn__sink *sink)

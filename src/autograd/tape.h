@@ -71,6 +71,10 @@ bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad);
 /* The dtype in which input `i`'s gradient is best made: a leaf of 16 bits has an f32 gradient. */
 tarn_dtype tarn__grad_dtype(const tarn__backward *b, int i);
 
+/* A place for all of input `i`'s gradient, of its shape: the leaf's own where nothing has arrived there yet, which spares a copy, else a new tensor of this
+ * dtype. It is written whole, and then given to tarn__put(). It belongs to the leaf or to the open scope; NULL with an error. */
+tarn_tensor *tarn__grad_place(const tarn__backward *b, int i, tarn_dtype dtype);
+
 /* The other way: a place of exactly the input's shape where the rule writes itself: to = (its product) + beta · to. Close it afterwards. */
 typedef struct tarn__sink {
     tarn_tensor *to;

@@ -58,6 +58,8 @@ static void print_steps(const tarn_train_plan *p)
            (long long)batch, p->is_text ? "windows" : "samples", (long long)p->steps_in_epoch);
     if (p->is_text && o->micro_batch < batch)
         printf("              %lld at a time, gradients added up\n", (long long)o->micro_batch);
+    if (p->captures)
+        printf("              recorded once, then repeated as a whole\n");
 }
 
 static void print_plan(const tarn_train_plan *p)
@@ -101,6 +103,7 @@ static void print_plan_json(const tarn_train_plan *p)
     tarn__json_whole(&json, "first_step", p->first_step);
     tarn__json_whole(&json, "steps", p->steps);
     tarn__json_whole(&json, "steps_in_epoch", p->steps_in_epoch);
+    tarn__json_bool(&json, "captures", p->captures);
     tarn__json_text(&json, "folder", p->folder);
     tarn__json_end(&json);
 }

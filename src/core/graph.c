@@ -37,6 +37,12 @@ struct tarn_graph {
 
 static _Thread_local tarn_graph *capturing; /* the graph this thread is recording */
 
+bool tarn__can_capture(tarn_device device)
+{
+    const tarn__backend *backend = tarn__backend_at(device.backend);
+    return backend && backend->capture_begin;
+}
+
 bool tarn__is_capturing(tarn_device device)
 {
     return capturing && tarn__same_device(capturing->device, device);
@@ -162,7 +168,7 @@ bool tarn_graph_run(tarn_graph *graph)
         return graph->step(graph->ctx) || tarn_failed() || tarn__raise(TARN_ERROR_ARGUMENT, "graph_run: the step returned false");
     if (!tarn__not_captured("graph_run", graph->device, "a graph cannot run"))
         return false;
-    void *stream = graph->backend->stream(graph->device.index);
+    void *stream = graph->backend->stream ? graph->backend->stream(graph->device.index) : NULL;
     if (!write_values(graph, stream) || !graph->backend->graph_launch(graph->device.index, graph->recorded, stream))
         return tarn__raise(TARN_ERROR_DEVICE, "graph_run: %s", graph->backend->failure());
     return tarn__device_poll(graph->device, "graph_run");

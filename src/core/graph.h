@@ -6,6 +6,9 @@
 
 #include "core/device.h"
 
+/* True when a device that exists can record its work. */
+bool tarn__can_capture(tarn_device device);
+
 /* True while this device's work is recorded instead of run. */
 bool tarn__is_capturing(tarn_device device);
 

@@ -52,6 +52,7 @@ struct pool {
     tarn__block *held;
     int64_t used, cached, peak, blocks;
     int64_t workspace, peak_workspace; /* bytes held without an owner: now, and when `peak` was reached */
+    int64_t lent;                   /* a device's pool: what its arenas have needed at most, which nobody else can use while they live */
     _Atomic(tarn__arena *) entered; /* a device's pool: the arena that stands in for it now */
     tarn__arena *arenas;            /* a device's pool: all of its arenas */
     tarn__arena *is_of;             /* an arena's pool: that arena */
@@ -307,6 +308,23 @@ static void raise_out_of_memory(struct pool *pool, size_t bytes)
                 (long long)used, table);
 }
 
+/* Under the pool's lock. The peak of a device counts its arenas as full as they ever were. */
+static void raise_peak(struct pool *pool)
+{
+    int64_t more = pool->used + pool->lent - pool->peak;
+    if (more <= 0)
+        return;
+    pool->peak += more;
+    pool->peak_workspace = pool->workspace;
+    if (!pool->is_of)
+        return;
+    struct pool *device = pool->is_of->device_pool;
+    pthread_mutex_lock(&device->lock);
+    device->lent += more;
+    raise_peak(device);
+    pthread_mutex_unlock(&device->lock);
+}
+
 tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__storage *owner)
 {
     struct pool *pool = pool_of(device, "empty");
@@ -327,10 +345,7 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__stora
         pool->cached -= (int64_t)block->bytes;
         pool->workspace += block->is_workspace ? (int64_t)block->bytes : 0;
         pool->blocks++;
-        if (pool->used > pool->peak) {
-            pool->peak = pool->used;
-            pool->peak_workspace = pool->workspace;
-        }
+        raise_peak(pool);
     }
     pthread_mutex_unlock(&pool->lock);
     if (!block)
@@ -363,6 +378,7 @@ static void destroy_arena(tarn__arena *arena)
     while (*place != arena)
         place = &(*place)->next;
     *place = arena->next;
+    pool->lent -= arena->pool.peak;
     pthread_mutex_unlock(&pool->lock);
     pthread_mutex_destroy(&arena->pool.lock);
     tarn__release(arena, sizeof(*arena));
@@ -492,7 +508,6 @@ tarn_memory tarn_memory_of(tarn_device device)
     for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next) {
         memory.used += arena->pool.used;
         memory.cached += arena->pool.cached;
-        memory.peak_used += arena->pool.peak;
         memory.blocks += arena->pool.blocks;
     }
     pthread_mutex_unlock(&pool->lock);
@@ -532,7 +547,7 @@ void tarn__pool_reset_peaks(void)
 {
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         pthread_mutex_lock(&pools[i].lock);
-        pools[i].peak = pools[i].used;
+        pools[i].peak = pools[i].used + pools[i].lent;
         pools[i].peak_workspace = pools[i].workspace;
         pthread_mutex_unlock(&pools[i].lock);
     }

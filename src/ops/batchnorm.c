@@ -36,10 +36,7 @@ bool tarn__check_channels(const char *function, tarn_tensor **operand, const cha
 static bool place_for(const tarn__backward *b, int i, tarn_dtype dtype, tarn_tensor **to)
 {
     *to = NULL;
-    if (!tarn__wants(b, i))
-        return true;
-    const tarn__meta *meta = tarn__input_meta(b, i);
-    return (*to = tarn__tensor_new(b->function, meta->shape, tarn__wide_dtype(dtype), meta->device)) != NULL;
+    return !tarn__wants(b, i) || (*to = tarn__grad_place(b, i, tarn__wide_dtype(dtype))) != NULL;
 }
 
 bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_t params_bytes)

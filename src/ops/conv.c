@@ -67,7 +67,7 @@ static bool shape_of_result(const tarn_tensor *x, const tarn_tensor *weight, con
 static bool put_bias(const tarn__backward *b, tarn_tensor *g)
 {
     const tarn__meta *meta = tarn__input_meta(b, 2);
-    tarn_tensor *sums = tarn__tensor_new(b->function, meta->shape, tarn__grad_dtype(b, 2), meta->device);
+    tarn_tensor *sums = tarn__grad_place(b, 2, tarn__grad_dtype(b, 2));
     if (!sums)
         return false;
     tarn__view vector = sums->view; /* a second tensor on its memory would keep a leaf from taking it over */

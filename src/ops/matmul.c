@@ -292,8 +292,7 @@ tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x)
 /* One product for both where both are wanted; a bias that has a gradient already adds the new one to it. */
 static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tarn_tensor *x, const tarn__sink *sink)
 {
-    const tarn__meta *meta = tarn__input_meta(b, bias);
-    tarn_tensor *sums = tarn__tensor_new(b->function, meta->shape, tarn__grad_dtype(b, bias), meta->device), *left = tarn__transposed(g);
+    tarn_tensor *sums = tarn__grad_place(b, bias, tarn__grad_dtype(b, bias)), *left = tarn__transposed(g);
     tarn__matmul tail = {.alpha = 1, .beta = sink->beta, .tf32 = tarn__tf32()};
     return sums && left &&
            tarn__kernel_call(TARN__K_matmul_sums, b->function, tail, TARN__IN(left, x), TARN__OUT(sink->to, sums), .reads_output = sink->beta != 0) &&

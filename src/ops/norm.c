@@ -40,10 +40,7 @@ static tarn_tensor *one_a_row(const char *function, tarn_tensor *x)
 static bool place_for(const tarn__backward *b, int i, tarn_dtype dtype, tarn_tensor **to)
 {
     *to = NULL;
-    if (!tarn__wants(b, i))
-        return true;
-    const tarn__meta *meta = tarn__input_meta(b, i);
-    return (*to = tarn__tensor_new(b->function, meta->shape, dtype, meta->device)) != NULL;
+    return !tarn__wants(b, i) || (*to = tarn__grad_place(b, i, dtype)) != NULL;
 }
 
 /* ---- layernorm ------------------------------------------------------------------------------------------------------------- */

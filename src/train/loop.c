@@ -23,6 +23,8 @@ typedef struct telling {
 
 bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 {
+    if (t->captured.is_feeding)
+        return tarn__captured_batch(t, fields);
     return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
 }
 
@@ -71,8 +73,8 @@ bool tarn__take_step(tarn_trainer *t)
 {
     tarn__figures figures;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && tarn__train_step(t, &figures) && put_aside(t->losses, t->waiting, figures.loss) &&
-                put_aside(t->hits, t->waiting, figures.right) && put_aside(t->norms, t->waiting, figures.norm);
+    bool good = scope && (tarn__captured_is_due(t) ? tarn__captured_step : tarn__train_step)(t, &figures) &&
+                put_aside(t->losses, t->waiting, figures.loss) && put_aside(t->hits, t->waiting, figures.right) && put_aside(t->norms, t->waiting, figures.norm);
     tarn_scope_close(scope);
     t->waiting++;
     return good;
@@ -129,8 +131,10 @@ static bool log_steps(tarn_trainer *t, const telling *to)
         return false;
     double now = tarn__platform_seconds(), rate = (double)(steps * t->batch_size) / fmax(now - t->since, 1e-9);
     t->waiting = 0;
-    if (!isfinite(loss) || !isfinite(norm))
+    if (!isfinite(loss) || !isfinite(norm)) {
+        tarn__captured_end(t); /* what follows takes its steps one by one, from another state */
         return tarn__find_nonfinite(t, t->place.step);
+    }
     t->place.seconds += now - t->since;
     tarn_train_report report = report_of(t, TARN_REPORT_TRAINING);
     report.loss = loss;
@@ -297,6 +301,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     tarn__surroundings callers;
     tarn__trainer_enter(trainer, &callers);
     bool good = open_folder(trainer) && run_steps(trainer, &(telling){report, ctx});
+    tarn__captured_end(trainer);
     tarn__trainer_leave(trainer, &callers);
     good = good && tarn__metrics_flush(trainer->metrics);
     tarn__metrics_close(trainer->metrics);

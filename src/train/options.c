@@ -71,6 +71,8 @@ static const row rows[] = {
     ROW(precision, TARN_OPTION_WORD, 0, 0, "f32", "f32|tf32|bf16", false,
         "of the products; bf16 (text): bf16 parameters with f32 master weights"),
     ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|block", true, "text: compute blocks again in backward instead of storing them"),
+    ROW(capture, TARN_OPTION_WORD, 0, 0, "auto", "auto|on|off", true,
+        "record a step once and repeat it as a whole; auto: where the device can, and memory allows it"),
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 

@@ -144,7 +144,7 @@ static bool make_parts(const char *function, tarn_trainer *t)
     t->random = tarn__random_save();
     bool good = t->model && try_model(function, t);
     tarn__random_restore(&callers);
-    if (!good)
+    if (!good || !tarn__captured_plan(function, t))
         return false;
     t->optimizer = make_optimizer(&t->options, t->model);
     t->loader = t->optimizer ? make_loader(t) : NULL;
@@ -343,6 +343,7 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         .first_step = trainer->place.step,
         .steps = trainer->steps,
         .steps_in_epoch = trainer->steps_in_epoch,
+        .captures = trainer->captured.is_wanted,
     };
     for (int i = 0; i < tarn_module_parameter_count(trainer->model); i++) {
         tarn_tensor *parameter = tarn_module_parameter(trainer->model, i);

@@ -10,6 +10,7 @@
 #include <tarn/train.h>
 
 #include "core/random.h"
+#include "train/captured.h"
 #include "train/corpus.h"
 #include "train/data.h"
 
@@ -49,8 +50,9 @@ struct tarn_trainer {
     double since;                       /* when the first of them began */
     double lr;                          /* of the last step */
 
-    tarn__metrics *metrics; /* NULL: not running */
-    tarn__marks *marks;     /* NULL: nobody measures the parts of a step */
+    tarn__captured captured; /* a step that was recorded, while it runs */
+    tarn__metrics *metrics;  /* NULL: not running */
+    tarn__marks *marks;      /* NULL: nobody measures the parts of a step */
     atomic_bool stop;
 };
 
@@ -88,20 +90,13 @@ void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works whil
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------------- */
 
-/* What a step gives, on the device. It belongs to the scope that was open. */
-typedef struct tarn__figures {
-    tarn_tensor *loss;
-    tarn_tensor *right; /* right answers of a classifier; NULL: none */
-    tarn_tensor *norm;  /* of the gradients; NULL: not measured */
-} tarn__figures;
-
 /* One step: the next batch, forward, backward, and the change of the weights. False with an error. */
 bool tarn__train_step(tarn_trainer *trainer, tarn__figures *figures);
 
 /* The same up to the gradients, without the change. */
 bool tarn__train_gradients(tarn_trainer *trainer, tarn__figures *figures);
 
-/* The next batch; at the end of an epoch the first of the next. */
+/* The next batch; at the end of an epoch the first of the next. To a recorded step its own tensors. */
 bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
 
 /* One step with all that belongs to it: its figures are put aside on the device until they are read. False with an error. */

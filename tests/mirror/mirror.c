@@ -1,4 +1,4 @@
-/* mirror.c: a backend for tests: two devices that keep their memory apart from the host's and run the CPU's kernels on it.
+/* mirror.c: a backend for tests: two devices that keep their memory apart from the host's and run the CPU's kernels on it, or record them (record.c).
  *
  * Addresses are handed out shifted, so that the host touching device memory is a crash and not a silent success. Every kernel is wrapped:
  * views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is opened:
@@ -12,10 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/backend.h"
+#include "mirror.h"
 
-#define DEVICES 2
-#define SHIFT ((uintptr_t)1 << 62)
+#define DEVICES MIRROR_DEVICES
 
 const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size);
 
@@ -23,16 +22,7 @@ static const tarn__kernel_row *cpu;
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t limit = (size_t)4 << 30, used[DEVICES];
-
-static void *shift(void *memory)
-{
-    return (void *)((uintptr_t)memory + SHIFT);
-}
-
-static char *real(const void *memory)
-{
-    return (char *)((uintptr_t)memory - SHIFT);
-}
+static _Thread_local tarn__fault found[DEVICES]; /* by a kernel, since the last poll */
 
 /* ---- lanes ----------------------------------------------------------------------------------------------------------------- */
 
@@ -65,7 +55,7 @@ static bool lane_send(int index, void *lane, size_t from, void *memory, int64_t 
     pthread_mutex_lock(&lock);
     bool fits = queued[index] < MAX_SENT;
     if (fits)
-        queue[index][queued[index]++] = (sent){lane, real(memory) + offset, (const char *)lane + from, bytes};
+        queue[index][queued[index]++] = (sent){lane, mirror_real(memory) + offset, (const char *)lane + from, bytes};
     pthread_mutex_unlock(&lock);
     return fits;
 }
@@ -107,7 +97,7 @@ static bool lane_wait(int index, void *lane)
 }
 
 /* Before anything that the device does. */
-static void catch_up(int index)
+void mirror_catch_up(int index)
 {
     pthread_mutex_lock(&lock);
     do_copies(index, due[index]);
@@ -116,42 +106,58 @@ static void catch_up(int index)
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
-typedef struct shifted {
-    tarn__call call;
-    tarn__view in[TARN__MAX_INPUTS], out[TARN__MAX_OUTPUTS];
-} shifted;
-
-static void shift_back(shifted *s, const tarn__call *call)
+void mirror_shift_back(mirror_call *s, const tarn__call *call)
 {
     s->call = *call;
     for (int i = 0; i < call->inputs; i++)
         if (call->in[i]) {
             s->in[i] = *call->in[i];
-            s->in[i].memory = real(s->in[i].memory);
+            s->in[i].memory = mirror_real(s->in[i].memory);
             s->call.in[i] = &s->in[i];
         }
     for (int i = 0; i < call->outputs; i++)
         if (call->out[i]) {
             s->out[i] = *call->out[i];
-            s->out[i].memory = real(s->out[i].memory);
+            s->out[i].memory = mirror_real(s->out[i].memory);
             s->call.out[i] = &s->out[i];
         }
     if (call->scratch)
-        s->call.scratch = real(call->scratch);
+        s->call.scratch = mirror_real(call->scratch);
+}
+
+void mirror_run_kernel(tarn__kernel kernel, tarn__call *call)
+{
+    tarn__fault fault = {.function = call->function};
+    call->fault = &fault;
+    cpu[kernel].run(call);
+    call->fault = NULL;
+    if (fault.raised && !found[call->device].raised)
+        found[call->device] = fault;
+}
+
+static bool poll_faults(int index, tarn__fault *fault)
+{
+    *fault = found[index];
+    found[index] = (tarn__fault){0};
+    return true;
 }
 
 static void run(tarn__kernel kernel, const tarn__call *call)
 {
-    shifted s;
-    catch_up(call->device);
-    shift_back(&s, call);
-    cpu[kernel].run(&s.call);
+    mirror_call s;
+    if (mirror_is_recording(call->device)) {
+        mirror_record(kernel, call);
+        return;
+    }
+    mirror_catch_up(call->device);
+    mirror_shift_back(&s, call);
+    mirror_run_kernel(kernel, &s.call);
 }
 
 static size_t scratch(tarn__kernel kernel, const tarn__call *call)
 {
-    shifted s;
-    shift_back(&s, call);
+    mirror_call s;
+    mirror_shift_back(&s, call);
     return cpu[kernel].scratch ? cpu[kernel].scratch(&s.call) : 0;
 }
 
@@ -215,13 +221,13 @@ static void *alloc(int index, size_t bytes)
         pieces = new_piece;
     }
     pthread_mutex_unlock(&lock);
-    return new_piece ? shift((char *)new_piece + HEADER) : NULL;
+    return new_piece ? mirror_shift((char *)new_piece + HEADER) : NULL;
 }
 
 static void release(int index, void *memory, size_t bytes)
 {
-    piece *old = (piece *)(void *)(real(memory) - HEADER);
-    catch_up(index);
+    piece *old = (piece *)(void *)(mirror_real(memory) - HEADER);
+    mirror_catch_up(index);
     pthread_mutex_lock(&lock);
     used[index] -= bytes;
     *(old->previous ? &old->previous->next : &pieces) = old->next;
@@ -234,25 +240,25 @@ static void release(int index, void *memory, size_t bytes)
 static bool upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream)
 {
     (void)stream;
-    catch_up(index);
-    memcpy(real(memory) + offset, host, bytes);
+    mirror_catch_up(index);
+    memcpy(mirror_real(memory) + offset, host, bytes);
     return true;
 }
 
 static bool download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
 {
     (void)stream;
-    catch_up(index);
-    memcpy(host, real(memory) + offset, bytes);
+    mirror_catch_up(index);
+    memcpy(host, mirror_real(memory) + offset, bytes);
     return true;
 }
 
 static bool peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream)
 {
     (void)stream;
-    catch_up(to_index);
-    catch_up(from_index);
-    memcpy(real(to) + to_offset, real(from) + from_offset, bytes);
+    mirror_catch_up(to_index);
+    mirror_catch_up(from_index);
+    memcpy(mirror_real(to) + to_offset, mirror_real(from) + from_offset, bytes);
     return true;
 }
 
@@ -276,7 +282,7 @@ static bool device_query(int index, tarn_device_info *info)
 
 static bool synchronize(int index)
 {
-    catch_up(index);
+    mirror_catch_up(index);
     return true;
 }
 
@@ -298,6 +304,12 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
         .download = download,
         .peer = peer,
         .synchronize = synchronize,
+        .poll = poll_faults,
+        .capture_begin = mirror_capture_begin,
+        .capture_end = mirror_capture_end,
+        .graph_launch = mirror_graph_launch,
+        .graph_free = mirror_graph_free,
+        .poke = mirror_poke,
         .lane_new = lane_new,
         .lane_free = lane_free,
         .lane_send = lane_send,

@@ -1,0 +1,198 @@
+/* test_capture.c: captured steps on a device that records: what a run reads anew and what it keeps, what cannot be recorded, and whose the memory is. */
+#include <math.h>
+#include <tarn/graph.h>
+#include <tarn/profile.h>
+
+#include "support/check.h"
+
+static tarn_device mirror(void)
+{
+    return tarn_device_parse("mirror:0");
+}
+
+/* ---- what a run does ------------------------------------------------------------------------------------------------------- */
+
+typedef struct sums {
+    tarn_tensor *x, *y;
+} sums;
+
+static bool double_and_add(void *ctx)
+{
+    sums *s = ctx;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = tarn_add_inplace(s->y, tarn_mul(s->x, tarn_scalar(2)));
+    tarn_scope_close(scope);
+    return good;
+}
+
+static void a_step_is_recorded_and_not_run_and_then_run_as_often_as_asked(void **state)
+{
+    (void)state;
+    sums s = {tarn_from_f32((const float[]){1, 2}, TARN_SHAPE(2), mirror()), tarn_zeros(TARN_SHAPE(2), TARN_F32, mirror())};
+    tarn_graph *graph = tarn_graph_capture(mirror(), double_and_add, &s);
+    assert_ok();
+    assert_values(s.y, 0, 0, 0);
+    assert_true(tarn_graph_run(graph));
+    assert_values(s.y, 0, 2, 4);
+    assert_true(tarn_write(s.x, (const float[]){10, 20}, 2 * sizeof(float)));
+    assert_true(tarn_graph_run(graph) && tarn_graph_run(graph));
+    assert_values(s.y, 0, 42, 84);
+    tarn_graph_free(graph);
+}
+
+typedef struct draws {
+    tarn_tensor *x, *kept; /* [64]: what dropout leaves of ones, and its gradient: the same mask */
+} draws;
+
+static bool draw(void *ctx)
+{
+    draws *d = ctx;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *x = tarn_ones(TARN_SHAPE(64), TARN_F32, mirror());
+    tarn_requires_grad(x, true);
+    tarn_tensor *y = tarn_dropout(x, 0.5);
+    bool good = tarn_copy(d->x, tarn_detach(y)) && tarn_backward(tarn_sum(y, TARN_ALL_AXES, false)) && tarn_copy(d->kept, tarn_grad(x));
+    tarn_scope_close(scope);
+    return good;
+}
+
+static void random_numbers_go_on_from_run_to_run(void **state)
+{
+    (void)state;
+    float eager[4][64], captured[64], kept[64];
+    draws d = {tarn_zeros(TARN_SHAPE(64), TARN_F32, mirror()), tarn_zeros(TARN_SHAPE(64), TARN_F32, mirror())};
+    tarn_seed(3);
+    for (int i = 0; i < 4; i++)
+        assert_true(draw(&d) && tarn_read(d.x, eager[i], sizeof(eager[i])));
+    assert_memory_not_equal(eager[0], eager[1], sizeof(eager[0]));
+    tarn_seed(4); /* the seed is read anew as well */
+    tarn_graph *graph = tarn_graph_capture(mirror(), draw, &d);
+    tarn_seed(3);
+    for (int i = 0; i < 4; i++) {
+        assert_true(i == 2 ? draw(&d) : tarn_graph_run(graph)); /* one in between that is not recorded */
+        assert_true(tarn_read(d.x, captured, sizeof(captured)) && tarn_read(d.kept, kept, sizeof(kept)));
+        assert_memory_equal(captured, eager[i], sizeof(captured));
+        assert_memory_equal(captured, kept, sizeof(captured));
+    }
+    tarn_graph_free(graph);
+}
+
+/* ---- what cannot be -------------------------------------------------------------------------------------------------------- */
+
+static bool read_value(void *ctx)
+{
+    return isfinite(tarn_item(ctx));
+}
+
+static bool move_value(void *ctx)
+{
+    return tarn_to(ctx, tarn_device_cpu()) != NULL;
+}
+
+static bool bring_value(void *ctx)
+{
+    (void)ctx;
+    return tarn_from_f32((const float[]){1}, TARN_SHAPE(1), mirror()) != NULL;
+}
+
+static bool give_up(void *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
+static void what_cannot_be_recorded_is_named(void **state)
+{
+    (void)state;
+    tarn_tensor *x = tarn_ones(TARN_SHAPE(1), TARN_F32, mirror());
+    assert_null(tarn_graph_capture(mirror(), read_value, x));
+    assert_error(TARN_ERROR_UNSUPPORTED, "item: a value read by the host inside a captured step");
+    assert_null(tarn_graph_capture(mirror(), move_value, x));
+    assert_error(TARN_ERROR_UNSUPPORTED, "inside a captured step");
+    assert_null(tarn_graph_capture(mirror(), bring_value, x));
+    assert_error(TARN_ERROR_UNSUPPORTED, "from: a copy from the host inside a captured step");
+    assert_null(tarn_graph_capture(mirror(), give_up, x));
+    assert_error(TARN_ERROR_ARGUMENT, "the step returned false");
+    assert_values(tarn_add(x, x), 0, 2); /* and the device works on */
+}
+
+typedef struct lookup {
+    tarn_tensor *table, *index, *y;
+} lookup;
+
+static bool look_up(void *ctx)
+{
+    lookup *l = ctx;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = tarn_copy(l->y, tarn_index_select(l->table, 0, l->index));
+    tarn_scope_close(scope);
+    return good;
+}
+
+static void an_index_that_is_nowhere_is_found_in_the_run_that_reads_it(void **state)
+{
+    (void)state;
+    lookup l = {tarn_arange(0, 5, 1, TARN_F32, mirror()), tarn_zeros(TARN_SHAPE(2), TARN_I64, mirror()), tarn_zeros(TARN_SHAPE(2), TARN_F32, mirror())};
+    tarn_graph *graph = tarn_graph_capture(mirror(), look_up, &l);
+    assert_true(tarn_write(l.index, (const int64_t[]){4, 1}, 2 * sizeof(int64_t)));
+    assert_true(tarn_graph_run(graph));
+    assert_values(l.y, 0, 4, 1);
+    assert_true(tarn_write(l.index, (const int64_t[]){5, 1}, 2 * sizeof(int64_t)));
+    assert_false(tarn_graph_run(graph));
+    assert_error(TARN_ERROR_ARGUMENT, "index_select: index 5 is outside the axis, which has 5 elements");
+    tarn_graph_free(graph);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+
+enum { LARGE = 1 << 20 };
+
+static bool square_twice(void *ctx)
+{
+    sums *s = ctx;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = tarn_copy(s->y, tarn_square(tarn_square(s->x)));
+    tarn_scope_close(scope);
+    return good;
+}
+
+static void a_graph_keeps_its_memory_and_the_peak_counts_it_once(void **state)
+{
+    (void)state;
+    tarn_scope *scope = tarn_scope_open();
+    sums s = {tarn_full(TARN_SHAPE(LARGE), 2, TARN_F32, mirror()), tarn_zeros(TARN_SHAPE(LARGE), TARN_F32, mirror())};
+    const int64_t bytes = (int64_t)LARGE * 4;
+    tarn_stats_reset();
+    tarn_memory before = tarn_memory_of(mirror());
+    assert_true(square_twice(&s)); /* the peak of one step */
+    int64_t eager = tarn_memory_of(mirror()).peak_used - before.used;
+    tarn_graph *graph = tarn_graph_capture(mirror(), square_twice, &s);
+    assert_ok();
+    int64_t captured = tarn_memory_of(mirror()).peak_used - before.used;
+    assert_true(eager >= 2 * bytes && captured >= eager && captured < eager + bytes / 2); /* not both: the eager step is over */
+
+    tarn_tensor *more[4]; /* the recorded step's memory is nobody else's */
+    for (int i = 0; i < 4; i++)
+        more[i] = tarn_full(TARN_SHAPE(LARGE), 7, TARN_F32, mirror());
+    assert_true(tarn_graph_run(graph));
+    for (int i = 0; i < 4; i++)
+        assert_true(tarn_item(tarn_max(more[i], TARN_ALL_AXES, false)) == 7 && tarn_item(tarn_min(more[i], TARN_ALL_AXES, false)) == 7);
+    assert_true(tarn_item(tarn_max(s.y, TARN_ALL_AXES, false)) == 16);
+    assert_true(tarn_memory_of(mirror()).peak_used - before.used >= captured + 4 * bytes);
+    tarn_graph_free(graph);
+    tarn_scope_close(scope);
+    tarn_stats_reset();
+    assert_true(tarn_memory_of(mirror()).peak_used <= before.used);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(a_step_is_recorded_and_not_run_and_then_run_as_often_as_asked),
+        in_scope(random_numbers_go_on_from_run_to_run),
+        in_scope(what_cannot_be_recorded_is_named),
+        in_scope(an_index_that_is_nowhere_is_found_in_the_run_that_reads_it),
+        in_scope(a_graph_keeps_its_memory_and_the_peak_counts_it_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
