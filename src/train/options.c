@@ -329,14 +329,6 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
     return true;
 }
 
-void tarn__train_options_texts(const tarn_train_options *options, tarn__option_text *texts)
-{
-    for (int i = 0; i < ROWS; i++) {
-        texts[i].name = rows[i].option.name;
-        text_of(&rows[i], options, texts[i].value, sizeof(texts[i].value));
-    }
-}
-
 /* ---- files ----------------------------------------------------------------------------------------------------------------- */
 
 bool tarn__train_options_write(const tarn_train_options *options, tarn__document *document)
