@@ -38,11 +38,12 @@ typedef struct tarn_train_options {
     char optimizer[16]; /* "sgd", "adam" or "adamw" (the default) */
     double lr;          /* default 0.001; of sgd 0.05 */
     double weight_decay;
-    double momentum;   /* of sgd */
-    char schedule[16]; /* "constant", "linear" or "cosine" (the default), down to min_lr at the last step */
-    int64_t warmup;    /* steps over which the learning rate rises */
-    double clip_norm;  /* default: no clipping */
-    bool augment;      /* moves images at random, and mirrors those of CIFAR-10 */
+    double momentum; /* of sgd */
+    char schedule
+        [16]; /* "constant", "linear" or "cosine" (the default), down to min_lr at the last step; or "step", in stairs: see drop_every */
+    int64_t warmup;   /* steps over which the learning rate rises */
+    double clip_norm; /* default: no clipping */
+    bool augment;     /* moves images at random, and mirrors those of CIFAR-10 */
     double label_smoothing;
     int64_t seed;
     char device[32];    /* default auto */
@@ -71,6 +72,12 @@ typedef struct tarn_train_options {
      * bits are the same. It keeps its memory: auto records where the device can, half of its free memory holds what training takes, and a step has few
      * micro-batches. On is an error where the device cannot. */
     char capture[8];
+
+
+    /* Of the schedule "step", which needs one of the first two: after each so many steps, or epochs, behind the warm-up the learning rate is
+     * multiplied by drop_factor. */
+    int64_t drop_every, drop_epochs;
+    double drop_factor; /* default 0.1 */
 } tarn_train_options;
 
 /* What kind of value an option takes. */

@@ -62,6 +62,17 @@ static void print_steps(const tarn_train_plan *p)
         printf("              recorded once, then repeated as a whole\n");
 }
 
+/* "learning rate 0.1, times 0.1 every 30 epochs" */
+static void print_rate(const tarn_train_options *o)
+{
+    printf("  optimizer   %s, learning rate %g, ", o->optimizer, o->lr);
+    if (strcmp(o->schedule, "step") != 0)
+        printf("%s\n", o->schedule);
+    else
+        printf("times %g every %lld %s\n", o->drop_factor, (long long)(o->drop_every ? o->drop_every : o->drop_epochs),
+               o->drop_every ? "steps" : "epochs");
+}
+
 static void print_plan(const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
@@ -73,7 +84,7 @@ static void print_plan(const tarn_train_plan *p)
     printf("  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);
     printf("  memory      about %s", tarn__bytes_text(p->memory_needed));
     printf(p->memory_free ? ", %s free\n" : "\n", tarn__bytes_text(p->memory_free));
-    printf("  optimizer   %s, learning rate %g, %s\n", o->optimizer, o->lr, o->schedule);
+    print_rate(o);
     print_steps(p);
     printf("  folder      %s\n", p->folder);
     fflush(stdout);

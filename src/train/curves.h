@@ -33,8 +33,8 @@ typedef struct tarn__curves_chart {
 bool tarn__curves_write(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
                         const tarn__curves_chart *charts, int chart_count);
 
-/* The same from a file of metrics: one JSON object a line with "step" and numbers. loss, val_loss, accuracy, val_accuracy, lr and images_per_second
- * have charts of their own; "epoch", "seconds" and "time" none; every other number gets one under its name. Lines may lack any of them; null is a
+/* The same from a file of metrics: one JSON object a line with "step" and numbers. loss and val_loss share a chart,
+ * as do accuracy and val_accuracy; "epoch", "seconds" and "time" have none; every other number gets one of its own, under its name in words. Lines may lack any of them; null is a
  * number that JSON cannot hold. A step below the one before begins a run that was resumed there: later points of the earlier run are dropped. A last
  * line that was cut is left out; any other line that is no such object is an error with its number. Needs jansson. */
 bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const char *metrics);

@@ -1,5 +1,6 @@
 /* curves_metrics.c: the page of a run from its file of metrics: every number of a line is a point of the line's key. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -17,22 +18,27 @@ static const struct {
     const char *key, *title, *series;
     tarn__curves_aim aim;
     bool is_share;
-} known[] = {{"loss", "Loss", "training", TARN__AIM_LOW, false},
-             {"val_loss", "Loss", "validation", TARN__AIM_LOW, false},
-             {"accuracy", "Accuracy", "training", TARN__AIM_HIGH, true},
-             {"val_accuracy", "Accuracy", "validation", TARN__AIM_HIGH, true},
-             {"lr", "Learning rate", "learning rate", TARN__AIM_NONE, false},
-             {"images_per_second", "Images per second", "images per second", TARN__AIM_NONE, false},
-             {"step", NULL, NULL, TARN__AIM_NONE, false},
-             {"epoch", NULL, NULL, TARN__AIM_NONE, false},
-             {"seconds", NULL, NULL, TARN__AIM_NONE, false},
-             {"time", NULL, NULL, TARN__AIM_NONE, false}};
+    double unit; /* in which the chart shows it; 0: its own */
+} known[] = {{"loss", "Loss", "training", TARN__AIM_LOW, false, 0},
+             {"val_loss", "Loss", "validation", TARN__AIM_LOW, false, 0},
+             {"accuracy", "Accuracy", "training", TARN__AIM_HIGH, true, 0},
+             {"val_accuracy", "Accuracy", "validation", TARN__AIM_HIGH, true, 0},
+             {"lr", "Learning rate", "learning rate", TARN__AIM_NONE, false, 0},
+             {"gradient_norm", "Gradient norm", "gradient norm", TARN__AIM_NONE, false, 0},
+             {"images_per_second", "Images per second", "images per second", TARN__AIM_NONE, false, 0},
+             {"tokens_per_second", "Tokens per second", "tokens per second", TARN__AIM_NONE, false, 0},
+             {"memory", "Memory in MiB", "the most at once", TARN__AIM_NONE, false, 1048576},
+             {"step", NULL, NULL, TARN__AIM_NONE, false, 0},
+             {"epoch", NULL, NULL, TARN__AIM_NONE, false, 0},
+             {"seconds", NULL, NULL, TARN__AIM_NONE, false, 0},
+             {"time", NULL, NULL, TARN__AIM_NONE, false, 0}};
 
 #define KNOWN ((int)(sizeof(known) / sizeof(known[0])))
 
 /* The points of one key. */
 typedef struct column {
-    char *key; /* owned */
+    char *key;                 /* owned */
+    char title[64], words[64]; /* of a key that is not known: "Grad scale", "grad scale" */
     double *step, *value;
     int64_t count, room;
 } column;
@@ -64,6 +70,17 @@ static void release_table(table *t)
     }
 }
 
+/* A key as words: grad_scale becomes "grad scale", and "Grad scale" over its chart. */
+static void name_column(column *c)
+{
+    snprintf(c->words, sizeof(c->words), "%s", c->key);
+    for (char *at = c->words; *at; at++)
+        *at = *at == '_' ? ' ' : *at;
+    memcpy(c->title, c->words, sizeof(c->title));
+    if (c->title[0] >= 'a' && c->title[0] <= 'z')
+        c->title[0] = (char)(c->title[0] - 'a' + 'A');
+}
+
 static column *find_column(table *t, const char *key)
 {
     for (int i = 0; i < t->count; i++)
@@ -76,8 +93,11 @@ static column *find_column(table *t, const char *key)
     }
     column *fresh = &t->column[t->count];
     *fresh = (column){.key = tarn__text_copy(key)};
-    t->count += fresh->key != NULL;
-    return fresh->key ? fresh : NULL;
+    if (!fresh->key)
+        return NULL;
+    name_column(fresh);
+    t->count++;
+    return fresh;
 }
 
 static bool make_room(column *c)
@@ -97,7 +117,9 @@ static bool make_room(column *c)
     }
     tarn__release(c->step, old);
     tarn__release(c->value, old);
-    *c = (column){c->key, step, value, c->count, (int64_t)(bytes / sizeof(double))};
+    c->step = step;
+    c->value = value;
+    c->room = (int64_t)(bytes / sizeof(double));
     return true;
 }
 
@@ -111,14 +133,16 @@ static void cut(column *c, double step)
 /* A number, or null for one that JSON cannot hold. */
 static bool add_point(table *t, const char *key, double step, const json_t *value)
 {
-    if (known_row(key) < KNOWN && !known[known_row(key)].title)
+    int row = known_row(key);
+    double unit = row < KNOWN && known[row].unit > 0 ? known[row].unit : 1;
+    if (row < KNOWN && !known[row].title)
         return true;
     column *c = find_column(t, key);
     if (!c || !make_room(c))
         return false;
     cut(c, step);
     c->step[c->count] = step;
-    c->value[c->count++] = json_is_number(value) ? json_number_value(value) : NAN;
+    c->value[c->count++] = json_is_number(value) ? json_number_value(value) / unit : NAN;
     return true;
 }
 
@@ -183,7 +207,7 @@ typedef struct chart_list {
 static void add_series(chart_list *list, const column *c)
 {
     int row = known_row(c->key), at = 0;
-    const char *title = row < KNOWN ? known[row].title : c->key;
+    const char *title = row < KNOWN ? known[row].title : c->title;
     while (at < list->count && strcmp(list->chart[at].title, title) != 0)
         at++;
     tarn__curves_chart *chart = &list->chart[at];
@@ -194,7 +218,7 @@ static void add_series(chart_list *list, const column *c)
     }
     if (chart->series_count < 2)
         list->series[at][chart->series_count++] =
-            (tarn__curves_series){row < KNOWN ? known[row].series : c->key, c->step, c->value, c->count};
+            (tarn__curves_series){row < KNOWN ? known[row].series : c->words, c->step, c->value, c->count};
 }
 
 /* Known keys first, in their order, then the others as they came. */

@@ -13,7 +13,7 @@
 #include "base/memory.h"
 #include "train/curves.h"
 #include "train/events.h"
-#include "train/options.h"
+#include "train/facts.h"
 #include "train/trainer.h"
 
 struct tarn__metrics {
@@ -21,9 +21,7 @@ struct tarn__metrics {
     tarn__events *events;
     tarn__path path, curves;
     char title[64];
-    tarn__option_text *option; /* [options], owned */
-    tarn__curves_fact *fact;   /* [options], owned: the same for the page */
-    int options;
+    tarn__facts facts; /* for the page */
 };
 
 /* ---- going on -------------------------------------------------------------------------------------------------------------- */
@@ -76,21 +74,6 @@ static bool drop_what_did_not_last(const char *path, int64_t last)
 
 /* ---- lines ----------------------------------------------------------------------------------------------------------------- */
 
-/* The settings that stand on the page. */
-static bool take_options(tarn__metrics *metrics, const tarn_train_options *options)
-{
-    metrics->options = tarn_train_option_count();
-    metrics->option = tarn__alloc(sizeof(tarn__option_text) * (size_t)metrics->options);
-    metrics->fact = tarn__alloc(sizeof(tarn__curves_fact) * (size_t)metrics->options);
-    if (!metrics->option || !metrics->fact)
-        return false;
-    tarn__train_options_texts(options, metrics->option);
-    for (int i = 0; i < metrics->options; i++)
-        metrics->fact[i] = (tarn__curves_fact){metrics->option[i].name, metrics->option[i].value};
-    snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", options->model, options->data);
-    return true;
-}
-
 tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
 {
     tarn__metrics *metrics = tarn_failed() ? NULL : tarn__alloc(sizeof(*metrics));
@@ -98,8 +81,9 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
         return NULL;
     tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
     tarn__path_in(t->options.out, "curves.html", &metrics->curves);
+    snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
     bool goes_on = tarn__path_exists(metrics->path.text); /* a program was here before, though it may not have come to a checkpoint */
-    if (take_options(metrics, &t->options) && drop_what_did_not_last(metrics->path.text, t->place.step)) {
+    if (tarn__facts_of(t, &metrics->facts) && drop_what_did_not_last(metrics->path.text, t->place.step)) {
         metrics->lines = fopen(metrics->path.text, "a");
         if (!metrics->lines)
             tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' cannot be opened", metrics->path.text);
@@ -184,7 +168,7 @@ bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
 bool tarn__metrics_flush(tarn__metrics *metrics)
 {
     return !tarn_failed() && tarn__events_flush(metrics->events) &&
-           tarn__curves_write_metrics(metrics->curves.text, metrics->title, metrics->fact, metrics->options, metrics->path.text);
+           tarn__curves_write_metrics(metrics->curves.text, metrics->title, metrics->facts.fact, metrics->facts.count, metrics->path.text);
 }
 
 void tarn__metrics_close(tarn__metrics *metrics)
@@ -194,7 +178,5 @@ void tarn__metrics_close(tarn__metrics *metrics)
     if (metrics->lines)
         fclose(metrics->lines);
     tarn__events_close(metrics->events);
-    tarn__release(metrics->option, sizeof(tarn__option_text) * (size_t)metrics->options);
-    tarn__release(metrics->fact, sizeof(tarn__curves_fact) * (size_t)metrics->options);
     tarn__release(metrics, sizeof(*metrics));
 }

@@ -38,8 +38,11 @@ static const row rows[] = {
     ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false, "learning rate [0.001; of sgd 0.05]"),
     ROW(weight_decay, TARN_OPTION_REAL, 0, 1e6, "0", "X", false, "weight decay"),
     ROW(momentum, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
-    ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine", false,
-        "how the learning rate goes down to --min-lr at the end"),
+    ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine|step", false,
+        "how the learning rate goes down: to --min-lr at the end, or by --drop-factor at each step of stairs"),
+    ROW(drop_every, TARN_OPTION_WHOLE, 1, MANY, "", "N", false, "schedule step: steps between two drops of the learning rate"),
+    ROW(drop_epochs, TARN_OPTION_WHOLE, 1, MANY, "", "N", false, "schedule step: epochs between two drops, instead of --drop-every"),
+    ROW(drop_factor, TARN_OPTION_REAL, 1e-9, 1, "", "X", false, "schedule step: what a drop multiplies the learning rate by [0.1]"),
     ROW(warmup, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps over which the learning rate rises first"),
     ROW(clip_norm, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "largest norm of the gradients; 0: any"),
     ROW(augment, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "move images at random, and mirror those of CIFAR-10"),
@@ -310,6 +313,8 @@ void tarn__train_options_complete(tarn_train_options *options)
             set("train_options", &rows[i], rows[i].option.otherwise, options);
     if (options->lr == 0)
         options->lr = strcmp(options->optimizer, "sgd") == 0 ? 0.05 : 0.001;
+    if (options->drop_factor == 0 && strcmp(options->schedule, "step") == 0)
+        options->drop_factor = 0.1;
 }
 
 bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *changes)
@@ -324,14 +329,6 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
         memcpy((char *)options + r->offset, (const char *)changes + r->offset, r->bytes);
     }
     return true;
-}
-
-void tarn__train_options_texts(const tarn_train_options *options, tarn__option_text *texts)
-{
-    for (int i = 0; i < ROWS; i++) {
-        texts[i].name = rows[i].option.name;
-        text_of(&rows[i], options, texts[i].value, sizeof(texts[i].value));
-    }
 }
 
 /* ---- files ----------------------------------------------------------------------------------------------------------------- */

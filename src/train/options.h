@@ -19,13 +19,4 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
 bool tarn__train_options_write(const tarn_train_options *options, tarn__document *document);
 bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__document *document, const char *key);
 
-/* An option's name and its value as it would be typed, for people to read. */
-typedef struct tarn__option_text {
-    const char *name;
-    char value[1100];
-} tarn__option_text;
-
-/* Writes all options into `texts`, which has room for tarn_train_option_count() of them. */
-void tarn__train_options_texts(const tarn_train_options *options, tarn__option_text *texts);
-
 #endif

@@ -25,15 +25,25 @@ static tarn_optimizer *make_optimizer(const tarn_train_options *o, tarn_module *
     return tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .beta2 = beta2, .weight_decay = decay});
 }
 
+static bool has_stairs(const tarn_train_options *o)
+{
+    return strcmp(o->schedule, "step") == 0;
+}
+
 static bool set_schedule(const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
-    tarn_schedule_kind kind = strcmp(o->schedule, "constant") == 0 ? TARN_SCHEDULE_CONSTANT
-                              : strcmp(o->schedule, "linear") == 0 ? TARN_SCHEDULE_LINEAR
-                                                                   : TARN_SCHEDULE_COSINE;
-    return tarn_optimizer_set_schedule(
-        t->optimizer,
-        &(tarn_schedule){.kind = kind, .warmup_steps = o->warmup, .total_steps = t->steps, .final_factor = o->min_lr / o->lr});
+    tarn_schedule_kind kind = has_stairs(o)                          ? TARN_SCHEDULE_STEP
+                              : strcmp(o->schedule, "constant") == 0 ? TARN_SCHEDULE_CONSTANT
+                              : strcmp(o->schedule, "linear") == 0   ? TARN_SCHEDULE_LINEAR
+                                                                     : TARN_SCHEDULE_COSINE;
+    int64_t stair = o->drop_every ? o->drop_every : o->drop_epochs * t->steps_in_epoch;
+    return tarn_optimizer_set_schedule(t->optimizer, &(tarn_schedule){.kind = kind,
+                                                                      .warmup_steps = o->warmup,
+                                                                      .total_steps = t->steps,
+                                                                      .final_factor = o->min_lr / o->lr,
+                                                                      .step_size = stair,
+                                                                      .gamma = o->drop_factor});
 }
 
 /* Windows at random places: there is nothing to shuffle. */
@@ -64,15 +74,31 @@ static tarn_loader *make_loader(const tarn_trainer *t)
     return tarn_loader_new(t->training, &options);
 }
 
+/* Stairs need one width and have no end to go down to; what belongs to them means nothing elsewhere. */
+static bool check_stairs(const char *function, const tarn_train_options *o)
+{
+    const char *unused = o->drop_every ? "drop_every" : o->drop_epochs ? "drop_epochs" : o->drop_factor > 0 ? "drop_factor" : NULL;
+    if (!has_stairs(o))
+        return !unused ||
+               tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for the schedule step, but the schedule is %s", function, unused, o->schedule);
+    if (!o->drop_every == !o->drop_epochs)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the schedule step needs %s", function,
+                           o->drop_every ? "drop_every or drop_epochs, not both" : "drop_every (in steps) or drop_epochs");
+    return true;
+}
+
 /* Options that are good each by itself, but not together. */
 static bool check_together(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
     if (o->momentum > 0 && strcmp(o->optimizer, "sgd") != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: momentum is for sgd; %s has its own", function, o->optimizer);
-    if (o->min_lr > 0 && (o->min_lr > o->lr || strcmp(o->schedule, "constant") == 0))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is where a learning rate goes down to, but %s", function,
-                           o->min_lr > o->lr ? "lr is lower" : "the schedule is constant");
+    bool has_end = !has_stairs(o) && strcmp(o->schedule, "constant") != 0;
+    if (o->min_lr > 0 && (o->min_lr > o->lr || !has_end))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is where a learning rate goes down to, but %s%s", function,
+                           o->min_lr > o->lr ? "lr is lower" : "the schedule is ", o->min_lr > o->lr ? "" : o->schedule);
+    if (!check_stairs(function, o))
+        return false;
     if (strcmp(o->precision, "tf32") == 0 && t->device.backend == tarn_device_cpu().backend)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s", function, o->device);
     if (o->augment && t->description.input.rank != 3)

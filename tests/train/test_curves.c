@@ -323,9 +323,10 @@ static void metrics_become_charts(void **state)
     assert_true(tarn__curves_write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
     check_page(html);
-    assert_int_equal(count_of(html, "<section"), 4); /* loss, accuracy, learning rate, grad_norm */
+    assert_int_equal(count_of(html, "<section"), 4); /* loss, accuracy, learning rate, and one by the words of its key */
     assert_contains(html, "1 not finite");
-    assert_contains(html, "data-name=\"grad_norm\"");
+    assert_contains(html, "data-name=\"grad norm\"");
+    assert_contains(html, "<h2>Grad norm</h2>");
     assert_contains(html, "<span>Loss, validation</span><b>1.75</b>");
     assert_null(strstr(html, "seconds</h2>"));
     assert_true(strstr(html, ">Loss</h2>") < strstr(html, ">Accuracy</h2>"));

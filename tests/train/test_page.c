@@ -1,0 +1,110 @@
+/* test_page.c: the page of a run tells a reader what the run is: in words, with round numbers, and nothing that means nothing here. */
+#include "support/files.h"
+
+static tarn_train_options small(const char *folder)
+{
+    tarn_train_options options = {.data = "digits:120", .batch_size = 30, .epochs = 1, .device = "cpu", .log_every = 1, .seed = 3};
+    snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
+    return options;
+}
+
+/* Runs to the end; gives the page, which the caller frees. */
+static char *page_of(const tarn_train_options *options)
+{
+    char path[1200];
+    size_t count;
+    tarn_trainer *trainer = tarn_trainer_new(options);
+    if (!trainer || !tarn_trainer_run(trainer, NULL, NULL, NULL))
+        fail_msg("%s", tarn_error());
+    tarn_trainer_free(trainer);
+    snprintf(path, sizeof(path), "%s/curves.html", options->out);
+    char *file = get_file(path, &count), *page = malloc(count + 1);
+    assert_non_null(page);
+    memcpy(page, file, count);
+    page[count] = 0;
+    free(file);
+    return page;
+}
+
+static void assert_fact(const char *page, const char *name, const char *value)
+{
+    char row[300];
+    snprintf(row, sizeof(row), "<dt>%s</dt><dd>%s</dd>", name, value);
+    if (!strstr(page, row))
+        fail_msg("the page does not say: %s: %s", name, value);
+}
+
+static void assert_silent_about(const char *page, const char *const *words, int count)
+{
+    const char *facts = strstr(page, "class=\"facts"), *end = facts ? strstr(facts, "</dl>") : NULL;
+    assert_non_null(end);
+    for (int i = 0; i < count; i++) {
+        const char *found = strstr(facts, words[i]);
+        if (found && found < end)
+            fail_msg("the page says something of '%s'", words[i]);
+    }
+}
+
+static void a_classifiers_page_says_what_the_run_is(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"batch_size", "momentum",  "heads",  "Dropout", "Warm-up",
+                                         "Patience",   "0.1000000", "Tokens", "clip"};
+    tarn_train_options options = small("classifier");
+    snprintf(options.model, sizeof(options.model), "mlp");
+    snprintf(options.schedule, sizeof(options.schedule), "step");
+    options.drop_every = 2;
+    options.lr = 0.1;
+    options.weight_decay = 0.3;
+    char *page = page_of(&options);
+    assert_fact(page, "Model", "mlp with hidden layers of 128");
+    assert_fact(page, "Optimizer", "AdamW, beta2 0.999, weight decay 0.3");
+    assert_fact(page, "Learning rate", "0.1, times 0.1 every 2 steps");
+    assert_fact(page, "Batch", "30 samples");
+    assert_fact(page, "Precision", "f32");
+    assert_silent_about(page, others, (int)(sizeof(others) / sizeof(others[0])));
+    free(page);
+}
+
+static void a_language_models_page_says_what_the_run_is(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"hidden", "Label smoothing", "Augmentation", "Classes", "momentum", "0.00069999"};
+    char text[2000];
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = "abcdefg "[i % 8];
+    put_file(scratch("text"), text, sizeof(text));
+    tarn_train_options options = small("language");
+    snprintf(options.data, sizeof(options.data), "text:%s", scratch("text"));
+    options.layers = 1, options.heads = 2, options.width = 8, options.context = 8;
+    options.batch_size = 2;
+    options.steps = 6;
+    options.warmup = 1;
+    options.clip_norm = 0.5;
+    options.lr = 0.0007;
+    char *page = page_of(&options);
+    assert_fact(page, "Size", "1 layer, 2 heads, width 8");
+    assert_fact(page, "Tokenizer", "characters");
+    assert_fact(page, "Learning rate", "0.0007, cosine down to 0");
+    assert_fact(page, "Warm-up", "1 step");
+    assert_fact(page, "Gradient norm", "at most 0.5");
+    assert_silent_about(page, others, (int)(sizeof(others) / sizeof(others[0])));
+    static const char *const charts[] = {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Memory in MiB"};
+    for (size_t i = 0; i < sizeof(charts) / sizeof(charts[0]); i++) {
+        char title[64];
+        snprintf(title, sizeof(title), "<h2>%s</h2>", charts[i]);
+        if (!strstr(page, title))
+            fail_msg("the page has no chart '%s'", charts[i]);
+    }
+    assert_null(strstr(page, "gradient_norm"));
+    free(page);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(a_classifiers_page_says_what_the_run_is),
+        in_scope(a_language_models_page_says_what_the_run_is),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}

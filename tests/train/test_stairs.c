@@ -1,0 +1,171 @@
+/* test_stairs.c: runs whose learning rate goes down in stairs: schedule "step". */
+#include <math.h>
+
+#include "support/files.h"
+
+/* A small run: an mlp on 300 drawn digits, 10 steps in an epoch, 30 in all, each with a line of its own. */
+static tarn_train_options small(const char *folder)
+{
+    tarn_train_options options = {.model = "mlp",
+                                  .data = "digits:300",
+                                  .hidden = {8},
+                                  .hidden_count = 1,
+                                  .batch_size = 30,
+                                  .epochs = 3,
+                                  .optimizer = "sgd",
+                                  .lr = 0.5,
+                                  .schedule = "step",
+                                  .device = "cpu",
+                                  .eval_every = 30,
+                                  .log_every = 1,
+                                  .seed = 3};
+    snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
+    return options;
+}
+
+typedef struct rates {
+    tarn_trainer *trainer;
+    int64_t stop_at; /* 0: never */
+    double lr[31];   /* of each step, from 1 on; 0: it was not reached */
+} rates;
+
+static void listen(const tarn_train_report *report, void *ctx)
+{
+    rates *r = ctx;
+    if (report->kind == TARN_REPORT_TRAINING)
+        r->lr[report->step] = report->lr;
+    if (r->stop_at && report->step >= r->stop_at)
+        tarn_trainer_stop(r->trainer);
+}
+
+/* Runs a trainer and frees it; adds to what is known of its steps. */
+static void run(tarn_trainer *trainer, int64_t stop_at, rates *r)
+{
+    r->trainer = trainer;
+    r->stop_at = stop_at;
+    if (!trainer || !tarn_trainer_run(trainer, listen, r, NULL))
+        fail_msg("%s", tarn_error());
+    tarn_trainer_free(trainer);
+}
+
+static void assert_stairs(const rates *r, int64_t warmup, int64_t width, double factor)
+{
+    for (int64_t step = 1; step <= 30; step++) {
+        double expected = step <= warmup ? 0.5 * (double)step / (double)warmup : 0.5 * pow(factor, (double)((step - 1 - warmup) / width));
+        if (fabs(r->lr[step] - expected) > 1e-6 * expected)
+            fail_msg("step %lld has the rate %g, not %g", (long long)step, r->lr[step], expected);
+    }
+}
+
+static void the_rate_falls_after_each_so_many_steps_or_epochs(void **state)
+{
+    (void)state;
+    rates by_steps = {0}, by_epochs = {0};
+    tarn_train_options options = small("steps");
+    options.drop_every = 7;
+    options.drop_factor = 0.5;
+    options.warmup = 4;
+    run(tarn_trainer_new(&options), 0, &by_steps);
+    assert_stairs(&by_steps, 4, 7, 0.5);
+    options = small("epochs");
+    options.drop_epochs = 1;
+    run(tarn_trainer_new(&options), 0, &by_epochs);
+    assert_stairs(&by_epochs, 0, 10, 0.1);
+}
+
+static void assert_same_file(const char *folder, const char *other, const char *name)
+{
+    char path[2][1200];
+    size_t count[2];
+    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
+    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
+    char *bytes_of[2] = {get_file(path[0], &count[0]), get_file(path[1], &count[1])};
+    if (count[0] != count[1] || memcmp(bytes_of[0], bytes_of[1], count[0]) != 0)
+        fail_msg("%s and %s differ", path[0], path[1]);
+    free(bytes_of[0]);
+    free(bytes_of[1]);
+}
+
+static void a_stopped_run_goes_on_down_the_same_stairs(void **state)
+{
+    (void)state;
+    rates whole = {0}, parts = {0};
+    tarn_train_options options = small("whole"), stopped = small("stopped");
+    options.drop_epochs = stopped.drop_epochs = 1;
+    options.drop_factor = stopped.drop_factor = 0.25;
+    run(tarn_trainer_new(&options), 0, &whole);
+    run(tarn_trainer_new(&stopped), 9, &parts); /* just before a drop */
+    run(tarn_trainer_resume(stopped.out, NULL), 20, &parts);
+    run(tarn_trainer_resume(stopped.out, NULL), 0, &parts);
+    assert_stairs(&parts, 0, 10, 0.25);
+    assert_same_file(options.out, stopped.out, "model.safetensors");
+    assert_same_file(options.out, stopped.out, "optimizer.safetensors");
+}
+
+/* What is longer than it was to be has as many more stairs. */
+static void a_run_that_is_made_longer_goes_further_down(void **state)
+{
+    (void)state;
+    rates r = {0};
+    tarn_train_options options = small("longer");
+    options.drop_every = 10;
+    options.epochs = 1;
+    run(tarn_trainer_new(&options), 0, &r);
+    run(tarn_trainer_resume(options.out, &(tarn_train_options){.epochs = 3}), 0, &r);
+    assert_stairs(&r, 0, 10, 0.1);
+}
+
+static void a_config_file_may_say_so(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"schedule\": \"step\", \"drop_epochs\": 30, \"drop_factor\": 0.2}";
+    tarn_train_options options = {0};
+    put_file(scratch("stairs.json"), text, sizeof(text) - 1);
+    assert_true(tarn_train_options_load(&options, scratch("stairs.json")));
+    assert_string_equal(options.schedule, "step");
+    assert_int_equal(options.drop_epochs, 30);
+    assert_true(options.drop_factor == 0.2);
+}
+
+static void assert_refused(const tarn_train_options *options, const char *text)
+{
+    assert_null(tarn_trainer_new(options));
+    assert_error(TARN_ERROR_ARGUMENT, text);
+}
+
+static void stairs_without_a_width_and_widths_without_stairs_are_refused(void **state)
+{
+    (void)state;
+    tarn_train_options options = small("refused");
+    assert_refused(&options, "needs drop_every (in steps) or drop_epochs");
+    options.drop_every = options.drop_epochs = 2;
+    assert_refused(&options, "not both");
+    options.drop_epochs = 0;
+    options.min_lr = 0.1;
+    assert_refused(&options, "the schedule is step");
+    options.min_lr = 0;
+    options.drop_factor = 1.5;
+    assert_refused(&options, "drop_factor");
+    options.drop_factor = 0;
+    options.drop_every = -3;
+    assert_refused(&options, "drop_every");
+    options = small("refused");
+    memset(options.schedule, 0, sizeof(options.schedule));
+    options.drop_every = 2;
+    assert_refused(&options, "drop_every is for the schedule step, but the schedule is cosine");
+    options.drop_every = 0;
+    options.drop_factor = 0.5;
+    assert_refused(&options, "drop_factor is for the schedule step");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(the_rate_falls_after_each_so_many_steps_or_epochs),
+        in_scope(a_stopped_run_goes_on_down_the_same_stairs),
+        in_scope(a_run_that_is_made_longer_goes_further_down),
+        in_scope(a_config_file_may_say_so),
+        in_scope(stairs_without_a_width_and_widths_without_stairs_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
