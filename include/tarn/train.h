@@ -64,7 +64,7 @@ typedef struct tarn_train_options {
     int64_t sample;       /* tokens of a sample at each evaluation; default: none */
     int64_t keep;         /* evaluations, the last ones, whose models stay in folders of their own: step-500; default: none */
     char precision[8];    /* "f32" (the default), "tf32" or "bf16": bf16 parameters with f32 master weights */
-    char recompute[8];    /* "none" (the default), or "block": what happens in a block is computed again in backward instead of being stored */
+    char recompute[8];    /* "none" (the default), "cheap" or "block": norms and GELU, or all of a block, are computed again in backward instead of being stored */
 } tarn_train_options;
 
 /* What kind of value an option takes. */
