@@ -41,7 +41,7 @@ _tarn()
         return
         ;;
     --recompute)
-        mapfile -t COMPREPLY < <(compgen -W "none block" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "none cheap block" -- "$current")
         return
         ;;
     --capture)

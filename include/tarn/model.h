@@ -35,6 +35,13 @@ TARN_API tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_devic
 
 /* ---- GPT-2 ----------------------------------------------------------------------------------------------------------------- */
 
+/* What backward makes again instead of finding it stored: less memory, more time. */
+typedef enum tarn_recompute {
+    TARN_RECOMPUTE_NONE = 0,
+    TARN_RECOMPUTE_CHEAP, /* what costs next to nothing: the results of norms and of GELU. On the CPU the gradients have the same bits */
+    TARN_RECOMPUTE_BLOCK  /* all that happens in a block: only what enters it is stored */
+} tarn_recompute;
+
 /* What a GPT-2 is. The first five are required; zero is the default of the others. */
 typedef struct tarn_gpt2_config {
     int64_t vocab;            /* tokens that there are */
@@ -50,7 +57,7 @@ typedef struct tarn_gpt2_config {
     tarn_dtype dtype;         /* of the parameters; default f32 */
     bool has_end;             /* there is a token that ends a text */
     int64_t end;              /* that token, where there is one */
-    bool recompute;           /* keep what enters a block alone, and compute the block a second time in backward: less memory, more time */
+    tarn_recompute recompute; /* in backward; default: nothing */
 } tarn_gpt2_config;
 
 /* Fills in the published sizes: "gpt2" ("gpt2-124m"), "gpt2-medium" ("gpt2-350m", "gpt2-355m"), "gpt2-large" ("gpt2-774m") and "gpt2-xl"

@@ -66,13 +66,13 @@ typedef struct tarn_train_options {
     int64_t sample;       /* tokens of a sample at each evaluation; default: none */
     int64_t keep;         /* evaluations, the last ones, whose models stay in folders of their own: step-500; default: none */
     char precision[8];    /* "f32" (the default), "tf32" or "bf16": bf16 parameters with f32 master weights */
-    char recompute[8];    /* "none" (the default), or "block": what happens in a block is computed again in backward instead of being stored */
+    char recompute[8];    /* "none" (the default), "cheap" or "block": norms and GELU, or all of a block, are computed again in backward instead of being stored */
+
 
     /* "auto" (the default), "on" or "off": a step is recorded once and then repeated as a whole, which spares the host its work for each operation; the
      * bits are the same. It keeps its memory: auto records where the device can, half of its free memory holds what training takes, and a step has few
      * micro-batches. On is an error where the device cannot. */
     char capture[8];
-
 
     /* Of the schedule "step", which needs one of the first two: after each so many steps, or epochs, behind the warm-up the learning rate is
      * multiplied by drop_factor. */

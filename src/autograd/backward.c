@@ -68,24 +68,34 @@ static bool check_saved(const tarn__node *node)
     return true;
 }
 
-static bool run_node(tarn__node *node)
+/* Calls a node's rule, or makes its output 0 again, with what the node saved. That may have to be made again as well: one call inside the other for
+ * each such node in a row, which are few, as only norms are and their operands come from something else. */
+static bool call_rule(tarn__node *node, tarn_tensor **made)
 {
     if (!check_saved(node))
         return false;
-    tarn_scope *scope = tarn_scope_open();
     tarn_tensor **saved = tarn__alloc(sizeof(*saved) * (size_t)(node->saves + 1));
-    bool good = scope && saved;
+    bool good = saved != NULL;
+    for (int i = 0; good && i < node->saves; i++) {
+        saved[i] = node->saved[i].tensor;
+        good = !node->saved[i].maker || call_rule(node->saved[i].maker, &saved[i]);
+    }
     if (good) {
-        for (int i = 0; i < node->saves; i++)
-            saved[i] = node->saved[i].tensor;
         tarn__backward b = {node, node->function, node->grad, saved, node->params};
-        tarn__anomaly_rule_open();
-        good = node->rule(&b) && !tarn_failed();
-        tarn__anomaly_rule_close();
+        good = (made ? (*made = node->remake(&b)) != NULL : node->rule(&b)) && !tarn_failed();
         if (!good && !tarn_failed())
             tarn__raise(TARN_ERROR_INTERNAL, "backward: the rule of %s failed without a reason", node->function);
     }
     tarn__release(saved, sizeof(*saved) * (size_t)(node->saves + 1));
+    return good;
+}
+
+static bool run_node(tarn__node *node)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn__anomaly_rule_open();
+    bool good = scope && call_rule(node, NULL);
+    tarn__anomaly_rule_close();
     tarn_scope_close(scope);
     return good;
 }

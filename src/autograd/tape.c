@@ -6,6 +6,7 @@
 #include "base/memory.h"
 
 static _Thread_local int no_grad_depth;
+static _Thread_local int thrift_depth;
 static _Thread_local bool anomaly;
 static _Thread_local int rules_running;
 static _Atomic uint64_t next_sequence = 1;
@@ -38,6 +39,21 @@ int tarn__grad_force(void)
 void tarn__grad_unforce(int depth)
 {
     no_grad_depth = depth;
+}
+
+void tarn__thrift_open(void)
+{
+    thrift_depth++;
+}
+
+void tarn__thrift_close(void)
+{
+    thrift_depth--;
+}
+
+bool tarn__thrift(void)
+{
+    return thrift_depth > 0;
 }
 
 void tarn_set_anomaly(bool on)
@@ -135,8 +151,11 @@ bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad)
 void tarn__node_release(tarn__node *node)
 {
     for (int i = 0; i < node->saves; i++) {
+        tarn__node *maker = node->saved[i].maker;
         tarn__drop(node->saved[i].tensor);
-        node->saved[i].tensor = NULL;
+        node->saved[i] = (tarn__saved){0};
+        if (maker)
+            tarn__history_drop(&maker->history);
     }
     for (int i = 0; i < node->inputs; i++) {
         tarn__node *source = node->edge[i].node;
@@ -223,11 +242,21 @@ static void connect(tarn__edge *edge, tarn_tensor *input)
     }
 }
 
-/* A saved output is held as an alias without history; anything else as it is. */
+static bool is_remade(const tarn_tensor *tensor)
+{
+    return tensor->history && ((const tarn__node *)tensor->history)->remake && tensor->history_output == 0;
+}
+
+/* A saved output is held as an alias without history; what is made again not at all; anything else as it is. */
 static bool save(tarn__saved *place, tarn_tensor *tensor, const tarn__recording *r)
 {
     if (!tensor)
         return true;
+    if (is_remade(tensor)) {
+        place->maker = (tarn__node *)tensor->history;
+        tarn__history_hold(tensor->history);
+        return true;
+    }
     for (int i = 0; i < r->output_count; i++)
         if (r->outputs[i] == tensor) {
             tensor = tarn__tensor_view(tensor);
@@ -258,6 +287,7 @@ bool tarn__record(const tarn__recording *r)
     node->history.release = release_node;
     node->function = r->function;
     node->rule = r->rule;
+    node->remake = thrift_depth > 0 ? r->remake : NULL;
     node->sequence = atomic_fetch_add_explicit(&next_sequence, 1, memory_order_relaxed);
     node->inputs = r->input_count;
     node->outputs = r->output_count;

@@ -24,6 +24,9 @@ typedef struct tarn__backward {
 /* Puts a gradient into the sink of every input that wants one. False with an error raised. */
 typedef bool (*tarn__rule)(const tarn__backward *b);
 
+/* Makes output 0 of a node again, with the bits it had, from what the node saved: in the scope of the rule that needs it. NULL with an error. */
+typedef tarn_tensor *(*tarn__remaking)(const tarn__backward *b);
+
 /* ---- recording ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct tarn__recording {
@@ -39,6 +42,7 @@ typedef struct tarn__recording {
     size_t params_bytes;
     void (*params_release)(void *params); /* called on the copy when the node goes; NULL: nothing to do */
     bool always;                          /* record even where no input wants a gradient: parameters inside a block do */
+    tarn__remaking remake;                /* in a thrifty section whoever saves output 0 has it made again; NULL: it is stored */
 } tarn__recording;
 
 /* Ends an operation: puts a node on the tape when a gradient is needed, and looks for non-finite values in anomaly mode. Every operation
@@ -51,6 +55,11 @@ bool tarn__recording_needed(tarn_tensor *const *inputs, int count);
 /* Records for a while even inside tarn_no_grad_open(): returns the depth to give back. */
 int tarn__grad_force(void);
 void tarn__grad_unforce(int depth);
+
+/* Between open and close, which nest, what is cheap to make again for backward (norms, GELU) is not stored for it. */
+void tarn__thrift_open(void);
+void tarn__thrift_close(void);
+bool tarn__thrift(void);
 
 /* Anomaly mode. Between open and close a rule runs: what it hands on is checked against what it was given, its steps are not. */
 bool tarn__anomaly(void);
@@ -102,7 +111,8 @@ typedef struct tarn__edge {
 } tarn__edge;
 
 typedef struct tarn__saved {
-    tarn_tensor *tensor; /* held; NULL where none was given */
+    tarn_tensor *tensor; /* held; NULL where none was given, or */
+    tarn__node *maker;   /* the node whose output 0 it is, held: it is made again */
     uint32_t version;
 } tarn__saved;
 
@@ -110,6 +120,7 @@ struct tarn__node {
     tarn__history history;
     const char *function;
     tarn__rule rule;
+    tarn__remaking remake; /* NULL: its outputs are stored where they are needed */
     uint64_t sequence;
     int inputs, outputs, saves;
     bool queued;   /* in the walk's heap */

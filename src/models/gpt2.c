@@ -41,6 +41,9 @@ static bool check_config(const char *function, const tarn_gpt2_config *c)
                            function, c->dropout, c->attention_dropout, c->embedding_dropout);
     if (!(c->epsilon >= 0) || !isfinite(c->epsilon))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function, c->epsilon);
+    if ((int)c->recompute < TARN_RECOMPUTE_NONE || (int)c->recompute > TARN_RECOMPUTE_BLOCK)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
+                           (int)c->recompute);
     if (c->has_end && (c->end < 0 || c->end >= c->vocab))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .end is token %lld of a vocabulary of %lld", function, (long long)c->end,
                            (long long)c->vocab);

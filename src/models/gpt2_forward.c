@@ -2,7 +2,8 @@
  *
  * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and an mlp of a norm of what that made.
  * The norm that follows an addition belongs to the next part, so both are made in one pass. With a cache the tokens follow those it holds, and
- * nothing is dropped out. */
+ * nothing is dropped out. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
+#include "autograd/tape.h"
 #include "models/gpt2.h"
 #include "ops/matmul.h"
 
@@ -138,24 +139,47 @@ static tarn_tensor *hidden_recomputed(tarn_module *body, tarn_tensor *x)
     return x ? tarn_forward(body->child[TARN__GPT2_NORM], x) : NULL;
 }
 
+/* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed. */
+static bool pass_block(tarn_module *body, int i, tarn__cache *cache, tarn_tensor **x, tarn_tensor **y)
+{
+    const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS], *block = blocks->child[i];
+    tarn_module *attention = block->child[TARN__GPT2_ATTENTION], *mlp = block->child[TARN__GPT2_MLP];
+    tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__GPT2_NORM_1] : body->child[TARN__GPT2_NORM];
+    tarn_tensor *sum = *x, *normed = NULL;
+    tarn_scope *scope = tarn_scope_open();
+    if (scope) {
+        normed = cache ? attention_with(attention, *y, cache, i) : tarn_forward(attention, *y);
+        normed = add_and_normalise(body->ctx, &sum, normed, block->child[TARN__GPT2_NORM_2]);
+        normed = add_and_normalise(body->ctx, &sum, cache ? mlp_with(mlp, normed, cache) : tarn_forward(mlp, normed), next);
+    }
+    bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
+    tarn_scope_close(scope);
+    if (good) {
+        tarn_free(*x);
+        tarn_free(*y);
+        *x = sum;
+        *y = normed;
+    }
+    return good;
+}
+
 /* [B, T, width], after the last norm. */
 static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *cache)
 {
     const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS];
     const tarn_gpt2_config *c = body->ctx;
     tarn_tensor *x = embed(body, tokens, cache);
-    if (c->recompute && !cache)
+    if (c->recompute == TARN_RECOMPUTE_BLOCK && !cache)
         return hidden_recomputed(body, x);
+    if (c->recompute == TARN_RECOMPUTE_CHEAP)
+        tarn__thrift_open();
     tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__GPT2_NORM_1], x) : NULL;
-    for (int i = 0; y && i < blocks->children; i++) {
-        const tarn_module *block = blocks->child[i];
-        tarn_module *attention = block->child[TARN__GPT2_ATTENTION], *mlp = block->child[TARN__GPT2_MLP];
-        tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__GPT2_NORM_1] : body->child[TARN__GPT2_NORM];
-        y = cache ? attention_with(attention, y, cache, i) : tarn_forward(attention, y);
-        y = add_and_normalise(body->ctx, &x, y, block->child[TARN__GPT2_NORM_2]);
-        y = add_and_normalise(body->ctx, &x, cache ? mlp_with(mlp, y, cache) : tarn_forward(mlp, y), next);
-    }
-    return y;
+    bool good = y != NULL;
+    for (int i = 0; good && i < blocks->children; i++)
+        good = pass_block(body, i, cache, &x, &y);
+    if (c->recompute == TARN_RECOMPUTE_CHEAP)
+        tarn__thrift_close();
+    return good ? y : NULL;
 }
 
 tarn_tensor *tarn__gpt2_body_forward(tarn_module *body, tarn_tensor *tokens, void *ctx)
@@ -189,9 +213,13 @@ tarn_tensor *tarn_gpt2_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is no GPT-2", function);
         return NULL;
     }
+    tarn_scope *scope = tarn_scope_open();
     tarn_tensor *x = tarn_forward(model->child[TARN__GPT2_BODY], tokens), *weight = own(model->child[TARN__GPT2_HEAD], "weight");
     tarn_tensor *loss = tarn_linear_cross_entropy(x, weight, targets, &(tarn_cross_entropy_options){.ignore_index = &ignored});
-    if (!loss)
+    if (loss)
+        tarn_scope_return(scope, loss);
+    else
         tarn__raise_within(function);
+    tarn_scope_close(scope);
     return loss;
 }

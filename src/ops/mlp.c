@@ -1,5 +1,6 @@
 /* mlp.c: two linear layers with a GELU between them, as one operation: bias and GELU are part of the first product, GELU's slope part of the
- * gradient's product, and the sums of the biases' gradients part of those of the weights. */
+ * gradient's product, and the sums of the biases' gradients part of those of the weights. In a thrifty section
+ * GELU's result is not stored: backward makes it again from its argument. */
 #include "ops/matmul.h"
 
 /* Inputs. */
@@ -15,9 +16,12 @@ static bool mlp_backward(const tarn__backward *b)
 {
     bool in_out = ((const mlp_tail *)b->params)->in_out;
     tarn_tensor *x = b->saved[0], *up = tarn__turned(b->saved[1], in_out), *down = tarn__turned(b->saved[2], in_out), *z = b->saved[3], *h = b->saved[4];
-    tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]); /* (rows, out) */
-    if (!g || !up || !down || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h, in_out))
+    tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]), *again = NULL; /* (rows, out) */
+    if (!h)
+        h = again = tarn_gelu(z);
+    if (!g || !up || !down || !h || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h, in_out))
         return false;
+    tarn_free(again);
     if (!tarn__wants(b, X) && !tarn__wants(b, UP) && !(b->node->inputs > UP_BIAS && tarn__wants(b, UP_BIAS)))
         return true;
     tarn_tensor *dz = tarn__tensor_new("mlp", tarn__shape_of(z), z->view.dtype, tarn__device(z));
@@ -82,7 +86,7 @@ static tarn_tensor *apply_mlp(tarn_tensor **o, bool in_out)
         return NULL;
     mlp_tail how = {in_out};
     return tarn__finish("mlp", mlp_backward, how, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), TARN__OUTPUTS(y),
-                        TARN__SAVED(o[X], o[UP], o[DOWN], z, h))
+                        TARN__SAVED(o[X], o[UP], o[DOWN], z, tarn__thrift() ? NULL : h))
                ? y
                : NULL;
 }

@@ -1,5 +1,6 @@
 /* norm.c: layernorm and rmsnorm over the last axis, alone and after a sum. What backward needs of each row, its mean and 1 / deviation, is kept in f32 (f64 for
- * f64), and only where something will be recorded. */
+ * f64), and only where something will be recorded. In a thrifty section whoever needs the result in backward has it made again: the norm of a sum is that
+ * of the sum as it was rounded, so both have the same bits. */
 #include "ops/op.h"
 
 /* Operands in order: x, weight or NULL, bias or NULL. */
@@ -56,6 +57,11 @@ static bool layernorm_backward(const tarn__backward *b)
            tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias);
 }
 
+static tarn_tensor *layernorm_again(const tarn__backward *b)
+{
+    return tarn_layernorm(b->saved[0], b->saved[1], b->saved[4], ((const tarn__norm *)b->params)->epsilon);
+}
+
 tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, double epsilon)
 {
     tarn_tensor *operand[] = {x, weight, bias}, *mean = NULL, *rstd = NULL;
@@ -69,7 +75,7 @@ tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bi
     if (!y || !tarn__kernel_call(TARN__K_layernorm, "layernorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
         return NULL;
     bool good = tarn__finish("layernorm", layernorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
-                             TARN__SAVED(x, weight, mean, rstd));
+                             TARN__SAVED(x, weight, mean, rstd, tarn__thrift() ? bias : NULL), .remake = layernorm_again);
     return good ? y : NULL;
 }
 
@@ -91,6 +97,11 @@ static bool rmsnorm_backward(const tarn__backward *b)
            tarn__put(b, 0, gx) && tarn__put(b, 1, gweight);
 }
 
+static tarn_tensor *rmsnorm_again(const tarn__backward *b)
+{
+    return tarn_rmsnorm(b->saved[0], b->saved[1], ((const tarn__norm *)b->params)->epsilon);
+}
+
 tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
 {
     tarn_tensor *operand[] = {x, weight, NULL}, *rstd = NULL;
@@ -103,7 +114,8 @@ tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
     tarn_tensor *y = tarn__result_like("rmsnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     if (!y || !tarn__kernel_call(TARN__K_rmsnorm, "rmsnorm", tail, TARN__IN(x, weight), TARN__OUT(y, rstd)))
         return NULL;
-    bool good = tarn__finish("rmsnorm", rmsnorm_backward, tail, TARN__INPUTS(x, weight), TARN__OUTPUTS(y), TARN__SAVED(x, weight, rstd));
+    bool good = tarn__finish("rmsnorm", rmsnorm_backward, tail, TARN__INPUTS(x, weight), TARN__OUTPUTS(y), TARN__SAVED(x, weight, rstd),
+                             .remake = rmsnorm_again);
     return good ? y : NULL;
 }
 
@@ -129,6 +141,13 @@ static bool residual_norm_backward(const tarn__backward *b)
                                      .params_bytes = sizeof(tarn__residual_norm), TARN__IN(sum, weight, mean, rstd, g, through),
                                      TARN__OUT(gx, gweight, gbias)}) &&
            tarn__put(b, 0, gx) && tarn__put(b, 1, gx) && tarn__put(b, 2, gweight) && tarn__put(b, 3, gbias);
+}
+
+static tarn_tensor *residual_norm_again(const tarn__backward *b)
+{
+    const tarn__residual_norm *params = b->params;
+    tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *bias = b->saved[4];
+    return params->rms ? tarn_rmsnorm(sum, weight, params->epsilon) : tarn_layernorm(sum, weight, bias, params->epsilon);
 }
 
 /* Operands x, delta, weight, bias. */
@@ -160,7 +179,7 @@ tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor 
     tarn_tensor *y = total ? tarn__result_like("residual_norm", &total, 1, tarn__shape_of(total), total->view.dtype, tarn__device(total)) : NULL;
     if (!y || !tarn__kernel_call(TARN__K_residual_norm, "residual_norm", tail, TARN__IN(o[0], o[1], o[2], o[3]), TARN__OUT(total, y, mean, rstd)) ||
         !tarn__finish("residual_norm", residual_norm_backward, tail, TARN__INPUTS(o[0], o[1], o[2], o[3]), TARN__OUTPUTS(y, total),
-                      TARN__SAVED(total, o[2], mean, rstd)))
+                      TARN__SAVED(total, o[2], mean, rstd, tarn__thrift() ? o[3] : NULL), .remake = residual_norm_again))
         return NULL;
     *sum = total;
     return y;

@@ -36,7 +36,7 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
                 {"eval_batches", true, o->eval_batches > 0},
                 {"sample", true, o->sample > 0},
                 {"keep", true, o->keep > 0},
-                {"recompute", true, strcmp(o->recompute, "block") == 0}};
+                {"recompute", true, o->recompute[0] && strcmp(o->recompute, "none") != 0}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].given && rows[i].for_text != is_text)
             return rows[i].name;
@@ -132,11 +132,24 @@ tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
                                .dtype = strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32,
                                .has_end = end >= 0,
                                .end = end >= 0 ? end : 0,
-                               .recompute = strcmp(o->recompute, "block") == 0};
+                               .recompute = strcmp(o->recompute, "block") == 0   ? TARN_RECOMPUTE_BLOCK
+                                            : strcmp(o->recompute, "cheap") == 0 ? TARN_RECOMPUTE_CHEAP
+                                                                                 : TARN_RECOMPUTE_NONE};
     tarn_module *model = tarn_model_gpt2(&config, t->device, (uint64_t)o->seed);
     if (!model)
         tarn__raise_within(function);
     return model;
+}
+
+/* Backward frees what was stored as it goes, so its own tensors count for one block alone: measured, 14 widths for each token, and as many again where it
+ * makes a block's own. Or the logits of the loss, made a part at a time, where those are more. */
+int64_t tarn__language_working_bytes(const tarn_train_options *o)
+{
+    const int64_t most_logits = INT64_C(256) << 20;
+    int64_t bytes = strcmp(o->precision, "bf16") == 0 ? 2 : 4, tokens = o->micro_batch * o->context;
+    int64_t block = tokens * o->width * bytes * (strcmp(o->recompute, "block") == 0 ? 28 : 14), logits = tokens * o->vocab * bytes;
+    logits = logits < most_logits ? logits : most_logits;
+    return block > logits ? block : logits;
 }
 
 /* ---- a step -------------------------------------------------------------------------------------------------------------------- */

@@ -73,7 +73,8 @@ static const row rows[] = {
         "text: keep the models of the last N evaluations, too, in folders such as step-500"),
     ROW(precision, TARN_OPTION_WORD, 0, 0, "f32", "f32|tf32|bf16", false,
         "of the products; bf16 (text): bf16 parameters with f32 master weights"),
-    ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|block", true, "text: compute blocks again in backward instead of storing them"),
+    ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|cheap|block", true,
+        "text: compute again in backward instead of storing: norms and GELU, or all of a block"),
     ROW(capture, TARN_OPTION_WORD, 0, 0, "auto", "auto|on|off", true,
         "record a step once and repeat it as a whole; auto: where the device can, and memory allows it"),
 };

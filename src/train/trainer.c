@@ -134,7 +134,8 @@ static int64_t parameter_bytes(const tarn_train_options *o)
 }
 
 /* Looks whether model and data fit by applying one to samples of zeros, and estimates what training takes from what that leaves on the
- * device: weights, their gradients and the optimizer's state, and what backward needs of a batch, half as much again while it runs. */
+ * device: weights, their gradients and the optimizer's state, what backward needs of a batch, and what it takes while it runs: of a classifier half as
+ * much again. */
 static bool try_model(const char *function, tarn_trainer *t)
 {
     int64_t tried = t->description.is_text ? 1 : 2;
@@ -150,8 +151,9 @@ static bool try_model(const char *function, tarn_trainer *t)
     int64_t activations = tarn_memory_of(t->device).used - before - head;
     bool good = y && tarn_module_train(t->model, true);
     tarn_scope_close(scope);
-    t->memory_needed =
-        tarn_module_element_count(t->model) * parameter_bytes(&t->options) + head + activations / tried * t->micro_batch * 3 / 2;
+    activations = activations / tried * t->micro_batch;
+    t->memory_needed = tarn_module_element_count(t->model) * parameter_bytes(&t->options) + head + activations +
+                       (t->description.is_text ? tarn__language_working_bytes(&t->options) : activations / 2);
     return good || tarn__raise_within(function);
 }
 

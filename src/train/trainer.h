@@ -150,6 +150,9 @@ tarn_module *tarn__language_model(const char *function, const tarn_trainer *trai
 /* Options that do not go with text, or with anything else, as `is_text` says. */
 bool tarn__language_check(const char *function, const tarn_train_options *options, bool is_text);
 
+/* Bytes that forward and backward of a micro-batch take beside what is stored in between, by estimate. */
+int64_t tarn__language_working_bytes(const tarn_train_options *options);
+
 /* The gradients of one step, added up over its micro-batches. */
 bool tarn__language_gradients(tarn_trainer *trainer, tarn__figures *figures);
 

@@ -21,7 +21,7 @@ static void configurations(void **state)
     REFUSE(tarn_model_gpt2, tarn_model_gpt2(&(tarn_gpt2_config){0}, CPU, 1));
     REFUSE(tarn_model_gpt2, tarn_model_gpt2_sized(&small, 0, CPU, 1)); /* a header from before all fields */
     REFUSE(tarn_model_gpt2, tarn_model_gpt2(&small, nowhere, 1));
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 26; i++) {
         c = small;
         switch (i) {
         case 0: c.vocab = 0; break;
@@ -47,6 +47,8 @@ static void configurations(void **state)
         case 20: c.epsilon = INFINITY; break;
         case 21: c.dtype = TARN_I32; break;
         case 22: c.has_end = true, c.end = 7; break;
+        case 23: c.recompute = (tarn_recompute)3; break;
+        case 24: c.recompute = (tarn_recompute)-1; break;
         default: c.has_end = true, c.end = -1;
         }
         REFUSE(tarn_model_gpt2, tarn_model_gpt2(&c, CPU, (uint64_t)i));

@@ -132,3 +132,27 @@ def summed(got, expected, dtype, size=None, terms=0, label="result", rounded_ter
     largest = error.flatten()[worst].item()
     text = "" if largest <= bar else f"{_element(worst, got, expected, label)}: error {largest:.3g} {unit}, allowed {bar:.3g}"
     return Verdict(not text, largest, bar, unit, text)
+
+
+def relax(verdict, own):
+    """What is beyond the bar may be no further from the truth than twice what torch is in the same dtype."""
+    if verdict.good or not verdict.unit or verdict.error > 2 * own:
+        return verdict
+    return Verdict(True, verdict.error, 2 * own, verdict.unit)
+
+
+def gradients(ours, truth, dtype, theirs=None):
+    """Of a whole model, {name: gradient}: sums through many layers. One counts from 1e-6 of the largest one's size on, as some are truly 0. `theirs`
+    are torch's in the same dtype, where its own distance from the truth is what can be asked for."""
+    verdicts = [Verdict(set(ours) == set(truth), text=f"gradients of {sorted(set(ours) ^ set(truth))} are in one alone")]
+    largest = max(g.square().mean().sqrt() for g in truth.values())
+    for name in sorted(set(ours) & set(truth)):
+        if ours[name] is None:
+            verdicts.append(Verdict(False, text=f"tarn has no gradient of {name}"))
+            continue
+        floor = torch.full_like(truth[name], 1e-6 * largest)
+        verdicts.append(summed(ours[name], truth[name], dtype, size=floor, terms=LONG + 1, label=f"gradient of {name}"))
+    if theirs is None:
+        return verdicts
+    own = max(v.error for v in gradients(theirs, truth, dtype))
+    return [relax(v, own) for v in verdicts]

@@ -71,27 +71,11 @@ def in_tarn(model, tokens, targets):
         return logits, value, {name: tarn.gradient(p) for name, p in layers.state_of(model, buffers=False).items()}
 
 
-def relax(verdict, own):
-    """What is beyond the bar may be no further from the truth than twice what torch is in the same dtype."""
-    if verdict.good or not verdict.unit or verdict.error > 2 * own:
-        return verdict
-    return compare.Verdict(True, verdict.error, 2 * own, verdict.unit)
-
-
 def judge(ours, theirs, dtype):
-    """Sums pass through many layers: the bars of long sums. A gradient counts from 1e-6 of the largest one's size on."""
+    """Sums pass through many layers: the bars of long sums."""
     verdicts = [compare.summed(ours[0], theirs[0], dtype, terms=compare.LONG + 1, label="logits"),
-                compare.summed(ours[1], theirs[1], dtype, terms=compare.LONG + 1, label="loss"),
-                compare.Verdict(set(ours[2]) == set(theirs[2]), text=f"gradients of {sorted(set(ours[2]) ^ set(theirs[2]))} are in one alone")]
-    largest = max(g.square().mean().sqrt() for g in theirs[2].values())
-    for name in sorted(set(ours[2]) & set(theirs[2])):
-        got, expected = ours[2][name], theirs[2][name]
-        if got is None:
-            verdicts.append(compare.Verdict(False, text=f"tarn has no gradient of {name}"))
-            continue
-        floor = torch.full_like(expected, 1e-6 * largest)
-        verdicts.append(compare.summed(got, expected, dtype, size=floor, terms=compare.LONG + 1, label=f"gradient of {name}"))
-    return verdicts
+                compare.summed(ours[1], theirs[1], dtype, terms=compare.LONG + 1, label="loss")]
+    return verdicts + compare.gradients(ours[2], theirs[2], dtype)
 
 
 def generate(model, prompt, most):
@@ -123,7 +107,7 @@ def compare_models(network, model, config, dtype, rng):
     verdicts = judge(in_tarn(model, tokens, targets), truth, dtype)
     if dtype != "f64":  # sums of f32 through many layers: torch's own distance from the truth is what can be asked for
         own = max(v.error for v in judge(theirs, truth, dtype))
-        verdicts = [relax(v, own) for v in verdicts]
+        verdicts = [compare.relax(v, own) for v in verdicts]
     return verdicts + ([check_text(wide, model, config, rng)] if dtype == "f64" else [])
 
 

@@ -183,6 +183,11 @@ def run_training_gpt2(options):
     return run_verdicts("training_gpt2", importlib.import_module("training_gpt2").run, options)
 
 
+def run_curves_gpt2(options):
+    """The loss of a GPT-2 over 200 steps."""
+    return run_verdicts("curves_gpt2", importlib.import_module("curves_gpt2").run, options)
+
+
 def run_networks(options):
     """Networks trained in both. What a device's missing kernels keep from being judged counts as skipped."""
     tally, training_networks = Tally(), importlib.import_module("training_networks")
@@ -220,7 +225,7 @@ def run_mnist(options):
 # What is compared beside operations.
 EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "data": run_data,
           "events": run_events, "images": run_images, "text": run_text, "gpt2": run_gpt2,
-          "training_gpt2": run_training_gpt2, "mnist": run_mnist}
+          "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
 

@@ -310,31 +310,44 @@ static void micro_batches_add_up_to_the_batch(void **state)
     }
 }
 
-static void recomputed_blocks_take_less_memory_and_make_the_same_run(void **state)
+/* By what is computed again: the peak, and what the plan says; each less than the one before. */
+static void what_is_recomputed_takes_less_memory_and_makes_the_same_run(void **state)
 {
     (void)state;
-    int64_t peak[2];
+    static const char *const how[] = {"none", "cheap", "block"};
+    int64_t peak[3], planned[3];
     double largest;
-    char folder[2][1200];
-    for (int again = 0; again < 2; again++) {
-        tarn_train_options options = small(again ? "recomputed" : "stored");
+    char folder[3][1200];
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        tarn_train_plan plan;
+        snprintf(name, sizeof(name), "recompute-%s", how[i]);
+        tarn_train_options options = small(name);
         snprintf(options.optimizer, sizeof(options.optimizer), "sgd");
-        snprintf(options.recompute, sizeof(options.recompute), "%s", again ? "block" : "none");
+        snprintf(options.recompute, sizeof(options.recompute), "%s", how[i]);
         options.lr = 0.1;
         options.layers = 6;
         options.batch_size = 64;
         options.steps = options.eval_every = 5;
         options.dropout = 0.1;
         tarn_empty_cache(CPU);
+        tarn_trainer *trainer = tarn_trainer_new(&options);
+        assert_true(tarn_trainer_plan(trainer, &plan));
+        planned[i] = plan.memory_needed;
         tarn_stats_reset();
-        run(tarn_trainer_new(&options), 0, NULL);
-        peak[again] = tarn_memory_of(CPU).peak_used;
-        snprintf(folder[again], sizeof(folder[again]), "%s", options.out);
+        run(trainer, 0, NULL);
+        peak[i] = tarn_memory_of(CPU).peak_used;
+        snprintf(folder[i], sizeof(folder[i]), "%s", options.out);
     }
-    double most = distance(folder[0], folder[1], &largest);
-    print_message("%lld bytes at most instead of %lld; weights differ by %g\n", (long long)peak[1], (long long)peak[0], most);
+    double most = distance(folder[0], folder[2], &largest);
+    print_message("%lld, %lld and %lld bytes at most, of %lld, %lld and %lld planned; with blocks weights differ by %g\n", (long long)peak[0],
+                  (long long)peak[1], (long long)peak[2], (long long)planned[0], (long long)planned[1], (long long)planned[2], most);
+    assert_same_file(folder[0], folder[1], "model.safetensors"); /* bit for bit */
     assert_true(most <= 2e-6 * largest);
-    assert_true(peak[1] < peak[0] * 2 / 3);
+    assert_true(peak[1] < peak[0] * 3 / 4 && peak[2] < peak[1] * 2 / 3);
+    for (int i = 0; i < 3; i++)
+        if (planned[i] < peak[i] || planned[i] > peak[i] + peak[i] / 4)
+            fail_msg("recompute %s: %lld bytes were planned, and %lld taken", how[i], (long long)planned[i], (long long)peak[i]);
 }
 
 /* ---- bad input ------------------------------------------------------------------------------------------------------------- */
@@ -539,7 +552,7 @@ int main(void)
         in_scope(a_bf16_run_keeps_f32_master_weights_and_goes_on_bit_for_bit),
         in_scope(the_models_of_the_last_evaluations_are_kept),
         in_scope(micro_batches_add_up_to_the_batch),
-        in_scope(recomputed_blocks_take_less_memory_and_make_the_same_run),
+        in_scope(what_is_recomputed_takes_less_memory_and_makes_the_same_run),
         in_scope(mistakes_are_named),
         in_scope(a_run_does_not_go_on_with_other_text_or_other_options),
         in_scope(memory_does_not_grow),
