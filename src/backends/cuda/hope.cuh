@@ -44,18 +44,24 @@ __device__ __forceinline__ void put_tie(const fold_args &a, unsigned long long *
  * the only one. Words hold one f32 or two 16-bit floats; see tie_rows.cuh. */
 template <typename T> struct hoped {
     T y, tied, other;
+    __device__ __forceinline__ hoped(T result, wide<T> g) : y(result), tied(narrow<T>(g)), other(narrow<T>(g * 0)) {}
     __device__ __forceinline__ hoped(const fold_args &a, int64_t y_at, int64_t g_at)
+        : hoped(narrow<T>(load_any<wide<T>>(a.aux, a.aux_dtype, y_at)), load_any<wide<T>>(a.y, a.y_dtype, g_at))
     {
-        wide<T> g = load_any<wide<T>>(a.y, a.y_dtype, g_at);
-        y = narrow<T>(load_any<wide<T>>(a.aux, a.aux_dtype, y_at));
-        tied = narrow<T>(g);
-        other = narrow<T>(g * 0);
     }
 };
 
 struct hoped_word {
     uint32_t y, tied, other;
 };
+
+/* The bits of an element. */
+template <typename T> __device__ __forceinline__ uint32_t first_word(T x)
+{
+    uint32_t word = 0;
+    memcpy(&word, &x, sizeof(x));
+    return word;
+}
 
 /* The gradients of a word's elements; `any` gets bits where there are ties. */
 template <typename T> __device__ __forceinline__ uint32_t hope(uint32_t x, const hoped_word &by, uint32_t *any)
@@ -113,22 +119,33 @@ static __global__ void __launch_bounds__(THREADS, 4) hope_rows(const __grid_cons
         put_tie(a, totals, found, unit);
 }
 
-/* The words of a pack of columns. */
+/* Column k of a word. */
+template <typename T, int E> __device__ __forceinline__ void set_hope(hoped_word *by, int k, const hoped<T> &one)
+{
+    by->y = (k % E ? by->y : 0) | first_word(one.y) << k % E * 16;
+    by->tied = (k % E ? by->tied : 0) | first_word(one.tied) << k % E * 16;
+    by->other = (k % E ? by->other : 0) | first_word(one.other) << k % E * 16;
+}
+
+/* The words of a pack of columns. Where g and the result have x's dtype, all loads are under way at once. */
 template <typename T, int N> __device__ __forceinline__ void hopes_of(const fold_args &a, const int64_t *offset, hoped_word *by)
 {
     constexpr int E = N / 4; /* elements of a word */
+    if (a.y_dtype != a.x_dtype || a.aux_dtype != a.x_dtype) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        pack<T, E> y, tied, other;
-#pragma unroll
-        for (int e = 0; e < E; e++) {
-            hoped<T> one(a, offset[2] + (k * E + e) * a.column_aux, offset[1] + (k * E + e) * a.column_y);
-            y.at[e] = one.y, tied.at[e] = one.tied, other.at[e] = one.other;
-        }
-        memcpy(&by[k].y, &y, sizeof(y));
-        memcpy(&by[k].tied, &tied, sizeof(tied));
-        memcpy(&by[k].other, &other, sizeof(other));
+        for (int k = 0; k < N; k++)
+            set_hope<T, E>(&by[k / E], k, hoped<T>(a, offset[2] + k * a.column_aux, offset[1] + k * a.column_y));
+        return;
     }
+    T y[N], g[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        y[k] = ((const T *)a.aux)[offset[2] + k * a.column_aux];
+        g[k] = ((const T *)a.y)[offset[1] + k * a.column_y];
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        set_hope<T, E>(&by[k / E], k, hoped<T>(y[k], widen(g[k])));
 }
 
 template <typename T, int N>
