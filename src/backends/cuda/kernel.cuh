@@ -157,6 +157,19 @@ template <typename T, int N> __device__ __forceinline__ void store_pack(T *to, c
     }
 }
 
+/* Loads a pack of memory that the kernel does not write; likewise. */
+template <typename T, int N> __device__ __forceinline__ pack<T, N> load_pack(const T *from)
+{
+    pack<T, N> x;
+    if constexpr (sizeof(x) == sizeof(uint4)) {
+        uint4 words = __ldg((const uint4 *)from);
+        memcpy(&x, &words, sizeof(words));
+    } else {
+        x = *(const pack<T, N> *)from;
+    }
+    return x;
+}
+
 static inline bool is_aligned(const void *address, size_t bytes)
 {
     return (uintptr_t)address % bytes == 0;
