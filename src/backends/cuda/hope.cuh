@@ -44,33 +44,47 @@ __device__ __forceinline__ void put_tie(const fold_args &a, unsigned long long *
  * the only one. Words hold one f32 or two 16-bit floats; see tie_rows.cuh. */
 template <typename T> struct hoped {
     T y, tied, other;
+    __device__ __forceinline__ hoped(T result, wide<T> g) : y(result), tied(narrow<T>(g)), other(narrow<T>(g * 0)) {}
     __device__ __forceinline__ hoped(const fold_args &a, int64_t y_at, int64_t g_at)
+        : hoped(narrow<T>(load_any<wide<T>>(a.aux, a.aux_dtype, y_at)), load_any<wide<T>>(a.y, a.y_dtype, g_at))
     {
-        wide<T> g = load_any<wide<T>>(a.y, a.y_dtype, g_at);
-        y = narrow<T>(load_any<wide<T>>(a.aux, a.aux_dtype, y_at));
-        tied = narrow<T>(g);
-        other = narrow<T>(g * 0);
     }
-    __device__ __forceinline__ hoped() {}
 };
 
 struct hoped_word {
     uint32_t y, tied, other;
 };
 
-/* The elements of a word of x into their gradients; the result is the mask of the ties. */
-template <typename T> __device__ __forceinline__ uint32_t hope(uint32_t *x, const hoped_word &by)
+/* The bits of an element. */
+template <typename T> __device__ __forceinline__ uint32_t first_word(T x)
 {
-    uint32_t mask = word_of<T>::equal(*x, by.y);
-    *x = (mask & by.tied) | (~mask & by.other);
-    return mask;
+    uint32_t word = 0;
+    memcpy(&word, &x, sizeof(x));
+    return word;
 }
 
+/* The gradients of a word's elements; `any` gets bits where there are ties. */
+template <typename T> __device__ __forceinline__ uint32_t hope(uint32_t x, const hoped_word &by, uint32_t *any)
+{
+    uint32_t mask = word_of<T>::equal(x, by.y);
+    *any |= mask;
+    return (mask & by.tied) | (~mask & by.other);
+}
+
+/* Whether element k of a pack is a tie. */
+template <typename T> __device__ __forceinline__ bool is_tie(const uint4 &x, int k, uint32_t y)
+{
+    constexpr int E = pack_size<T>::value / 4; /* elements of a word */
+    uint32_t word = k / E == 0 ? x.x : k / E == 1 ? x.y : k / E == 2 ? x.z : x.w;
+    return (word_of<T>::equal(word, y) >> (k % E * 16)) & 1;
+}
+
+/* Ties are rare: they are looked for again, and counted, only where a thread's packs have one; what is done for every element is to compare and to
+ * choose. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS, 4) hope_rows(const __grid_constant__ fold_args a, T *gx, unsigned long long *totals)
 {
     typedef word_of<T> word;
-    constexpr int E = N / 4; /* elements of a word */
     int64_t unit = blockIdx.x, offset[3];
     int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
     locate(a.kept, unit, offset);
@@ -79,38 +93,64 @@ static __global__ void __launch_bounds__(THREADS, 4) hope_rows(const __grid_cons
     tie found = {0, 0};
 #pragma unroll 1
     for (int64_t i = begin + threadIdx.x; i < end; i += THREADS * HELD) {
-        uint32_t x[HELD][4];
+        uint4 x[HELD];
+        uint32_t any = 0;
 #pragma unroll
         for (int u = 0; u < HELD; u++)
             if (i + u * THREADS < end)
-                memcpy(x[u], (const uint4 *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * THREADS)), sizeof(x[u]));
+                x[u] = *(const uint4 *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * THREADS));
 #pragma unroll
         for (int u = 0; u < HELD; u++)
-            if (i + u * THREADS < end) {
-                uint32_t mask[4];
+            if (i + u * THREADS < end)
+                *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * THREADS)) =
+                    make_uint4(hope<T>(x[u].x, by, &any), hope<T>(x[u].y, by, &any), hope<T>(x[u].z, by, &any), hope<T>(x[u].w, by, &any));
+        if (!any)
+            continue;
 #pragma unroll
-                for (int k = 0; k < 4; k++)
-                    mask[k] = hope<T>(&x[u][k], by);
-                *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * THREADS)) = make_uint4(x[u][0], x[u][1], x[u][2], x[u][3]);
-                if (mask[0] | mask[1] | mask[2] | mask[3]) {
-#pragma unroll
-                    for (int k = 0; k < N; k++)
-                        if ((mask[k / E] >> (k % E * 16)) & 1) {
-                            found.count++;
-                            found.at = (int)(i + u * THREADS - begin) * N + k;
-                        }
+        for (int u = 0; u < HELD; u++)
+            for (int k = 0; k < N; k++)
+                if (i + u * THREADS < end && is_tie<T>(x[u], k, by.y)) {
+                    found.count++;
+                    found.at = (int)(i + u * THREADS - begin) * N + k;
                 }
-            }
     }
     merge_rows<tie_op, 1>(&found, 1);
     if (threadIdx.x == 0)
         put_tie(a, totals, found, unit);
 }
 
+/* Column k of a word. */
+template <typename T, int E> __device__ __forceinline__ void set_hope(hoped_word *by, int k, const hoped<T> &one)
+{
+    by->y = (k % E ? by->y : 0) | first_word(one.y) << k % E * 16;
+    by->tied = (k % E ? by->tied : 0) | first_word(one.tied) << k % E * 16;
+    by->other = (k % E ? by->other : 0) | first_word(one.other) << k % E * 16;
+}
+
+/* The words of a pack of columns. Where g and the result have x's dtype, all loads are under way at once. */
+template <typename T, int N> __device__ __forceinline__ void hopes_of(const fold_args &a, const int64_t *offset, hoped_word *by)
+{
+    constexpr int E = N / 4; /* elements of a word */
+    if (a.y_dtype != a.x_dtype || a.aux_dtype != a.x_dtype) {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            set_hope<T, E>(&by[k / E], k, hoped<T>(a, offset[2] + k * a.column_aux, offset[1] + k * a.column_y));
+        return;
+    }
+    T y[N], g[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        y[k] = ((const T *)a.aux)[offset[2] + k * a.column_aux];
+        g[k] = ((const T *)a.y)[offset[1] + k * a.column_y];
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        set_hope<T, E>(&by[k / E], k, hoped<T>(y[k], widen(g[k])));
+}
+
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS, 3) hope_columns(const __grid_constant__ fold_args a, T *gx, unsigned long long *totals)
 {
-    constexpr int E = N / 4; /* elements of a word */
     int width = 1 << a.width_bits, rows = THREADS >> a.width_bits, row = (int)(threadIdx.x >> a.width_bits);
     int64_t unit = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
     int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
@@ -119,46 +159,32 @@ static __global__ void __launch_bounds__(THREADS, 3) hope_columns(const __grid_c
     for (int k = 0; k < N; k++)
         found[k] = tie{0, 0};
     if (unit < a.units) {
-        hoped<T> one[N];
         hoped_word by[4];
         locate(a.kept, unit, offset);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            one[k] = hoped<T>(a, offset[2] + k * a.column_aux, offset[1] + k * a.column_y);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            pack<T, E> y, tied, other;
-#pragma unroll
-            for (int e = 0; e < E; e++)
-                y.at[e] = one[k * E + e].y, tied.at[e] = one[k * E + e].tied, other.at[e] = one[k * E + e].other;
-            memcpy(&by[k].y, &y, sizeof(y));
-            memcpy(&by[k].tied, &tied, sizeof(tied));
-            memcpy(&by[k].other, &other, sizeof(other));
-        }
+        hopes_of<T, N>(a, offset, by);
 #pragma unroll 1
         for (int64_t i = begin + row; i < end; i += rows * HELD) {
-            uint32_t x[HELD][4];
+            uint4 x[HELD];
+            uint32_t any = 0;
 #pragma unroll
             for (int u = 0; u < HELD; u++)
                 if (i + u * rows < end)
-                    memcpy(x[u], (const uint4 *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * rows)), sizeof(x[u]));
+                    x[u] = *(const uint4 *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * rows));
 #pragma unroll
             for (int u = 0; u < HELD; u++)
-                if (i + u * rows < end) {
-                    uint32_t mask[4];
+                if (i + u * rows < end)
+                    *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * rows)) = make_uint4(
+                        hope<T>(x[u].x, by[0], &any), hope<T>(x[u].y, by[1], &any), hope<T>(x[u].z, by[2], &any), hope<T>(x[u].w, by[3], &any));
+            if (!any)
+                continue;
 #pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        mask[k] = hope<T>(&x[u][k], by[k]);
-                    *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * rows)) = make_uint4(x[u][0], x[u][1], x[u][2], x[u][3]);
-                    if (mask[0] | mask[1] | mask[2] | mask[3]) {
+            for (int u = 0; u < HELD; u++)
 #pragma unroll
-                        for (int k = 0; k < N; k++)
-                            if ((mask[k / E] >> (k % E * 16)) & 1) {
-                                found[k].count++;
-                                found[k].at = (int)(i + u * rows - begin);
-                            }
+                for (int k = 0; k < N; k++)
+                    if (i + u * rows < end && is_tie<T>(x[u], k, by[k / (N / 4)].y)) {
+                        found[k].count++;
+                        found[k].at = (int)(i + u * rows - begin);
                     }
-                }
         }
     }
     merge_rows<tie_op, N>(found, width);

@@ -145,6 +145,31 @@ template <int N> __device__ __forceinline__ void narrow_pack(const float *y, pac
         ((__half2 *)&x)[i] = __floats2half2_rn(y[2 * i], y[2 * i + 1]);
 }
 
+/* Stores a pack. Said outright where it has 16 bytes: nvcc may cut the assignment of a pack into as many stores as it has words. */
+template <typename T, int N> __device__ __forceinline__ void store_pack(T *to, const pack<T, N> &x)
+{
+    if constexpr (sizeof(x) == sizeof(uint4)) {
+        uint4 words;
+        memcpy(&words, &x, sizeof(words));
+        __stwb((uint4 *)to, words);
+    } else {
+        *(pack<T, N> *)to = x;
+    }
+}
+
+/* Loads a pack of memory that the kernel does not write; likewise. */
+template <typename T, int N> __device__ __forceinline__ pack<T, N> load_pack(const T *from)
+{
+    pack<T, N> x;
+    if constexpr (sizeof(x) == sizeof(uint4)) {
+        uint4 words = __ldg((const uint4 *)from);
+        memcpy(&x, &words, sizeof(words));
+    } else {
+        x = *(const pack<T, N> *)from;
+    }
+    return x;
+}
+
 static inline bool is_aligned(const void *address, size_t bytes)
 {
     return (uintptr_t)address % bytes == 0;

@@ -141,7 +141,7 @@ template <typename Rule, typename C> static __global__ void __launch_bounds__(TH
 #pragma unroll
         for (int k = 0; k < GRADIENT; k++)
             if (takes_part<Rule>(k))
-                *(pack<C, N> *)(a.at[k] + (first + u * THREADS) * N + a.head) = x[u][k];
+                store_pack(a.at[k] + (first + u * THREADS) * N + a.head, x[u][k]);
     }
     if (blockIdx.x == 0 && a.head + a.tail > 0)
         update_edges<Rule, C>(a, rule);

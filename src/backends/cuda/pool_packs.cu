@@ -31,14 +31,14 @@ template <int P> __device__ __forceinline__ void store_places(int32_t *to, const
 {
 #pragma unroll
     for (int k = 0; k < P; k += 4)
-        *(int4 *)(to + k) = make_int4(at[k], at[k + 1], at[k + 2], at[k + 3]);
+        __stwb((int4 *)(to + k), make_int4(at[k], at[k + 1], at[k + 2], at[k + 3]));
 }
 
 template <int P> __device__ __forceinline__ void fetch_places(const int32_t *from, int32_t *at)
 {
 #pragma unroll
     for (int k = 0; k < P; k += 4) {
-        int4 four = *(const int4 *)(from + k);
+        int4 four = __ldg((const int4 *)(from + k));
         at[k] = four.x, at[k + 1] = four.y, at[k + 2] = four.z, at[k + 3] = four.w;
     }
 }
@@ -60,7 +60,7 @@ __device__ __forceinline__ window_at in_window(const pool_args &a, int32_t top, 
 
 template <typename T, int P> __device__ __forceinline__ pack<T, P> fetch_at(const pool_args &a, const T *from, const window_at &w)
 {
-    return *(const pack<T, P> *)(from + (w.y * (int32_t)a.from_stride[2] + w.x * (int32_t)a.from_stride[3]));
+    return load_pack<T, P>(from + (w.y * (int32_t)a.from_stride[2] + w.x * (int32_t)a.from_stride[3]));
 }
 
 /* The largest of each channel, or the sum, made row by row of the window. K is the kernel's size where it is compiled in, so that all of a window
@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(THREADS) pool_packs(const __grid_consta
     }
     pack<T, P> result;
     narrow_pack(value, result);
-    *(pack<T, P> *)((T *)a.to + plane_of(p, a.to_stride) + p.row * (int32_t)a.to_stride[2] + p.column * (int32_t)a.to_stride[3]) = result;
+    store_pack((T *)a.to + plane_of(p, a.to_stride) + p.row * (int32_t)a.to_stride[2] + p.column * (int32_t)a.to_stride[3], result);
     if (IS_LARGEST && a.places)
         store_places<P>(a.places + plane_of(p, a.place_stride) + p.row * (int32_t)a.place_stride[2] + p.column * (int32_t)a.place_stride[3], at);
 }
@@ -152,7 +152,7 @@ __device__ __forceinline__ void given_to_packs(const pool_args &a, const T *g, c
             if ((y > bottom) | (x > right))
                 continue;
             wide<T> value[P], count = 1;
-            widen_pack(*(const pack<T, P> *)(g + (y * (int32_t)a.from_stride[2] + x * (int32_t)a.from_stride[3])), value);
+            widen_pack(load_pack<T, P>(g + (y * (int32_t)a.from_stride[2] + x * (int32_t)a.from_stride[3])), value);
             if (IS_LARGEST)
                 fetch_places<P>(places + (y * (int32_t)a.place_stride[2] + x * (int32_t)a.place_stride[3]), at);
             else
@@ -188,7 +188,7 @@ static __global__ void __launch_bounds__(THREADS) pool_packs_grad(const __grid_c
             break;
         pack<T, P> result;
         narrow_pack(sum[u], result);
-        *(pack<T, P> *)(to + (p.row * ROWS + u) * (int32_t)a.to_stride[2]) = result;
+        store_pack(to + (p.row * ROWS + u) * (int32_t)a.to_stride[2], result);
     }
 }
 

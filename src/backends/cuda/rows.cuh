@@ -117,7 +117,10 @@ template <typename T, int N> struct typed {
         T *to = (T *)o.base + row;
         raw y;
         narrow_pack(y, x);
-        *(raw *)(N > 1 ? to + at * N : to + at * o.along) = y;
+        if constexpr (N > 1)
+            store_pack(to + at * N, y);
+        else
+            to[at * o.along] = y.at[0];
     }
 };
 

@@ -68,6 +68,7 @@ template <typename T> static __global__ void __launch_bounds__(TIE_THREADS, 3) t
     const int64_t unit = (int64_t)blockIdx.x * (blockDim.x / group) + threadIdx.x / group;
     const bool is_here = unit < a.units;
     int64_t offset[3] = {0, 0, 0};
+    uint4 held[TIE_PACKS];
     uint32_t x[TIE_PACKS][4], sums = 0;
     float g = 0;
     if (is_here) {
@@ -81,13 +82,14 @@ template <typename T> static __global__ void __launch_bounds__(TIE_THREADS, 3) t
 #pragma unroll
         for (int u = 0; u < TIE_PACKS; u++)
             if (lane + u * group < length)
-                memcpy(x[u], &from[lane + u * group], sizeof(x[u]));
+                held[u] = from[lane + u * group]; /* as one load: memcpy() into words is compiled into single bytes */
 #pragma unroll
         for (int u = 0; u < TIE_PACKS; u++)
             if (lane + u * group < length) {
+                const uint32_t words[4] = {held[u].x, held[u].y, held[u].z, held[u].w};
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
-                    x[u][k] = word::equal(x[u][k], y);
+                    x[u][k] = word::equal(words[k], y);
                     sums += x[u][k] & word::ones;
                 }
             }
