@@ -11,6 +11,7 @@
 
 #define HOST_CHUNK (INT64_C(64) << 20)    /* bytes of logits at a time: on the CPU, */
 #define DEVICE_CHUNK (INT64_C(256) << 20) /* and where larger products are faster */
+#define WHOLE_TILES 256                   /* rows of a chunk are a multiple of it, so that products on tensor cores have no tile that is nearly empty */
 
 static const char function[] = "linear_cross_entropy";
 
@@ -64,7 +65,7 @@ static bool run_pass(const pass *p)
     int64_t rows = p->x->view.shape[0], row_bytes = p->weight->view.shape[0] * (int64_t)tarn__dtype_bytes(p->x->view.dtype);
     int64_t chunk = (tarn__device(p->x).backend == TARN__CPU_SLOT ? HOST_CHUNK : DEVICE_CHUNK) / (row_bytes > 0 ? row_bytes : 1);
     bool good = rows > 0 || !p->gweight || tarn__fill_with(function, p->gweight, 0);
-    chunk = chunk > 0 ? chunk : 1;
+    chunk = chunk > WHOLE_TILES ? chunk / WHOLE_TILES * WHOLE_TILES : chunk > 0 ? chunk : 1;
     for (int64_t begin = 0; good && begin < rows; begin += chunk) {
         tarn_scope *scope = tarn_scope_open();
         good = scope && run_chunk(p, begin, rows - begin < chunk ? rows - begin : chunk);

@@ -29,6 +29,32 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) sums_ker
     }
 }
 
+/* The same for rows of whole, aligned packs of 16-bit numbers: LANES lanes a row, a pack each. blockIdx.y counts heads of all batches, as often as
+ * the grid is high. */
+template <typename T, int LANES> static __global__ void __launch_bounds__(THREADS) packed_sums_kernel(const __grid_constant__ attention_args a)
+{
+    constexpr int N = 8;
+    const int lane = threadIdx.x % LANES;
+    const int64_t t = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES, heads = a.batches * a.heads;
+    for (int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
+        const int64_t batch = head / a.heads, own = head % a.heads;
+        const slab g = slab_of(a.g, batch, own), y = slab_of(a.y, batch, own), logs = slab_of(a.log_sum, batch, own);
+        float sum = 0;
+        if (t < a.rows && lane * N < a.depth) {
+            const pack<T, N> left = *(const pack<T, N> *)((const T *)g.base + t * g.row + lane * N);
+            const pack<T, N> right = *(const pack<T, N> *)((const T *)y.base + t * y.row + lane * N);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum += widen(left.at[i]) * widen(right.at[i]);
+        }
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step /= 2)
+            sum += __shfl_xor_sync(FULL_WARP, sum, step);
+        if (lane == 0 && t < a.rows)
+            ((float2 *)a.rows_sums)[head * a.rows + t] = make_float2((float)(load_any<double>(logs.base, logs.dtype, t * logs.row) * LOG2_E), sum);
+    }
+}
+
 /* Σ g · y once more, as Σ P' · dP: nothing of y's rounding is in it. Nor is the logarithm's: it is one number for the row, as far off as numbers
  * of its size are apart, so the weights made with it are off by one factor, which is what they add up to. */
 static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid_constant__ attention_args a)
@@ -208,8 +234,36 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) r
 
 /* ---- starting them ---------------------------------------------------------------------------------------------------------- */
 
+static bool has_packs(const cube &x, tarn_dtype dtype)
+{
+    return x.dtype == dtype && x.stride[3] == 1 && x.stride[0] % 8 == 0 && x.stride[1] % 8 == 0 && x.stride[2] % 8 == 0 && is_aligned(x.base, 16);
+}
+
+template <typename T, int LANES> static void launch_packed(const tarn__call *call, const attention_args &a)
+{
+    const int64_t heads = a.batches * a.heads;
+    const dim3 grid(blocks_for(a.rows, THREADS / LANES), (unsigned)(heads < 65535 ? heads : 65535));
+    packed_sums_kernel<T, LANES><<<grid, THREADS, 0, stream_of(call)>>>(a);
+}
+
+template <typename T> static bool launch_packed_sums(const tarn__call *call, const attention_args &a)
+{
+    tarn_dtype dtype = a.g.dtype;
+    if (!has_packs(a.g, dtype) || !has_packs(a.y, dtype) || a.depth % 8 != 0 || a.depth > 256)
+        return false;
+    if (a.depth <= 64)
+        launch_packed<T, 8>(call, a);
+    else if (a.depth <= 128)
+        launch_packed<T, 16>(call, a);
+    else
+        launch_packed<T, 32>(call, a);
+    return true;
+}
+
 template <typename C> static void launch_sums(const tarn__call *call, const attention_args &a)
 {
+    if (sizeof(C) == sizeof(float) && ((a.g.dtype == TARN_BF16 && launch_packed_sums<bf16>(call, a)) || (a.g.dtype == TARN_F16 && launch_packed_sums<f16>(call, a))))
+        return;
     sums_kernel<C><<<blocks_for(a.batches * a.heads * a.rows, THREADS / WARP), THREADS, 0, stream_of(call)>>>(a);
 }
 

@@ -345,7 +345,10 @@ static tarn__cuda_plan *fused_plan(const tarn__call *call, job *j)
     if (j->sums && (j->sums->dtype != call->out[0]->dtype || j->n <= j->m))
         return NULL;
     tarn__cuda_product product = product_of(call, j);
-    return product.align_a >= 16 && product.align_b >= 16 && product.align_c >= 16 ? tarn__cuda_plan_of(call->device, &product) : NULL;
+    if (product.align_a < 16 || product.align_b < 16 || product.align_c < 16)
+        return NULL;
+    tarn__cuda_plan *plan = tarn__cuda_plan_of(call->device, &product);
+    return plan && !plan->is_slower ? plan : NULL;
 }
 
 static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)

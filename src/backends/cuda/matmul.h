@@ -32,6 +32,7 @@ typedef struct tarn__cuda_plan {
     cublasLtMatrixLayout_t a, b, c; /* cuBLASLt's a and b */
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace;
+    bool is_slower; /* with gelu or its slope in the epilogue: than a plain product and a pass of its own */
     struct tarn__cuda_plan *next;
 } tarn__cuda_plan;
 
@@ -52,9 +53,10 @@ bool tarn__cuda_plan_run(int index, tarn__cuda_plan *plan, const tarn__cuda_oper
 cublasStatus_t tarn__cuda_plan_try(int index, const tarn__cuda_plan *plan, const cublasLtMatmulAlgo_t *algorithm, size_t workspace,
                                    const tarn__cuda_operands *operands, double alpha, double beta, cudaStream_t stream);
 
-/* matmul_choice.c: chooses plan->algorithm among `candidates` by measuring, or remembers an earlier choice. */
+/* matmul_choice.c: chooses plan->algorithm among `candidates` by measuring, or remembers an earlier choice. With gelu or its slope in the epilogue,
+ * `plain` is the plan of the same product without it (NULL elsewhere), which is measured, too, with a pass behind it. */
 #define TARN__CUDA_WORKSPACE ((size_t)32 << 20)
-void tarn__cuda_choose(int index, tarn__cuda_plan *plan, cublasLtMatmulHeuristicResult_t *candidates, int count);
+void tarn__cuda_choose(int index, tarn__cuda_plan *plan, const tarn__cuda_plan *plain, cublasLtMatmulHeuristicResult_t *candidates, int count);
 bool tarn__cuda_recall(int index, tarn__cuda_plan *plan);
 bool tarn__cuda_must_measure(const tarn__cuda_product *product);
 

@@ -136,7 +136,7 @@ static bool is_usable(cublasLtHandle_t handle, const tarn__cuda_plan *plan)
            found.workspaceSize <= plan->workspace;
 }
 
-static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cuda_product *product)
+static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cuda_product *product, const tarn__cuda_plan *plain)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     tarn__cuda_plan *plan = calloc(1, sizeof(*plan));
@@ -157,8 +157,49 @@ static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cu
         free_plan(plan);
         return NULL;
     }
-    tarn__cuda_choose(index, plan, found, count);
+    tarn__cuda_choose(index, plan, plain, found, count);
     return plan;
+}
+
+/* Under the lock. */
+static tarn__cuda_plan *find_plan(const struct table *table, const tarn__cuda_product *product)
+{
+    tarn__cuda_plan *plan = table->bucket[hash_of(product)];
+    while (plan && memcmp(&plan->product, product, sizeof(*product)) != 0)
+        plan = plan->next;
+    return plan;
+}
+
+/* Found or made; `plain` as tarn__cuda_choose() has it. */
+static tarn__cuda_plan *keep_plan(int index, const tarn__cuda_product *product, const tarn__cuda_plan *plain)
+{
+    struct table *table = &tables[index];
+    pthread_mutex_lock(&lock);
+    tarn__cuda_plan *plan = find_plan(table, product), **bucket = &table->bucket[hash_of(product)];
+    if (!plan && (table->handle || good(cublasLtCreate(&table->handle), "cuBLASLt")) && (plan = make_plan(index, table, product, plain)) != NULL) {
+        plan->next = *bucket;
+        *bucket = plan;
+    }
+    pthread_mutex_unlock(&lock);
+    return plan;
+}
+
+/* The product without gelu or its slope; false where it has none. */
+static bool without_gelu(const tarn__cuda_product *product, tarn__cuda_product *plain)
+{
+    *plain = *product;
+    plain->ldx = 0;
+    switch (product->epilogue) {
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        plain->epilogue = CUBLASLT_EPILOGUE_BIAS;
+        return true;
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_DGELU:
+        plain->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+        return true;
+    default:
+        return false;
+    }
 }
 
 tarn__cuda_plan *tarn__cuda_plan_of(int index, const tarn__cuda_product *product)
@@ -167,17 +208,12 @@ tarn__cuda_plan *tarn__cuda_plan_of(int index, const tarn__cuda_product *product
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->product, product, sizeof(*product)) == 0)
         return last;
-    struct table *table = &tables[index];
-    uint32_t at = hash_of(product);
+    tarn__cuda_product plain;
     pthread_mutex_lock(&lock);
-    tarn__cuda_plan *plan = table->bucket[at];
-    while (plan && memcmp(&plan->product, product, sizeof(*product)) != 0)
-        plan = plan->next;
-    if (!plan && (table->handle || good(cublasLtCreate(&table->handle), "cuBLASLt")) && (plan = make_plan(index, table, product)) != NULL) {
-        plan->next = table->bucket[at];
-        table->bucket[at] = plan;
-    }
+    tarn__cuda_plan *plan = find_plan(&tables[index], product);
     pthread_mutex_unlock(&lock);
+    if (!plan)
+        plan = keep_plan(index, product, without_gelu(product, &plain) ? keep_plan(index, &plain, NULL) : NULL);
     last = plan;
     last_index = index;
     return plan;
