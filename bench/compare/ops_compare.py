@@ -117,13 +117,13 @@ def work_of(row):
         "concat": (lambda x, y: torch.cat((x, y), 1), lambda: (normal(*shape), normal(*shape))),
     }
     if op in ("conv2d", "conv2d-nhwc"):
-        images, channels, rows, outputs, kernel, _ = shape
+        images, channels, rows, outputs, kernel, stride = shape
         layout = torch.channels_last if op == "conv2d-nhwc" else torch.contiguous_format
 
         def image():
-            x = torch.randn(images, channels, rows, row["result"][3], dtype=torch.float32).to(dtype)
+            x = torch.randn(images, channels, rows, row["result"][3] * stride, dtype=torch.float32).to(dtype)
             return x.contiguous(memory_format=layout).requires_grad_()
-        return (lambda x, w, b: F.conv2d(x, w, b, padding=kernel // 2),
+        return (lambda x, w, b: F.conv2d(x, w, b, stride=stride, padding=kernel // 2),
                 lambda: (image(), normal(outputs, channels, kernel, kernel), normal(outputs)))
     if op == "cross_entropy":
         target = torch.randint(0, columns, (shape[0],))

@@ -1,6 +1,6 @@
 /* list.c: the list of cases. Element-wise operations get theirs from elementwise.def, so a new row there has its cases at once (a binary
  * one says below what its backward moves); what has kinks, poles or branches beyond that follows with inputs of its own. */
-#include "cases/cases.h"
+#include "cases/words.h"
 
 #define B TARN__B
 #define S TARN__S
@@ -12,30 +12,6 @@
 #define H TARN__H
 #define W TARN__W
 #define U TARN__U
-
-#define SIZES(...) {(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}}
-
-/* Inputs. */
-#define NORMAL(...) {.values = TARN__NORMAL, .shape = SIZES(__VA_ARGS__)}
-#define POSITIVE(...) {.values = TARN__POSITIVE, .shape = SIZES(__VA_ARGS__)}
-#define UNIT(...) {.values = TARN__UNIT, .shape = SIZES(__VA_ARGS__)}
-#define SMOOTH(...) {.values = TARN__SMOOTH, .shape = SIZES(__VA_ARGS__)}
-#define DISTINCT(...) {.values = TARN__DISTINCT, .shape = SIZES(__VA_ARGS__)}
-#define STEPS(...) {.values = TARN__STEPS, .shape = SIZES(__VA_ARGS__)}
-#define TRUTH(...) {.values = TARN__TRUTH, .shape = SIZES(__VA_ARGS__)}
-#define INDEX(limit, ...) {.values = TARN__INDEX, .shape = SIZES(__VA_ARGS__), .below = limit}
-#define WORDS(limit, ...) {.values = TARN__WORDS, .shape = SIZES(__VA_ARGS__), .below = limit}
-#define CHANNELS_LAST(kind, ...) {.values = TARN__##kind, .shape = SIZES(__VA_ARGS__), .channels_last = true}
-#define RANK0(kind) {.values = TARN__##kind}
-
-/* Attributes. */
-#define INT(word, value) {.name = word, .integer = value}
-#define ON(word) {.name = word, .integer = 1}
-#define REAL(word, value) {.name = word, .number = value}
-#define LIST(word, ...) {.name = word, .list = {__VA_ARGS__}, .count = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))}
-
-/* CASE(operation, variant, {inputs}, {attributes}, …) */
-#define CASE(name_, variant_, ...) {.operation = name_, .variant = variant_, .input = __VA_ARGS__}
 
 /* The ways two operands meet. The first is the one that is measured, with the row's own name. */
 #define TWO_OPERANDS(name, kind, row, moves)                                                                                               \

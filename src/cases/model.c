@@ -1,8 +1,8 @@
 /* model.c: the measured rows at the sizes of a model: GPT-2's widths (768, 3072, a vocabulary of 50304 of which 50257 are used) for 32768 tokens,
- * square products, images for what moves elements. */
+ * square products, images for what moves elements; then rows of sizes that no letter has, attention's and those of images in networks. */
 #include <string.h>
 
-#include "cases/cases.h"
+#include "cases/words.h"
 
 enum { B = 1, S, R, C, K, T, V, H, W, U };
 
@@ -37,9 +37,7 @@ static const model_row rows[] = {
     ROWS("rmsnorm", 32768, 768)
     ROWS("residual_norm", 32768, 768)
     {"attention", {{[B] = 96, [S] = 1024}}},
-    {"attention-causal", {{[B] = 96, [S] = 1024}}},
     {"attention_packed", {{[B] = 96, [S] = 1024}}},
-    {"rope", {{[B] = 96, [S] = 1024}}},
     WIDE("neg") WIDE("exp") WIDE("log") WIDE("exp2") WIDE("log2") WIDE("sqrt") WIDE("recip") WIDE("abs") WIDE("square")
     WIDE("sin") WIDE("cos") WIDE("tanh") WIDE("sigmoid") WIDE("relu") WIDE("gelu") WIDE("silu")
     WIDE("add") WIDE("sub") WIDE("mul") WIDE("div") WIDE("maximum") WIDE("pow") WIDE("mod") WIDE("cmplt")
@@ -61,6 +59,30 @@ static const model_row rows[] = {
 };
 #define COUNT ((int)(sizeof(rows) / sizeof(rows[0])))
 
+#define ATTENTION(b, h, t, d)                                                                                                              \
+    CASE("attention", "causal", {NORMAL(b, h, t, d), NORMAL(b, h, t, d), NORMAL(b, h, t, d)}, {ON("causal")}, .bench = "attention-causal",  \
+         .backward = 8),
+#define CONVOLUTION(n, c, h, k, side, step)                                                                                                \
+    CASE("conv2d", "rows", {NORMAL(n, c, h, h), NORMAL(k, c, side, side), NORMAL(k)},                                                      \
+         {LIST("padding", side / 2, side / 2), LIST("stride", step, step)}, .bench = "conv2d", .backward = 4),                             \
+    CASE("conv2d", "channels last", {CHANNELS_LAST(NORMAL, n, c, h, h), NORMAL(k, c, side, side), NORMAL(k)},                              \
+         {LIST("padding", side / 2, side / 2), LIST("stride", step, step)}, .bench = "conv2d-nhwc", .backward = 4),
+
+static const tarn__case sized[] = {
+    ATTENTION(32, 12, 1024, 64)
+    ATTENTION(8, 16, 4096, 64)
+    ATTENTION(8, 16, 4096, 128)
+    ATTENTION(2, 32, 16384, 128)
+    CASE("rope", "heads", {NORMAL(32, 1024, 12, 64)}, .bench = "rope", .backward = 2),
+    CONVOLUTION(64, 128, 28, 256, 3, 2)
+    CONVOLUTION(128, 3, 32, 64, 3, 1)
+    CONVOLUTION(64, 256, 14, 1024, 1, 1)
+    CASE("max_pool2d", "halves", {NORMAL(128, 64, 64, 64)}, {LIST("kernel", 2, 2)}, .bench = "maxpool2d", .forward = 1.25, .backward = 1.25),
+    CASE("batchnorm", "training", {NORMAL(128, 64, 32, 32), NORMAL(64), NORMAL(64)}, {ON("training")}, .bench = "batchnorm2d", .forward = 3,
+         .backward = 5),
+};
+#define SIZED ((int)(sizeof(sized) / sizeof(sized[0])))
+
 static const tarn__scale scale_of_others = {
     {[B] = 64, [S] = 512, [R] = 32768, [C] = 3072, [K] = 768, [T] = 8192, [V] = 50304, [H] = 64, [W] = 48, [U] = 50257}};
 
@@ -70,12 +92,15 @@ static bool is_other(const tarn__case *one)
     for (int i = 0; one->bench && i < COUNT; i++)
         if (strcmp(one->bench, rows[i].row) == 0)
             return false;
+    for (int i = 0; one->bench && i < SIZED; i++)
+        if (strcmp(one->bench, sized[i].bench) == 0)
+            return false;
     return one->bench != NULL;
 }
 
 int tarn__model_count(void)
 {
-    int count = COUNT;
+    int count = COUNT + SIZED;
     for (int i = 0; i < tarn__case_count(); i++)
         count += is_other(tarn__case_at(i));
     return count;
@@ -83,11 +108,14 @@ int tarn__model_count(void)
 
 const tarn__case *tarn__model_at(int index, tarn__scale *scale)
 {
-    int others = index - COUNT;
-    *scale = others < 0 ? rows[index].scale : scale_of_others;
+    bool is_listed = index < COUNT;
+    int others = index - COUNT - SIZED;
+    *scale = is_listed ? rows[index].scale : scale_of_others;
+    if (!is_listed && others < 0)
+        return &sized[index - COUNT];
     for (int i = 0; i < tarn__case_count(); i++) {
         const tarn__case *one = tarn__case_at(i);
-        if (others < 0 ? one->bench && strcmp(one->bench, rows[index].row) == 0 : is_other(one) && others-- == 0)
+        if (is_listed ? one->bench && strcmp(one->bench, rows[index].row) == 0 : is_other(one) && others-- == 0)
             return one;
     }
     return NULL;

@@ -31,7 +31,7 @@ static bool has_model(const tarn__options *options)
 /* Every name after --only must be one. */
 static int check_names(const tarn__options *options)
 {
-    const char *names[512];
+    const char *names[640];
     int count = 0;
     if (options->device_count == 1)
         names[count++] = "tiny";
@@ -39,11 +39,15 @@ static int check_names(const tarn__options *options)
         names[count++] = "adamw";
         names[count++] = "copy";
     }
-    for (int i = 0; i < tarn__case_count() && count < 510; i++)
+    for (int i = 0; i < tarn__case_count() && count < 500; i++)
         if (tarn__case_at(i)->bench) {
             names[count++] = tarn__case_at(i)->bench;
             names[count++] = tarn__case_at(i)->operation;
         }
+    for (int i = 0; has_model(options) && i < tarn__model_count() && count < 640; i++) {
+        tarn__scale scale;
+        names[count++] = tarn__model_at(i, &scale)->bench;
+    }
     for (int i = 0; i < options->only_count; i++) {
         bool found = false;
         for (int k = 0; k < count && !found; k++)

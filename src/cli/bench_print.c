@@ -6,11 +6,19 @@
 
 /* ---- shapes ---------------------------------------------------------------------------------------------------------------- */
 
+static int64_t stride_of(const tarn__case *one)
+{
+    for (int i = 0; i < one->attributes; i++)
+        if (strcmp(one->attribute[i].name, "stride") == 0)
+            return one->attribute[i].list[0];
+    return 1;
+}
+
 tarn_shape tarn__row_shape(const tarn__case *one)
 {
     tarn_shape shape = one->input[0].shape, second = one->input[1].shape;
-    if (strcmp(one->operation, "conv2d") == 0) /* measured ones have square kernels and a stride of 1; the columns are the result's */
-        return TARN_SHAPE(shape.size[0], shape.size[1], shape.size[2], second.size[0], second.size[2], 1);
+    if (strcmp(one->operation, "conv2d") == 0) /* measured ones have square images, kernels and strides */
+        return TARN_SHAPE(shape.size[0], shape.size[1], shape.size[2], second.size[0], second.size[2], stride_of(one));
     if (one->moves == TARN__MOVES_ROWS) {
         int64_t indices = 1;
         for (int i = 0; i < second.rank; i++)

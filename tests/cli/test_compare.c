@@ -45,6 +45,47 @@ static void every_measured_row_has_sizes_in_a_model(void **state)
     }
 }
 
+/* One of the rows at a model's sizes; its first input and its bytes, in sizes of the largest operand. */
+typedef struct known_row {
+    const char *row;
+    int64_t shape[4];
+    double forward, backward;
+} known_row;
+
+static bool is_same(const tarn__case *one, const known_row *known)
+{
+    bool same = strcmp(one->bench, known->row) == 0 && one->input[0].shape.rank == 4;
+    for (int i = 0; same && i < 4; i++)
+        same = one->input[0].shape.size[i] == known->shape[i];
+    return same && one->forward == known->forward && one->backward == known->backward;
+}
+
+static void rows_of_networks_have_the_sizes_that_pytorch_is_measured_at(void **state)
+{
+    (void)state;
+    static const known_row known[] = {
+        {"attention-causal", {32, 12, 1024, 64}, 0, 8},  {"attention-causal", {8, 16, 4096, 64}, 0, 8},
+        {"attention-causal", {8, 16, 4096, 128}, 0, 8},  {"attention-causal", {2, 32, 16384, 128}, 0, 8},
+        {"rope", {32, 1024, 12, 64}, 0, 2},              {"conv2d", {64, 64, 56, 56}, 0, 4},
+        {"conv2d", {64, 128, 28, 28}, 0, 4},             {"conv2d", {128, 3, 32, 32}, 0, 4},
+        {"conv2d", {64, 256, 14, 14}, 0, 4},             {"conv2d-nhwc", {64, 64, 56, 56}, 0, 4},
+        {"conv2d-nhwc", {64, 128, 28, 28}, 0, 4},        {"conv2d-nhwc", {128, 3, 32, 32}, 0, 4},
+        {"conv2d-nhwc", {64, 256, 14, 14}, 0, 4},        {"maxpool2d", {128, 64, 64, 64}, 1.25, 1.25},
+        {"batchnorm2d", {128, 64, 32, 32}, 3, 5},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
+        int found = 0;
+        for (int k = 0; k < tarn__model_count(); k++) {
+            tarn__scale scale;
+            const tarn__case *letters = tarn__model_at(k, &scale);
+            tarn__case one = tarn__case_resolve(letters, &scale, TARN_BF16);
+            found += is_same(&one, &known[i]);
+        }
+        if (found != 1)
+            fail_msg("row %zu, '%s', is there %d times", i, known[i].row, found);
+    }
+}
+
 static void words_are_indices_below_the_used_part_of_the_vocabulary_and_small_ones_are_frequent(void **state)
 {
     (void)state;
@@ -139,6 +180,16 @@ static void what_misses_a_bar_is_marked(void **state)
     expect(LOSS("\"fwd_us\": 10, \"bwd_us\": 1, \"both_us\": 11"), LOSS("\"fwd_us\": 5, \"bwd_us\": 6"), 0, "1.00 x faster");
 }
 
+static void attention_is_held_against_the_faster_of_pytorchs_two(void **state)
+{
+    (void)state;
+#define ATTENTION(name, times) "{\"op\": \"attention-" name "\", \"dtype\": \"bf16\", \"shape\": [2, 2, 8, 64], " times "}\n"
+    const char *ours = ATTENTION("causal", "\"fwd_us\": 10, \"bwd_us\": 20");
+    expect(ours, ATTENTION("flash", "\"fwd_us\": 9, \"bwd_us\": 30") ATTENTION("cudnn", "\"fwd_us\": 11, \"bwd_us\": 21"), 0,
+           "1 rows, 1 beside PyTorch's, 0 miss a bar");
+    expect(ours, ATTENTION("cudnn", "\"fwd_us\": 9, \"bwd_us\": 21") ATTENTION("flash", "\"fwd_us\": 11, \"bwd_us\": 40"), 1, "fwd slower");
+}
+
 static void files_that_cannot_be_used_are_said_so(void **state)
 {
     (void)state;
@@ -167,9 +218,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_measured_row_has_sizes_in_a_model),
+        cmocka_unit_test(rows_of_networks_have_the_sizes_that_pytorch_is_measured_at),
         cmocka_unit_test(words_are_indices_below_the_used_part_of_the_vocabulary_and_small_ones_are_frequent),
         cmocka_unit_test(rows_that_reach_every_bar_pass),
         cmocka_unit_test(what_misses_a_bar_is_marked),
+        cmocka_unit_test(attention_is_held_against_the_faster_of_pytorchs_two),
         cmocka_unit_test(files_that_cannot_be_used_are_said_so),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
