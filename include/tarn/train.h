@@ -222,6 +222,32 @@ TARN_API bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train
 #define tarn_train_measure(warmup, steps, timing, ...) \
     tarn_train_measure_sized(warmup, steps, timing, sizeof(tarn_train_timing), __VA_ARGS__, sizeof(tarn_train_options))
 
+/* ---- the log of runs ------------------------------------------------------------------------------------------------------- */
+
+/* One time that a run ended: it finished, was stopped, or failed; one that is gone on with ends again. Texts are valid during the call that gets it.
+ * Numbers that there are none of are NaN. */
+typedef struct tarn_logged_run {
+    const char *date; /* when it ended, "2026-11-15T13:25:00Z" */
+    const char *end;  /* "finished", "stopped", "patience" or "failed" */
+    const char *folder, *model, *data, *device, *precision;
+    const char *processor; /* the device in words */
+    const char *version;   /* of tarn */
+    int64_t parameters, batch_size, steps_in_epoch;
+    int64_t first_step, step, steps; /* where this part of the run began and ended, and where the run would */
+    double seconds;                  /* of this part, evaluations among them */
+    double seconds_per_1000_steps, seconds_per_epoch;
+    double loss, validation_loss; /* the last ones of this part */
+    int64_t best_step;            /* 0: no evaluation yet */
+    double best_loss, best_accuracy;
+} tarn_logged_run;
+
+/* Is told of one of them. */
+typedef void (*tarn_logged_run_fn)(const tarn_logged_run *run, void *ctx);
+
+/* Reads log.jsonl of the folder that runs lie in ("runs"), the earliest first. It gets a line whenever tarn_trainer_run() ends. A folder without one, and a
+ * line that is none, are errors; a last line that was cut is left out. */
+TARN_API bool tarn_runs_read(const char *folder, tarn_logged_run_fn visit, void *ctx);
+
 /* ---- using what was trained ------------------------------------------------------------------------------------------------ */
 
 /* How well a classifier does on data. */

@@ -49,6 +49,7 @@ struct tarn_trainer {
     int64_t waiting;                    /* steps whose figures wait there */
     double since;                       /* when the first of them began */
     double lr;                          /* of the last step */
+    double last_loss, last_judged;      /* of the last line of metrics, and of the last evaluation; NaN: none yet in this part of the run */
 
     tarn__captured captured; /* a step that was recorded, while it runs */
     tarn__metrics *metrics;  /* NULL: not running */
@@ -134,6 +135,18 @@ tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_opt
 
 /* Opens the random numbers: tokens, or images 3 × 32 × 32 of 10 classes. */
 bool tarn__random_open(const char *function, tarn_trainer *trainer);
+
+/* ---- the log of runs ------------------------------------------------------------------------------------------------------- */
+
+/* Where a part of a run began, from a start or a resume to its end. */
+typedef struct tarn__part {
+    int64_t step;
+    double seconds;
+} tarn__part;
+
+/* Adds a line to the log of runs beside the run's folder; `end` says how the part ended. What keeps it from doing so is a warning: the run itself is
+ * whole. Works while an error is pending. */
+void tarn__log_run(const tarn_trainer *trainer, const tarn__part *part, const char *end);
 
 /* ---- language models --------------------------------------------------------------------------------------------------------- */
 
