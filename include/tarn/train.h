@@ -64,7 +64,7 @@ typedef struct tarn_train_options {
     int64_t micro_batch;  /* windows that go through the model at once; a step adds up the gradients of its batch; default: the batch */
     int64_t eval_batches; /* batches of an evaluation, spread over the validation data; default: all */
     int64_t sample;       /* tokens of a sample at each evaluation; default: none */
-    int64_t keep;         /* evaluations, the last ones, whose models stay in folders of their own: step-500; default: none */
+    int64_t keep;         /* evaluations, the last ones, whose checkpoints stay in folders of their own, to be used or gone on from: step-500; default: none */
     char precision[8];    /* "f32" (the default), "tf32" or "bf16": bf16 parameters with f32 master weights */
     char recompute[8];    /* "none" (the default), "cheap" or "block": norms and GELU, or all of a block, are computed again in backward instead of being stored */
 

@@ -182,8 +182,8 @@ bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *tra
 /* Writes the model of the best evaluation to the folder "best" of the run. */
 bool tarn__language_save_best(const tarn_trainer *trainer);
 
-/* Writes the model of this evaluation to the folder "step-STEP" of the run, and removes the one that is too old to be kept. */
-bool tarn__language_keep(const tarn_trainer *trainer);
+/* Writes a checkpoint of this evaluation to the folder "step-STEP" of the run, and removes the one that is too old to be kept. */
+bool tarn__language_keep(tarn_trainer *trainer);
 
 /* After a loss that was not finite: goes back to the last checkpoint, repeats the steps from there up to the first that gives a number that
  * is not finite, leaves a checkpoint of the state before it, and raises an error that names step and layer. Is false. */

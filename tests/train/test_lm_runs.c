@@ -247,7 +247,7 @@ static void a_bf16_run_keeps_f32_master_weights_and_goes_on_bit_for_bit(void **s
     assert_same_run(whole.out, options.out);
 }
 
-static void the_models_of_the_last_evaluations_are_kept(void **state)
+static void the_checkpoints_of_the_last_evaluations_are_kept(void **state)
 {
     (void)state;
     static const bool there[] = {false, false, false, true, true}; /* after steps 7, 14, 21, 28 and 30 */
@@ -264,6 +264,27 @@ static void the_models_of_the_last_evaluations_are_kept(void **state)
     tarn_module *model = tarn_model_open(path_in(options.out, "step-28"), CPU, NULL);
     assert_ok();
     tarn_module_free(model);
+}
+
+static void a_kept_checkpoint_is_gone_on_from_bit_for_bit(void **state)
+{
+    (void)state;
+    struct stat about;
+    char kept[1200];
+    tarn_train_options options = small("kept-run");
+    options.keep = 2;
+    options.dropout = 0.1;
+    run(tarn_trainer_new(&options), 14, NULL);
+    snprintf(kept, sizeof(kept), "%s", path_in(options.out, "step-14"));
+    run(tarn_trainer_resume(kept, NULL), 0, NULL);
+    run(tarn_trainer_resume(options.out, NULL), 0, NULL); /* which comes by the age to remove it, but it is in use */
+    assert_same_file(options.out, kept, "model.safetensors");
+    assert_same_file(options.out, kept, "optimizer.safetensors");
+    assert_int_equal(stat(path_in(options.out, "step-7"), &about), -1);
+    assert_same_file(options.out, path_in(options.out, "step-30"), "optimizer.safetensors");
+
+    assert_null(tarn_trainer_resume(path_in(options.out, "best"), NULL));
+    assert_error(TARN_ERROR_FORMAT, "holds a model alone");
 }
 
 /* ---- micro-batches --------------------------------------------------------------------------------------------------------- */
@@ -582,7 +603,8 @@ int main(void)
         in_scope(the_plan_says_what_will_be_done),
         in_scope(a_stopped_run_goes_on_bit_for_bit),
         in_scope(a_bf16_run_keeps_f32_master_weights_and_goes_on_bit_for_bit),
-        in_scope(the_models_of_the_last_evaluations_are_kept),
+        in_scope(the_checkpoints_of_the_last_evaluations_are_kept),
+        in_scope(a_kept_checkpoint_is_gone_on_from_bit_for_bit),
         in_scope(micro_batches_add_up_to_the_batch),
         in_scope(what_is_recomputed_takes_less_memory_and_makes_the_same_run),
         in_scope(mistakes_are_named),
