@@ -6,7 +6,7 @@ BUILD ?= build/release
 export DESTDIR
 
 .NOTPARALLEL:
-.PHONY: all demo test test-gpu sanitize-gpu parity bench install uninstall check-long asan tsan debug valgrind format docs clean help
+.PHONY: all demo test test-gpu sanitize-gpu parity bench install uninstall check-long fuzz asan tsan debug valgrind format docs clean help
 
 all: ## build the library and the command into build/release
 	@scripts/bootstrap build
@@ -53,6 +53,10 @@ check-long: ## everything with many more rounds and seeds: hours, not minutes
 	@scripts/build release
 	@TARN_TEST_LONG=1 TARN_TEST_TIMEOUT=14400 scripts/test release
 	@TARN_TEST_LONG=1 scripts/parity
+	@scripts/fuzz 60
+
+fuzz: ## let libFuzzer (clang) look for files that harm a parser, SECONDS_EACH (60) for each parser
+	@scripts/fuzz $${SECONDS_EACH:-60}
 
 debug: ## build and test without optimisation, with assertions
 	@scripts/bootstrap test

@@ -1,6 +1,7 @@
 # Tests:
 #   tests/<folder>/test_<name>.c     one cmocka program each, linked with the static library; CTest name <folder>.<name>
 #   tests/support/*.c                helpers linked into all of them
+#   tests/fuzz/targets*.c            what parsers are held to, for tests/fuzz/test_targets.c, and with TARN_FUZZ for libFuzzer
 #   tests/mirror/*.c                 the mirror backend, loaded through TARN_BACKEND_PATH
 #   tests/project/*.sh, *.py         checks of the project itself; exit status 77 means skipped
 #   examples/*.c                     run, and must succeed
@@ -76,6 +77,20 @@ if(TEST_SUPPORT)
     target_include_directories(tarn_test_support SYSTEM PRIVATE ${CMOCKA_INCLUDE_DIR})
 endif()
 
+if(TEST_SUPPORT)
+    file(GLOB FUZZ_TARGETS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/targets*.c)
+    add_library(tarn_fuzz_targets OBJECT ${FUZZ_TARGETS})
+    target_link_libraries(tarn_fuzz_targets PRIVATE tarn_flags)
+    target_include_directories(tarn_fuzz_targets PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_include_directories(tarn_fuzz_targets SYSTEM PRIVATE ${CMOCKA_INCLUDE_DIR})
+endif()
+if(TEST_SUPPORT AND TARN_FUZZ)
+    add_executable(tarn_fuzz ${PROJECT_SOURCE_DIR}/tests/fuzz/libfuzzer.c $<TARGET_OBJECTS:tarn_fuzz_targets> $<TARGET_OBJECTS:tarn_test_support>)
+    target_link_libraries(tarn_fuzz PRIVATE tarn_static tarn_flags tarn_link_flags tarn_openblas ${CMOCKA_LIBRARY} Threads::Threads m)
+    target_include_directories(tarn_fuzz PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_link_options(tarn_fuzz PRIVATE -fsanitize=fuzzer)
+endif()
+
 foreach(source IN LISTS TEST_SOURCES)
     get_filename_component(path ${source} DIRECTORY)
     get_filename_component(folder ${path} NAME)
@@ -93,6 +108,9 @@ foreach(source IN LISTS TEST_SOURCES)
             target_sources(${target} PRIVATE $<TARGET_OBJECTS:${extra}>)
         endif()
     endforeach()
+    if(folder STREQUAL "fuzz")
+        target_sources(${target} PRIVATE $<TARGET_OBJECTS:tarn_fuzz_targets>)
+    endif()
     if(TARGET tarn_mirror)
         add_dependencies(${target} tarn_mirror)
     endif()

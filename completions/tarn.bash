@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train eval predict generate tokenize ops bench version help" options="--help"
+    local commands="info demo train runs eval predict generate tokenize ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -82,6 +82,7 @@ _tarn()
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture"
         ;;
     eval) options+=" --json --threads --device --data --batch-size" ;;
+    runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top" ;;
     generate) options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --seed --ignore-end" ;;
     tokenize)
@@ -101,7 +102,7 @@ _tarn()
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     # Runs, configurations, images, models and texts are files.
-    if [[ ${COMP_WORDS[1]} == @(train|eval|predict|generate|tokenize) && $current != -* ]]; then
+    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|tokenize) && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

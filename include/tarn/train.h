@@ -64,7 +64,7 @@ typedef struct tarn_train_options {
     int64_t micro_batch;  /* windows that go through the model at once; a step adds up the gradients of its batch; default: the batch */
     int64_t eval_batches; /* batches of an evaluation, spread over the validation data; default: all */
     int64_t sample;       /* tokens of a sample at each evaluation; default: none */
-    int64_t keep;         /* evaluations, the last ones, whose models stay in folders of their own: step-500; default: none */
+    int64_t keep;         /* evaluations, the last ones, whose checkpoints stay in folders of their own, to be used or gone on from: step-500; default: none */
     char precision[8];    /* "f32" (the default), "tf32" or "bf16": bf16 parameters with f32 master weights */
     char recompute[8];    /* "none" (the default), "cheap" or "block": norms and GELU, or all of a block, are computed again in backward instead of being stored */
 
@@ -221,6 +221,32 @@ TARN_API bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train
                                        const tarn_train_options *options, size_t options_size);
 #define tarn_train_measure(warmup, steps, timing, ...) \
     tarn_train_measure_sized(warmup, steps, timing, sizeof(tarn_train_timing), __VA_ARGS__, sizeof(tarn_train_options))
+
+/* ---- the log of runs ------------------------------------------------------------------------------------------------------- */
+
+/* One time that a run ended: it finished, was stopped, or failed; one that is gone on with ends again. Texts are valid during the call that gets it.
+ * Numbers that there are none of are NaN. */
+typedef struct tarn_logged_run {
+    const char *date; /* when it ended, "2026-11-15T13:25:00Z" */
+    const char *end;  /* "finished", "stopped", "patience" or "failed" */
+    const char *folder, *model, *data, *device, *precision;
+    const char *processor; /* the device in words */
+    const char *version;   /* of tarn */
+    int64_t parameters, batch_size, steps_in_epoch;
+    int64_t first_step, step, steps; /* where this part of the run began and ended, and where the run would */
+    double seconds;                  /* of this part, evaluations among them */
+    double seconds_per_1000_steps, seconds_per_epoch;
+    double loss, validation_loss; /* the last ones of this part */
+    int64_t best_step;            /* 0: no evaluation yet */
+    double best_loss, best_accuracy;
+} tarn_logged_run;
+
+/* Is told of one of them. */
+typedef void (*tarn_logged_run_fn)(const tarn_logged_run *run, void *ctx);
+
+/* Reads log.jsonl of the folder that runs lie in ("runs"), the earliest first. It gets a line whenever tarn_trainer_run() ends. A folder without one, and a
+ * line that is none, are errors; a last line that was cut is left out. */
+TARN_API bool tarn_runs_read(const char *folder, tarn_logged_run_fn visit, void *ctx);
 
 /* ---- using what was trained ------------------------------------------------------------------------------------------------ */
 

@@ -39,6 +39,10 @@ bool tarn__output_commit(tarn__output *output);
 /* Removes the temporary file. Works while an error is pending. */
 void tarn__output_discard(tarn__output *output);
 
+/* Adds a line, which ends in a new line, to a file that is made if it is not there: all of it or nothing, also when several programs do so at once. What a
+ * stopped program left of a line before gets an end first. False with an error. */
+bool tarn__file_append(const char *function, const char *path, const char *line, size_t length);
+
 /* True when something has that name. */
 bool tarn__path_exists(const char *path);
 

@@ -40,4 +40,7 @@ double tarn__platform_seconds(void);
 /* Seconds since 1970. */
 double tarn__platform_wall_clock(void);
 
+/* Date and time now, in universal time: "2026-11-15T13:25:00Z"; "unknown" when they are. */
+void tarn__platform_date(char *text, size_t size);
+
 #endif

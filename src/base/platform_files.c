@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -200,6 +201,42 @@ void tarn__output_discard(tarn__output *output)
     if (output->temporary)
         unlink(output->temporary);
     forget(output);
+}
+
+/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+
+/* The reason why not, or 0. What a full disk took of the line is taken back. */
+static int append(int file, const char *line, size_t length)
+{
+    struct stat about;
+    char last = '\n';
+    if (fstat(file, &about) != 0)
+        return errno;
+    if (!S_ISREG(about.st_mode))
+        return EINVAL;
+    if (about.st_size > 0 && pread(file, &last, 1, about.st_size - 1) != 1)
+        return errno ? errno : EIO;
+    if (last != '\n' && write(file, "\n", 1) != 1)
+        return errno ? errno : ENOSPC;
+    ssize_t written;
+    do
+        written = write(file, line, length);
+    while (written < 0 && errno == EINTR);
+    int error = written == (ssize_t)length ? (fsync(file) != 0 ? errno : 0) : written < 0 ? errno : ENOSPC;
+    if (error && ftruncate(file, about.st_size) != 0)
+        return errno;
+    return error;
+}
+
+bool tarn__file_append(const char *function, const char *path, const char *line, size_t length)
+{
+    int file = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (file < 0)
+        return refused(function, path, "cannot be opened", errno);
+    flock(file, LOCK_EX); /* where the file system cannot, the one write is all there is */
+    int error = append(file, line, length);
+    close(file);
+    return error == 0 || refused(function, path, "could not be written", error);
 }
 
 /* ---- names ----------------------------------------------------------------------------------------------------------------- */

@@ -124,3 +124,11 @@ double tarn__platform_wall_clock(void)
     clock_gettime(CLOCK_REALTIME, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
+
+void tarn__platform_date(char *text, size_t size)
+{
+    time_t now = time(NULL);
+    struct tm parts;
+    if (!gmtime_r(&now, &parts) || strftime(text, size, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        snprintf(text, size, "unknown");
+}

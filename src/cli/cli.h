@@ -13,6 +13,7 @@ int tarn__bench_ops(const tarn__options *options);
 int tarn__bench_train(const tarn__options *options);
 int tarn__demo(const tarn__options *options);
 int tarn__train(const tarn__options *options);
+int tarn__runs(const tarn__options *options);
 int tarn__eval(const tarn__options *options);
 int tarn__predict(const tarn__options *options);
 int tarn__generate(const tarn__options *options);

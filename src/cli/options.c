@@ -39,7 +39,7 @@ typedef struct option {
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN)
+#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS)
 #define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
 
 static const option table[] = {
@@ -373,7 +373,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
 static int read_words(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
 {
     bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
-    int most = command == TARN__TRAIN || command == TARN__EVAL ? 1 : command == TARN__GENERATE ? 2 : takes_many ? count : 0;
+    int most = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS ? 1 : command == TARN__GENERATE ? 2 : takes_many ? count : 0;
     int least_words = command == TARN__EVAL || command == TARN__GENERATE ? 1 : command == TARN__PREDICT ? 2 : 0;
     options->words = words;
     while (options->word_count < count && options->word_count < most && words[options->word_count][0] != '-')

@@ -18,7 +18,8 @@ typedef enum tarn__command {
     TARN__TOKENIZE = 1 << 7,
     TARN__GENERATE = 1 << 8,
     TARN__DEMO = 1 << 9,
-    TARN__BENCH_TRAIN = 1 << 10
+    TARN__BENCH_TRAIN = 1 << 10,
+    TARN__RUNS = 1 << 11
 } tarn__command;
 
 #define TARN__LIST_MAX 64

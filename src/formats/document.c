@@ -99,6 +99,20 @@ bool tarn__document_save(const tarn__document *document, const char *path)
     return good && tarn__output_commit(&output);
 }
 
+bool tarn__document_append(const tarn__document *document, const char *path)
+{
+    if (tarn_failed())
+        return false;
+    char *text = json_dumps(document->root, JSON_REAL_PRECISION(9));
+    size_t length = text ? strlen(text) : 0;
+    if (!text)
+        return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", document->function, path);
+    text[length] = '\n'; /* in place of its end, which is not needed */
+    bool good = tarn__file_append(document->function, path, text, length + 1);
+    free(text);
+    return good;
+}
+
 /* ---- keys ------------------------------------------------------------------------------------------------------------------ */
 
 /* The value under a key with dots; NULL: there is none. With `make`, objects on the way are made; then *last is what remains of the key. */

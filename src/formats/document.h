@@ -21,6 +21,9 @@ void tarn__document_free(tarn__document *document); /* NULL is allowed */
 /* Writes the document, so that the file appears whole or not at all. */
 bool tarn__document_save(const tarn__document *document, const char *path);
 
+/* Adds the document as one line to a file of lines, all of it or nothing. */
+bool tarn__document_append(const tarn__document *document, const char *path);
+
 /* Adds a member, making the objects on its way; with add_*, an element at the end of a list. NaN and infinity become null. */
 bool tarn__document_set_text(tarn__document *document, const char *key, const char *text);
 bool tarn__document_set_whole(tarn__document *document, const char *key, int64_t value);

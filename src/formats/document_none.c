@@ -47,6 +47,12 @@ bool tarn__document_save(const tarn__document *document, const char *path)
     return unreachable();
 }
 
+bool tarn__document_append(const tarn__document *document, const char *path)
+{
+    (void)document, (void)path;
+    return unreachable();
+}
+
 bool tarn__document_set_text(tarn__document *document, const char *key, const char *text)
 {
     (void)document, (void)key, (void)text;

@@ -76,6 +76,10 @@ bool tarn__config_read(const char *function, const char *folder, tarn_train_opti
     *options = (tarn_train_options){0};
     *description = (tarn__description){0};
     tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
+    if (document && !tarn__document_has(document, "format") && tarn__document_has(document, "model_type"))
+        tarn__raise(TARN_ERROR_FORMAT,
+                    "%s: '%s' holds a model alone, to be used; what a run needs to go on is in the run's own folder, and in those that keep made",
+                    function, folder);
     bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
                 tarn__train_options_read(function, options, document, "train") && tarn__description_read(description, document);
     tarn__document_free(document);

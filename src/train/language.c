@@ -300,24 +300,44 @@ bool tarn__language_save_best(const tarn_trainer *t)
     return save_as(t, "best");
 }
 
+/* A whole checkpoint in a folder of its own below the run's, which can be gone on with by itself. A kill leaves the folder without trainer.json; the run
+ * comes by this step again, and writes it anew. */
+static bool keep_as(tarn_trainer *t, const char *name)
+{
+    char *out = t->options.out, own[sizeof(t->options.out)];
+    tarn__path path;
+    if (strlen(out) + strlen(name) + 2 > sizeof(own))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the name of the folder '%s/%s' is too long", out, name);
+    memcpy(own, out, sizeof(own));
+    snprintf(out, sizeof(own), "%s", tarn__path_in(own, name, &path));
+    bool good = (tarn__path_exists(out) || tarn__folder_make("trainer_run", out)) && tarn__language_save_tokenizer("trainer_run", t, out) &&
+                tarn__config_write("trainer_run", t) && tarn__checkpoint_save(t);
+    memcpy(out, own, sizeof(own));
+    return good;
+}
+
+/* Leaves a folder alone in which a run was gone on with. */
 static void remove_kept(const tarn_trainer *t, const char *name)
 {
-    static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    static const char *const files[] = {"trainer.json",   "optimizer.safetensors", "config.json", "model.safetensors",
+                                        "tokenizer.json", "tokenizer_config.json"};
     tarn__path folder, path;
     tarn__path_in(t->options.out, name, &folder);
+    if (tarn__path_exists(tarn__path_in(folder.text, "metrics.jsonl", &path)))
+        return;
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
         tarn__file_remove(tarn__path_in(folder.text, files[i], &path));
     remove(folder.text); /* which leaves it where it is if anybody put something else there */
 }
 
-bool tarn__language_keep(const tarn_trainer *t)
+bool tarn__language_keep(tarn_trainer *t)
 {
     char name[40];
     int64_t number = (t->place.step + t->eval_every - 1) / t->eval_every, too_old = (number - t->options.keep) * t->eval_every;
     if (!t->options.keep)
         return true;
     snprintf(name, sizeof(name), "step-%" PRId64, t->place.step);
-    if (!save_as(t, name))
+    if (!keep_as(t, name))
         return false;
     snprintf(name, sizeof(name), "step-%" PRId64, too_old);
     if (too_old > 0)

@@ -137,7 +137,7 @@ static bool log_steps(tarn_trainer *t, const telling *to)
     }
     t->place.seconds += now - t->since;
     tarn_train_report report = report_of(t, TARN_REPORT_TRAINING);
-    report.loss = loss;
+    report.loss = t->last_loss = loss;
     report.accuracy = right / (double)t->batch_size;
     report.images_per_second = is_text ? 0 : rate;
     report.tokens_per_second = is_text ? rate * (double)t->options.context : 0;
@@ -214,7 +214,7 @@ static bool judge(tarn_trainer *t, const telling *to)
     }
     t->place.seconds += tarn__platform_seconds() - t->since;
     tarn_train_report report = report_of(t, TARN_REPORT_EVALUATION);
-    report.loss = now.loss;
+    report.loss = t->last_judged = now.loss;
     report.accuracy = now.accuracy;
     report.is_best = best;
     bool good = tell(t, &report, to) && show_sample(t, to) && tarn__language_keep(t);
@@ -300,17 +300,24 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "running already" : "NULL");
     tarn__surroundings callers;
     tarn__trainer_enter(trainer, &callers);
-    bool good = open_folder(trainer) && run_steps(trainer, &(telling){report, ctx});
+    trainer->last_loss = trainer->last_judged = NAN;
+    tarn__part part = {trainer->place.step, trainer->place.seconds};
+    bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx});
     tarn__captured_end(trainer);
     tarn__trainer_leave(trainer, &callers);
     good = good && tarn__metrics_flush(trainer->metrics);
     tarn__metrics_close(trainer->metrics);
     trainer->metrics = NULL;
     const tarn__place *p = &trainer->place;
+    tarn_train_end end = p->step == trainer->steps  ? TARN_TRAIN_FINISHED
+                         : out_of_patience(trainer) ? TARN_TRAIN_PATIENCE
+                                                    : TARN_TRAIN_STOPPED;
+    static const char *const ends[] = {
+        [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
+    if (began)
+        tarn__log_run(trainer, &part, good ? ends[end] : "failed");
     if (result)
-        *result = (tarn_train_result){.end = p->step == trainer->steps  ? TARN_TRAIN_FINISHED
-                                             : out_of_patience(trainer) ? TARN_TRAIN_PATIENCE
-                                                                        : TARN_TRAIN_STOPPED,
+        *result = (tarn_train_result){.end = end,
                                       .step = p->step,
                                       .best_step = p->best_step,
                                       .best_loss = p->best_loss,

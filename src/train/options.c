@@ -70,7 +70,7 @@ static const row rows[] = {
     ROW(eval_batches, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "text: batches of an evaluation; 0: all of the validation data"),
     ROW(sample, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true, "text: tokens that the model writes at each evaluation"),
     ROW(keep, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true,
-        "text: keep the models of the last N evaluations, too, in folders such as step-500"),
+        "text: keep the checkpoints of the last N evaluations, too, in folders such as step-500"),
     ROW(precision, TARN_OPTION_WORD, 0, 0, "f32", "f32|tf32|bf16", false,
         "of the products; bf16 (text): bf16 parameters with f32 master weights"),
     ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|cheap|block", true,

@@ -49,6 +49,7 @@ struct tarn_trainer {
     int64_t waiting;                    /* steps whose figures wait there */
     double since;                       /* when the first of them began */
     double lr;                          /* of the last step */
+    double last_loss, last_judged;      /* of the last line of metrics, and of the last evaluation; NaN: none yet in this part of the run */
 
     tarn__captured captured; /* a step that was recorded, while it runs */
     tarn__metrics *metrics;  /* NULL: not running */
@@ -135,6 +136,18 @@ tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_opt
 /* Opens the random numbers: tokens, or images 3 × 32 × 32 of 10 classes. */
 bool tarn__random_open(const char *function, tarn_trainer *trainer);
 
+/* ---- the log of runs ------------------------------------------------------------------------------------------------------- */
+
+/* Where a part of a run began, from a start or a resume to its end. */
+typedef struct tarn__part {
+    int64_t step;
+    double seconds;
+} tarn__part;
+
+/* Adds a line to the log of runs beside the run's folder; `end` says how the part ended. What keeps it from doing so is a warning: the run itself is
+ * whole. Works while an error is pending. */
+void tarn__log_run(const tarn_trainer *trainer, const tarn__part *part, const char *end);
+
 /* ---- language models --------------------------------------------------------------------------------------------------------- */
 
 /* Opens a run's text, completes the sizes of its model, and describes the data; `tokenizer` is the option, or the folder of a run that goes on. Of one
@@ -169,8 +182,8 @@ bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *tra
 /* Writes the model of the best evaluation to the folder "best" of the run. */
 bool tarn__language_save_best(const tarn_trainer *trainer);
 
-/* Writes the model of this evaluation to the folder "step-STEP" of the run, and removes the one that is too old to be kept. */
-bool tarn__language_keep(const tarn_trainer *trainer);
+/* Writes a checkpoint of this evaluation to the folder "step-STEP" of the run, and removes the one that is too old to be kept. */
+bool tarn__language_keep(tarn_trainer *trainer);
 
 /* After a loss that was not finite: goes back to the last checkpoint, repeats the steps from there up to the first that gives a number that
  * is not finite, leaves a checkpoint of the state before it, and raises an error that names step and layer. Is false. */

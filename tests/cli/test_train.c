@@ -199,7 +199,7 @@ static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **sta
 {
     (void)state;
     uint64_t random = test_seed(4);
-    int rounds = getenv("TARN_TEST_LONG") ? 40 : 4;
+    int rounds = getenv("TARN_TEST_LONG") ? 100 : 4;
     char folder[600], log[600];
     snprintf(folder, sizeof(folder), "%s", scratch("killed"));
     snprintf(log, sizeof(log), "%s.log", folder);

@@ -50,6 +50,22 @@ static void runs(void **state)
     tarn_run_close(other);
 }
 
+static void see(const tarn_logged_run *run, void *ctx)
+{
+    (void)run, (void)ctx;
+}
+
+static void logs(void **state)
+{
+    (void)state;
+    REFUSE(tarn_runs_read, tarn_runs_read(NULL, see, NULL));
+    REFUSE(tarn_runs_read, tarn_runs_read("", see, NULL));
+    REFUSE(tarn_runs_read, tarn_runs_read("/nosuch", see, NULL));
+    write_text("log.jsonl", "{}\n");
+    REFUSE(tarn_runs_read, tarn_runs_read(scratch(""), NULL, NULL));
+    REFUSE(tarn_runs_read, tarn_runs_read(scratch(""), see, NULL));
+}
+
 /* Every file of the run cut at some places, and with bytes changed: an error or a model, never anything worse. */
 static void damaged_runs(void **state)
 {
@@ -87,6 +103,6 @@ static void damaged_runs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {refusing(runs), refusing(damaged_runs)};
+    const struct CMUnitTest tests[] = {refusing(runs), refusing(damaged_runs), refusing(logs)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,0 +1,131 @@
+/* runs.c: `tarn runs`: the log of runs as a table. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+/* ---- as JSON --------------------------------------------------------------------------------------------------------------- */
+
+static void print_json(const tarn_logged_run *r, void *ctx)
+{
+    (void)ctx;
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "date", r->date);
+    tarn__json_text(&json, "end", r->end);
+    tarn__json_text(&json, "folder", r->folder);
+    tarn__json_text(&json, "model", r->model);
+    tarn__json_text(&json, "data", r->data);
+    tarn__json_text(&json, "device", r->device);
+    tarn__json_text(&json, "processor", r->processor);
+    tarn__json_text(&json, "precision", r->precision);
+    tarn__json_text(&json, "version", r->version);
+    tarn__json_whole(&json, "parameters", r->parameters);
+    tarn__json_whole(&json, "batch_size", r->batch_size);
+    tarn__json_whole(&json, "steps_in_epoch", r->steps_in_epoch);
+    tarn__json_whole(&json, "first_step", r->first_step);
+    tarn__json_whole(&json, "step", r->step);
+    tarn__json_whole(&json, "steps", r->steps);
+    tarn__json_real(&json, "seconds", r->seconds, 3);
+    tarn__json_real(&json, "seconds_per_1000_steps", r->seconds_per_1000_steps, 3);
+    tarn__json_real(&json, "seconds_per_epoch", r->seconds_per_epoch, 3);
+    tarn__json_real(&json, "loss", r->loss, 6);
+    tarn__json_real(&json, "val_loss", r->validation_loss, 6);
+    tarn__json_whole(&json, "best_step", r->best_step);
+    tarn__json_real(&json, "best_loss", r->best_loss, 6);
+    tarn__json_real(&json, "best_accuracy", r->best_accuracy, 6);
+    tarn__json_end(&json);
+}
+
+/* ---- as a table ------------------------------------------------------------------------------------------------------------ */
+
+enum { COLUMNS = 12, LONGEST = 64 };
+
+static const char *const heads[COLUMNS] = {"date",         "model",   "data", "device",   "precision", "step",
+                                           "s/1000 steps", "s/epoch", "loss", "val loss", "end",       "folder"};
+static const bool to_the_right[COLUMNS] = {[5] = true, [6] = true, [7] = true, [8] = true, [9] = true};
+
+typedef char cells[COLUMNS][LONGEST];
+
+typedef struct sheet {
+    cells *row; /* owned; the first is the heads */
+    int rows, room;
+    bool full; /* no memory for more */
+} sheet;
+
+/* "text:a/long/path/valid.txt" → "text:valid.txt" */
+static void short_data(const char *data, char *text)
+{
+    const char *colon = strchr(data, ':'), *slash = strrchr(data, '/');
+    snprintf(text, LONGEST, "%.*s%s", (int)(colon && slash ? colon + 1 - data : 0), data, colon && slash ? slash + 1 : data);
+}
+
+static void number(double value, int digits, char *text)
+{
+    snprintf(text, LONGEST, "%.*f", digits, value);
+    if (value != value)
+        strcpy(text, "-");
+}
+
+static cells *new_row(sheet *s)
+{
+    if (s->rows == s->room) {
+        int room = s->room ? 2 * s->room : 64;
+        cells *grown = realloc(s->row, sizeof(cells) * (size_t)room);
+        if (!grown) {
+            s->full = true;
+            return NULL;
+        }
+        s->row = grown;
+        s->room = room;
+    }
+    return &s->row[s->rows++];
+}
+
+static void add_row(const tarn_logged_run *r, void *ctx)
+{
+    cells *row = new_row(ctx);
+    if (!row)
+        return;
+    snprintf((*row)[0], LONGEST, "%.10s %.5s", r->date, strlen(r->date) > 11 ? r->date + 11 : "");
+    snprintf((*row)[1], LONGEST, "%s", r->model);
+    short_data(r->data, (*row)[2]);
+    snprintf((*row)[3], LONGEST, "%s", r->device);
+    snprintf((*row)[4], LONGEST, "%s", r->precision);
+    snprintf((*row)[5], LONGEST, "%lld", (long long)r->step);
+    number(r->seconds_per_1000_steps, 1, (*row)[6]);
+    number(r->seconds_per_epoch, 1, (*row)[7]);
+    number(r->loss, 4, (*row)[8]);
+    number(r->validation_loss, 4, (*row)[9]);
+    snprintf((*row)[10], LONGEST, "%s", r->end);
+    snprintf((*row)[11], LONGEST, "%s", r->folder);
+}
+
+static void print_sheet(const sheet *s)
+{
+    int width[COLUMNS] = {0};
+    for (int i = 0; i < s->rows; i++)
+        for (int k = 0; k < COLUMNS; k++)
+            width[k] = (int)strlen(s->row[i][k]) > width[k] ? (int)strlen(s->row[i][k]) : width[k];
+    for (int i = 0; i < s->rows; i++)
+        for (int k = 0; k < COLUMNS; k++)
+            printf("%*s%s", to_the_right[k] ? width[k] : k + 1 < COLUMNS ? -width[k] : 0, s->row[i][k], k + 1 < COLUMNS ? "  " : "\n");
+}
+
+int tarn__runs(const tarn__options *options)
+{
+    const char *folder = options->word_count ? options->words[0] : "runs";
+    sheet s = {0};
+    if (options->json)
+        return tarn_runs_read(folder, print_json, NULL) ? TARN__DONE : tarn__complain("runs");
+    cells *head = new_row(&s);
+    for (int k = 0; head && k < COLUMNS; k++)
+        snprintf((*head)[k], LONGEST, "%s", heads[k]);
+    bool good = head && tarn_runs_read(folder, add_row, &s);
+    if (good && !s.full)
+        print_sheet(&s);
+    free(s.row);
+    if (s.full)
+        fprintf(stderr, "tarn runs: there is no memory for a table of all runs; --json needs none\n");
+    return s.full ? TARN__FAILED : good ? TARN__DONE : tarn__complain("runs");
+}

@@ -1,0 +1,152 @@
+/* targets_files.c: documents, tensors, options, metrics and the log of runs. */
+#include <math.h>
+#include <sys/stat.h>
+#include <tarn/safetensors.h>
+#include <tarn/train.h>
+
+#include "formats/document.h"
+#include "fuzz/targets.h"
+#include "support/files.h"
+#include "train/curves.h"
+
+static void give_text(const char *text, fuzz_seed_fn use, void *ctx)
+{
+    use(text, strlen(text), ctx);
+}
+
+/* ---- documents ------------------------------------------------------------------------------------------------------------- */
+
+static bool see_member(const char *name, const char *text, void *ctx)
+{
+    *(size_t *)ctx += strlen(name) + strlen(text);
+    return true;
+}
+
+/* Asks for every kind of value under every key; most are refused, which is no failure of the document. */
+static void ask(const tarn__document *d, const char *key)
+{
+    int64_t whole;
+    double real;
+    bool yes;
+    size_t count = 0;
+    tarn__document_text(d, key), tarn_clear_error();
+    tarn__document_whole(d, key, -5, 5, &whole), tarn_clear_error();
+    tarn__document_real(d, key, &real), tarn_clear_error();
+    tarn__document_bool(d, key, &yes), tarn_clear_error();
+    if (!tarn__document_count(d, key, 20, &count))
+        count = 0;
+    tarn_clear_error();
+    for (size_t i = 0; i < count + 1; i++) {
+        tarn__document_text_at(d, key, i), tarn_clear_error();
+        tarn__document_whole_at(d, key, i, -5, 5, &whole), tarn_clear_error();
+        tarn__document_real_at(d, key, i, &real), tarn_clear_error();
+    }
+    tarn__document_each(d, key, see_member, &count), tarn_clear_error();
+}
+
+static bool take_document(const void *from, size_t count)
+{
+    static const char *const keys[] = {"", "a", "a.b", "a.c", "d", "e", "a.b.c", "."};
+    tarn__document *d = tarn__document_open("fuzz", fuzz_write("fuzz.json", from, count));
+    for (size_t i = 0; d && i < sizeof(keys) / sizeof(keys[0]); i++)
+        ask(d, keys[i]);
+    tarn__document_free(d);
+    return d != NULL;
+}
+
+static void document_seeds(fuzz_seed_fn use, void *ctx)
+{
+    give_text("{\"a\": {\"b\": [1, 2.5, \"x\", -9], \"c\": true}, \"d\": null, \"e\": \"\\u00e9\\\\n\"}", use, ctx);
+    give_text("{\"a\": 9223372036854775807, \"d\": 1e308, \"e\": {\"x\": {\"y\": []}}}", use, ctx);
+}
+
+/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+
+static bool take_safetensors(const void *from, size_t count)
+{
+    tarn_safetensors *file = tarn_safetensors_open(fuzz_write("fuzz.safetensors", from, count));
+    tarn_safetensors_entry entry;
+    if (!file)
+        return false;
+    for (int i = 0; i < tarn_safetensors_count(file); i++) {
+        tarn_scope *scope = tarn_scope_open();
+        const char *name = tarn_safetensors_name(file, i);
+        fuzz_must(name && tarn_safetensors_info(file, i, &entry), "a tensor of a good file has a name and a place");
+        tarn_tensor *x = tarn_safetensors_read(file, name, tarn_device_cpu());
+        fuzz_must(x || tarn_error_code() == TARN_ERROR_UNSUPPORTED, "a tensor of a good file is read, but for a dtype that tarn lacks");
+        tarn_clear_error();
+        tarn_scope_close(scope);
+    }
+    tarn_safetensors_close(file);
+    return true;
+}
+
+static void safetensors_seeds(fuzz_seed_fn use, void *ctx)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn_safetensors_writer *writer = tarn_safetensors_create(scratch("good.safetensors"));
+    fuzz_must(tarn_safetensors_add(writer, "x", tarn_arange(0, 6, 1, TARN_F32, tarn_device_cpu())) &&
+                  tarn_safetensors_add(writer, "layer.0.weight", tarn_zeros(TARN_SHAPE(2, 0, 3), TARN_BF16, tarn_device_cpu())) &&
+                  tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_finish(writer),
+              "a file of tensors is written");
+    tarn_scope_close(scope);
+    fuzz_seed_file("good.safetensors", use, ctx);
+}
+
+/* ---- of runs --------------------------------------------------------------------------------------------------------------- */
+
+static bool take_options(const void *from, size_t count)
+{
+    tarn_train_options options = {0};
+    return tarn_train_options_load(&options, fuzz_write("fuzz.json", from, count));
+}
+
+static void options_seeds(fuzz_seed_fn use, void *ctx)
+{
+    give_text("{\"model\": \"gpt2\", \"data\": \"text:x\", \"epochs\": 3, \"lr\": 0.001, \"hidden\": [3, 4], \"augment\": false, \"seed\": 7}", use, ctx);
+    give_text("{\"format\": 1, \"train\": {\"model\": \"lenet\", \"hidden\": \"3,4\", \"precision\": \"bf16\"}}", use, ctx);
+}
+
+static bool take_metrics(const void *from, size_t count)
+{
+    return tarn__curves_write_metrics(scratch("curves.html"), "fuzz", &(tarn__curves_fact){"name", "<value>"}, 1,
+                                      fuzz_write("metrics.jsonl", from, count));
+}
+
+static void metrics_seeds(fuzz_seed_fn use, void *ctx)
+{
+    give_text("{\"step\": 5, \"epoch\": 1, \"loss\": 2.5, \"lr\": 0.01, \"seconds\": 0.5}\n{\"step\": 10, \"val_loss\": null, \"best\": true}\n"
+              "{\"step\": 10, \"other\": -1e300}\n{\"step\": 7, \"loss\": 1",
+              use, ctx);
+}
+
+static void see_run(const tarn_logged_run *run, void *ctx)
+{
+    *(double *)ctx += run->seconds + (double)strlen(run->folder);
+}
+
+static bool take_log(const void *from, size_t count)
+{
+    double sum = 0;
+    mkdir(scratch("logged"), 0777);
+    fuzz_write("logged/log.jsonl", from, count);
+    return tarn_runs_read(scratch("logged"), see_run, &sum);
+}
+
+static void log_seeds(fuzz_seed_fn use, void *ctx)
+{
+    give_text("{\"date\": \"2026-11-15T15:34:25Z\", \"end\": \"finished\", \"folder\": \"runs/x\", \"model\": \"gpt2\", \"data\": \"text:a\", \"device\": "
+              "\"cpu\", \"processor\": \"\", \"precision\": \"f32\", \"parameters\": 9, \"batch_size\": 12, \"steps_in_epoch\": 13, \"first_step\": 0, "
+              "\"step\": 150, \"steps\": 150, \"seconds\": 14.5, \"seconds_per_1000_steps\": 99.2, \"seconds_per_epoch\": null, \"loss\": 2.5, "
+              "\"val_loss\": 2.5, \"best_step\": 150, \"best_loss\": 2.5, \"best_accuracy\": null, \"version\": \"0.1.0\"}\n\n{\"date\"",
+              use, ctx);
+}
+
+const fuzz_target fuzz_file_targets[] = {
+    {"document", fuzz_has_json, document_seeds, take_document},
+    {"safetensors", fuzz_has_json, safetensors_seeds, take_safetensors},
+    {"train_options", fuzz_has_json, options_seeds, take_options},
+    {"metrics", fuzz_has_json, metrics_seeds, take_metrics},
+    {"log", fuzz_has_json, log_seeds, take_log},
+    {0},
+};

@@ -1,0 +1,116 @@
+/* targets_runs.c: the files of models and of runs, each damaged beside good ones. */
+#include <tarn/model.h>
+#include <tarn/train.h>
+
+#include "fuzz/targets.h"
+#include "support/files.h"
+
+#define CPU tarn_device_cpu()
+
+/* ---- models ---------------------------------------------------------------------------------------------------------------- */
+
+static void make_model(void)
+{
+    const tarn_gpt2_config config = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .has_end = true, .end = 6};
+    tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
+    fuzz_must(model && tarn_model_write(model, scratch("model")), "a model is written");
+    tarn_module_free(model);
+}
+
+static bool take_model_file(const char *name, const void *from, size_t count)
+{
+    fuzz_write(name, from, count);
+    tarn_module *model = tarn_model_open(scratch("model"), CPU, NULL);
+    tarn_module_free(model);
+    return model != NULL;
+}
+
+static bool take_config(const void *from, size_t count)
+{
+    return take_model_file("model/config.json", from, count);
+}
+
+static bool take_weights(const void *from, size_t count)
+{
+    return take_model_file("model/model.safetensors", from, count);
+}
+
+static void config_seeds(fuzz_seed_fn use, void *ctx)
+{
+    make_model();
+    fuzz_seed_file("model/config.json", use, ctx);
+}
+
+static void weights_seeds(fuzz_seed_fn use, void *ctx)
+{
+    make_model();
+    fuzz_seed_file("model/model.safetensors", use, ctx);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------------------------------------ */
+
+/* The folder of the run whose files are damaged. */
+static char folder[16];
+
+/* "run1/config.json" */
+static const char *in_folder(const char *name)
+{
+    static char path[64];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+static void make_run(void)
+{
+    static int number;
+    snprintf(folder, sizeof(folder), "run%d", number++);
+    tarn_train_options options = {
+        .layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3, .device = "cpu"};
+    char text[601];
+    for (int i = 0; i < 600; i++)
+        text[i] = "to be, or not to be.\n"[i % 21];
+    text[600] = 0;
+    snprintf(options.data, sizeof(options.data), "text:%s", write_text("text.txt", text));
+    snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    fuzz_must(trainer && tarn_trainer_run(trainer, NULL, NULL, NULL), "a run is made");
+    tarn_trainer_free(trainer);
+    tarn_empty_cache(CPU);
+}
+
+/* Goes on with the run, and opens it to be used. */
+static bool take_run_file(const char *name, const void *from, size_t count)
+{
+    fuzz_write(name, from, count);
+    tarn_run *run = tarn_run_open(scratch(folder), CPU);
+    tarn_run_close(run);
+    fuzz_must(run || tarn_failed(), "a run that does not open has an error");
+    tarn_clear_error();
+    tarn_trainer *trainer = tarn_trainer_resume(scratch(folder), NULL);
+    tarn_trainer_free(trainer);
+    return trainer != NULL;
+}
+
+/* A target for a file of the run: how it is taken, and its seed. */
+#define RUN_FILE(word, name) \
+    static bool take_##word(const void *from, size_t count) \
+    { \
+        return take_run_file(in_folder(name), from, count); \
+    } \
+    static void word##_seeds(fuzz_seed_fn use, void *ctx) \
+    { \
+        make_run(); \
+        fuzz_seed_file(in_folder(name), use, ctx); \
+    }
+RUN_FILE(run_config, "config.json")
+RUN_FILE(place, "trainer.json")
+RUN_FILE(optimizer, "optimizer.safetensors")
+
+const fuzz_target fuzz_run_targets[] = {
+    {"model_config", fuzz_has_json, config_seeds, take_config},
+    {"model_weights", fuzz_has_json, weights_seeds, take_weights},
+    {"run_config", fuzz_has_json, run_config_seeds, take_run_config},
+    {"run_place", fuzz_has_json, place_seeds, take_place},
+    {"run_optimizer", fuzz_has_json, optimizer_seeds, take_optimizer},
+    {0},
+};

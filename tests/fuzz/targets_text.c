@@ -1,0 +1,149 @@
+/* targets_text.c: tokenizers and files of tokens. */
+#include <sys/stat.h>
+#include <tarn/text.h>
+
+#include "fuzz/targets.h"
+#include "support/files.h"
+#include "support/small_tokenizer.h"
+
+/* ---- tokenizers ------------------------------------------------------------------------------------------------------------ */
+
+/* Encodes and decodes; frees the tokenizer. */
+static bool used(tarn_tokenizer *t)
+{
+    static const char text[] = "ab a <e> hello w\xC3\xA9\xFF b\n<|endoftext|>e\xCC\x81";
+    int64_t count;
+    size_t length;
+    if (!t)
+        return false;
+    int32_t *ids = tarn_tokenizer_encode(t, text, sizeof(text) - 1, &(tarn_encode_options){.add_special = true}, &count);
+    fuzz_must(ids || tarn_error_code() == TARN_ERROR_ARGUMENT || tarn_error_code() == TARN_ERROR_UNSUPPORTED,
+              "a text is encoded, but for a byte that the vocabulary lacks, or a pattern without end");
+    tarn_clear_error();
+    char *back = ids ? tarn_tokenizer_decode(t, ids, count, &length) : NULL;
+    fuzz_must(!ids || back, "what was encoded is decoded");
+    tarn_tokenizer_release(ids);
+    tarn_tokenizer_release(back);
+    for (int32_t id = 0; id < tarn_tokenizer_count(t) && id < 1000; id++)
+        tarn_tokenizer_piece(t, id, &length);
+    tarn_tokenizer_free(t);
+    return true;
+}
+
+static bool take_tokenizer(const void *from, size_t count)
+{
+    return used(tarn_tokenizer_open(fuzz_write("fuzz.json", from, count)));
+}
+
+static void tokenizer_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char template[] =
+        "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\",\"special\":true,\"lstrip\":true},{\"id\":6,\"content\":\"ab \"}],"
+        "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+        "\" ?[a-b]+|\\\\s+\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},"
+        "\"decoder\":{\"type\":\"ByteLevel\"},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<e>\"}},"
+        "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<e>\":{\"ids\":[5]}}},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,"
+        "\"\xC4\xA0\":3,\"\xC4\xA0"
+        "ab\":4},\"merges\":[\"a b\",[\"\xC4\xA0\",\"ab\"]]}}";
+    use(template, sizeof(template) - 1, ctx);
+    use(small_tokenizer_text(), strlen(small_tokenizer_text()), ctx);
+    tarn_tokenizer *t = tarn_tokenizer_characters("abc \xC3\xA9\n", 7);
+    fuzz_must(tarn_tokenizer_save(t, scratch("characters")), "a tokenizer of characters is saved");
+    tarn_tokenizer_free(t);
+    fuzz_seed_file("characters/tokenizer.json", use, ctx);
+}
+
+/* vocab.json, merges.txt and tokenizer_config.json, with a 0 between them. */
+static bool take_vocabulary(const void *from, size_t count)
+{
+    static const char *const names[] = {"parts/vocab.json", "parts/merges.txt", "parts/tokenizer_config.json"};
+    const char *at = from, *end = at + count;
+    mkdir(scratch("parts"), 0777);
+    for (int i = 0; i < 3; i++) {
+        const char *stop = i < 2 && at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
+        fuzz_write(names[i], at, (size_t)((stop ? stop : end) - at));
+        at = stop ? stop + 1 : end;
+    }
+    return used(tarn_tokenizer_open(scratch(names[0])));
+}
+
+static void vocabulary_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char parts[] =
+        "{\"a\": 0, \"b\": 1, \"ab\": 2, \"\xC4\xA0\": 3, \"<|endoftext|>\": 4}\0#version: 0.2\na b\n\0{\"tokenizer_class\": \"Qwen2Tokenizer\", "
+        "\"add_prefix_space\": false, \"added_tokens_decoder\": {\"4\": {\"content\": \"<|endoftext|>\", \"special\": true}, \"5\": {\"content\": "
+        "\"<e>\", \"special\": true}}}";
+    use(parts, sizeof(parts) - 1, ctx);
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+
+static bool used_tokens(tarn_tokens *tokens)
+{
+    int32_t ids[64];
+    int64_t count = tokens ? tarn_tokens_count(tokens) : 0;
+    if (tokens && !tarn_tokens_read(tokens, 0, count < 64 ? count : 64, ids)) {
+        fuzz_must(tarn_error_code() == TARN_ERROR_FORMAT, "tokens are read, but for those outside the vocabulary");
+        tarn_clear_error();
+    }
+    tarn_tokens_close(tokens);
+    return tokens != NULL;
+}
+
+static bool take_shard(const void *from, size_t count)
+{
+    return used_tokens(tarn_tokens_open(fuzz_write("fuzz.bin", from, count), NULL));
+}
+
+static bool take_index(const void *from, size_t count)
+{
+    fuzz_write("tokens/index.json", from, count);
+    return used_tokens(tarn_tokens_open(scratch("tokens"), "train"));
+}
+
+static void make_tokens(void)
+{
+    const char *input = write_text("text.txt", "some text to be bytes");
+    tarn_tokenizer *t = tarn_tokenizer_bytes();
+    fuzz_must(tarn_shards_prepare(&input, 1, t, scratch("tokens"), NULL, NULL), "tokens are prepared");
+    tarn_tokenizer_free(t);
+}
+
+static void shard_seeds(fuzz_seed_fn use, void *ctx)
+{
+    make_tokens();
+    fuzz_seed_file("tokens/train-00000.bin", use, ctx);
+    remove(scratch("tokens/index.json"));
+}
+
+static void index_seeds(fuzz_seed_fn use, void *ctx)
+{
+    make_tokens();
+    fuzz_seed_file("tokens/index.json", use, ctx);
+}
+
+static bool take_lines(const void *from, size_t count)
+{
+    const char *path = fuzz_write("fuzz.jsonl", from, count);
+    tarn_tokenizer *t = tarn_tokenizer_bytes();
+    bool taken = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL, &(tarn_shards_options){.json_lines = true, .validation = 0.3});
+    remove(scratch("prepared/index.json"));
+    tarn_tokenizer_free(t);
+    return taken;
+}
+
+static void line_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char lines[] = "{\"text\": \"one\\u00e9\", \"n\": [1, 2.5e3, null]}\n{\"text\": \"\\ud83d\\ude00 two\"}\n\n{\"more\": {\"a\": true}, "
+                                "\"text\": \"\"}\n";
+    use(lines, sizeof(lines) - 1, ctx);
+}
+
+const fuzz_target fuzz_text_targets[] = {
+    {"tokenizer", fuzz_has_bpe, tokenizer_seeds, take_tokenizer},
+    {"vocabulary", fuzz_has_bpe, vocabulary_seeds, take_vocabulary},
+    {"shard", fuzz_has_json, shard_seeds, take_shard},
+    {"shard_index", fuzz_has_json, index_seeds, take_index},
+    {"json_lines", fuzz_has_json, line_seeds, take_lines},
+    {0},
+};
