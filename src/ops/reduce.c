@@ -221,21 +221,15 @@ tarn_tensor *tarn_argmin(tarn_tensor *x, int axis, bool keep)
 
 /* ---- var ------------------------------------------------------------------------------------------------------------------- */
 
-/* dx = 2 / (count - correction) · (x - mean) · g. In f32 for the 16-bit floats: a mean rounded to 16 bits would cost all digits of a
- * small distance from it. */
+/* dx = 2 / (count - correction) · g · (x - mean). The factor and g are multiplied in f32 for the 16-bit floats, so that they are rounded once. */
 static bool var_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
-    tarn_dtype wide = tarn__wide_dtype(b->saved[0]->view.dtype);
-    tarn_axes axes = {0};
-    for (int i = 0; i < TARN_MAX_RANK; i++)
-        if ((r->mask >> i) & 1)
-            axes.axis[axes.count++] = i;
-    tarn_tensor *x = tarn_cast(b->saved[0], wide), *g = tarn_cast(b->grads[0], wide);
-    tarn_tensor *distance = tarn_sub(x, tarn_mean(x, axes, true));
-    g = tarn_mul(g, tarn_scalar(2 / ((double)r->count - r->tail.correction)));
+    tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
+    tarn_tensor *g = gx ? tarn_cast(b->grads[0], tarn__wide_dtype(x->view.dtype)) : NULL;
+    g = g ? tarn_mul(g, tarn_scalar(2 / ((double)r->count - r->tail.correction))) : NULL;
     g = g ? with_axes(g, &tarn__input_meta(b, 0)->shape, r->mask, false) : NULL;
-    return tarn__put(b, 0, tarn_mul(distance, g));
+    return g && tarn__kernel_call(TARN__K_var_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) && tarn__put(b, 0, gx);
 }
 
 tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool keep)

@@ -18,6 +18,7 @@ void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);

@@ -7,6 +7,7 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
     TARN__AT_LEVEL(tarn__cpu_copy)(rows);
     TARN__AT_LEVEL(tarn__cpu_random)(rows);
     TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
+    TARN__AT_LEVEL(tarn__cpu_var_grad)(rows);
     TARN__AT_LEVEL(tarn__cpu_index)(rows);
     TARN__AT_LEVEL(tarn__cpu_sort)(rows);
     TARN__AT_LEVEL(tarn__cpu_matmul)(rows);

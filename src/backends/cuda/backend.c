@@ -196,6 +196,7 @@ static void fill_table(void)
     tarn__cuda_random(rows);
     tarn__cuda_reduce(rows);
     tarn__cuda_extremum(rows);
+    tarn__cuda_var_grad(rows);
     tarn__cuda_scan(rows);
     tarn__cuda_index(rows);
     tarn__cuda_sort(rows);

@@ -68,6 +68,7 @@ void tarn__cuda_spread(tarn__kernel_row *rows);
 void tarn__cuda_random(tarn__kernel_row *rows);
 void tarn__cuda_reduce(tarn__kernel_row *rows);
 void tarn__cuda_extremum(tarn__kernel_row *rows);
+void tarn__cuda_var_grad(tarn__kernel_row *rows);
 void tarn__cuda_scan(tarn__kernel_row *rows);
 void tarn__cuda_index(tarn__kernel_row *rows);
 void tarn__cuda_sort(tarn__kernel_row *rows);

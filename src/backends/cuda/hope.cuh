@@ -9,9 +9,8 @@
 #ifndef TARN__CUDA_HOPE_CUH
 #define TARN__CUDA_HOPE_CUH
 
+#include "backends/cuda/shares.cuh"
 #include "backends/cuda/tie_rows.cuh"
-
-#define HELD 4 /* packs a thread holds at a time */
 
 /* What a chunk found: how many ties, and the step (by columns) or element (by rows) of one, counted from the chunk's first. */
 struct tie {

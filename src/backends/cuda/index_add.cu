@@ -155,7 +155,7 @@ typedef struct add_plan {
     int64_t length, limit;
     int64_t group;      /* lines that are sorted together: as many as 31 bits can tell apart */
     int64_t entries, chunk;
-    size_t keys_bytes, partial_bytes, begin_bytes; /* begin: of groups of targets, see fresh_add.cuh */
+    size_t keys_bytes, partial_bytes, begin_bytes; /* begin: of targets' entries, see fresh_add.cuh */
 } add_plan;
 
 static size_t rounded(size_t bytes)
@@ -228,7 +228,7 @@ static add_plan plan_slices(const tarn__call *call)
         plan_sorted(&p, p.length, p.columns.count, y->dtype);
         if (!(call->reads_output & 1)) {
             p.chunk = p.chunk > FRESH_CHUNK ? p.chunk : FRESH_CHUNK; /* fewer than the partial sums have room for */
-            p.begin_bytes = rounded(sizeof(uint32_t) * (size_t)(target_groups(p.limit) + 1));
+            p.begin_bytes = rounded(sizeof(uint32_t) * (size_t)(p.limit + 1));
         }
     }
     return p;

@@ -44,6 +44,27 @@ template <typename T, int N, typename C> struct raw {
     __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at) { held = *(const pack<T, N> *)((const T *)base + at); }
     __device__ __forceinline__ C get(int i) const { return (C)widen(held.at[i]); }
 };
+/* 16-bit floats stay words of two: one by one each would have a register of its own. */
+template <typename T, typename C> struct raw_words {
+    uint32_t word[4];
+    __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at)
+    {
+        const uint4 all = *(const uint4 *)((const T *)base + at);
+        word[0] = all.x, word[1] = all.y, word[2] = all.z, word[3] = all.w;
+    }
+};
+template <typename C> struct raw<bf16, 8, C> : raw_words<bf16, C> {
+    __device__ __forceinline__ C get(int i) const
+    {
+        return (C)__uint_as_float(i % 2 ? this->word[i / 2] & 0xffff0000u : this->word[i / 2] << 16);
+    }
+};
+template <typename C> struct raw<f16, 8, C> : raw_words<f16, C> {
+    __device__ __forceinline__ C get(int i) const
+    {
+        return (C)__half2float(__ushort_as_half((unsigned short)(this->word[i / 2] >> (i % 2 * 16))));
+    }
+};
 template <int N, typename C> struct raw<mixed, N, C> {
     C held;
     __device__ __forceinline__ void load(const void *base, tarn_dtype dtype, int64_t at) { held = load_any<C>(base, dtype, at); }
@@ -57,7 +78,7 @@ template <typename T, int N, typename C> struct put {
 #pragma unroll
         for (int i = 0; i < N; i++)
             out.at[i] = narrow<T>(x[i]);
-        *(pack<T, N> *)((T *)base + at) = out;
+        store_pack((T *)base + at, out);
     }
 };
 template <int N, typename C> struct put<mixed, N, C> {

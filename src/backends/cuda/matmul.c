@@ -1,7 +1,7 @@
 /* matmul.c: matrix products on cuBLASLt: 2·M·N·K operations, (M·K + K·N + M·N) elements moved at least.
  *
- * Operands whose rows or columns lie dense are used where they are, transposed or not; others are copied into scratch first. Batches that one
- * stride describes are one call; others are a call for each step of their outer axes. */
+ * Operands whose rows or columns lie dense are used where they are, transposed or not; others, and batches of a flipped view, are copied into scratch
+ * first. Batches that one stride describes are one call; others are a call for each step of their outer axes. */
 #include "backends/cuda/matmul.h"
 
 #include <string.h>
@@ -58,14 +58,25 @@ static tarn__view transposed(const tarn__view *v)
     return t;
 }
 
+/* Batches of a flipped view. cuBLASLt says nothing of a stride below 0 from one matrix to the next, and kernels that describe their operands to the
+ * hardware's copy engine have no way to write one down. */
+static bool goes_backwards(const tarn__view *v)
+{
+    for (int i = 0; i < v->rank - 2; i++)
+        if (v->shape[i] > 1 && v->stride[i] < 0)
+            return true;
+    return false;
+}
+
 /* Where the operand lies; a copy is planned where it lies in no way that will do. */
 static matrix matrix_of(const tarn__view *v, bool may_be_columns)
 {
     matrix x = {.base = tarn__view_at(v)};
     tarn__view turned = transposed(v);
-    if (lies_by_rows(v, &x.line))
+    bool goes_forwards = !goes_backwards(v);
+    if (goes_forwards && lies_by_rows(v, &x.line))
         return x;
-    if (may_be_columns && lies_by_rows(&turned, &x.line)) {
+    if (goes_forwards && may_be_columns && lies_by_rows(&turned, &x.line)) {
         x.by_columns = true;
         return x;
     }

@@ -8,10 +8,9 @@
  *
  *   held     rows of up to 1024 elements: the block's warps take rows in turn, and their sums are added when the chunk is done;
  *            rows of up to 8192: the block takes row after row
+ *   ring     the same for 16-bit rows of up to 1024 elements in packs, with the next rows on their way: see norm_ring.cuh
  *   stream   anything else: rows are read twice, and the columns' sums are kept in scratch */
-#include "backends/cuda/norm.cuh"
-
-enum { OUT, IN, MEAN, RSTD, GRADIENT, OWN, OPERANDS };
+#include "backends/cuda/norm_ring.cuh"
 
 #define HELD_WARP 32   /* elements of a row that a thread holds */
 #define HELD_LESS 24   /* where that is enough, and leaves more registers */
@@ -19,20 +18,6 @@ enum { OUT, IN, MEAN, RSTD, GRADIENT, OWN, OPERANDS };
 #define MOST_BLOCK 512 /* threads */
 #define SLICES 32      /* of the chunks, in the second kernel */
 #define PARTIAL_ELEMENTS ((int64_t)8 << 20) /* of long rows' sums in scratch, roughly */
-
-struct grad_args {
-    row_set<OPERANDS> rows; /* gx, or x where gx is not wanted */
-    row_operand weight;
-    bool wants_gx, wants_weight, wants_bias, is_centred, is_short;
-    double epsilon, length, inverse;
-    int64_t chunk_rows;
-    void *partial; /* (chunks, 2, length), of the type computed in */
-};
-
-template <typename C> __device__ __forceinline__ C read_number(const grad_args &a, int k, int64_t at)
-{
-    return a.rows.operand[k].base ? load_any<C>(a.rows.operand[k].base, a.rows.operand[k].dtype, at) : (C)0;
-}
 
 template <typename R> __device__ __forceinline__ void fetch_weight(const grad_args &a, int64_t at, typename R::real *weight)
 {
@@ -287,10 +272,13 @@ template <typename T, bool has_own> static void launch(const tarn__call *call, c
                   vector_has_packs(a.weight, N);
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, HELD_BLOCK, MOST_BLOCK);
     cudaStream_t stream = stream_of(call);
-    if (p.kind == BY_WARP && packed && p.length <= WARP * HELD_LESS) {
-        held_kernel<typed<T, N>, HELD_LESS / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
-    } else if (p.kind == BY_WARP && packed) {
-        held_kernel<typed<T, N>, HELD_WARP / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+    if (p.kind == BY_WARP && packed) {
+        if constexpr (sizeof(T) == 2)
+            launch_ring<T, has_own>(a, blocks, stream);
+        else if (p.length <= WARP * HELD_LESS)
+            held_kernel<typed<T, N>, HELD_LESS / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+        else
+            held_kernel<typed<T, N>, HELD_WARP / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (p.kind == BY_WARP) {
         held_kernel<typed<T, 1>, HELD_WARP, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (packed) {
