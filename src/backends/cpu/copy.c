@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/cpu/convert.h"
+#include "backends/cpu/copy_rows.h"
 #include "backends/cpu/stream.h"
 #include "backends/cpu/tile.h"
 
@@ -21,69 +22,6 @@ typedef struct copy_plan {
     int inner;   /* axes of the nest that one job covers: 1, or 2 for a transposition */
     bool stream; /* a source that is repeated, and so stays in the caches, is written past them */
 } copy_plan;
-
-/* `run` on elements as the type of their size. */
-#define BY_SIZE(size, run)                                                                                                                \
-    if ((size) == 4) {                                                                                                                   \
-        run(uint32_t)                                                                                                                    \
-    } else if ((size) == 2) {                                                                                                            \
-        run(uint16_t)                                                                                                                    \
-    } else if ((size) == 8) {                                                                                                            \
-        run(uint64_t)                                                                                                                    \
-    } else {                                                                                                                             \
-        run(uint8_t)                                                                                                                     \
-    }
-
-/* n times one element. */
-static void repeat_element(char *to, const char *from, int64_t n, int64_t size, bool stream)
-{
-    _Alignas(64) char line[64];
-#define REPEAT(type)                                                                                                                      \
-    for (size_t i = 0; i < 64 / sizeof(type); i++)                                                                                       \
-        ((type *)(void *)line)[i] = *(const type *)(const void *)from;                                                                   \
-    if (!stream)                                                                                                                         \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            ((type *)(void *)to)[i] = ((type *)(void *)line)[0];
-    BY_SIZE(size, REPEAT)
-#undef REPEAT
-    if (!stream)
-        return;
-    int64_t bytes = n * size, head = (int64_t)(-(uintptr_t)to & 63);
-    head = head < bytes ? head : bytes;
-    memcpy(to, line, (size_t)head);
-    tarn__stream_repeated(to + head, line, bytes - head);
-}
-
-/* Strides that are numbers in the code become vector instructions: every second element, the order turned round. Others stay a plain loop:
- * gathers and scatters are slower. */
-static void move_row(const copy_plan *p, char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n)
-{
-    if (to_stride == 1 && from_stride == 1) {
-        if (p->stream && ((uintptr_t)to & 63) == 0)
-            tarn__stream(to, from, n * p->size);
-        else
-            memcpy(to, from, (size_t)(n * p->size));
-        return;
-    }
-    if (to_stride == 1 && from_stride == 0) {
-        repeat_element(to, from, n, p->size, p->stream);
-        return;
-    }
-#define MOVE_BY(type, to_by, from_by)                                                                                                     \
-    for (int64_t i = 0; i < n; i++)                                                                                                      \
-        ((type *)(void *)to)[i * (to_by)] = ((const type *)(const void *)from)[i * (from_by)];
-#define MOVE(type)                                                                                                                        \
-    if (to_stride == 1 && from_stride == 2) {                                                                                            \
-        TARN__INDEPENDENT MOVE_BY(type, 1, 2)                                                                                            \
-    } else if (to_stride == 1 && from_stride == -1) {                                                                                    \
-        TARN__INDEPENDENT MOVE_BY(type, 1, -1)                                                                                           \
-    } else {                                                                                                                             \
-        MOVE_BY(type, to_stride, from_stride)                                                                                            \
-    }
-    BY_SIZE(p->size, MOVE)
-#undef MOVE
-#undef MOVE_BY
-}
 
 /* rows × columns elements; the target is dense along columns, the source along rows. */
 static void transpose_block(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
@@ -124,12 +62,14 @@ static void go_to(const copy_plan *p, position *at, int64_t job)
     }
 }
 
-static void go_on(const copy_plan *p, position *at)
+/* Goes `by` jobs on, not beyond the end of the innermost axis that jobs are counted on. */
+static void go_on(const copy_plan *p, position *at, int64_t by)
 {
-    for (int i = p->nest.rank - p->inner - 1; i >= 0; i--) {
-        at->to += p->nest.stride[0][i];
-        at->from += p->nest.stride[1][i];
-        if (++at->index[i] < p->nest.shape[i])
+    for (int i = p->nest.rank - p->inner - 1; i >= 0; i--, by = 1) {
+        at->to += by * p->nest.stride[0][i];
+        at->from += by * p->nest.stride[1][i];
+        at->index[i] += by;
+        if (at->index[i] < p->nest.shape[i])
             return;
         at->to -= at->index[i] * p->nest.stride[0][i];
         at->from -= at->index[i] * p->nest.stride[1][i];
@@ -137,20 +77,37 @@ static void go_on(const copy_plan *p, position *at)
     }
 }
 
+static void transpose_range(const copy_plan *p, int64_t begin, int64_t end)
+{
+    position at;
+    go_to(p, &at, begin);
+    for (int64_t k = begin; k < end; k++, go_on(p, &at, 1))
+        transpose_slab(p, p->to + at.to * p->size, p->from + at.from * p->size);
+}
+
+/* Rows, as many at a time as lie at equal distances. */
+static void copy_row_range(const copy_plan *p, int64_t begin, int64_t end)
+{
+    int last = p->nest.rank - 1, before = last - 1;
+    row_moves m = {.n = p->nest.shape[last], .size = p->size, .to_stride = p->nest.stride[0][last], .from_stride = p->nest.stride[1][last],
+                   .stream = p->stream};
+    if (before >= 0)
+        m.to_row = p->nest.stride[0][before] * p->size, m.from_row = p->nest.stride[1][before] * p->size;
+    position at;
+    go_to(p, &at, begin);
+    for (int64_t k = begin; k < end; k += m.rows, go_on(p, &at, m.rows)) {
+        m.to = p->to + at.to * p->size;
+        m.from = p->from + at.from * p->size;
+        int64_t alike = before >= 0 ? p->nest.shape[before] - at.index[before] : 1;
+        m.rows = alike < end - k ? alike : end - k;
+        move_rows(&m);
+    }
+}
+
 static void copy_range(int64_t begin, int64_t end, void *ctx)
 {
     const copy_plan *p = ctx;
-    int last = p->nest.rank - 1;
-    position at;
-    go_to(p, &at, begin);
-    for (int64_t k = begin; k < end; k++, go_on(p, &at)) {
-        char *to = p->to + at.to * p->size;
-        const char *from = p->from + at.from * p->size;
-        if (p->inner == 2)
-            transpose_slab(p, to, from);
-        else
-            move_row(p, to, p->nest.stride[0][last], from, p->nest.stride[1][last], p->nest.shape[last]);
-    }
+    (p->inner == 2 ? transpose_range : copy_row_range)(p, begin, end);
     if (p->stream)
         tarn__stream_end();
 }

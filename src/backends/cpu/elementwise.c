@@ -238,6 +238,7 @@ WHERE_TILE
 
 #include "backends/cpu/guards.h"
 #include "backends/cpu/packed.h"
+#include "backends/cpu/roots.h"
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
@@ -311,6 +312,10 @@ static void run_pair(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn re
 #define tile_cos_f32 guarded_cos_f32
 #define tile_sin_grad_f32 guarded_sin_grad_f32
 #define tile_cos_grad_f32 guarded_cos_grad_f32
+#endif
+#if TARN__PACK == 16
+#define tile_sqrt_f32 packed_sqrt
+#define tile_rsqrt_f32 packed_rsqrt
 #endif
 #define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
 #define tile_softplus_grad_f32 guarded_softplus_grad_f32

@@ -7,6 +7,7 @@
 #include "backends/cpu/convert.h"
 #include "backends/cpu/fold.h"
 #include "backends/cpu/lanes.h"
+#include "backends/cpu/stream.h"
 #include "backends/cpu/tile.h"
 
 #define BETTER_max(x, a) ((x) > (a) || ((x) != (x) && (a) == (a)))
@@ -244,8 +245,104 @@ static size_t scratch_extremum_grad(const tarn__call *call)
     return sizeof(double) * (size_t)tarn__view_count(&counts) + TARN__AT_LEVEL(tarn__fold_scratch)(&r);
 }
 
+/* ---- the same where one dense row after the other is reduced: counted and written while it is in a cache -------------------- */
+
+#define SHORT_SHARE 16           /* shorter rows, and longer ones, are left to the general form */
+#define LONG_SHARE (32 * 1024)
+#define SHARE_GRAIN (32 * 1024)  /* elements a thread takes at a time */
+#define SHARED_AT_ONCE 4096      /* bytes of a result that streams */
+
+typedef struct share_plan {
+    tarn__nest nest; /* gradient, x, y, g; the last axis is the row */
+    const tarn__call *call;
+    bool stream;
+} share_plan;
+
+#define SHARE_ROW(name, T)                                                                                                                \
+    static int64_t count_##name(const T *x, T y, int64_t n)                                                                               \
+    {                                                                                                                                     \
+        int32_t found = 0;                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                   \
+            found += x[i] == y;                                                                                                           \
+        return found;                                                                                                                     \
+    }                                                                                                                                     \
+    static void share_##name(T *to, const T *x, T y, T equal, T other, int64_t n)                                                         \
+    {                                                                                                                                     \
+        TARN__INDEPENDENT                                                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                                                   \
+            to[i] = x[i] == y ? equal : other;                                                                                            \
+    }                                                                                                                                     \
+    static void share_row_##name(T *to, const T *x, const T *y, const T *g, int64_t n, bool stream)                                       \
+    {                                                                                                                                     \
+        T count = (T)count_##name(x, *y, n), equal = *g / count, other = *g * 0 / count;                                                  \
+        if (!stream || ((uintptr_t)to & 63) != 0) {                                                                                       \
+            share_##name(to, x, *y, equal, other, n);                                                                                     \
+            return;                                                                                                                       \
+        }                                                                                                                                 \
+        enum { MOST = SHARED_AT_ONCE / sizeof(T) };                                                                                       \
+        _Alignas(64) T held[MOST];                                                                                                        \
+        for (int64_t i = 0, here; i < n; i += here) {                                                                                     \
+            here = n - i < MOST ? n - i : MOST;                                                                                           \
+            share_##name(held, x + i, *y, equal, other, here);                                                                            \
+            tarn__stream((char *)(to + i), (const char *)held, here * (int64_t)sizeof(T));                                                \
+        }                                                                                                                                 \
+    }
+SHARE_ROW(f32, float)
+SHARE_ROW(f64, double)
+
+static void share_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const share_plan *p = ctx;
+    const tarn__view *views[] = {p->call->out[0], p->call->in[0], p->call->in[1], p->call->in[2]};
+    int last = p->nest.rank - 1;
+    int64_t n = p->nest.shape[last], size = (int64_t)tarn__dtype_bytes(views[0]->dtype);
+    for (int64_t row = begin; row < end; row++) {
+        char *at[4];
+        for (int k = 0; k < 4; k++) {
+            int64_t offset = 0, rest = row;
+            for (int i = last - 1; i >= 0; rest /= p->nest.shape[i--])
+                offset += rest % p->nest.shape[i] * p->nest.stride[k][i];
+            at[k] = (char *)tarn__view_at(views[k]) + offset * size;
+        }
+        if (size == 4)
+            share_row_f32((void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], n, p->stream);
+        else
+            share_row_f64((void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], n, p->stream);
+    }
+    if (p->stream)
+        tarn__stream_end();
+}
+
+/* Whether the rows of a call are such; fills in the plan. y has stride 0 on reduced axes and on no others. */
+static bool plan_rows(share_plan *p, const tarn__call *call)
+{
+    const tarn__view *views[] = {call->out[0], call->in[0], call->in[1], call->in[2]};
+    for (int k = 0; k < 4; k++)
+        if (views[k]->dtype != views[0]->dtype || (views[k]->dtype != TARN_F32 && views[k]->dtype != TARN_F64))
+            return false;
+    p->call = call;
+    tarn__nest_make(&p->nest, 4, views);
+    int last = p->nest.rank - 1;
+    if (last < 0 || p->nest.count == 0 || p->nest.shape[last] < SHORT_SHARE || p->nest.shape[last] > LONG_SHARE)
+        return false;
+    for (int k = 0; k < 4; k++)
+        if (p->nest.stride[k][last] != (k < 2 ? 1 : 0))
+            return false;
+    for (int i = 0; i < last; i++)
+        if (p->nest.stride[2][i] == 0)
+            return false;
+    p->stream = p->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__STREAM_MIN;
+    return true;
+}
+
 static void kernel_extremum_grad(const tarn__call *call)
 {
+    share_plan plan;
+    if (plan_rows(&plan, call)) {
+        int64_t length = plan.nest.shape[plan.nest.rank - 1];
+        tarn__parallel_for(plan.nest.count / length, (SHARE_GRAIN + length - 1) / length, share_rows, &plan);
+        return;
+    }
     tarn__view counts;
     tarn__reduction r = describe_counts(call, &counts);
     TARN__AT_LEVEL(tarn__fold)(&r);

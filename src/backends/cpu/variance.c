@@ -1,8 +1,9 @@
 /* variance.c: the variance. A state is a mean and the sum of squared distances from it.
  *
- * Each piece, or group of rows, is small enough for the first or second cache and is read twice: for a mean m, then for the distances
- * d = x - m. m is rounded, so the sum of d, which would be 0, is kept and corrects both numbers. Pieces are merged in f64 by the
- * formula of Chan, Golub and LeVeque. */
+ * What is summed are the distances d = x - m from a centre m, and their squares; the sum of d corrects both numbers, since m is not the mean
+ * exactly. By rows m is the mean of the first vector, and one pass is enough; where that is farther from the mean than the elements are on
+ * average, digits would cancel, and a second pass has the mean for its centre. By columns a group of rows, small enough for the first or
+ * second cache, is read twice. Pieces are merged in f64 by the formula of Chan, Golub and LeVeque. */
 #include "backends/cpu/fold.h"
 #include "backends/cpu/lanes.h"
 
@@ -19,6 +20,13 @@ static inline void merge_one(double *mean, double *squares, double count, double
 
 /* ---- by rows --------------------------------------------------------------------------------------------------------------- */
 
+typedef struct distances {
+    double rest, squares;
+} distances;
+
+/* Bytes that a pass asks for ahead of time. */
+#define AHEAD 2048
+
 #define RUN(name, S, T, V, LOAD, GET)                                                                                                     \
     static T mean_##name(const S *x, int64_t n)                                                                                           \
     {                                                                                                                                     \
@@ -33,38 +41,57 @@ static inline void merge_one(double *mean, double *squares, double count, double
             LOAD(V, y3, x + i + 3 * LANES);                                                                                               \
             v0 += y0, v1 += y1, v2 += y2, v3 += y3;                                                                                       \
         }                                                                                                                                 \
+        for (; i + LANES <= n; i += LANES) {                                                                                              \
+            LOAD(V, y0, x + i);                                                                                                           \
+            v0 += y0;                                                                                                                     \
+        }                                                                                                                                 \
         v0 = (v0 + v1) + (v2 + v3);                                                                                                       \
         TARN__LANES_FOLD(T, V, sum, v0, ADD);                                                                                             \
         for (; i < n; i++)                                                                                                                \
             sum += GET(x[i]);                                                                                                             \
         return sum / (T)n;                                                                                                                \
     }                                                                                                                                     \
+    /* Sums of the distances from the centre, and of their squares. */                                                                    \
+    static distances around_##name(const S *x, int64_t n, T centre)                                                                       \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        V d0 = {0}, d1 = {0}, d2 = {0}, d3 = {0}, s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, y0, y1, y2, y3;                                 \
+        T sum_d, sum_s;                                                                                                                   \
+        int64_t i = 0;                                                                                                                    \
+        for (; i + 4 * LANES <= n; i += 4 * LANES) {                                                                                      \
+            for (int k = 0; k < (int)(4 * LANES * sizeof(S) / 64); k++)                                                                   \
+                __builtin_prefetch((const char *)(x + i) + AHEAD + 64 * k);                                                               \
+            LOAD(V, y0, x + i);                                                                                                           \
+            LOAD(V, y1, x + i + LANES);                                                                                                   \
+            LOAD(V, y2, x + i + 2 * LANES);                                                                                               \
+            LOAD(V, y3, x + i + 3 * LANES);                                                                                               \
+            y0 -= centre, y1 -= centre, y2 -= centre, y3 -= centre;                                                                       \
+            d0 += y0, d1 += y1, d2 += y2, d3 += y3;                                                                                       \
+            s0 += y0 * y0, s1 += y1 * y1, s2 += y2 * y2, s3 += y3 * y3;                                                                   \
+        }                                                                                                                                 \
+        d0 = (d0 + d1) + (d2 + d3), s0 = (s0 + s1) + (s2 + s3);                                                                           \
+        TARN__LANES_FOLD(T, V, sum_d, d0, ADD);                                                                                           \
+        TARN__LANES_FOLD(T, V, sum_s, s0, ADD);                                                                                           \
+        distances sums = {sum_d, sum_s};                                                                                                  \
+        for (; i < n; i++) {                                                                                                              \
+            T d = GET(x[i]) - centre;                                                                                                     \
+            sums.rest += d;                                                                                                               \
+            sums.squares += d * d;                                                                                                        \
+        }                                                                                                                                 \
+        return sums;                                                                                                                      \
+    }                                                                                                                                     \
     static void run_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                        \
     {                                                                                                                                     \
         enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        const S *x = from;                                                                                                                \
-        T mean = mean_##name(x, n), sum_d, sum_s;                                                                                         \
-        V d0 = {0}, d1 = {0}, s0 = {0}, s1 = {0}, y0, y1;                                                                                 \
-        int64_t i = 0;                                                                                                                    \
+        T centre = mean_##name(from, n < LANES ? n : LANES);                                                                              \
+        distances sums = around_##name(from, n, centre);                                                                                  \
         (void)aux;                                                                                                                        \
-        for (; i + 2 * LANES <= n; i += 2 * LANES) {                                                                                      \
-            LOAD(V, y0, x + i);                                                                                                           \
-            LOAD(V, y1, x + i + LANES);                                                                                                   \
-            y0 -= mean, y1 -= mean;                                                                                                       \
-            d0 += y0, d1 += y1;                                                                                                           \
-            s0 += y0 * y0, s1 += y1 * y1;                                                                                                 \
+        if (!(sums.rest * sums.rest <= 0.5 * sums.squares * (double)n)) { /* NaN as well */                                               \
+            centre = mean_##name(from, n);                                                                                                \
+            sums = around_##name(from, n, centre);                                                                                        \
         }                                                                                                                                 \
-        d0 += d1, s0 += s1;                                                                                                               \
-        TARN__LANES_FOLD(T, V, sum_d, d0, ADD);                                                                                           \
-        TARN__LANES_FOLD(T, V, sum_s, s0, ADD);                                                                                           \
-        double rest = sum_d, squares = sum_s;                                                                                             \
-        for (; i < n; i++) {                                                                                                              \
-            T d = GET(x[i]) - mean;                                                                                                       \
-            rest += d;                                                                                                                    \
-            squares += d * d;                                                                                                             \
-        }                                                                                                                                 \
-        rest /= (double)n;                                                                                                                \
-        merge_one(&a->real, &b->real, (double)at, (double)mean + rest, squares - rest * rest * (double)n, (double)n / (double)(at + n));  \
+        double rest = sums.rest / (double)n, squares = sums.squares - rest * sums.rest;                                                   \
+        merge_one(&a->real, &b->real, (double)at, (double)centre + rest, squares, (double)n / (double)(at + n));                          \
     }
 
 /* ---- by columns ------------------------------------------------------------------------------------------------------------ */

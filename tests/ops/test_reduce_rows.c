@@ -1,0 +1,144 @@
+/* Reductions along dense rows, which have forms of their own: the variance in one pass, and the gradient of max row by row. */
+#include <stdlib.h>
+
+#include "support/check.h"
+
+#define CPU tarn_device_cpu()
+
+static float *floats(int64_t n)
+{
+    float *values = malloc(sizeof(float) * (size_t)n);
+    assert_non_null(values);
+    return values;
+}
+
+/* The variance of a row by hand, in f64, in two passes. */
+static double variance_by_hand(const float *x, int64_t n)
+{
+    double mean = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++)
+        mean += (double)x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        squares += ((double)x[i] - mean) * ((double)x[i] - mean);
+    return squares / (double)(n - 1);
+}
+
+/* Rows whose first `strange` elements lie far from all others: the mean of the beginning says nothing about the mean. */
+static void check_strange_beginning(int64_t length, int64_t strange, float at)
+{
+    enum { ROWS = 3 };
+    float *x = floats(ROWS * length);
+    for (int64_t i = 0; i < ROWS * length; i++)
+        x[i] = i % length < strange ? at : 10000.7f + (float)(i * 7 % 11) * 0.137f;
+    tarn_tensor *y = good(tarn_var(tarn_from_f32(x, TARN_SHAPE(ROWS, length), CPU), TARN_AXES(1), 1, false));
+    for (int64_t r = 0; r < ROWS; r++) {
+        double expected = variance_by_hand(x + r * length, length);
+        assert_true(fabs(tarn_item_at(y, TARN_SHAPE(r)) / expected - 1) < 5e-6);
+    }
+    free(x);
+}
+
+static void the_variance_does_not_depend_on_how_a_row_begins(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {2, 15, 16, 17, 63, 64, 100, 1024, 4096, 9000};
+    static const int64_t strange[] = {0, 1, 4, 8, 16, 32};
+    static const float places[] = {0, -3e6f, 10001.5f, 9123.4f};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++)
+        for (size_t k = 0; k < sizeof(strange) / sizeof(strange[0]); k++)
+            for (size_t p = 0; p < sizeof(places) / sizeof(places[0]) && strange[k] < lengths[i]; p++)
+                check_strange_beginning(lengths[i], strange[k], places[p]);
+}
+
+static void a_nan_anywhere_in_a_row_is_its_variance(void **state)
+{
+    (void)state;
+    enum { LENGTH = 300 };
+    float x[LENGTH];
+    for (int at = 0; at < LENGTH; at += 23)
+        for (int kind = 0; kind < 2; kind++) {
+            for (int i = 0; i < LENGTH; i++)
+                x[i] = (float)(i % 5);
+            x[at] = kind ? INFINITY : NAN;
+            tarn_scope *scope = tarn_scope_open();
+            assert_true(isnan(tarn_item(good(tarn_var(tarn_from_f32(x, TARN_SHAPE(LENGTH), CPU), TARN_ALL_AXES, 1, false)))));
+            tarn_scope_close(scope);
+        }
+}
+
+/* Every row's largest value stands at as many places as the row's number says, and gets that part of the row's gradient. */
+static void check_shares(int64_t rows, int64_t length, tarn_dtype dtype, bool padded)
+{
+    int64_t stride = length + (padded ? 5 : 0);
+    float *x = floats(rows * stride), *g = floats(rows);
+    for (int64_t i = 0; i < rows * stride; i++)
+        x[i] = (float)(i * 7919 % 101) / 128;
+    for (int64_t r = 0; r < rows; r++) {
+        g[r] = (float)(r % 9) - 4;
+        for (int64_t k = 0; k <= r % 5; k++)
+            x[r * stride + (k * 3 + r) % length] = 1;
+    }
+    tarn_tensor *whole = good(tarn_cast(tarn_from_f32(x, TARN_SHAPE(rows, stride), CPU), dtype));
+    tarn_tensor *leaf = good(tarn_requires_grad(tarn_detach(tarn_shrink(whole, TARN_SHAPE(0, 0), TARN_SHAPE(rows, length))), true));
+    tarn_tensor *upstream = good(tarn_cast(tarn_from_f32(g, TARN_SHAPE(rows), CPU), dtype));
+    assert_true(tarn_backward_from(good(tarn_max(leaf, TARN_AXES(1), false)), upstream, NULL));
+    float *found = floats(rows * length);
+    assert_true(tarn_read(good(tarn_cast(good(tarn_contiguous(tarn_grad(leaf))), TARN_F32)), found, sizeof(float) * (size_t)(rows * length)));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < length; i++) {
+            double share = x[r * stride + i] == 1 ? (double)g[r] / (double)(r % 5 + 1) : 0;
+            if (fabs((double)found[r * length + i] - share) > 1e-6)
+                fail_msg("%lld rows of %lld: element %lld of row %lld is %g, not %g", (long long)rows, (long long)length, (long long)i,
+                         (long long)r, (double)found[r * length + i], share);
+        }
+    free(x), free(g), free(found);
+}
+
+static void the_gradient_of_max_is_shared_within_each_row(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {15, 16, 17, 31, 64, 1000, 1024, 4099, 32768, 32769};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++)
+        for (int kind = 0; kind < 4; kind++) {
+            tarn_scope *scope = tarn_scope_open();
+            check_shares(11, lengths[i], kind & 1 ? TARN_F64 : TARN_F32, kind & 2);
+            tarn_scope_close(scope);
+        }
+}
+
+/* From 32 MiB on, results are written past the caches. */
+static void the_gradient_of_max_is_shared_in_large_results_too(void **state)
+{
+    (void)state;
+    check_shares(2100, 4096, TARN_F32, false);
+    check_shares(2100, 4099, TARN_F32, false);
+}
+
+static void where_nan_is_the_largest_all_gradients_of_the_row_are_nan(void **state)
+{
+    (void)state;
+    enum { LENGTH = 40 };
+    float x[2 * LENGTH], found[2 * LENGTH];
+    for (int i = 0; i < 2 * LENGTH; i++)
+        x[i] = (float)i;
+    x[17] = NAN;
+    tarn_tensor *leaf = good(tarn_requires_grad(tarn_from_f32(x, TARN_SHAPE(2, LENGTH), CPU), true));
+    assert_true(tarn_backward_from(good(tarn_max(leaf, TARN_AXES(1), false)), good(tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)), NULL));
+    assert_true(tarn_read(tarn_grad(leaf), found, sizeof(found)));
+    for (int i = 0; i < LENGTH; i++) {
+        assert_true(isnan(found[i]));
+        assert_true(found[LENGTH + i] == (i == LENGTH - 1 ? 1.0f : 0.0f));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(the_variance_does_not_depend_on_how_a_row_begins),
+        in_scope(a_nan_anywhere_in_a_row_is_its_variance),
+        in_scope(the_gradient_of_max_is_shared_within_each_row),
+        in_scope(the_gradient_of_max_is_shared_in_large_results_too),
+        in_scope(where_nan_is_the_largest_all_gradients_of_the_row_are_nan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
