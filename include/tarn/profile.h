@@ -107,6 +107,9 @@ TARN_API bool tarn_profile_stop(void);
 /* True between the two. */
 TARN_API bool tarn_profile_is_on(void);
 
+/* Forgets the records of a profile that is over, and gives their memory back. Works while an error is pending. */
+TARN_API void tarn_profile_clear(void);
+
 /* Gives a name to a stretch of this thread's time. Spans of a thread lie within each other, 16 deep at most; the name must live until the records have
  * been read. Does nothing while nothing is recorded. */
 TARN_API void tarn_profile_span_open(const char *name);

@@ -293,6 +293,18 @@ bool tarn_profile_stop(void)
     return good && !tarn_failed();
 }
 
+void tarn_profile_clear(void)
+{
+    pthread_mutex_lock(&profiler.lock);
+    if (!tarn__is_profiling()) {
+        tarn__release(profiler.entry, sizeof(tarn__timing) * (size_t)profiler.room);
+        profiler.entry = NULL;
+        profiler.count = profiler.room = profiler.lost = 0;
+        profiler.is_there = false;
+    }
+    pthread_mutex_unlock(&profiler.lock);
+}
+
 /* ---- samples --------------------------------------------------------------------------------------------------------------- */
 
 bool tarn__sample_start(tarn_device device)
