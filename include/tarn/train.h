@@ -164,6 +164,10 @@ typedef struct tarn_train_report {
     bool is_text;                            /* a language model's: these count, and accuracy and images_per_second do not */
     double tokens_per_second, gradient_norm; /* the norm is from before clipping */
     int64_t memory;                          /* the most bytes of the device that tensors had at once */
+    double busy;           /* the share of the time in which the device ran kernels, from the last step that was looked at; 0: none was yet */
+    double share_of_peak;  /* of a language model: of tarn_peak_of(); 0: not known */
+    double validation;     /* the loss of the last evaluation of this run; NaN: there was none */
+    double seconds_left;   /* of training, at the speed since the last report */
     const char *text;                        /* of a sample; a 0 follows */
     size_t text_length;
 } tarn_train_report;
@@ -184,11 +188,16 @@ typedef struct tarn_train_result {
     int64_t step, best_step; /* best_step: 0 when there was no evaluation */
     double best_loss, best_accuracy;
     double seconds;
+    int64_t profiled; /* steps that tarn_profile_summarize() sums up now; 0: no profile was taken */
 } tarn_train_result;
 
 /* Trains to the end, or until it is stopped, and leaves a checkpoint. The first loss or gradient that is not finite is an error that names
  * step and layer; the checkpoint is then the state before that step. `report` and `result` may be NULL. */
 TARN_API bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result);
+
+/* Lets the next run take a profile of so many steps (0: of none), one behind the other without an evaluation in between, after its first ten where there
+ * are enough; of fewer, where there are not. It is written to trace.json in the run's folder, and can be read as that of tarn_profile_stop(). */
+TARN_API bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps);
 
 /* Lets a run stop after the step it is at. May be called from any thread and from signal handlers. */
 TARN_API void tarn_trainer_stop(tarn_trainer *trainer);
@@ -211,6 +220,7 @@ typedef struct tarn_train_timing {
     double step_ms, least_step_ms;
     double batch_ms, forward_ms, backward_ms, update_ms; /* from steps of their own, in which the parts are told apart; update: clipping and optimizer */
     double host_ms;                                      /* until the host has handed a step over to a device that waits for it */
+    double busy;                                         /* the share of a step's time in which the device runs kernels */
     tarn_memory_kinds memory;
 } tarn_train_timing;
 

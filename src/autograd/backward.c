@@ -6,6 +6,7 @@
 
 #include "autograd/tape.h"
 #include "base/memory.h"
+#include "core/profiler.h"
 
 typedef struct heap {
     tarn__node **node; /* each held */
@@ -175,6 +176,7 @@ static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *ups
         return false;
     tarn_no_grad_open();
     tarn_scope *scope = tarn_scope_open();
+    bool was_inside = tarn__profile_backward(true); /* a checkpoint's block walks back inside another walk */
     bool good = scope != NULL;
     if (good && !upstream)
         good = (upstream = tarn_ones_like(tensor)) != NULL;
@@ -185,6 +187,7 @@ static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *ups
         if (edge.node && good)
             good = walk(edge.node, retain);
     }
+    tarn__profile_backward(was_inside);
     tarn_scope_close(scope);
     tarn_no_grad_close();
     return good;

@@ -64,6 +64,7 @@ typedef struct tarn__backend {
     bool (*lane_send)(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes); /* after what is enqueued so far */
     bool (*lane_join)(int index, void *lane);
     bool (*lane_wait)(int index, void *lane); /* the host waits */
+    void (*lane_mark)(int index, void *lane, void *from, void *to); /* the next copy is sent between these two events; NULL: not here */
 
     const char *(*failure)(void); /* why the last call of this thread failed */
 

@@ -1,32 +1,8 @@
 /* bench_train.c: `tarn bench train`: how long a step of training takes, what it is made of, and how near it comes to what the device can do. */
 #include <math.h>
 #include <string.h>
-#include <tarn/ops.h>
 
-#include "cli/bench.h"
-
-/* What products reach, in operations a second. */
-typedef struct yardstick {
-    int64_t rows;
-    double product; /* of square matrices of so many rows, measured here */
-    double peak;    /* what the maker states; NaN: not known here */
-} yardstick;
-
-/* Large enough for the device to be at its best, small enough to be done in a moment. */
-static bool measure_yardstick(const tarn_train_timing *t, yardstick *y)
-{
-    tarn__product found;
-    tarn_device device = tarn_device_parse(t->options.device);
-    bool on_cpu = tarn_device_equal(device, tarn_device_cpu()), has_tf32 = strcmp(t->options.precision, "tf32") == 0;
-    double peak = tarn_peak_of(device, t->options.precision);
-    y->rows = on_cpu ? 1024 : 8192;
-    tarn_set_tf32(has_tf32);
-    bool good = tarn__measure_product(y->rows, strcmp(t->options.precision, "bf16") == 0 ? TARN_BF16 : TARN_F32, device, 5, &found);
-    tarn_set_tf32(false);
-    y->product = 2e6 * pow((double)y->rows, 3) / found.tarn;
-    y->peak = peak > 0 ? peak : (double)NAN;
-    return good;
-}
+#include "cli/yardstick.h"
 
 static double rate_of(const tarn_train_timing *t)
 {
@@ -37,13 +13,6 @@ static double rate_of(const tarn_train_timing *t)
 static double speed_of(const tarn_train_timing *t)
 {
     return t->operations > 0 ? t->operations * 1e3 / t->step_ms : (double)NAN;
-}
-
-static void print_memory(const tarn_memory_kinds *m)
-{
-    printf("  %-10s %s at most:", "memory", tarn__bytes_text(m->peak));
-    printf(" parameters %s, gradients %s, optimizer %s, activations %s, workspace %s\n", tarn__bytes_text(m->parameters),
-           tarn__bytes_text(m->gradients), tarn__bytes_text(m->state), tarn__bytes_text(m->activations), tarn__bytes_text(m->workspace));
 }
 
 static void print_heading(const tarn_train_timing *t)
@@ -58,7 +27,7 @@ static void print_heading(const tarn_train_timing *t)
         printf("  %lld images, %lld parameters\n", (long long)t->samples, (long long)t->parameters);
 }
 
-static void print_table(const tarn_train_timing *t, const yardstick *y)
+static void print_table(const tarn_train_timing *t, const tarn__yardstick *y)
 {
     double speed = speed_of(t);
     print_heading(t);
@@ -66,14 +35,15 @@ static void print_table(const tarn_train_timing *t, const yardstick *y)
     printf("  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n", "  batch", t->batch_ms, "  forward", t->forward_ms,
            "  backward", t->backward_ms, "  update", t->update_ms);
     printf("  %-10s %9.3f ms for a step\n", "host", t->host_ms);
+    printf("  %-10s %9.1f %% of the time busy\n", "device", 100 * t->busy);
     if (!isnan(speed)) {
-        printf("  %-10s %9.1f TFLOP/s, %.3f of a product of %lld rows", "speed", speed / 1e12, speed / y->product, (long long)y->rows);
+        printf("  %-10s %9.2f TFLOP/s, %.3f of a product of %lld rows", "speed", speed / 1e12, speed / y->product, (long long)y->rows);
         printf(isnan(y->peak) ? "\n" : ", %.3f of the stated peak of %.0f\n", speed / y->peak, y->peak / 1e12);
     }
-    print_memory(&t->memory);
+    tarn__print_memory_kinds(&t->memory);
 }
 
-static void print_json(const tarn_train_timing *t, const yardstick *y)
+static void print_json(const tarn_train_timing *t, const tarn__yardstick *y)
 {
     double speed = speed_of(t);
     tarn__json json = {stdout, false};
@@ -96,24 +66,18 @@ static void print_json(const tarn_train_timing *t, const yardstick *y)
     tarn__json_real(&json, "backward_ms", t->backward_ms, 4);
     tarn__json_real(&json, "update_ms", t->update_ms, 4);
     tarn__json_real(&json, "host_ms", t->host_ms, 4);
+    tarn__json_real(&json, "busy", t->busy, 4);
     tarn__json_real(&json, "tflops", speed / 1e12, 3);
     tarn__json_real(&json, "of_product", speed / y->product, 4);
     tarn__json_real(&json, "of_peak", speed / y->peak, 4);
-    tarn__json_open(&json, "memory", '{');
-    tarn__json_whole(&json, "peak", t->memory.peak);
-    tarn__json_whole(&json, "parameters", t->memory.parameters);
-    tarn__json_whole(&json, "gradients", t->memory.gradients);
-    tarn__json_whole(&json, "optimizer", t->memory.state);
-    tarn__json_whole(&json, "activations", t->memory.activations);
-    tarn__json_whole(&json, "workspace", t->memory.workspace);
-    tarn__json_close(&json, '}');
+    tarn__json_memory_kinds(&json, &t->memory);
     tarn__json_end(&json);
 }
 
 int tarn__bench_train(const tarn__options *options)
 {
     tarn_train_timing timing;
-    yardstick y;
+    tarn__yardstick y;
     tarn_train_options train = options->train;
     train.batch_size = options->batch_size;
     if (!(train.clip_norm > 0) && (!train.model[0] || strncmp(train.model, "gpt2", 4) == 0))
@@ -123,7 +87,7 @@ int tarn__bench_train(const tarn__options *options)
         tarn__complain("bench train");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
-    if (!measure_yardstick(&timing, &y))
+    if (!tarn__yardstick_measure(tarn_device_parse(timing.options.device), timing.options.precision, &y))
         return tarn__complain("bench train");
     if (options->json)
         print_json(&timing, &y);

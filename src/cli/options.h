@@ -49,7 +49,8 @@ typedef struct tarn__options {
     int dtype_count;
     char only[TARN__LIST_MAX][32];
     int only_count;
-    bool quiet, dry_run;
+    bool quiet, dry_run, profile;
+    int64_t profile_steps;
     int64_t batch_size, top, steps, warmup;
     const char *data;   /* NULL: not given */
     const char *resume; /* NULL: not given */

@@ -123,7 +123,6 @@ static void print_plan_json(const tarn_train_plan *p)
 
 typedef struct display {
     bool json, quiet, terminal;
-    double tokens_in_step; /* of a language model */
 } display;
 
 static void print_report_json(const tarn_train_report *r)
@@ -149,6 +148,10 @@ static void print_report_json(const tarn_train_report *r)
         tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
         tarn__json_real(&json, "tokens_per_second", r->tokens_per_second, 1);
         tarn__json_whole(&json, "memory", r->memory);
+        tarn__json_real(&json, "validation", r->validation, 6);
+        tarn__json_real(&json, "of_peak", r->share_of_peak > 0 ? r->share_of_peak : (double)NAN, 4);
+        tarn__json_real(&json, "busy", r->busy > 0 ? r->busy : (double)NAN, 4);
+        tarn__json_real(&json, "seconds_left", r->seconds_left, 1);
     } else {
         tarn__json_real(&json, "lr", r->lr, 9);
         tarn__json_real(&json, "images_per_second", r->images_per_second, 1);
@@ -157,25 +160,44 @@ static void print_report_json(const tarn_train_report *r)
     tarn__json_end(&json);
 }
 
-static double seconds_left(const display *d, const tarn_train_report *r)
+/* "1:05:09", or "65 s" below two minutes; in `text`. */
+static const char *time_text(double seconds, char text[32])
 {
-    return (double)(r->steps - r->step) * d->tokens_in_step / fmax(r->tokens_per_second, 1);
+    long long whole = (long long)(seconds + 0.5);
+    if (whole < 120)
+        snprintf(text, 32, "%lld s", whole);
+    else
+        snprintf(text, 32, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    return text;
+}
+
+/* What is known of: the last validation, how near to the peak, how busy the device is. Each with two blanks behind. */
+static void print_known(const tarn_train_report *r)
+{
+    if (!isnan(r->validation))
+        printf("validation %.4f  ", r->validation);
+    if (r->share_of_peak > 0)
+        printf("%.1f %% of peak  ", 100 * r->share_of_peak);
+    if (r->busy > 0)
+        printf("%.0f %% busy  ", 100 * r->busy);
 }
 
 /* One line that is written over and over. */
-static void print_bar(const display *d, const tarn_train_report *r)
+static void print_bar(const tarn_train_report *r)
 {
     enum { WIDTH = 30 };
-    char bar[WIDTH + 1];
+    char bar[WIDTH + 1], left[32];
     int filled = (int)(WIDTH * r->step / r->steps);
     memset(bar, '#', (size_t)filled);
     memset(bar + filled, '.', (size_t)(WIDTH - filled));
     bar[WIDTH] = 0;
     printf("\r[%s] %lld of %lld  loss %.4f  ", bar, (long long)r->step, (long long)r->steps, r->loss);
     if (r->is_text)
-        printf("norm %.2f  %.0f tokens/s  %.0f s left \033[K", r->gradient_norm, r->tokens_per_second, seconds_left(d, r));
+        printf("norm %.2f  %.0f tokens/s  ", r->gradient_norm, r->tokens_per_second);
     else
-        printf("%.1f %% right  %.0f images/s \033[K", 100 * r->accuracy, r->images_per_second);
+        printf("%.1f %% right  %.0f images/s  ", 100 * r->accuracy, r->images_per_second);
+    print_known(r);
+    printf("%s left \033[K", time_text(r->seconds_left, left));
 }
 
 /* A report of a language model, in a line of its own or several. */
@@ -190,9 +212,11 @@ static void print_text_report(const display *d, const tarn_train_report *r)
         printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f%s\n", clear, (long long)r->step, (long long)r->epoch,
                (long long)r->epochs, r->loss, r->is_best ? "  (best)" : "");
     } else {
-        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  lr %.3g  norm %.3f  %.0f tokens/s  %s  %.0f s left\n", (long long)r->step,
-               (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, r->lr, r->gradient_norm, r->tokens_per_second,
-               tarn__bytes_text(r->memory), seconds_left(d, r));
+        char left[32];
+        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  lr %.3g  norm %.3f  %.0f tokens/s  ", (long long)r->step, (long long)r->steps,
+               (long long)r->epoch, (long long)r->epochs, r->loss, r->lr, r->gradient_norm, r->tokens_per_second);
+        print_known(r);
+        printf("%s  %s left\n", tarn__bytes_text(r->memory), time_text(r->seconds_left, left));
     }
 }
 
@@ -204,7 +228,7 @@ static void show(const tarn_train_report *r, void *ctx)
     if (d->json)
         print_report_json(r);
     else if (d->terminal && r->kind == TARN_REPORT_TRAINING)
-        print_bar(d, r);
+        print_bar(r);
     else if (r->is_text)
         print_text_report(d, r);
     else if (r->kind == TARN_REPORT_EVALUATION)
@@ -267,16 +291,17 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
 {
     tarn_train_plan plan;
     tarn_train_result result;
-    display d = {options->json, options->quiet, isatty(STDOUT_FILENO) != 0, 0};
+    display d = {options->json, options->quiet, isatty(STDOUT_FILENO) != 0};
     if (!tarn_trainer_plan(trainer, &plan))
         return tarn__complain("train");
-    d.tokens_in_step = (double)plan.options.batch_size * (double)plan.options.context;
     if (options->json && !options->quiet)
         print_plan_json(&plan);
     else if (!options->quiet)
         print_plan(&plan);
     if (options->dry_run)
         return TARN__DONE;
+    if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps))
+        return tarn__complain("train");
     running = trainer;
     catch_signals();
     if (!tarn_trainer_run(trainer, show, &d, &result)) {
@@ -285,7 +310,7 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
         return tarn__complain("train");
     }
     print_end(&plan, &result, &d);
-    return TARN__DONE;
+    return options->profile ? tarn__train_profile(&plan, result.profiled, !d.quiet && !d.json) : TARN__DONE;
 }
 
 int tarn__train(const tarn__options *options)

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/platform.h"
+#include "core/profiler.h"
 
 enum { UNTRIED = 0, PRESENT, MISSING };
 
@@ -321,7 +322,12 @@ bool tarn_synchronize(tarn_device device)
     char name[32];
     if (!backend)
         return false;
-    if (!backend->synchronize(device.index))
+    tarn__timing timing = {0};
+    if (tarn__is_profiling())
+        tarn__timing_begin(&timing, TARN_PROFILE_WAIT, "synchronize", NULL, device);
+    bool good = backend->synchronize(device.index);
+    tarn__timing_end(&timing);
+    if (!good)
         return tarn__raise(TARN_ERROR_DEVICE, "synchronize: %s failed: %s", tarn_device_name(device, name, sizeof(name)), backend->failure());
     return !backend->poll || tarn__device_poll(device, "synchronize");
 }

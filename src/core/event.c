@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "core/graph.h"
+#include "core/profiler.h"
 
 struct tarn_event {
     tarn_device device;
@@ -45,7 +46,12 @@ bool tarn_event_wait(tarn_event *event)
         return tarn__raise(TARN_ERROR_ARGUMENT, "event_wait: the event is NULL");
     if (!event->mark)
         return true;
-    if (!event->backend->event_wait(event->device.index, event->mark))
+    tarn__timing timing = {0};
+    if (tarn__is_profiling())
+        tarn__timing_begin(&timing, TARN_PROFILE_WAIT, "event", NULL, event->device);
+    bool good = event->backend->event_wait(event->device.index, event->mark);
+    tarn__timing_end(&timing);
+    if (!good)
         return tarn__raise(TARN_ERROR_DEVICE, "event_wait: %s", event->backend->failure());
     return tarn__device_poll(event->device, "event_wait");
 }

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "core/pool.h"
+#include "core/profiler.h"
 #include "core/random.h"
 
 #define MAX_LIVE 16
@@ -169,7 +170,12 @@ bool tarn_graph_run(tarn_graph *graph)
     if (!tarn__not_captured("graph_run", graph->device, "a graph cannot run"))
         return false;
     void *stream = graph->backend->stream ? graph->backend->stream(graph->device.index) : NULL;
-    if (!write_values(graph, stream) || !graph->backend->graph_launch(graph->device.index, graph->recorded, stream))
+    tarn__timing timing = {0};
+    if (tarn__is_profiling())
+        tarn__timing_begin(&timing, TARN_PROFILE_GRAPH, "captured step", "graph_run", graph->device);
+    bool good = write_values(graph, stream) && graph->backend->graph_launch(graph->device.index, graph->recorded, stream);
+    tarn__timing_end(&timing);
+    if (!good)
         return tarn__raise(TARN_ERROR_DEVICE, "graph_run: %s", graph->backend->failure());
     return tarn__device_poll(graph->device, "graph_run");
 }

@@ -4,13 +4,14 @@
 #ifndef TARN__LANE_H
 #define TARN__LANE_H
 
-#include "core/tensor.h"
+#include "core/profiler.h"
 
 typedef struct tarn__lane {
     tarn_device device;
     void *memory; /* for the caller to fill; aligned as storages are */
     size_t bytes;
     void *handle; /* the backend's; NULL: plain memory */
+    tarn__timing under_way; /* what was sent and not joined, where a profile is taken and the device has no clock */
 } tarn__lane;
 
 /* Makes memory of at least one byte; false with an error. tarn__lane_free() works after that too. */

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "core/graph.h"
+#include "core/profiler.h"
 #include "core/stats.h"
 
 static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
@@ -38,6 +39,19 @@ static bool run_row(const tarn__backend *backend, const tarn__launch *launch, ta
     row->run(&call);
     tarn__pool_give(scratch);
     return backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault);
+}
+
+/* The same with its record; `device` is where it runs. */
+static bool run_profiled(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
+                         const tarn__view *const *out, bool is_fallback)
+{
+    tarn__timing timing;
+    tarn__timing_begin(&timing, tarn__kernel_kind(launch->kernel), tarn__kernel_names[launch->kernel], launch->function, device);
+    timing.record.is_fallback = is_fallback;
+    tarn__timing_describe(&timing, launch);
+    bool good = run_row(backend, launch, device, in, out);
+    tarn__timing_end(&timing);
+    return good;
 }
 
 /* ---- the fallback ---------------------------------------------------------------------------------------------------------- */
@@ -176,7 +190,8 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
     tarn__count(TARN__FALLBACKS, 1);
     host_call call = {0};
     bool good = bring_inputs(&call, launch) && bring_outputs(&call, launch) &&
-                run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out);
+                (tarn__is_profiling() ? run_profiled(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out, true)
+                                      : run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out));
     tarn__count_kernel(TARN__CPU_SLOT, launch->kernel);
     good = good && give_back_outputs(&call, launch);
     for (int i = 0; i < TARN__MAX_INPUTS + TARN__MAX_OUTPUTS; i++)
@@ -201,6 +216,8 @@ bool tarn__run(const tarn__launch *launch)
     for (int i = 0; i < launch->outputs; i++)
         out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
     tarn__count_kernel(device.backend, launch->kernel);
+    if (tarn__is_profiling())
+        return run_profiled(backend, launch, device, in, out, false);
     return run_row(backend, launch, device, in, out);
 }
 

@@ -28,8 +28,10 @@ double tarn_peak_of(tarn_device device, const char *precision)
         tarn__raise(TARN_ERROR_ARGUMENT, "peak_of: the precision '%.20s' is none of f32, tf32 and bf16", precision ? precision : "NULL");
         return 0;
     }
-    if (!tarn_device_query(device, &info))
+    if (!tarn_device_query(device, &info)) {
+        tarn__raise_within("peak_of");
         return 0;
+    }
     for (size_t i = 0; i < sizeof(peaks) / sizeof(peaks[0]); i++)
         if (strstr(info.description, peaks[i].name))
             return 1e12 * (kind == 0 ? peaks[i].bf16 : kind == 1 ? peaks[i].tf32 : peaks[i].f32);

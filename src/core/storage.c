@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "core/profiler.h"
 #include "core/stats.h"
 
 tarn__storage *tarn__storage_new(tarn_device device, size_t bytes)
@@ -84,6 +85,16 @@ static bool raise_transfer(const tarn__backend *backend, tarn_device device, con
     return tarn__raise(TARN_ERROR_DEVICE, "%s %s failed: %s", what, tarn_device_name(device, name, sizeof(name)), backend->failure());
 }
 
+/* Around a copy, where a profile is taken. */
+static void begin_copy(tarn__timing *timing, const char *name, tarn_device device, size_t bytes)
+{
+    timing->generation = 0;
+    if (!tarn__is_profiling())
+        return;
+    tarn__timing_begin(timing, TARN_PROFILE_COPY, name, NULL, device);
+    timing->record.bytes = (double)bytes;
+}
+
 static void *stream_of(const tarn__backend *backend, int index)
 {
     return backend->stream ? backend->stream(index) : NULL;
@@ -101,8 +112,11 @@ bool tarn__storage_upload(tarn__storage *to, int64_t offset, const void *host, s
     tarn__count(TARN__UPLOADS, 1);
     tarn__count(TARN__UPLOAD_BYTES, (int64_t)bytes);
     int index = to->device.index;
-    return backend->upload(index, to->memory, to->offset + offset, host, bytes, stream_of(backend, index)) ||
-           raise_transfer(backend, to->device, "a copy to");
+    tarn__timing timing;
+    begin_copy(&timing, "upload", to->device, bytes);
+    bool good = backend->upload(index, to->memory, to->offset + offset, host, bytes, stream_of(backend, index));
+    tarn__timing_end(&timing);
+    return good || raise_transfer(backend, to->device, "a copy to");
 }
 
 bool tarn__storage_download(const tarn__storage *from, int64_t offset, void *host, size_t bytes)
@@ -117,8 +131,11 @@ bool tarn__storage_download(const tarn__storage *from, int64_t offset, void *hos
     tarn__count(TARN__DOWNLOADS, 1);
     tarn__count(TARN__DOWNLOAD_BYTES, (int64_t)bytes);
     int index = from->device.index;
-    return backend->download(index, from->memory, from->offset + offset, host, bytes, stream_of(backend, index)) ||
-           raise_transfer(backend, from->device, "a copy from");
+    tarn__timing timing;
+    begin_copy(&timing, "download", from->device, bytes);
+    bool good = backend->download(index, from->memory, from->offset + offset, host, bytes, stream_of(backend, index));
+    tarn__timing_end(&timing);
+    return good || raise_transfer(backend, from->device, "a copy from");
 }
 
 /* Through host memory, in pieces, where two backends know nothing of each other. */
@@ -147,7 +164,10 @@ bool tarn__storage_transfer(tarn__storage *to, int64_t to_offset, const tarn__st
         return transfer_staged(to, to_offset, from, from_offset, bytes);
     tarn__count(TARN__PEERS, 1);
     tarn__count(TARN__PEER_BYTES, (int64_t)bytes);
-    return source->peer(to->device.index, to->memory, to->offset + to_offset, from->device.index, from->memory,
-                        from->offset + from_offset, bytes, stream_of(target, to->device.index)) ||
-           raise_transfer(target, to->device, "a copy to");
+    tarn__timing timing;
+    begin_copy(&timing, "peer copy", to->device, bytes);
+    bool good = source->peer(to->device.index, to->memory, to->offset + to_offset, from->device.index, from->memory,
+                             from->offset + from_offset, bytes, stream_of(target, to->device.index));
+    tarn__timing_end(&timing);
+    return good || raise_transfer(target, to->device, "a copy to");
 }

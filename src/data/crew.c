@@ -91,11 +91,13 @@ static int64_t fill_chunk(const tarn__crew *crew, const chunk *c, char *scratch,
 {
     int64_t i = c->begin;
     tarn_scope *scope = tarn_scope_open(); /* for tensors that a callback may make */
+    tarn_profile_span_open("read samples");
     bool good = scope && tarn__lane_wait("loader_next", &c->slot->lane);
     while (good && i < c->end) {
         good = fill_sample(crew, c->slot, i, scratch);
         i += good;
     }
+    tarn_profile_span_close();
     tarn_scope_close(scope);
     tarn__error_save(error);
     return good ? -1 : i;
@@ -145,10 +147,14 @@ tarn__slot *tarn__crew_wait(tarn__crew *crew)
         fill_here(crew);
         return slot;
     }
+    tarn__timing timing = {0};
     pthread_mutex_lock(&crew->lock);
+    if (slot->state != TARN__SLOT_FULL && tarn__is_profiling())
+        tarn__timing_begin(&timing, TARN_PROFILE_WAIT, "batch", "loader_next", tarn_device_cpu());
     while (slot->state != TARN__SLOT_FULL)
         pthread_cond_wait(&crew->news, &crew->lock);
     pthread_mutex_unlock(&crew->lock);
+    tarn__timing_end(&timing);
     return slot;
 }
 

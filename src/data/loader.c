@@ -76,6 +76,7 @@ static void drop_sent(tarn_loader *loader)
         return;
     tarn__error_save(&pending);
     tarn__lane_wait("loader_next", &loader->sent->lane);
+    loader->sent->lane.under_way.generation = 0; /* nobody will join it */
     tarn_clear_error();
     tarn__error_restore(&pending);
     for (int k = 0; k < loader->crew.plan.dataset->field_count; k++) {

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/platform.h"
+#include "core/profiler.h"
 #include "ops/op.h"
 #include "train/options.h"
 #include "train/trainer.h"
@@ -54,10 +55,10 @@ bool tarn__train_gradients(tarn_trainer *t, tarn__figures *figures)
 bool tarn__train_step(tarn_trainer *t, tarn__figures *figures)
 {
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the schedule moves it on */
-    if (!tarn__train_gradients(t, figures) || !tarn_optimizer_step(t->optimizer))
-        return false;
-    t->place.step++;
-    return true;
+    bool good = tarn__train_gradients(t, figures) && tarn_optimizer_step(t->optimizer);
+    tarn__mark_end(t);
+    t->place.step += good;
+    return good;
 }
 
 /* Puts a step's figure, where there is one, into its place on the device. */
@@ -72,10 +73,12 @@ static bool put_aside(tarn_tensor *places, int64_t index, tarn_tensor *figure)
 bool tarn__take_step(tarn_trainer *t)
 {
     tarn__figures figures;
+    tarn_profile_span_open("step");
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && (tarn__captured_is_due(t) ? tarn__captured_step : tarn__train_step)(t, &figures) &&
                 put_aside(t->losses, t->waiting, figures.loss) && put_aside(t->hits, t->waiting, figures.right) && put_aside(t->norms, t->waiting, figures.norm);
     tarn_scope_close(scope);
+    tarn_profile_span_close();
     t->waiting++;
     return good;
 }
@@ -91,6 +94,7 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
                                .epoch = (t->place.step - 1) / t->steps_in_epoch + 1,
                                .epochs = epochs,
                                .lr = t->lr,
+                               .validation = t->last_judged,
                                .is_text = t->description.is_text,
                                .seconds = t->place.seconds};
 }
@@ -119,6 +123,15 @@ static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
     return good;
 }
 
+/* How well the device is used by steps that take so many seconds each. */
+static void add_speed(const tarn_trainer *t, tarn_train_report *report, double seconds)
+{
+    double peak = t->description.is_text ? tarn_peak_of(t->device, t->options.precision) : 0;
+    report->busy = fmin(t->busy / 1e3 / fmax(seconds, 1e-9), 1);
+    report->share_of_peak = peak > 0 ? tarn__step_operations(t) / fmax(seconds, 1e-9) / peak : 0;
+    report->seconds_left = seconds * (double)(t->steps - t->place.step);
+}
+
 /* A line of metrics for the steps since the last one. */
 static bool log_steps(tarn_trainer *t, const telling *to)
 {
@@ -143,6 +156,7 @@ static bool log_steps(tarn_trainer *t, const telling *to)
     report.tokens_per_second = is_text ? rate * (double)t->options.context : 0;
     report.gradient_norm = norm;
     report.memory = tarn_memory_of(t->device).peak_used;
+    add_speed(t, &report, (now - t->since) / (double)steps);
     bool good = tell(t, &report, to);
     t->since = tarn__platform_seconds();
     return good;
@@ -240,17 +254,18 @@ static bool out_of_patience(const tarn_trainer *t)
 static bool run_stretch(tarn_trainer *t, const telling *to)
 {
     do {
-        if (!tarn__take_step(t))
+        if (!tarn__profile_before_step(t) || !tarn__take_step(t) || !tarn__profile_after_step(t))
             return false;
         if (t->waiting == t->options.log_every && !log_steps(t, to))
             return false;
     } while (t->place.step < t->steps && t->place.step % t->eval_every != 0 && !atomic_load(&t->stop));
-    return log_steps(t, to);
+    return tarn__profile_end(t) && log_steps(t, to);
 }
 
 static bool run_steps(tarn_trainer *t, const telling *to)
 {
     t->since = tarn__platform_seconds();
+    t->steps_in_run = 0;
     while (t->place.step < t->steps && !out_of_patience(t) && !atomic_load(&t->stop)) {
         if (!run_stretch(t, to))
             return false;
@@ -278,6 +293,23 @@ static bool open_folder(tarn_trainer *t)
     return t->metrics && (t->place.step > 0 || tarn__checkpoint_save(t));
 }
 
+/* A step that failed leaves no profile behind that goes on. */
+static void end_profile(tarn_trainer *t)
+{
+    tarn__error_record pending;
+    double busy;
+    tarn__mark_end(t);
+    tarn__error_save(&pending);
+    if (t->is_sampled)
+        tarn__sample_stop(&busy);
+    else if (t->is_profiled)
+        tarn_profile_stop();
+    tarn_clear_error();
+    tarn__error_restore(&pending);
+    t->is_sampled = t->is_profiled = false;
+    t->profile_wanted = 0;
+}
+
 void tarn__trainer_enter(const tarn_trainer *trainer, tarn__surroundings *callers)
 {
     *callers = (tarn__surroundings){tarn__random_save(), tarn__tf32()};
@@ -303,6 +335,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     trainer->last_loss = trainer->last_judged = NAN;
     tarn__part part = {trainer->place.step, trainer->place.seconds};
     bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx});
+    end_profile(trainer);
     tarn__captured_end(trainer);
     tarn__trainer_leave(trainer, &callers);
     good = good && tarn__metrics_flush(trainer->metrics);
@@ -322,7 +355,8 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
                                       .best_step = p->best_step,
                                       .best_loss = p->best_loss,
                                       .best_accuracy = p->best_accuracy,
-                                      .seconds = p->seconds};
+                                      .seconds = p->seconds,
+                                      .profiled = trainer->profile_taken};
     atomic_store(&trainer->stop, false);
     return good;
 }

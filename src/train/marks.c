@@ -14,9 +14,22 @@ struct tarn__marks {
     int count;
 };
 
+void tarn__mark_end(tarn_trainer *t)
+{
+    if (t->in_phase)
+        tarn_profile_span_close();
+    t->in_phase = false;
+}
+
 void tarn__mark(tarn_trainer *t, tarn__phase phase)
 {
+    static const char *const names[] = {"batch", "forward", "backward", "update"};
     tarn__marks *marks = t->marks;
+    tarn__mark_end(t);
+    if (phase < TARN__PHASES && tarn_profile_is_on()) {
+        tarn_profile_span_open(names[phase]);
+        t->in_phase = true;
+    }
     if (!marks || marks->count == MOST_MARKS)
         return;
     tarn_event *event = tarn_event_record(t->device); /* NULL: an error is pending, which ends the step */

@@ -2,16 +2,18 @@
  *
  * Whole steps are measured free of anything else, one behind the other as in a run, between two points of the device's stream. What the host takes for a
  * step, and where its parts begin, is asked of further steps, so that the question does not change the answer. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/platform.h"
+#include "core/profiler.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
-enum { MOST_STEPS = 100000, ASIDE = 5 }; /* steps that are measured; at most that many for the host's time, and for the parts */
+enum { MOST_STEPS = 100000, ASIDE = 5 }; /* steps that are measured; at most that many for each of the other questions */
 
 /* ---- figures --------------------------------------------------------------------------------------------------------------- */
 
@@ -78,19 +80,35 @@ static bool time_phases(tarn_trainer *t, int64_t steps, double (*figures)[ASIDE]
     return good;
 }
 
+/* How long the device works in a step; to be held against steps that nobody looks at. */
+static bool time_busy(tarn_trainer *t, int64_t steps, double *figures)
+{
+    for (int64_t i = 0; i < steps; i++) {
+        if (!tarn__sample_start(t->device))
+            return !tarn_failed() && tarn__raise(TARN_ERROR_ARGUMENT, "train_measure: a profile is being taken; stop it first");
+        bool good = step_once(t);
+        good = tarn__sample_stop(&figures[i]) && good;
+        if (!good)
+            return false;
+        figures[i] /= 1e3;
+    }
+    return true;
+}
+
 static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *figures, tarn_train_timing *timing)
 {
-    double host[ASIDE], phases[TARN__PHASES][ASIDE];
+    double host[ASIDE], busy[ASIDE], phases[TARN__PHASES][ASIDE];
     int64_t aside = steps < ASIDE ? steps : ASIDE;
     for (int64_t i = 0; i < warmup; i++)
         if (!step_once(t))
             return false;
     tarn_stats_reset(); /* the peak of memory is that of steady steps */
-    if (!time_steps(t, steps, figures) || !time_host(t, aside, host) || !time_phases(t, aside, phases))
+    if (!time_steps(t, steps, figures) || !time_host(t, aside, host) || !time_phases(t, aside, phases) || !time_busy(t, aside, busy))
         return false;
     timing->step_ms = median(figures, steps);
     timing->least_step_ms = figures[0];
     timing->host_ms = median(host, aside);
+    timing->busy = fmin(median(busy, aside) / timing->step_ms, 1);
     timing->batch_ms = median(phases[TARN__PHASE_BATCH], aside);
     timing->forward_ms = median(phases[TARN__PHASE_FORWARD], aside);
     timing->backward_ms = median(phases[TARN__PHASE_BACKWARD], aside);
@@ -101,17 +119,22 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
 
 /* ---- the whole ------------------------------------------------------------------------------------------------------------- */
 
-static void describe(const tarn_trainer *t, tarn_train_timing *timing)
+double tarn__step_operations(const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
-    timing->options = *o;
-    timing->samples = t->batch_size;
-    for (int i = 0; i < tarn_module_parameter_count(t->model); i++)
-        timing->parameters += tarn_count(tarn_module_parameter(t->model, i));
     if (!t->description.is_text)
-        return;
-    timing->tokens = t->batch_size * o->context;
-    timing->operations = (double)timing->tokens * (6 * (double)timing->parameters + 12 * (double)(o->layers * o->width * o->context));
+        return 0;
+    double parameters = (double)tarn_module_element_count(t->model);
+    return (double)(t->batch_size * o->context) * (6 * parameters + 12 * (double)(o->layers * o->width * o->context));
+}
+
+static void describe(const tarn_trainer *t, tarn_train_timing *timing)
+{
+    timing->options = t->options;
+    timing->samples = t->batch_size;
+    timing->tokens = t->description.is_text ? t->batch_size * t->options.context : 0;
+    timing->parameters = tarn_module_element_count(t->model);
+    timing->operations = tarn__step_operations(t);
 }
 
 static bool measure(const tarn_train_options *options, int64_t warmup, int64_t steps, tarn_train_timing *timing)
@@ -170,7 +193,7 @@ bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *
     if (!own.model[0])
         memcpy(own.model, "gpt2-124m", sizeof("gpt2-124m"));
     own.batch_size = own.batch_size ? own.batch_size : strncmp(own.model, "gpt2", 4) == 0 ? 32 : 128;
-    own.steps = warmup + steps + 2 * ASIDE;
+    own.steps = warmup + steps + 3 * ASIDE;
     memcpy(own.schedule, "constant", sizeof("constant"));
     bool good = measure(&own, warmup, steps, &found);
     if (good) {

@@ -52,8 +52,17 @@ struct tarn_trainer {
     double last_loss, last_judged;      /* of the last line of metrics, and of the last evaluation; NaN: none yet in this part of the run */
 
     tarn__captured captured; /* a step that was recorded, while it runs */
-    tarn__metrics *metrics;  /* NULL: not running */
-    tarn__marks *marks;      /* NULL: nobody measures the parts of a step */
+    tarn__metrics *metrics; /* NULL: not running */
+    tarn__marks *marks;     /* NULL: nobody measures the parts of a step */
+    bool in_phase;          /* a part of a step is a span of the profile that is being taken */
+
+    /* Of profile.c. */
+    int64_t profile_wanted, profile_taken; /* steps */
+    int64_t steps_in_run;                  /* taken since the run began or went on */
+    bool is_profiled;                      /* the profile is being taken now */
+    bool is_sampled;                       /* the step that is being taken tells how busy the device is */
+    double sampled_at;                     /* when the last one was */
+    double busy;                           /* milliseconds that the device worked in it; 0: there was none yet */
     atomic_bool stop;
 };
 
@@ -100,6 +109,9 @@ bool tarn__train_gradients(tarn_trainer *trainer, tarn__figures *figures);
 /* The next batch; at the end of an epoch the first of the next. To a recorded step its own tensors. */
 bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
 
+/* Floating-point operations of a step of a language model, as they are commonly counted; 0: not known. */
+double tarn__step_operations(const tarn_trainer *trainer);
+
 /* One step with all that belongs to it: its figures are put aside on the device until they are read. False with an error. */
 bool tarn__take_step(tarn_trainer *trainer);
 
@@ -129,6 +141,14 @@ void tarn__mark(tarn_trainer *trainer, tarn__phase phase);
 bool tarn__marks_open(tarn_trainer *trainer);
 bool tarn__marks_read(tarn_trainer *trainer, double *milliseconds);
 void tarn__marks_close(tarn_trainer *trainer);
+
+/* The end of the last part. */
+void tarn__mark_end(tarn_trainer *trainer);
+
+/* Around each step, and after the last one before an evaluation: where a profile is wanted, or a look at how busy the device is. False with an error. */
+bool tarn__profile_before_step(tarn_trainer *trainer);
+bool tarn__profile_after_step(tarn_trainer *trainer);
+bool tarn__profile_end(tarn_trainer *trainer);
 
 /* A trainer on random numbers instead of data, for measuring: it has no folder and cannot run. Options are checked. */
 tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_options *options);

@@ -248,6 +248,7 @@ static tarn__backend backend = {
     .lane_send = tarn__cuda_lane_send,
     .lane_join = tarn__cuda_lane_join,
     .lane_wait = tarn__cuda_lane_wait,
+    .lane_mark = tarn__cuda_lane_mark,
     .failure = tarn__cuda_failure,
     .kernels = rows,
 };

@@ -44,6 +44,7 @@ void tarn__cuda_lane_free(int index, void *lane);
 bool tarn__cuda_lane_send(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
 bool tarn__cuda_lane_join(int index, void *lane);
 bool tarn__cuda_lane_wait(int index, void *lane);
+void tarn__cuda_lane_mark(int index, void *lane, void *from, void *to);
 
 /* capture.c */
 bool tarn__cuda_capture_begin(int index);

@@ -11,6 +11,7 @@ typedef struct lane {
     char *host;         /* pinned */
     cudaEvent_t before; /* on the device's stream, when a copy was sent */
     cudaEvent_t done;   /* behind the copies */
+    cudaEvent_t from, to; /* around the next copy, where somebody measures it; the caller's */
 } lane;
 
 /* Made with the first lane; lives as long as the device. */
@@ -63,14 +64,32 @@ static tarn__cuda_device *open_device(int index)
     return NULL;
 }
 
+void tarn__cuda_lane_mark(int index, void *memory, void *from, void *to)
+{
+    lane *l = memory;
+    (void)index;
+    l->from = from;
+    l->to = to;
+}
+
+/* Records an event that was asked for, once. */
+static bool mark(cudaEvent_t *event, cudaStream_t stream)
+{
+    cudaEvent_t asked = *event;
+    *event = NULL;
+    return !asked || tarn__cuda_good(cudaEventRecord(asked, stream), "recording an event");
+}
+
 bool tarn__cuda_lane_send(int index, void *memory, size_t from, void *to, int64_t offset, size_t bytes)
 {
     tarn__cuda_device *d = open_device(index);
     lane *l = memory;
     return d && tarn__cuda_good(cudaEventRecord(l->before, d->stream), "recording an event") &&
            tarn__cuda_good(cudaStreamWaitEvent(d->copies, l->before, 0), "ordering streams") &&
+           mark(&l->from, d->copies) &&
            tarn__cuda_good(cudaMemcpyAsync((char *)to + offset, l->host + from, bytes, cudaMemcpyHostToDevice, d->copies),
                            "a copy to the device") &&
+           mark(&l->to, d->copies) &&
            tarn__cuda_good(cudaEventRecord(l->done, d->copies), "recording an event");
 }
 

@@ -1,0 +1,101 @@
+/* figures.c: what a kernel's call moves and computes, as far as its operands tell. */
+#include "core/profiler.h"
+
+/* Elements that are there: those of expanded axes count once. */
+static double elements_of(const tarn__view *view)
+{
+    double count = 1;
+    for (int i = 0; i < view->rank; i++)
+        count *= view->stride[i] != 0 || view->shape[i] == 0 ? (double)view->shape[i] : 1;
+    return count;
+}
+
+static double bytes_of(const tarn_tensor *tensor)
+{
+    return tensor ? elements_of(&tensor->view) * (double)tarn__dtype_bytes(tensor->view.dtype) : 0;
+}
+
+static double count_of(const tarn_tensor *tensor)
+{
+    return tensor ? (double)tarn__view_count(&tensor->view) : 0;
+}
+
+/* Each operand once; a result that is read, too, twice. */
+static double bytes_moved(const tarn__launch *launch)
+{
+    double bytes = 0;
+    for (int i = 0; i < launch->inputs; i++)
+        bytes += bytes_of(launch->in[i]);
+    for (int i = 0; i < launch->outputs; i++)
+        bytes += bytes_of(launch->out[i]) * ((launch->reads_output >> i) & 1 ? 2 : 1);
+    return bytes;
+}
+
+/* a (…, M, K) @ b -> (…, M, N) */
+static double of_product(const tarn__launch *launch)
+{
+    const tarn__view *a = &launch->in[0]->view;
+    return 2 * count_of(launch->out[0]) * (double)a->shape[a->rank - 1];
+}
+
+/* Each element of y takes one multiplication and one addition for each weight of its output channel. */
+static double of_convolution(const tarn_tensor *y, const tarn_tensor *weight)
+{
+    return 2 * count_of(y) * count_of(weight) / (double)(weight->view.shape[0] > 0 ? weight->view.shape[0] : 1);
+}
+
+/* q (B, H, T, D), k (B, KV, S, D): `products` of D elements for each row and each key that it attends to. */
+static double of_attention(const tarn__launch *launch, double products)
+{
+    const tarn__view *q = &launch->in[0]->view, *k = &launch->in[1]->view;
+    const tarn__attention *tail = launch->params;
+    double rows = (double)q->shape[2], keys = (double)k->shape[2], pairs = rows * keys;
+    if (tail->causal)
+        pairs -= rows * (rows - 1) / 2;
+    return 2 * products * (double)(q->shape[0] * q->shape[1] * q->shape[3]) * (pairs > 0 ? pairs : 0);
+}
+
+static double operations_of(const tarn__launch *launch)
+{
+    switch ((int)launch->kernel) {
+    case TARN__K_matmul:
+    case TARN__K_matmul_gelu:
+    case TARN__K_matmul_gelu_grad:
+    case TARN__K_matmul_sums: return of_product(launch);
+    case TARN__K_conv2d: return of_convolution(launch->out[0], launch->in[1]);
+    case TARN__K_conv2d_grad_x: return of_convolution(launch->in[0], launch->in[1]);
+    case TARN__K_conv2d_grad_weight: return of_convolution(launch->in[1], launch->out[0]);
+    case TARN__K_attention: return of_attention(launch, 2);
+    case TARN__K_attention_grad: return of_attention(launch, 5);
+    default: return 0;
+    }
+}
+
+tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
+{
+    switch ((int)kernel) {
+    case TARN__K_matmul:
+    case TARN__K_matmul_gelu:
+    case TARN__K_matmul_gelu_grad:
+    case TARN__K_matmul_sums: return TARN_PROFILE_MATMUL;
+    case TARN__K_conv2d:
+    case TARN__K_conv2d_grad_x:
+    case TARN__K_conv2d_grad_weight: return TARN_PROFILE_CONVOLUTION;
+    case TARN__K_attention:
+    case TARN__K_attention_grad: return TARN_PROFILE_ATTENTION;
+    default: return TARN_PROFILE_KERNEL;
+    }
+}
+
+void tarn__timing_describe(tarn__timing *timing, const tarn__launch *launch)
+{
+    const tarn_tensor *first = launch->out[0];
+    for (int i = 1; !first && i < launch->outputs; i++)
+        first = launch->out[i];
+    if (first) {
+        timing->record.dtype = first->view.dtype;
+        timing->record.shape = tarn__shape_of(first);
+    }
+    timing->record.bytes = bytes_moved(launch);
+    timing->record.operations = operations_of(launch);
+}

@@ -1,0 +1,81 @@
+/* profile.c: a profile of some steps of a run, and now and then a look at how busy the device is. */
+#include "base/error.h"
+#include "base/platform.h"
+#include "core/profiler.h"
+#include "train/trainer.h"
+
+enum { UNSTEADY = 10, MOST_PROFILED = 10000 }; /* steps before a profile; steps of one */
+#define SAMPLE_EVERY 10.0                      /* seconds: a look costs a step the time of its events, and a wait */
+
+bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps)
+{
+    if (tarn_failed())
+        return false;
+    if (!trainer || trainer->metrics)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: the trainer is %s", trainer ? "running already" : "NULL");
+    if (steps < 0 || steps > MOST_PROFILED)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: a profile of %lld steps; there may be 0 to %d", (long long)steps, MOST_PROFILED);
+    trainer->profile_wanted = steps;
+    trainer->profile_taken = 0;
+    return true;
+}
+
+/* Steps before the next evaluation or the end. */
+static int64_t steps_ahead(const tarn_trainer *t)
+{
+    int64_t to_evaluation = t->eval_every - t->place.step % t->eval_every, to_end = t->steps - t->place.step;
+    return to_evaluation < to_end ? to_evaluation : to_end;
+}
+
+/* The first steps choose algorithms and fill the pool. Where there is no stretch of enough steps behind them, what there is must do. */
+static bool profile_is_due(const tarn_trainer *t)
+{
+    int64_t ahead = steps_ahead(t), left = t->steps - t->place.step;
+    if (t->profile_wanted == 0 || t->profile_taken > 0)
+        return false;
+    if (left <= t->profile_wanted)
+        return true;
+    return t->steps_in_run >= UNSTEADY && (ahead >= t->profile_wanted || t->place.step % t->eval_every == 0);
+}
+
+/* The last step before a line of metrics, which waits for the device anyway. */
+static bool sample_is_due(const tarn_trainer *t)
+{
+    return t->waiting == t->options.log_every - 1 && t->steps_in_run > 1 &&
+           (t->busy == 0 || tarn__platform_seconds() - t->sampled_at > SAMPLE_EVERY);
+}
+
+bool tarn__profile_before_step(tarn_trainer *t)
+{
+    if (!t->is_profiled && profile_is_due(t))
+        return t->is_profiled = tarn_profile_start(t->device);
+    if (!t->is_profiled && sample_is_due(t))
+        t->is_sampled = tarn__sample_start(t->device);
+    return !tarn_failed();
+}
+
+bool tarn__profile_after_step(tarn_trainer *t)
+{
+    double busy;
+    t->steps_in_run++;
+    if (t->is_sampled) {
+        t->is_sampled = false;
+        if (!tarn__sample_stop(&busy))
+            return false;
+        t->busy = busy / 1e3;
+        t->sampled_at = tarn__platform_seconds();
+    }
+    if (!t->is_profiled)
+        return true;
+    t->profile_taken++;
+    return t->profile_taken < t->profile_wanted || tarn__profile_end(t);
+}
+
+bool tarn__profile_end(tarn_trainer *t)
+{
+    tarn__path path;
+    if (!t->is_profiled)
+        return true;
+    t->is_profiled = false;
+    return tarn_profile_stop() && tarn_profile_write_trace(tarn__path_in(t->options.out, "trace.json", &path));
+}
