@@ -103,10 +103,13 @@ typedef struct tarn__norm {
     double epsilon;
 } tarn__norm;
 
-/* residual_norm and its gradient. */
+/* residual_norm and its gradient. With dropout, random.a > 0, delta is dropped out, rounded, before it is added: elements are numbered as for dropout. Then x, delta,
+ * sum and gradients are dense, of one dtype of at most 32 bits, in rows of more than TARN__DROPPED_ROW elements. */
+#define TARN__DROPPED_ROW 32
 typedef struct tarn__residual_norm {
     double epsilon;
     int32_t rms; /* rmsnorm rather than layernorm: no mean, no bias */
+    tarn__random random;
 } tarn__residual_norm;
 
 /* attention and its gradient. Head h of q looks at head h · KV / H of k and v. The last row of q stands at the last of the `valid` keys, lengths[b] or S,

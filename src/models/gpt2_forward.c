@@ -1,10 +1,12 @@
 /* gpt2_forward.c: what GPT-2 computes.
  *
  * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and an mlp of a norm of what that made.
- * The norm that follows an addition belongs to the next part, so both are made in one pass. With a cache the tokens follow those it holds, and
- * nothing is dropped out. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
+ * The norm that follows an addition belongs to the next part, and what is dropped out of what is added belongs to the addition: one pass makes them all. With
+ * a cache the tokens follow those it holds, and nothing is dropped out. Each block has a scope of its own: when it is done, only what passes on and what
+ * backward needs is left. */
 #include "autograd/tape.h"
 #include "models/gpt2.h"
+#include "ops/dropout.h"
 #include "ops/matmul.h"
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
@@ -19,10 +21,12 @@ static tarn_tensor *dropped(const tarn_module *module, tarn_tensor *x, double p,
     return p > 0 && module->training && !cache ? tarn_dropout(x, p) : x;
 }
 
-/* *x = *x + delta; the result is the norm of that. */
-static tarn_tensor *add_and_normalise(const tarn_gpt2_config *c, tarn_tensor **x, tarn_tensor *delta, const tarn_module *norm)
+/* *x = *x + delta, which `part` made; the result is the norm of that. */
+static tarn_tensor *add_and_normalise(const tarn_module *part, tarn_tensor **x, tarn_tensor *delta, const tarn_module *norm, const tarn__cache *cache)
 {
-    return tarn_residual_norm(*x, delta, own(norm, "weight"), own(norm, "bias"), false, c->epsilon, x);
+    const tarn_gpt2_config *c = part->ctx;
+    double p = part->training && !cache ? c->dropout : 0;
+    return tarn__residual_norm_dropped(*x, delta, p, own(norm, "weight"), own(norm, "bias"), false, c->epsilon, x);
 }
 
 tarn_tensor *tarn__gpt2_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
@@ -43,18 +47,11 @@ tarn_tensor *tarn__gpt2_head_forward(tarn_module *head, tarn_tensor *x, void *ct
     return tarn_linear_apply(x, own(head, "weight"), NULL);
 }
 
-static tarn_tensor *mlp_with(tarn_module *mlp, tarn_tensor *x, const tarn__cache *cache)
-{
-    const tarn_gpt2_config *c = mlp->ctx;
-    tarn_module *up = mlp->child[TARN__GPT2_IN], *down = mlp->child[TARN__GPT2_OUT];
-    tarn_tensor *y = tarn__mlp_in_out(x, own(up, "weight"), own(down, "weight"), own(up, "bias"), own(down, "bias"));
-    return dropped(mlp, y, c->dropout, cache);
-}
-
 tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return mlp_with(mlp, x, NULL);
+    tarn_module *up = mlp->child[TARN__GPT2_IN], *down = mlp->child[TARN__GPT2_OUT];
+    return tarn__mlp_in_out(x, own(up, "weight"), own(down, "weight"), own(up, "bias"), own(down, "bias"));
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------- */
@@ -83,7 +80,7 @@ static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_
     if (!packed)
         return NULL;
     tarn_tensor *y = cache ? attend_with_cache(c, packed, cache, layer) : tarn_attention_packed(packed, c->heads, c->heads, &options);
-    return y ? dropped(attention, tarn_forward(attention->child[TARN__GPT2_OUT], y), c->dropout, cache) : NULL;
+    return y ? tarn_forward(attention->child[TARN__GPT2_OUT], y) : NULL;
 }
 
 tarn_tensor *tarn__gpt2_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx)
@@ -96,9 +93,11 @@ tarn_tensor *tarn__gpt2_attention_forward(tarn_module *attention, tarn_tensor *x
 
 tarn_tensor *tarn__gpt2_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
 {
-    tarn_tensor *y = tarn_forward(block->child[TARN__GPT2_ATTENTION], tarn_forward(block->child[TARN__GPT2_NORM_1], x));
-    y = add_and_normalise(ctx, &x, y, block->child[TARN__GPT2_NORM_2]);
-    return tarn_add(x, tarn_forward(block->child[TARN__GPT2_MLP], y));
+    const tarn_gpt2_config *c = ctx;
+    tarn_module *attention = block->child[TARN__GPT2_ATTENTION], *mlp = block->child[TARN__GPT2_MLP];
+    tarn_tensor *y = tarn_forward(attention, tarn_forward(block->child[TARN__GPT2_NORM_1], x));
+    y = add_and_normalise(attention, &x, y, block->child[TARN__GPT2_NORM_2], NULL);
+    return tarn_add(x, dropped(mlp, tarn_forward(mlp, y), c->dropout, NULL));
 }
 
 static bool check_tokens(const tarn_module *body, const tarn_tensor *tokens, int64_t position)
@@ -149,8 +148,8 @@ static bool pass_block(tarn_module *body, int i, tarn__cache *cache, tarn_tensor
     tarn_scope *scope = tarn_scope_open();
     if (scope) {
         normed = cache ? attention_with(attention, *y, cache, i) : tarn_forward(attention, *y);
-        normed = add_and_normalise(body->ctx, &sum, normed, block->child[TARN__GPT2_NORM_2]);
-        normed = add_and_normalise(body->ctx, &sum, cache ? mlp_with(mlp, normed, cache) : tarn_forward(mlp, normed), next);
+        normed = add_and_normalise(attention, &sum, normed, block->child[TARN__GPT2_NORM_2], cache);
+        normed = add_and_normalise(mlp, &sum, tarn_forward(mlp, normed), next, cache);
     }
     bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);

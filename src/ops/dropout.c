@@ -1,8 +1,9 @@
 /* dropout.c: elements zeroed at random. The mask is never stored: element i draws its number by its position, so backward draws it again. */
-#include "core/random.h"
-#include "ops/op.h"
+#include "ops/dropout.h"
 
-static tarn_tensor *drop(tarn_tensor *x, const tarn__random *random)
+#include "core/random.h"
+
+tarn_tensor *tarn__drop_out(tarn_tensor *x, const tarn__random *random)
 {
     tarn_tensor *y = tarn__result_like("dropout", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     return y && tarn__kernel_call(TARN__K_dropout, "dropout", *random, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
@@ -10,7 +11,7 @@ static tarn_tensor *drop(tarn_tensor *x, const tarn__random *random)
 
 static bool dropout_backward(const tarn__backward *b)
 {
-    return tarn__put(b, 0, drop(b->grads[0], b->params));
+    return tarn__put(b, 0, tarn__drop_out(b->grads[0], b->params));
 }
 
 tarn_tensor *tarn_dropout(tarn_tensor *x, double p)
@@ -27,7 +28,7 @@ tarn_tensor *tarn_dropout(tarn_tensor *x, double p)
         return NULL;
     tarn__random random = tarn__random_reserve(tarn__device(x), tarn__view_count(&x->view));
     random.a = p;
-    tarn_tensor *y = drop(x, &random);
+    tarn_tensor *y = tarn__drop_out(x, &random);
     return y && tarn__finish("dropout", dropout_backward, random, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 

@@ -1,7 +1,8 @@
 /* norm.c: layernorm and rmsnorm over the last axis, alone and after a sum. What backward needs of each row, its mean and 1 / deviation, is kept in f32 (f64 for
  * f64), and only where something will be recorded. In a thrifty section whoever needs the result in backward has it made again: the norm of a sum is that
  * of the sum as it was rounded, so both have the same bits. */
-#include "ops/op.h"
+#include "core/random.h"
+#include "ops/dropout.h"
 
 /* Operands in order: x, weight or NULL, bias or NULL. */
 static bool check_norm(const char *function, tarn_tensor **operand, double epsilon)
@@ -126,21 +127,33 @@ bool tarn__apply_rmsnorm(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- the norm of a sum ----------------------------------------------------------------------------------------------------- */
 
-/* Either gradient may not have come; x and delta get the same one. */
+/* Places for the gradients: gx, which is made for delta, too; weight's, bias'; and delta's where it is not gx. */
+static bool place_slopes(const tarn__backward *b, tarn_tensor *sum, bool drops, tarn_tensor **to)
+{
+    tarn_shape shape = tarn__shape_of(sum);
+    tarn_dtype dtype = sum->view.dtype, wide = tarn__wide_dtype(dtype);
+    to[0] = to[3] = NULL;
+    if ((tarn__wants(b, 0) || tarn__wants(b, 1)) && !(to[0] = tarn__tensor_new(b->function, shape, dtype, tarn__device(sum))))
+        return false;
+    if (drops && tarn__wants(b, 1) && !(to[3] = tarn__tensor_new(b->function, shape, dtype, tarn__device(sum))))
+        return false;
+    return place_for(b, 2, wide, &to[1]) && place_for(b, 3, wide, &to[2]);
+}
+
+/* Either gradient may not have come; x and delta get the same one, unless delta was dropped out. */
 static bool residual_norm_backward(const tarn__backward *b)
 {
-    tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0], *through = b->grads[1];
-    tarn_tensor *gx = NULL, *gweight, *gbias;
+    const tarn__residual_norm *tail = b->params;
+    tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0], *through = b->grads[1], *to[4];
+    bool drops = tail->random.a > 0;
+    if (drops && ((g && !(g = tarn__dense(b->function, g))) || (through && !(through = tarn__dense(b->function, through)))))
+        return false;
     if (!g)
-        return tarn__put(b, 0, through) && tarn__put(b, 1, through);
-    if ((tarn__wants(b, 0) || tarn__wants(b, 1)) && !(gx = tarn__tensor_new(b->function, tarn__shape_of(sum), sum->view.dtype, tarn__device(sum))))
-        return false;
-    if (!place_for(b, 2, rstd->view.dtype, &gweight) || !place_for(b, 3, rstd->view.dtype, &gbias))
-        return false;
-    return tarn__run(&(tarn__launch){.kernel = TARN__K_residual_norm_grad, .function = b->function, .params = b->params,
-                                     .params_bytes = sizeof(tarn__residual_norm), TARN__IN(sum, weight, mean, rstd, g, through),
-                                     TARN__OUT(gx, gweight, gbias)}) &&
-           tarn__put(b, 0, gx) && tarn__put(b, 1, gx) && tarn__put(b, 2, gweight) && tarn__put(b, 3, gbias);
+        return tarn__put(b, 0, through) && (!tarn__wants(b, 1) || tarn__put(b, 1, drops ? tarn__drop_out(through, &tail->random) : through));
+    return place_slopes(b, sum, drops, to) &&
+           tarn__run(&(tarn__launch){.kernel = TARN__K_residual_norm_grad, .function = b->function, .params = tail, .params_bytes = sizeof(*tail),
+                                     TARN__IN(sum, weight, mean, rstd, g, through), TARN__OUT(to[0], to[1], to[2], to[3])}) &&
+           tarn__put(b, 0, to[0]) && tarn__put(b, 1, to[3] ? to[3] : to[0]) && tarn__put(b, 2, to[1]) && tarn__put(b, 3, to[2]);
 }
 
 static tarn_tensor *residual_norm_again(const tarn__backward *b)
@@ -167,22 +180,47 @@ static bool check_residual_norm(tarn_tensor **operand, bool rms, double epsilon,
     return check_norm("residual_norm", normed, epsilon) && tarn__same_place("residual_norm", operand, 4);
 }
 
-tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum)
+/* True when a kernel drops delta out by itself; else dropout does, with the same numbers. */
+static bool drops_inside(const tarn_tensor *x, const tarn_tensor *delta)
 {
-    tarn_tensor *o[] = {x, delta, weight, bias}, *mean = NULL, *rstd = NULL;
-    if (!check_residual_norm(o, rms, epsilon, sum))
-        return NULL;
-    tarn__residual_norm tail = {.epsilon = epsilon, .rms = rms};
-    if (tarn__recording_needed(o, 4) && ((!rms && !(mean = one_a_row("residual_norm", o[0]))) || !(rstd = one_a_row("residual_norm", o[0]))))
+    return x->view.dtype != TARN_F64 && x->view.shape[x->view.rank - 1] > TARN__DROPPED_ROW && tarn__view_dense(&x->view) && tarn__view_dense(&delta->view);
+}
+
+/* Operands x, delta, weight, bias, which fit. */
+static tarn_tensor *residual_norm(tarn_tensor **o, const tarn__residual_norm *tail, tarn_tensor **sum)
+{
+    tarn_tensor *mean = NULL, *rstd = NULL;
+    if (tarn__recording_needed(o, 4) && ((!tail->rms && !(mean = one_a_row("residual_norm", o[0]))) || !(rstd = one_a_row("residual_norm", o[0]))))
         return NULL;
     tarn_tensor *total = tarn__result_like("residual_norm", o, 2, tarn__shape_of(o[0]), o[0]->view.dtype, tarn__device(o[0]));
     tarn_tensor *y = total ? tarn__result_like("residual_norm", &total, 1, tarn__shape_of(total), total->view.dtype, tarn__device(total)) : NULL;
-    if (!y || !tarn__kernel_call(TARN__K_residual_norm, "residual_norm", tail, TARN__IN(o[0], o[1], o[2], o[3]), TARN__OUT(total, y, mean, rstd)) ||
-        !tarn__finish("residual_norm", residual_norm_backward, tail, TARN__INPUTS(o[0], o[1], o[2], o[3]), TARN__OUTPUTS(y, total),
+    if (!y || !tarn__kernel_call(TARN__K_residual_norm, "residual_norm", *tail, TARN__IN(o[0], o[1], o[2], o[3]), TARN__OUT(total, y, mean, rstd)) ||
+        !tarn__finish("residual_norm", residual_norm_backward, *tail, TARN__INPUTS(o[0], o[1], o[2], o[3]), TARN__OUTPUTS(y, total),
                       TARN__SAVED(total, o[2], mean, rstd, tarn__thrift() ? o[3] : NULL), .remake = residual_norm_again))
         return NULL;
     *sum = total;
     return y;
+}
+
+tarn_tensor *tarn__residual_norm_dropped(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight, tarn_tensor *bias, bool rms, double epsilon,
+                                         tarn_tensor **sum)
+{
+    tarn_tensor *o[] = {x, delta, weight, bias};
+    tarn__residual_norm tail = {.epsilon = epsilon, .rms = rms};
+    if (!check_residual_norm(o, rms, epsilon, sum))
+        return NULL;
+    if (p > 0 && drops_inside(o[0], o[1])) {
+        tail.random = tarn__random_reserve(tarn__device(o[0]), tarn__view_count(&o[1]->view));
+        tail.random.a = p;
+    } else if (p > 0 && !(o[1] = tarn_dropout(o[1], p))) {
+        return NULL;
+    }
+    return residual_norm(o, &tail, sum);
+}
+
+tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum)
+{
+    return tarn__residual_norm_dropped(x, delta, 0, weight, bias, rms, epsilon, sum);
 }
 
 bool tarn__apply_residual_norm(const tarn__invocation *v, tarn_tensor **out)

@@ -2,6 +2,7 @@
  * The fused rows of language models against the operations they stand for: residual_norm, linear_cross_entropy, rope. TARN_TEST_DEVICE names the device;
  * the CPU otherwise.
  */
+#include "ops/dropout.h"
 #include "support/check.h"
 
 static tarn_device device;
@@ -79,6 +80,68 @@ static void residual_norm_with_one_tensor_twice(void **state)
     tarn_tensor *steps = good(tarn_rmsnorm(tarn_add(other, other), NULL, 1e-5));
     assert_true(tarn_backward_from(steps, tarn_ones_like(steps), NULL));
     assert_true(apart(tarn_grad(x), good(tarn_add(tarn_grad(other), tarn_scalar(2)))) < 1e-6);
+}
+
+/* ---- residual_norm of what is dropped out ------------------------------------------------------------------------------------ */
+
+typedef struct dropping {
+    tarn_tensor *x, *delta, *weight, *bias, *norm, *sum;
+} dropping;
+
+static dropping drop_and_add(tarn_shape shape, tarn_dtype dtype, bool at_once)
+{
+    int64_t length = shape.size[shape.rank - 1];
+    tarn_seed(12);
+    dropping d = {leaf(shape, 1, dtype), leaf(shape, 1, dtype), leaf(TARN_SHAPE(length), 1, dtype), leaf(TARN_SHAPE(length), 1, dtype), NULL, NULL};
+    tarn_seed(13);
+    d.norm = at_once ? tarn__residual_norm_dropped(d.x, d.delta, 0.3, d.weight, d.bias, false, 1e-5, &d.sum)
+                     : tarn_residual_norm(d.x, tarn_dropout(d.delta, 0.3), d.weight, d.bias, false, 1e-5, &d.sum);
+    good(d.norm);
+    return d;
+}
+
+/* Every bit of results and gradients, with both gradients, with that of the norm alone and with that of the sum alone. */
+static void check_dropping(tarn_shape shape, tarn_dtype dtype)
+{
+    for (int which = 1; which < 4; which++) {
+        dropping one = drop_and_add(shape, dtype, true), other = drop_and_add(shape, dtype, false);
+        tarn_tensor *g = good(tarn_normal_like(one.norm, 0, 1)), *through = good(tarn_normal_like(one.norm, 0, 1));
+        assert_true(apart(one.sum, other.sum) == 0 && apart(one.norm, other.norm) == 0);
+        for (int fused = 0; fused < 2; fused++) {
+            dropping *d = fused ? &one : &other;
+            tarn_backward_options keep = {.retain = which == 3};
+            assert_true(!(which & 1) || tarn_backward_from(d->norm, g, &keep));
+            assert_true(!(which & 2) || tarn_backward_from(d->sum, through, NULL));
+        }
+        tarn_tensor *a[] = {one.x, one.delta, one.weight, one.bias}, *b[] = {other.x, other.delta, other.weight, other.bias};
+        for (int i = 0; i < (which == 2 ? 2 : 4); i++)
+            if (apart(good(tarn_grad(a[i])), good(tarn_grad(b[i]))) != 0)
+                fail_msg("dtype %d, rows of %lld: gradient %d differs", (int)dtype, (long long)shape.size[shape.rank - 1], i);
+    }
+}
+
+static void residual_norm_drops_out_as_dropout_does(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {7, 32, 33, 130, 384, 1000, 2056, 9000, 40000};
+    static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_F64};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++)
+        for (size_t k = 0; k < sizeof(dtypes) / sizeof(dtypes[0]); k++)
+            check_dropping(TARN_SHAPE(3, 5, lengths[i]), dtypes[k]);
+    check_dropping(TARN_SHAPE(9, 384), TARN_BF16);
+}
+
+static void gradients_come_together_before_what_was_dropped_out(void **state)
+{
+    (void)state;
+    tarn_tensor *total[2], *slope[2];
+    for (int fused = 0; fused < 2; fused++) { /* both gradients at once, as in a model */
+        dropping d = drop_and_add(TARN_SHAPE(6, 5, 384), TARN_BF16, fused);
+        total[fused] = good(tarn_sum(tarn_add(tarn_mul(d.norm, tarn_scalar(0.7)), tarn_square(d.sum)), TARN_ALL_AXES, false));
+        assert_true(tarn_backward(total[fused]));
+        slope[fused] = good(tarn_grad(d.delta));
+    }
+    assert_true(apart(total[0], total[1]) == 0 && apart(slope[0], slope[1]) == 0);
 }
 
 /* ---- linear_cross_entropy -------------------------------------------------------------------------------------------------- */
@@ -213,6 +276,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(residual_norm_is_a_sum_and_its_norm),
         in_scope(residual_norm_with_one_tensor_twice),
+        in_scope(residual_norm_drops_out_as_dropout_does),
+        in_scope(gradients_come_together_before_what_was_dropped_out),
         in_scope(linear_cross_entropy_is_both_at_once),
         in_scope(linear_cross_entropy_goes_in_chunks),
         in_scope(no_gradients_are_made_that_nobody_wants),

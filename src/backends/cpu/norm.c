@@ -2,6 +2,7 @@
  *
  * A row is read once from memory: mean, spread and result are found while it is in the cache. The gradients of weight and bias are sums over
  * rows: rows are cut into chunks by their number alone, each chunk adds up its own rows in order, and the chunks are added in order. */
+#include "backends/cpu/drop.h"
 #include "backends/cpu/rows.h"
 
 #define MOST_CHUNKS 256
@@ -41,6 +42,8 @@ typedef struct job {
     const maths *maths;
     bool centred; /* layernorm */
     double epsilon;
+    const tarn__random *random; /* a sum's second term is dropped out by it; NULL: it is not */
+    char *dropped;              /* where its gradient goes, dense; NULL: nowhere */
     const tarn__view *weight, *bias;
     bool wants_gx;
     int64_t chunk_rows, chunks;
@@ -114,6 +117,18 @@ static void measure(const job *j, const char *x, char *buffer, double *mean, dou
     *rstd = 1 / sqrt(spread / (double)r->length + j->epsilon);
 }
 
+/* A block of a sum's second term in the type computed in. What is dropped out is rounded first. */
+static const void *fetch_term(const job *j, int64_t row, const char *term, int64_t begin, int64_t n, void *buffer)
+{
+    const operand *o = &j->r.operand[5];
+    if (!j->random)
+        return fetch(&j->r, 5, term, begin, n, buffer);
+    _Alignas(64) char dropped[BLOCK * 4];
+    drop_elements(j->random, row * j->r.length + begin, o->dtype, term + begin * o->size, dropped, n);
+    tarn__load[o->dtype][j->r.compute](dropped, 1, buffer, n);
+    return buffer;
+}
+
 /* x = the sum of its terms, rounded. */
 static void sum_row(const job *j, int64_t row, char *sum, char *buffer, char *other)
 {
@@ -121,7 +136,7 @@ static void sum_row(const job *j, int64_t row, char *sum, char *buffer, char *ot
     const char *first = row_at(r, 4, row), *second = row_at(r, 5, row);
     EACH_BLOCK(begin, n, r->length) {
         void *to = place(r, 1, sum, begin, buffer);
-        j->maths->plus(fetch(r, 4, first, begin, n, buffer), fetch(r, 5, second, begin, n, other), to, n);
+        j->maths->plus(fetch(r, 4, first, begin, n, buffer), fetch_term(j, row, second, begin, n, other), to, n);
         put_back(r, 1, sum, begin, n, to);
     }
 }
@@ -176,6 +191,7 @@ static void kernel_residual_norm(const tarn__call *call)
 {
     const tarn__residual_norm *params = call->params;
     job j = {.centred = !params->rms, .epsilon = params->epsilon, .weight = call->in[2], .bias = call->in[3]};
+    j.random = params->random.a > 0 ? &params->random : NULL;
     run_forward(&j, 6, (const tarn__view *[]){call->out[1], call->out[0], call->out[2], call->out[3], call->in[0], call->in[1]});
 }
 
@@ -216,6 +232,9 @@ static void grad_row(const job *j, int64_t row, grad_buffers *b, char *gweight, 
         if (own)
             m->plus(to, fetch(r, 5, own, begin, n, b->own), to, n);
         put_back(r, 0, gx, begin, n, to);
+        int64_t number = row * r->length + begin, size = r->operand[0].size;
+        if (j->dropped)
+            drop_elements(j->random, number, r->operand[0].dtype, gx + begin * size, j->dropped + number * size, n);
     }
 }
 
@@ -285,6 +304,8 @@ static void describe_residual(const tarn__call *call, job *j)
 {
     const tarn__residual_norm *params = call->params;
     *j = (job){.centred = !params->rms, .epsilon = params->epsilon, .weight = call->in[1], .gweight = call->out[1], .gbias = call->out[2]};
+    j->random = &params->random;
+    j->dropped = call->out[3] ? tarn__view_at(call->out[3]) : NULL;
     plan_backward(j, (const tarn__view *[]){call->out[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]}, call->scratch);
 }
 

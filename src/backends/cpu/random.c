@@ -2,10 +2,9 @@
  * number of threads, or the order in which elements are visited. */
 #include <math.h>
 
-#include "backends/cpu/convert.h"
+#include "backends/cpu/drop.h"
 #include "backends/cpu/level.h"
 #include "backends/cpu/vmath.h"
-#include "base/philox.h"
 
 #define GRAIN 16384 /* a multiple of four: chunks begin at a whole counter */
 
@@ -48,23 +47,10 @@ static void normal_tile(const draw *d, const uint32_t *word, float *value, int n
 
 static void dropout_tile(const draw *d, const uint32_t *word, float *value, int n)
 {
-    double p = d->random->a;
-    float scale = p < 1 ? (float)(1 / (1 - p)) : 0;
-    for (int i = 0; i < n; i++)
-        value[i] = (double)tarn__unit_f32(word[i]) < p ? 0 : scale;
+    drop_factors(d->random, word, value, n);
 }
 
-#define TILE 256
-
-/* n neighbours of x, each times its factor; a factor of 0 gives 0 whatever x is. */
-static void drop_dense(const draw *d, const char *from, char *to, const float *factor, int n)
-{
-    double x[TILE];
-    tarn__load[d->from->dtype][COMPUTE_F64](from, 1, x, n);
-    for (int i = 0; i < n; i++)
-        x[i] = factor[i] == 0 ? 0 : x[i] * (double)factor[i];
-    tarn__store[d->to->dtype][COMPUTE_F64](x, to, 1, n);
-}
+#define TILE DROP_TILE
 
 static void draw_range(int64_t begin, int64_t end, void *ctx)
 {
@@ -82,9 +68,9 @@ static void draw_range(int64_t begin, int64_t end, void *ctx)
             tarn__philox(d->random->seed, d->random->offset + (uint64_t)(begin + i) / 4, word + i);
         d->tile(d, word, value, (n + 3) / 4 * 4);
         if (from && dense)
-            drop_dense(d, from + begin * size, to + begin * size, value, n);
+            drop_tile(dtype, from + begin * size, to + begin * size, value, n);
         for (int i = 0; from && !dense && i < n; i++)
-            drop_dense(d, from + place(d->from, begin + i) * size, to + place(d->to, begin + i) * size, value + i, 1);
+            drop_tile(dtype, from + place(d->from, begin + i) * size, to + place(d->to, begin + i) * size, value + i, 1);
         if (!from && dense)
             tarn__store[dtype][COMPUTE_F32](value, to + begin * size, 1, n);
         for (int i = 0; !from && !dense && i < n; i++)

@@ -3,8 +3,8 @@
  *
  * Uniform numbers and dropout's masks have the CPU's bits. So have normals where the CPU has fused multiply-add: the same polynomials are
  * evaluated in the same order. (f64 inside sine and cosine: 24 operations a pair, less than the memory takes on a data-centre device.) */
+#include "backends/cuda/dropout.cuh"
 #include "backends/cuda/element.cuh"
-#include "backends/cuda/philox.cuh"
 
 __device__ __forceinline__ float unit(uint32_t word)
 {
@@ -91,34 +91,6 @@ struct normal {
         }
     }
 };
-
-/* Factors: 0 where a number is below the probability, compared as integers of 24 bits, which is exact. */
-struct dropout {
-    uint32_t limit;
-    float scale;
-
-    static dropout of(const tarn__random *r)
-    {
-        double p = r->a;
-        return dropout{(uint32_t)ceil(p * 0x1p24), p < 1 ? (float)(1 / (1 - p)) : 0};
-    }
-    __device__ __forceinline__ void make(const uint32_t *word, float *value) const
-    {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            value[i] = word[i] >> 8 < limit ? 0 : scale;
-    }
-};
-
-/* x times its factor, rounded once; a factor of 0 gives 0 whatever x is. */
-template <typename T> __device__ __forceinline__ T drop(T x, float factor)
-{
-    return factor == 0 ? narrow<T>(0.0) : narrow<T>((double)widen(x) * (double)factor);
-}
-template <> __device__ __forceinline__ float drop<float>(float x, float factor)
-{
-    return factor == 0 ? 0.0f : __fmul_rn(x, factor);
-}
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------------------- */
 
