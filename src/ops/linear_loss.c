@@ -10,7 +10,7 @@
 #include "ops/matmul.h"
 
 #define HOST_CHUNK (INT64_C(64) << 20)    /* bytes of logits at a time: on the CPU, */
-#define DEVICE_CHUNK (INT64_C(256) << 20) /* and where larger products are faster */
+#define DEVICE_CHUNK (INT64_C(512) << 20) /* and where larger products are faster */
 #define WHOLE_TILES 256                   /* rows of a chunk are a multiple of it, so that products on tensor cores have no tile that is nearly empty */
 
 static const char function[] = "linear_cross_entropy";
@@ -46,17 +46,13 @@ static bool add_gradients(const pass *p, int64_t begin, int64_t count, tarn_tens
 
 static bool run_chunk(const pass *p, int64_t begin, int64_t count)
 {
-    tarn_device device = tarn__device(p->x);
-    tarn_tensor *logits = tarn__tensor_new(function, TARN_SHAPE(count, p->weight->view.shape[0]), p->x->view.dtype, device), *log_sums = NULL;
-    tarn_tensor *target = rows_from(p->target, begin, count), *losses = rows_from(p->losses, begin, count);
-    if (!logits || !target || !losses || !tarn__multiply(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, logits) ||
-        (p->g && !(log_sums = tarn__tensor_new(function, TARN_SHAPE(count), TARN_F64, device))) ||
-        !tarn__kernel_call(TARN__K_cross_entropy, function, p->tail, TARN__IN(logits, target), TARN__OUT(losses, log_sums)))
+    tarn_tensor *logits = tarn__tensor_new(function, TARN_SHAPE(count, p->weight->view.shape[0]), p->x->view.dtype, tarn__device(p->x));
+    tarn_tensor *target = rows_from(p->target, begin, count), *losses = rows_from(p->losses, begin, count), *g = rows_from(p->g, begin, count);
+    if (!logits || !target || !losses || !tarn__multiply(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, logits))
         return false;
     if (!p->g)
-        return true;
-    tarn_tensor *g = rows_from(p->g, begin, count);
-    return g && tarn__kernel_call(TARN__K_cross_entropy_grad, function, p->tail, TARN__IN(logits, target, log_sums, g), TARN__OUT(logits)) &&
+        return tarn__kernel_call(TARN__K_cross_entropy, function, p->tail, TARN__IN(logits, target), TARN__OUT(losses, NULL));
+    return g && tarn__kernel_call(TARN__K_cross_entropy_slopes, function, p->tail, TARN__IN(logits, target, g), TARN__OUT(losses, logits)) &&
            add_gradients(p, begin, count, logits);
 }
 

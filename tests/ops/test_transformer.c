@@ -212,6 +212,33 @@ static void linear_cross_entropy_goes_in_chunks(void **state)
     assert_true(apart(gx, tarn_grad(x)) < 1e-12 && apart(gweight, tarn_grad(weight)) < 1e-12);
 }
 
+/* Vocabularies in packs, odd ones, and rows that do not fit in a multiprocessor's memory: with a target that is left out, and smoothed labels. */
+static void vocabularies_of_any_size_agree_with_f64(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t classes;
+        tarn_dtype dtype;
+        double tolerance;
+    } cases[] = {{24, TARN_F32, 2e-6},   {1000, TARN_F32, 2e-6}, {1001, TARN_F32, 2e-6}, {30000, TARN_F32, 2e-6},
+                 {4096, TARN_BF16, 2e-2}, {50304, TARN_BF16, 2e-2}, {4096, TARN_F16, 3e-3}, {60000, TARN_F16, 3e-3}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int64_t C = cases[i].classes, ignored = 3, numbers[6] = {0, C - 1, 3, C / 2, 7, C - 2};
+        tarn_seed(31);
+        tarn_tensor *x = leaf(TARN_SHAPE(6, 16), 1, cases[i].dtype), *weight = leaf(TARN_SHAPE(C, 16), 0.5, cases[i].dtype);
+        tarn_tensor *wide_x = tarn_requires_grad(good(tarn_detach(tarn_cast(x, TARN_F64))), true);
+        tarn_tensor *wide_weight = tarn_requires_grad(good(tarn_detach(tarn_cast(weight, TARN_F64))), true);
+        tarn_tensor *target = good(tarn_from(numbers, TARN_SHAPE(6), TARN_I64, device));
+        tarn_cross_entropy_options o = {.ignore_index = &ignored, .label_smoothing = i % 2 ? 0.1 : 0};
+        tarn_tensor *loss = good(tarn_linear_cross_entropy(x, weight, target, &o));
+        tarn_tensor *wide = good(tarn_cross_entropy(tarn_matmul(wide_x, tarn_transpose(wide_weight, 0, 1)), target, &o));
+        assert_true(tarn_backward(loss) && tarn_backward(wide));
+        assert_true(apart(loss, wide) < cases[i].tolerance && apart(tarn_grad(x), tarn_grad(wide_x)) < cases[i].tolerance &&
+                    apart(tarn_grad(weight), tarn_grad(wide_weight)) < cases[i].tolerance);
+    }
+    assert_ok();
+}
+
 static void no_gradients_are_made_that_nobody_wants(void **state)
 {
     (void)state;
@@ -280,6 +307,7 @@ int main(void)
         in_scope(gradients_come_together_before_what_was_dropped_out),
         in_scope(linear_cross_entropy_is_both_at_once),
         in_scope(linear_cross_entropy_goes_in_chunks),
+        in_scope(vocabularies_of_any_size_agree_with_f64),
         in_scope(no_gradients_are_made_that_nobody_wants),
         in_scope(rope_makes_products_relative),
         in_scope(rope_turns_pairs_by_their_angle),

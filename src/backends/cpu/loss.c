@@ -27,8 +27,7 @@ typedef struct maths {
 BLOCKS(float, f32)
 BLOCKS(double, f64)
 
-enum { LOGITS, TARGET, LOSS, LOG_SUM, OPERANDS }; /* gradient: logits, target, then as below */
-enum { GRADIENT = LOSS, SLOPES = OPERANDS, GRADIENT_OPERANDS };
+enum { LOGITS, TARGET, LOSS, LOG_SUM, GRADIENT, SLOPES, OPERANDS }; /* of the three kernels: each has some of them */
 
 typedef struct job {
     row_set r;
@@ -69,16 +68,10 @@ static char *element_of(const job *j, int k, char *row, int64_t at)
 
 /* ---- loss ------------------------------------------------------------------------------------------------------------------ */
 
-static void loss_row(const job *j, int64_t row, char *buffer)
+/* The logarithm of the sum of exponentials of a row whose target counts, and the loss. */
+static double measure_row(const job *j, char *in, int64_t target, char *buffer, double *loss)
 {
     const row_set *r = &j->r;
-    char *in = row_at(r, LOGITS, row), *to = row_at(r, LOSS, row), *log_sum_to = row_at(r, LOG_SUM, row);
-    int64_t target = target_of(j, row);
-    if (!counts(j, target)) {
-        write_number(j, LOSS, to, 0);
-        write_number(j, LOG_SUM, log_sum_to, 0);
-        return;
-    }
     double most = -(double)INFINITY, sum = 0, all = 0, smoothing = j->params->smoothing;
     EACH_BLOCK(begin, n, r->length) {
         const void *x = fetch(r, LOGITS, in, begin, n, buffer);
@@ -88,11 +81,20 @@ static void loss_row(const job *j, int64_t row, char *buffer)
     }
     EACH_BLOCK(begin, n, r->length)
         sum += j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), buffer, n, most);
-    double log_sum = log(sum), loss = log_sum - (number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - most);
+    double log_sum = log(sum);
+    *loss = log_sum - (number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - most);
     if (smoothing > 0)
-        loss = (1 - smoothing) * loss + smoothing * (log_sum - (all / (double)r->length - most));
-    write_number(j, LOSS, to, loss);
-    write_number(j, LOG_SUM, log_sum_to, most + log_sum);
+        *loss = (1 - smoothing) * *loss + smoothing * (log_sum - (all / (double)r->length - most));
+    return most + log_sum;
+}
+
+static void loss_row(const job *j, int64_t row, char *buffer)
+{
+    const row_set *r = &j->r;
+    int64_t target = target_of(j, row);
+    double loss = 0, log_sum = counts(j, target) ? measure_row(j, row_at(r, LOGITS, row), target, buffer, &loss) : 0;
+    write_number(j, LOSS, row_at(r, LOSS, row), loss);
+    write_number(j, LOG_SUM, row_at(r, LOG_SUM, row), log_sum);
 }
 
 static void loss_rows(int64_t begin, int64_t end, void *ctx)
@@ -125,16 +127,11 @@ static void clear_row(const job *j, char *to, char *buffer)
 }
 
 /* g · (softmax - smoothing / C), and at the target 1 - smoothing less. The logarithm is subtracted in two parts, as f32 holds only one. */
-static void grad_row(const job *j, int64_t row, char *buffer)
+static void slope_row(const job *j, int64_t row, int64_t target, double log_sum, char *buffer)
 {
     const row_set *r = &j->r;
     char *in = row_at(r, LOGITS, row), *to = row_at(r, SLOPES, row);
-    int64_t target = target_of(j, row);
-    if (!counts(j, target)) {
-        clear_row(j, to, buffer);
-        return;
-    }
-    double log_sum = number_at(j, LOG_SUM, row_at(r, LOG_SUM, row)), g = number_at(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
+    double g = number_at(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
     double share = exp(number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - log_sum); /* before slopes that take the logits' place */
     double shift = r->compute == COMPUTE_F64 ? log_sum : (double)(float)log_sum, even = j->params->smoothing / (double)r->length;
     EACH_BLOCK(begin, n, r->length) {
@@ -146,11 +143,41 @@ static void grad_row(const job *j, int64_t row, char *buffer)
     write_number(j, SLOPES, element_of(j, SLOPES, to, target), (share - even - (1 - j->params->smoothing)) * g);
 }
 
+static void grad_row(const job *j, int64_t row, char *buffer)
+{
+    int64_t target = target_of(j, row);
+    if (counts(j, target))
+        slope_row(j, row, target, number_at(j, LOG_SUM, row_at(&j->r, LOG_SUM, row)), buffer);
+    else
+        clear_row(j, row_at(&j->r, SLOPES, row), buffer);
+}
+
 static void grad_rows(int64_t begin, int64_t end, void *ctx)
 {
     _Alignas(64) char buffer[BLOCK * 8];
     for (; begin < end; begin++)
         grad_row(ctx, begin, buffer);
+}
+
+/* ---- both --------------------------------------------------------------------------------------------------------------------- */
+
+/* While the row is in a cache. */
+static void both_row(const job *j, int64_t row, char *buffer)
+{
+    int64_t target = target_of(j, row);
+    double loss = 0;
+    if (counts(j, target))
+        slope_row(j, row, target, measure_row(j, row_at(&j->r, LOGITS, row), target, buffer, &loss), buffer);
+    else
+        clear_row(j, row_at(&j->r, SLOPES, row), buffer);
+    write_number(j, LOSS, row_at(&j->r, LOSS, row), loss);
+}
+
+static void both_rows(int64_t begin, int64_t end, void *ctx)
+{
+    _Alignas(64) char buffer[BLOCK * 8];
+    for (; begin < end; begin++)
+        both_row(ctx, begin, buffer);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
@@ -165,13 +192,13 @@ static tarn__view as_column(const tarn__view *view)
     return column;
 }
 
-static void run(const tarn__call *call, int count, const tarn__view *const *views, tarn__range_fn rows)
+static void run(const tarn__call *call, const tarn__view *const *views, tarn__range_fn rows)
 {
     job j = {.params = call->params};
-    rows_make(&j.r, 1, count, views);
+    rows_make(&j.r, 1, OPERANDS, views);
     j.r.count = j.r.nest.count; /* rows without classes have no right target */
     j.maths = j.r.compute == COMPUTE_F64 ? &maths_f64 : &maths_f32;
-    if (rows == loss_rows)
+    if (rows != grad_rows)
         check_targets(&j, call->fault);
     tarn__parallel_for(j.r.count, rows_grain(&j.r), rows, &j);
 }
@@ -181,19 +208,28 @@ static void kernel_cross_entropy(const tarn__call *call)
     tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), log_sum;
     if (call->out[1])
         log_sum = as_column(call->out[1]);
-    const tarn__view *views[OPERANDS] = {call->in[0], &target, &loss, call->out[1] ? &log_sum : NULL};
-    run(call, OPERANDS, views, loss_rows);
+    run(call, (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [LOG_SUM] = call->out[1] ? &log_sum : NULL},
+        loss_rows);
 }
 
 static void kernel_cross_entropy_grad(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), log_sum = as_column(call->in[2]), g = as_column(call->in[3]);
-    const tarn__view *views[GRADIENT_OPERANDS] = {call->in[0], &target, &g, &log_sum, call->out[0]};
-    run(call, GRADIENT_OPERANDS, views, grad_rows);
+    run(call,
+        (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOG_SUM] = &log_sum, [GRADIENT] = &g, [SLOPES] = call->out[0]},
+        grad_rows);
+}
+
+static void kernel_cross_entropy_slopes(const tarn__call *call)
+{
+    tarn__view target = as_column(call->in[1]), g = as_column(call->in[2]), loss = as_column(call->out[0]);
+    run(call, (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [GRADIENT] = &g, [SLOPES] = call->out[1]},
+        both_rows);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_loss)(tarn__kernel_row *rows)
 {
     rows[TARN__K_cross_entropy] = (tarn__kernel_row){kernel_cross_entropy, TARN__FLOATS, NULL};
     rows[TARN__K_cross_entropy_grad] = (tarn__kernel_row){kernel_cross_entropy_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_slopes] = (tarn__kernel_row){kernel_cross_entropy_slopes, TARN__FLOATS, NULL};
 }

@@ -1,5 +1,5 @@
 /* loss.cu: the cross entropy of rows of logits. A block has a row, and finds the largest logit and the sum of exponentials in one pass. Its
- * gradient is in loss_grad.cu. */
+ * gradient is in loss_grad.cu, both at once in loss_slopes.cu. */
 #include "backends/cuda/loss.cuh"
 
 enum { LOSS = ROW_OPERANDS, OPERANDS };
@@ -108,7 +108,7 @@ template <typename T> static void launch_typed(const tarn__call *call, const los
         launch<typed<T, 1>, int32_t>(call, a);
 }
 
-static void run_cross_entropy(const tarn__call *call)
+void tarn__cuda_run_cross_entropy(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), log_sum = as_column(call->out[1] ? call->out[1] : call->out[0]);
     const tarn__view *views[OPERANDS] = {call->in[0], &target, call->out[1] ? &log_sum : NULL, &loss};
@@ -135,6 +135,8 @@ static void run_cross_entropy(const tarn__call *call)
 
 void tarn__cuda_loss(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cross_entropy] = tarn__kernel_row{run_cross_entropy, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy] = tarn__kernel_row{tarn__cuda_run_cross_entropy, TARN__FLOATS, NULL};
     rows[TARN__K_cross_entropy_grad] = tarn__kernel_row{tarn__cuda_run_cross_entropy_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_slopes] =
+        tarn__kernel_row{tarn__cuda_run_cross_entropy_slopes, TARN__FLOATS, tarn__cuda_cross_entropy_slopes_scratch};
 }

@@ -55,7 +55,10 @@ static inline tarn__view as_column(const tarn__view *view)
     return column;
 }
 
-/* In loss_grad.cu. */
+/* In loss.cu, loss_grad.cu and loss_slopes.cu. */
+void tarn__cuda_run_cross_entropy(const tarn__call *call);
 void tarn__cuda_run_cross_entropy_grad(const tarn__call *call);
+void tarn__cuda_run_cross_entropy_slopes(const tarn__call *call);
+size_t tarn__cuda_cross_entropy_slopes_scratch(const tarn__call *call);
 
 #endif
