@@ -132,6 +132,25 @@ static void it_agrees_with_the_cpu_and_our_own_kernels(void **state)
         }
 }
 
+/* Workspaces that are larger than what a piece may have: pieces of batches, of heads, of heads that share keys, with an overlap. */
+static void pieces_agree_with_our_own_kernels(void **state)
+{
+    NEEDS_GPU();
+    static const sizes all[] = {{5, 8, 8, 4096, 4096, 64}, {1, 9, 9, 8192, 8192, 32}, {2, 18, 9, 8000, 8000, 32}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+        tarn_scope *scope = tarn_scope_open();
+        const sizes s = all[i];
+        tarn_tensor *leaf[OPERANDS];
+        for (int k = 0; k < OPERANDS; k++)
+            leaf[k] = good(tarn_normal(TARN_SHAPE(s.batches, k == Q ? s.heads : s.kv_heads, s.rows, s.depth), 0, 1, TARN_F32, gpu));
+        tarn_tensor *g = good(tarn_normal(TARN_SHAPE(s.batches, s.heads, s.rows, s.depth), 0, 1, TARN_BF16, gpu));
+        outcome own = attend(leaf, TARN_BF16, true, true, g), found = attend(leaf, TARN_BF16, true, false, g);
+        assert_near(&found, &own, 3e-2, s, true, "our own kernels'");
+        assert_ok();
+        tarn_scope_close(scope);
+    }
+}
+
 /* ---- packed ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct packed {
@@ -344,6 +363,7 @@ int main(int argc, char **argv)
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
         ON_GPU(it_agrees_with_the_cpu_and_our_own_kernels),
+        ON_GPU(pieces_agree_with_our_own_kernels),
         ON_GPU(heads_of_a_packed_tensor_are_read_and_written_where_they_lie),
         ON_GPU(runs_have_the_same_bits_and_so_has_a_captured_one),
         ON_GPU(memory_is_linear_in_the_rows),

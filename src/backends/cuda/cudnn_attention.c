@@ -79,24 +79,23 @@ static void note_strides(const tarn__view *v, int64_t *stride)
     }
 }
 
-static int64_t largest_divisor(int64_t of, int64_t most)
+/* The size of the fewest pieces of one size that have at most `most` and cover all; the last may overlap the one before it. */
+static int64_t even_piece(int64_t all, int64_t most)
 {
-    int64_t divisor = most < 1 ? 1 : most > of ? of : most;
-    while (of % divisor != 0)
-        divisor--;
-    return divisor;
+    int64_t pieces = most < 1 ? all : (all + most - 1) / most;
+    return (all + pieces - 1) / pieces;
 }
 
-/* Pieces of the same size, so that one plan does all. */
+/* Pieces of one size, so that one plan does all. */
 static void choose_pieces(tarn__cudnn_attention *a)
 {
     a->piece_batches = a->batches, a->piece_kv_heads = a->kv_heads;
     if (!a->is_backward)
         return;
     int64_t group = a->heads / a->kv_heads, bytes = ((a->rows + 63) / 64 * 64) * ((a->keys + 127) / 128 * 128) * 2;
-    a->piece_batches = largest_divisor(a->batches, PIECE_BYTES / (bytes * a->heads));
+    a->piece_batches = even_piece(a->batches, PIECE_BYTES / (bytes * a->heads));
     if (bytes * a->heads > PIECE_BYTES)
-        a->piece_kv_heads = largest_divisor(a->kv_heads, PIECE_BYTES / (bytes * group));
+        a->piece_kv_heads = even_piece(a->kv_heads, PIECE_BYTES / (bytes * group));
 }
 
 static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, const tarn__view *const *t)
