@@ -4,13 +4,14 @@
  * leaves (which are f32) and rows that are not 16 bytes aligned are our own kernels'.
  *
  * A backward that is the same in every run needs (B, H, T, S) of workspace (cudnn_attention_graph.c). So it is done for as many batches at a time,
- * or heads of one batch, as have room in a fixed number of bytes: memory stays linear in T. */
+ * or heads of one batch, as have room in a small share of the device's memory: what a call takes stays linear in T. */
 #include <string.h>
 
 #include "backends/cuda/choice.h"
 #include "backends/cuda/cudnn_attention.h"
 
-#define PIECE_BYTES (INT64_C(192) << 20)
+#define MAX_DEVICES 64
+#define SHARE 128 /* of the device's memory that a workspace may have */
 #define MOST_ELEMENTS (INT64_C(1) << 31)
 
 /* ---- what it takes ------------------------------------------------------------------------------------------------------------- */
@@ -79,24 +80,32 @@ static void note_strides(const tarn__view *v, int64_t *stride)
     }
 }
 
-static int64_t largest_divisor(int64_t of, int64_t most)
+/* The size of the fewest pieces of one size that have at most `most` and cover all; the last may overlap the one before it. */
+static int64_t even_piece(int64_t all, int64_t most)
 {
-    int64_t divisor = most < 1 ? 1 : most > of ? of : most;
-    while (of % divisor != 0)
-        divisor--;
-    return divisor;
+    int64_t pieces = most < 1 ? all : (all + most - 1) / most;
+    return (all + pieces - 1) / pieces;
 }
 
-/* Pieces of the same size, so that one plan does all. */
-static void choose_pieces(tarn__cudnn_attention *a)
+size_t tarn__cudnn_attention_room(int index)
+{
+    static _Atomic size_t rooms[MAX_DEVICES]; /* asked for once; 0: not yet */
+    struct cudaDeviceProp properties;
+    if (rooms[index] == 0 && cudaGetDeviceProperties(&properties, index) == cudaSuccess)
+        rooms[index] = properties.totalGlobalMem / SHARE;
+    return rooms[index];
+}
+
+/* Pieces of one size, so that one plan does all. */
+static void choose_pieces(tarn__cudnn_attention *a, int64_t room)
 {
     a->piece_batches = a->batches, a->piece_kv_heads = a->kv_heads;
     if (!a->is_backward)
         return;
     int64_t group = a->heads / a->kv_heads, bytes = ((a->rows + 63) / 64 * 64) * ((a->keys + 127) / 128 * 128) * 2;
-    a->piece_batches = largest_divisor(a->batches, PIECE_BYTES / (bytes * a->heads));
-    if (bytes * a->heads > PIECE_BYTES)
-        a->piece_kv_heads = largest_divisor(a->kv_heads, PIECE_BYTES / (bytes * group));
+    a->piece_batches = even_piece(a->batches, room / (bytes * a->heads));
+    if (bytes * a->heads > room)
+        a->piece_kv_heads = even_piece(a->kv_heads, room / (bytes * group));
 }
 
 static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, const tarn__view *const *t)
@@ -112,7 +121,7 @@ static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, 
     a.scale = params->scale;
     for (int i = 0; i <= (is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y); i++)
         note_strides(t[i], a.stride[i]);
-    choose_pieces(&a);
+    choose_pieces(&a, (int64_t)tarn__cudnn_attention_room(call->device));
     return a;
 }
 

@@ -47,8 +47,6 @@ typedef struct tarn__cudnn_attention_plan {
     struct tarn__cudnn_attention_plan *next;
 } tarn__cudnn_attention_plan;
 
-#define TARN__ATTENTION_MOST_WORKSPACE ((size_t)256 << 20)
-
 /* What a graph takes beside these: numbers of rows, and single ones that are the host's. */
 enum {
     TARN__ATTENTION_LOGARITHMS = TARN__ATTENTION_TENSORS,
@@ -76,6 +74,9 @@ bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention
 /* cudnn_attention.c: a call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is told, and where `runs` is
  * true it is done, or the device has failed. */
 bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool runs, size_t *bytes);
+
+/* Bytes of slopes that a piece of a backward may have on this device. */
+size_t tarn__cudnn_attention_room(int index);
 
 /* attention.cu, attention_grad.cu: a call by our own kernels. */
 void tarn__cuda_attention_own(const tarn__call *call);

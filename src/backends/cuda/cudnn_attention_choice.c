@@ -17,11 +17,13 @@ static tarn__cuda_choices *choices(void)
     return &all;
 }
 
-static bool make_fitting_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
+/* A plan whose workspace is not much more than the slopes of a piece. */
+static bool make_fitting_plan(int index, void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
 {
+    size_t room = tarn__cudnn_attention_room(index);
     if (!tarn__cudnn_make_plan(handle, engine, plan))
         return false;
-    if (plan->workspace <= TARN__ATTENTION_MOST_WORKSPACE)
+    if (plan->workspace <= room + room / 8)
         return true;
     tarn__cudnn_free_plan(plan);
     return false;
@@ -188,19 +190,19 @@ static int fastest(bench *t)
 
 /* ---- choosing -------------------------------------------------------------------------------------------------------------- */
 
-static bool take_first(void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count)
+static bool take_first(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count)
 {
     for (int i = 0; i < count; i++)
-        if (make_fitting_plan(handle, &engines[i], &plan->plan))
+        if (make_fitting_plan(index, handle, &engines[i], &plan->plan))
             return true;
     return false;
 }
 
-static bool take_known(void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count, uint64_t identity)
+static bool take_known(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count, uint64_t identity)
 {
     for (int i = 0; i < count; i++)
         if (engines[i].identity == identity)
-            return make_fitting_plan(handle, &engines[i], &plan->plan);
+            return make_fitting_plan(index, handle, &engines[i], &plan->plan);
     return false;
 }
 
@@ -208,7 +210,7 @@ static bool take_fastest(int index, void *handle, tarn__cudnn_attention_plan *pl
 {
     bench t = {.index = index, .of = plan, .handle = handle, .stream = tarn__cuda_at(index)->stream};
     for (int i = 0; i < count && t.count < MOST_TIMED; i++)
-        if (engines[i].config && make_fitting_plan(handle, &engines[i], &t.plans[t.count]))
+        if (engines[i].config && make_fitting_plan(index, handle, &engines[i], &t.plans[t.count]))
             t.identity[t.count++] = engines[i].identity;
     t.identity[t.count] = BY_OWN;
     int best = t.count ? fastest(&t) : -1;
@@ -224,11 +226,11 @@ bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention
 {
     uint64_t identity;
     if (!tarn__cuda_may_measure())
-        return take_first(handle, plan, engines, count);
+        return take_first(index, handle, plan, engines, count);
     if (tarn__cuda_choice_find(choices(), index, &plan->attention, &identity)) {
         if (identity == BY_OWN)
             return false;
-        if (take_known(handle, plan, engines, count, identity))
+        if (take_known(index, handle, plan, engines, count, identity))
             return true;
     }
     return take_fastest(index, handle, plan, engines, count);

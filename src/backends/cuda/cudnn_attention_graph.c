@@ -162,7 +162,8 @@ static void describe_forward(builder *b)
     multiply(b, shares, t[TARN__ATTENTION_V], t[TARN__ATTENTION_Y]);
 }
 
-/* Gives a product its last axis for what other heads of q that look at the same keys have: these are summed. */
+/* A product that belongs to keys. Where heads of q share them, each makes its own, rounded to 16 bits as cuDNN's kernels write it; then these are
+ * summed. */
 static void multiply_for_keys(builder *b, void *x, void *with, void *to)
 {
     const tarn__cudnn_attention *a = b->a;
@@ -170,7 +171,7 @@ static void multiply_for_keys(builder *b, void *x, void *with, void *to)
         multiply(b, x, with, to);
         return;
     }
-    void *of_heads = multiply(b, x, with, add_between(b, dense(b, TARN_F32, a->keys, a->depth)));
+    void *of_heads = multiply(b, x, with, add_between(b, dense(b, (tarn_dtype)a->dtype, a->keys, a->depth)));
     reduce(b, TARN__CUDNN_REDUCTION_SUM, of_heads, to);
 }
 

@@ -92,12 +92,19 @@ static bool run_piece(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_
     return tarn__cudnn_run_plan(handle, plan, count, ids, addresses, operands->workspace);
 }
 
+/* Where a piece begins: the last one ends with the whole, and does again what it shares with the one before it. */
+static int64_t begin_of(int64_t at, int64_t piece, int64_t all)
+{
+    return at + piece > all ? all - piece : at;
+}
+
 bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan, const tarn__cudnn_attention_operands *operands)
 {
     const tarn__cudnn_attention *a = &of->attention;
     for (int64_t batch = 0; batch < a->batches; batch += a->piece_batches)
         for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head += a->piece_kv_heads)
-            if (!run_piece(handle, of, plan, operands, batch, kv_head))
+            if (!run_piece(handle, of, plan, operands, begin_of(batch, a->piece_batches, a->batches),
+                           begin_of(kv_head, a->piece_kv_heads, a->kv_heads)))
                 return false;
     return true;
 }
