@@ -44,7 +44,7 @@ static void look(const tarn_train_report *r, void *ctx)
 
 static tarn_train_result run(const tarn_train_options *options, int64_t profiled, seen *s)
 {
-    tarn_train_result result;
+    tarn_train_result result = {0};
     tarn_trainer *trainer = tarn_trainer_new(options);
     if (!trainer || !tarn_trainer_profile(trainer, profiled) || !tarn_trainer_run(trainer, look, s, &result))
         fail_msg("%s", tarn_error());
