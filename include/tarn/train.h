@@ -225,7 +225,8 @@ typedef struct tarn_train_timing {
     tarn_memory_kinds memory;
 } tarn_train_timing;
 
-/* Trains a model on random tokens or images for a while, with the steps of tarn_trainer_run(), and says how long they take; nothing is written.
+/* Trains a model on random tokens or images for a while, with the steps of tarn_trainer_run(), and says how long they take; nothing is written. Sets
+ * the counters of tarn_stats() to zero.
  * `warmup` steps come first, `steps` are measured. Options name the model and the step; data, and all that is about a whole run, must be left out.
  * `...` is a const tarn_train_options *. */
 TARN_API bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *timing, size_t timing_size,
