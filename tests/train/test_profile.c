@@ -112,7 +112,7 @@ static void batches_travel_during_steps_of_a_run(void **state)
     trace t = read_trace(path);
     assert_parts_within_steps(&t, 8, 2);
     assert_true(count_events(&t, TRACE_DEVICE, "batch") >= 8);
-    assert_true(count_overlaps(&t, "step") > 0);
+    assert_true(count_overlaps(&t, "forward") > 0); /* its own batch was there before; this is the next one */
     free_trace(&t);
     tarn_profile_clear();
 }
