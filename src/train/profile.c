@@ -41,7 +41,8 @@ static bool profile_is_due(const tarn_trainer *t)
 /* The last step before a line of metrics, which waits for the device anyway. */
 static bool sample_is_due(const tarn_trainer *t)
 {
-    return t->waiting == t->options.log_every - 1 && t->steps_in_run >= STEADY &&
+    bool is_last = t->waiting == t->options.log_every - 1 || steps_ahead(t) == 1;
+    return is_last && t->steps_in_run >= STEADY &&
            (t->busy == 0 || tarn__platform_seconds() - t->sampled_at > SAMPLE_EVERY);
 }
 
