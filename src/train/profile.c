@@ -63,7 +63,7 @@ bool tarn__profile_after_step(tarn_trainer *t)
         t->is_sampled = false;
         if (!tarn__sample_stop(&busy))
             return false;
-        t->busy = busy / 1e3;
+        t->busy_seconds = busy / 1e6;
         t->sampled_at = tarn__platform_seconds();
     }
     if (!t->is_profiled)
