@@ -63,7 +63,7 @@ _tarn()
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --width | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
-    --ids | --tokens | --temperature | --top-k | --top-p) return ;;
+    --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
 
@@ -79,7 +79,7 @@ _tarn()
         options+=" --json --threads --device --model --data --hidden --epochs --steps --batch-size --optimizer --lr --weight-decay"
         options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --width --context --vocab --dropout"
-        options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture"
+        options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
         ;;
     eval) options+=" --json --threads --device --data --batch-size" ;;
     runs) options+=" --json" ;;
@@ -90,11 +90,15 @@ _tarn()
         options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
         ;;
     bench)
-        options+=" --json --threads --device --sizes --runs"
+        options+=" --json --threads --device"
         case ${COMP_WORDS[2]} in
-        matmul) options+=" --dtype" ;;
-        ops) options+=" --dtypes --only" ;;
-        *) options="matmul ops --help" ;;
+        matmul) options+=" --sizes --runs --dtype" ;;
+        ops) options+=" --sizes --runs --dtypes --only" ;;
+        train)
+            options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --width --context --vocab"
+            options+=" --dropout --precision --recompute --capture --workers --seed"
+            ;;
+        *) options="matmul ops train --help" ;;
         esac
         ;;
     help) options=$commands ;;

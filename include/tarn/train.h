@@ -196,7 +196,7 @@ typedef struct tarn_train_result {
 TARN_API bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result);
 
 /* Lets the next run take a profile of so many steps (0: of none), one behind the other without an evaluation in between, after its first ten where there
- * are enough; of fewer, where there are not. It is written to trace.json in the run's folder, and can be read as that of tarn_profile_stop(). */
+ * are enough; of fewer, where there are not. They are taken operation by operation, whether the others are recorded or not. It is written to trace.json in the run's folder, and can be read as that of tarn_profile_stop(). */
 TARN_API bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps);
 
 /* Lets a run stop after the step it is at. May be called from any thread and from signal handlers. */
@@ -217,14 +217,16 @@ typedef struct tarn_train_timing {
     int64_t parameters;         /* trained ones */
     double operations;          /* of a step's products, as they are commonly counted: a token takes 6 for each parameter and 12 · layers · width · context
                                    for attention; 0: not known */
+    bool is_captured;           /* the steps were recorded and repeated as a whole, as the option `capture` has it */
     double step_ms, least_step_ms;
-    double batch_ms, forward_ms, backward_ms, update_ms; /* from steps of their own, in which the parts are told apart; update: clipping and optimizer */
+    double batch_ms, forward_ms, backward_ms, update_ms; /* of steps that are taken operation by operation; update: clipping and optimizer */
     double host_ms;                                      /* until the host has handed a step over to a device that waits for it */
     double busy;                                         /* the share of a step's time in which the device runs kernels */
     tarn_memory_kinds memory;
 } tarn_train_timing;
 
-/* Trains a model on random tokens or images for a while, with the steps of tarn_trainer_run(), and says how long they take; nothing is written.
+/* Trains a model on random tokens or images for a while, with the steps of tarn_trainer_run(), and says how long they take; nothing is written. Sets
+ * the counters of tarn_stats() to zero.
  * `warmup` steps come first, `steps` are measured. Options name the model and the step; data, and all that is about a whole run, must be left out.
  * `...` is a const tarn_train_options *. */
 TARN_API bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *timing, size_t timing_size,

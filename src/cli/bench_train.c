@@ -32,6 +32,8 @@ static void print_table(const tarn_train_timing *t, const tarn__yardstick *y)
     double speed = speed_of(t);
     print_heading(t);
     printf("  %-10s %9.3f ms, at least %.3f; %.0f %s/s\n", "step", t->step_ms, t->least_step_ms, rate_of(t), t->tokens ? "tokens" : "images");
+    if (t->is_captured)
+        printf("  %-10s   recorded and repeated as a whole; operation by operation its parts take\n", "");
     printf("  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n", "  batch", t->batch_ms, "  forward", t->forward_ms,
            "  backward", t->backward_ms, "  update", t->update_ms);
     printf("  %-10s %9.3f ms for a step\n", "host", t->host_ms);
@@ -58,6 +60,7 @@ static void print_json(const tarn_train_timing *t, const tarn__yardstick *y)
         tarn__json_text(&json, "recompute", t->options.recompute);
     }
     tarn__json_whole(&json, "parameters", t->parameters);
+    tarn__json_bool(&json, "captured", t->is_captured);
     tarn__json_real(&json, "step_ms", t->step_ms, 4);
     tarn__json_real(&json, "least_step_ms", t->least_step_ms, 4);
     tarn__json_real(&json, t->tokens ? "tokens_per_second" : "images_per_second", rate_of(t), 1);

@@ -29,6 +29,12 @@ static double of_roofline(const report *r, const tarn_profile_row *row)
     return row->device_microseconds > 0 && least > 0 ? least / row->device_microseconds : (double)NAN;
 }
 
+/* Of kernels; other work has no direction. */
+static const char *direction_of(const tarn_profile_row *row)
+{
+    return row->kind > TARN_PROFILE_KERNEL ? "" : row->is_backward ? "backward" : "forward";
+}
+
 static const char *function_of(const tarn_profile_row *row)
 {
     return row->function ? row->function : "";
@@ -40,7 +46,7 @@ static void print_row(const report *r, const tarn_profile_row *row)
 {
     double seconds = row->device_microseconds / 1e6;
     bool is_known = seconds > 0;
-    printf("  %-20.20s %-20.20s %-8s %7.0f %10.3f %6.1f %% %9s %9s %9s\n", function_of(row), row->name, row->is_backward ? "backward" : "forward",
+    printf("  %-20.20s %-20.20s %-8s %7.0f %10.3f %6.1f %% %9s %9s %9s\n", function_of(row), row->name, direction_of(row),
            (double)row->calls / r->steps, ms_of(r, row->device_microseconds), 100 * row->device_microseconds / r->sum.microseconds,
            tarn__cell(is_known ? row->bytes / seconds / 1e9 : (double)NAN, 0),
            tarn__cell(is_known && row->operations > 0 ? row->operations / seconds / 1e12 : (double)NAN, 2), tarn__cell(of_roofline(r, row), 2));

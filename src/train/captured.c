@@ -41,6 +41,8 @@ bool tarn__captured_plan(const char *function, tarn_trainer *t)
 
 bool tarn__captured_is_due(tarn_trainer *t)
 {
+    if (t->marks || t->is_profiled)
+        return false; /* whoever asks for the parts of a step has it taken operation by operation: with the same bits */
     return t->captured.is_wanted && !t->captured.is_over && t->captured.eager_steps++ >= WARM_UP;
 }
 
@@ -115,6 +117,7 @@ static bool step(void *ctx)
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && tarn__train_gradients(t, &now) && tarn_optimizer_step(t->optimizer) && leave(c->figures.loss, now.loss) &&
                 leave(c->figures.right, now.right) && leave(c->figures.norm, now.norm);
+    tarn__mark_end(t);
     tarn_scope_close(scope);
     c->is_feeding = false;
     return good;

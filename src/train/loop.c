@@ -124,10 +124,13 @@ static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
 }
 
 /* How well the device is used by steps that take so many seconds each. */
-static void add_speed(const tarn_trainer *t, tarn_train_report *report, double seconds)
+static void add_speed(tarn_trainer *t, tarn_train_report *report, double seconds)
 {
     double peak = t->description.is_text ? tarn_peak_of(t->device, t->options.precision) : 0;
-    report->busy = fmin(t->busy / 1e3 / fmax(seconds, 1e-9), 1);
+    if (t->busy_seconds > 0)
+        t->busy = fmin(t->busy_seconds / fmax(seconds, 1e-9), 1);
+    t->busy_seconds = 0;
+    report->busy = t->busy;
     report->share_of_peak = peak > 0 ? tarn__step_operations(t) / fmax(seconds, 1e-9) / peak : 0;
     report->seconds_left = seconds * (double)(t->steps - t->place.step);
 }

@@ -103,7 +103,11 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
         if (!step_once(t))
             return false;
     tarn_stats_reset(); /* the peak of memory is that of steady steps */
-    if (!time_steps(t, steps, figures) || !time_host(t, aside, host) || !time_phases(t, aside, phases) || !time_busy(t, aside, busy))
+    if (!time_steps(t, steps, figures))
+        return false;
+    timing->memory = tarn_memory_kinds_of(t->device); /* a recorded step keeps its own beside that of the steps that follow */
+    timing->is_captured = t->captured.graph != NULL;
+    if (!time_host(t, aside, host) || !time_busy(t, aside, busy) || !time_phases(t, aside, phases))
         return false;
     timing->step_ms = median(figures, steps);
     timing->least_step_ms = figures[0];
@@ -113,7 +117,6 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
     timing->forward_ms = median(phases[TARN__PHASE_FORWARD], aside);
     timing->backward_ms = median(phases[TARN__PHASE_BACKWARD], aside);
     timing->update_ms = median(phases[TARN__PHASE_UPDATE], aside);
-    timing->memory = tarn_memory_kinds_of(t->device);
     return !tarn_failed();
 }
 
@@ -148,6 +151,7 @@ static bool measure(const tarn_train_options *options, int64_t warmup, int64_t s
         describe(t, timing);
         tarn__trainer_enter(t, &callers);
         good = time_all(t, warmup, steps, figures, timing);
+        tarn__captured_end(t);
         tarn__trainer_leave(t, &callers);
     }
     tarn_trainer_free(t);

@@ -4,7 +4,7 @@
 #include "core/profiler.h"
 #include "train/trainer.h"
 
-enum { UNSTEADY = 10, MOST_PROFILED = 10000 }; /* steps before a profile; steps of one */
+enum { STEADY = 5, BEFORE = 10, MOST_PROFILED = 10000 }; /* steps before a look; before a profile; of a profile */
 #define SAMPLE_EVERY 10.0                      /* seconds: a look costs a step the time of its events, and a wait */
 
 bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps)
@@ -35,13 +35,14 @@ static bool profile_is_due(const tarn_trainer *t)
         return false;
     if (left <= t->profile_wanted)
         return true;
-    return t->steps_in_run >= UNSTEADY && (ahead >= t->profile_wanted || t->place.step % t->eval_every == 0);
+    return t->steps_in_run >= BEFORE && (ahead >= t->profile_wanted || t->place.step % t->eval_every == 0);
 }
 
 /* The last step before a line of metrics, which waits for the device anyway. */
 static bool sample_is_due(const tarn_trainer *t)
 {
-    return t->waiting == t->options.log_every - 1 && t->steps_in_run > 1 &&
+    bool is_last = t->waiting == t->options.log_every - 1 || steps_ahead(t) == 1;
+    return is_last && t->steps_in_run >= STEADY &&
            (t->busy == 0 || tarn__platform_seconds() - t->sampled_at > SAMPLE_EVERY);
 }
 
@@ -62,7 +63,7 @@ bool tarn__profile_after_step(tarn_trainer *t)
         t->is_sampled = false;
         if (!tarn__sample_stop(&busy))
             return false;
-        t->busy = busy / 1e3;
+        t->busy_seconds = busy / 1e6;
         t->sampled_at = tarn__platform_seconds();
     }
     if (!t->is_profiled)

@@ -62,7 +62,8 @@ struct tarn_trainer {
     bool is_profiled;                      /* the profile is being taken now */
     bool is_sampled;                       /* the step that is being taken tells how busy the device is */
     double sampled_at;                     /* when the last one was */
-    double busy;                           /* milliseconds that the device worked in it; 0: there was none yet */
+    double busy_seconds;                   /* that the device worked in it; 0: there was none since the last line of metrics */
+    double busy;                           /* as a share of the steps' time then; 0: not known yet */
     atomic_bool stop;
 };
 

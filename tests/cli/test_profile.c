@@ -13,8 +13,10 @@ static void bench_train_tells_the_parts_of_a_step(void **state)
 {
     (void)state;
     static const char *const parts[] = {"step", "batch", "forward", "backward", "update", "host", "busy", "of a product of", "at most: parameters"};
+    assert_int_equal(run_command("bench train --vocab 64 --batch 2 --steps 2 --warmup 1 " SMALL), 0);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        expect_command("bench train --vocab 64 --batch 2 --steps 2 --warmup 1 " SMALL, 0, parts[i]);
+        if (!strstr(command_output, parts[i]))
+            fail_msg("there is no '%s' in %s", parts[i], command_output);
     expect_command("bench train --model mlp --batch 4 --steps 2 --warmup 0 --device cpu", 0, "images/s");
 }
 
@@ -39,7 +41,7 @@ static void bench_train_refuses_what_is_not_of_a_step(void **state)
     (void)state;
     expect_command("help bench train", 0, "--recompute");
     expect_command("help bench", 0, "tarn bench train");
-    expect_command("bench train --data digits 2>&1", 2, "there is no option --data");
+    expect_command("bench train --data digits 2>&1", 2, "takes no --data");
     expect_command("bench train --epochs 3 2>&1", 2, "there is no option --epochs");
     expect_command("bench train --batch 0 2>&1", 2, "'0' is outside 1 to 65536");
     expect_command("bench train --steps 0 2>&1", 2, "'0' is outside 1 to 100000");

@@ -20,7 +20,7 @@ static bool read_event(const char *line, trace_event *e)
 
 trace read_trace(const char *path)
 {
-    size_t bytes, listed;
+    size_t bytes, listed = 0;
     char *text = get_file(path, &bytes);
     tarn__document *document = tarn__document_parse("test", "trace.json", text, bytes);
     if (!document || !tarn__document_count(document, "traceEvents", 1000000, &listed))
