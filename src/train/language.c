@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/platform.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -57,12 +58,31 @@ bool tarn__language_check(const char *function, const tarn_train_options *o, boo
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision bf16 is for language models, but the data is '%.200s'", function, o->data);
 }
 
+/* A run that goes on has all sizes in its config.json, and weights for them: a damaged one must not make another model, or a huge one. False with an
+ * error. */
+static bool check_sizes_again(const char *function, const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    tarn__path path;
+    if (o->layers < 1 || o->heads < 1 || o->width < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
+                           o->out);
+    double width = (double)o->width, numbers = width * (double)(o->vocab + o->context) + (double)o->layers * 12 * width * width;
+    double wanted = numbers * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
+    int64_t found = tarn__platform_file_bytes(tarn__path_in(o->out, "model.safetensors", &path));
+    return found < 0 || wanted <= (double)found ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' tells of a model whose weights take %.0f bytes, but '%s' has only %" PRId64, function, o->out,
+                       wanted, path.text, found);
+}
+
 /* Sizes that were not given are those of the published model, but for the vocabulary, which is the tokenizer's. */
 static bool complete(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     tarn_gpt2_config named = {0};
     int64_t tokens = t->corpus.tokenizer ? tarn_tokenizer_count(t->corpus.tokenizer) : 0;
+    if (t->is_resumed && !check_sizes_again(function, t))
+        return false;
     if (!o->model[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
     if (!tarn_gpt2_config_named(o->model, &named))

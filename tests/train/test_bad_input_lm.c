@@ -4,6 +4,7 @@
 
 #include "support/files.h"
 #include "support/refuse.h"
+#include "support/small_tokenizer.h"
 
 #define CPU tarn_device_cpu()
 
@@ -66,6 +67,32 @@ static void logs(void **state)
     REFUSE(tarn_runs_read, tarn_runs_read(scratch(""), see, NULL));
 }
 
+/* A record of the run that lost a size, or tells of a far larger model, is named before anything is made of it. */
+static void sizes_that_are_not_the_checkpoints(void **state)
+{
+    (void)state;
+    static const char *const bad[][3] = {{"\"width\": 8", "\"vast\": 8", "there is no option 'vast'"},
+                                         {"\"context\": 8", "\"context\": 800000", "tells of a model"},
+                                         {"\"layers\": 1,", "\"layers\": 1000,", "tells of a model"},
+                                         {"    \"layers\": 1,\n", "", "does not say all of layers"}};
+    make_run("sizes");
+    size_t count;
+    char *text = get_file(scratch("sizes/config.json"), &count);
+    text = realloc(text, count + 1);
+    text[count] = 0;
+    for (int i = 0; i < 4; i++) {
+        char *worse = replaced(text, bad[i][0], bad[i][1]);
+        put_file(scratch("sizes/config.json"), worse, strlen(worse));
+        free(worse);
+        assert_null(tarn_trainer_resume(scratch("sizes"), NULL));
+        assert_contains(tarn_error(), bad[i][2]);
+        tarn_clear_error();
+    }
+    put_file(scratch("sizes/config.json"), text, count);
+    free(text);
+    ACCEPT(tarn_trainer_free(tarn_trainer_resume(scratch("sizes"), NULL)), true);
+}
+
 /* Every file of the run cut at some places, and with bytes changed: an error or a model, never anything worse. */
 static void damaged_runs(void **state)
 {
@@ -103,6 +130,7 @@ static void damaged_runs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {refusing(runs), refusing(damaged_runs), refusing(logs)};
+    const struct CMUnitTest tests[] = {refusing(runs), refusing(sizes_that_are_not_the_checkpoints), refusing(damaged_runs),
+                                       refusing(logs)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -299,6 +299,8 @@ static void run_pair(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn re
 #define tile_sigmoid_grad_near packed_sigmoid_grad
 #define tile_silu_f32 packed_silu
 #define tile_silu_grad_near packed_silu_grad
+#define tile_gelu_near packed_gelu
+#define tile_gelu_grad_near packed_gelu_grad
 #define tile_gelu_erf_near packed_gelu_erf
 #define tile_gelu_erf_grad_near packed_gelu_erf_grad
 #else

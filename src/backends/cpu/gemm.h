@@ -7,7 +7,7 @@
  *
  * Both operands are first packed into panels: MR rows of a, or NR columns of b, side by side for every k, converted to T and filled up with
  * zeros at the edge. So dtypes, strides and transposes are dealt with once for each element, and the innermost loop reads memory in
- * order. The output is cut into tiles; a tile runs over all of k in blocks that keep a panel of b in the first-level cache, with its sums
+ * order. Rows of a that lie along memory in T already are read where they are, if there are few columns to read them for. The output is cut into tiles; a tile runs over all of k in blocks that keep a panel of b in the first-level cache, with its sums
  * in a buffer of its own, and is scaled, added to what was there, given its bias and rounded once as it is stored. Which tiles there are
  * depends on the shape alone, and every sum runs over k in order: the bits do not depend on threads. */
 
@@ -20,35 +20,58 @@
 
 #include "backends/cpu/panels.h"
 
-/* c (MR, NR) = or += a panel (k, MR) times b panel (k, NR). The sums have names of their own so that they stay in registers. */
+/* The sums have names of their own so that they stay in registers. */
+#define SUMS(i, from, offset) NAMED(vector) l##i = {0}, r##i = {0};
+#define ADD(i, from, offset) l##i += NAMED(load_vector)(c + i * ldc), r##i += NAMED(load_vector)(c + i * ldc + LANES);
+#define STORE(i, from, offset) NAMED(store_vector)(c + i * ldc, l##i), NAMED(store_vector)(c + i * ldc + LANES, r##i);
+
+/* c (MR, NR) = or += a panel (k, MR) times b panel (k, NR). */
 static void NAMED(micro)(int64_t k, const T *restrict a, const T *restrict b, T *restrict c, int64_t ldc, bool first)
 {
-#define SUMS(i) NAMED(vector) l##i = {0}, r##i = {0};
     EACH_ROW(SUMS)
     for (int64_t p = 0; p < k; p++) {
         NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);
-#define MULTIPLY(i) l##i += left * a[i], r##i += right * a[i];
+#define MULTIPLY(i, from, offset) l##i += left * a[i], r##i += right * a[i];
         EACH_ROW(MULTIPLY)
+#undef MULTIPLY
         a += MR;
         b += NR;
     }
-#define ADD(i) l##i += NAMED(load_vector)(c + i * ldc), r##i += NAMED(load_vector)(c + i * ldc + LANES);
     if (!first) {
         EACH_ROW(ADD)
     }
-#define STORE(i) NAMED(store_vector)(c + i * ldc, l##i), NAMED(store_vector)(c + i * ldc + LANES, r##i);
     EACH_ROW(STORE)
-#undef SUMS
+}
+
+/* The same for MR rows of a as they lie, `row` elements apart: the same sums in the same order. */
+static void NAMED(micro_rows)(int64_t k, const T *restrict a, int64_t row, const T *restrict b, T *restrict c, int64_t ldc, bool first)
+{
+    const int64_t twice = 2 * row;
+    const T *a3 = a + 3 * row, *a6 = MR > 6 ? a3 + 3 * row : a, *a9 = MR > 9 ? a6 + 3 * row : a;
+    (void)a6, (void)a9; /* where a tile has fewer rows */
+    EACH_ROW(SUMS)
+    for (int64_t p = 0; p < k; p++) {
+        NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);
+#define MULTIPLY(i, from, offset) l##i += left * from[p + (offset)], r##i += right * from[p + (offset)];
+        EACH_ROW(MULTIPLY)
 #undef MULTIPLY
+        b += NR;
+    }
+    if (!first) {
+        EACH_ROW(ADD)
+    }
+    EACH_ROW(STORE)
+}
+#undef SUMS
 #undef ADD
 #undef STORE
-}
 
 typedef struct NAMED(blocks) {
     const product *p;
     int64_t batch, batches;             /* the first batch, and how many are packed */
     int64_t row, rows, column, columns; /* the part of the output */
     int64_t row_panels, column_panels;
+    int64_t rows_as_they_lie; /* panels, the first ones, whose rows are read where they are */
     int64_t tile_rows, tile_columns, tiles_down, tiles_across;
     T *a, *b; /* packed: (batches, panels, k, MR or NR) */
 } NAMED(blocks);
@@ -57,9 +80,9 @@ static void NAMED(pack_panels)(int64_t begin, int64_t end, void *ctx)
 {
     const NAMED(blocks) *s = ctx;
     const product *p = s->p;
-    int64_t panels = s->row_panels + s->column_panels;
+    int64_t panels = s->row_panels - s->rows_as_they_lie + s->column_panels;
     for (; begin < end; begin++) {
-        int64_t batch = begin / panels, at = begin % panels;
+        int64_t batch = begin / panels, at = begin % panels + s->rows_as_they_lie;
         if (at < s->row_panels) {
             int64_t width = s->rows - at * MR < MR ? s->rows - at * MR : MR;
             NAMED(interleave)(element(p, &p->a, s->batch + batch, s->row + at * MR, 0), p->a.dtype, p->a.down, p->a.across, (int)width, MR, p->k,
@@ -75,11 +98,25 @@ static void NAMED(pack_panels)(int64_t begin, int64_t end, void *ctx)
 
 /* ---- storing --------------------------------------------------------------------------------------------------------------- */
 
+/* sum + bias (NULL: none) to memory in order, which may be the sum's own. */
+static inline void NAMED(store_plain)(const T *sum, const T *bias, T *to, int64_t n)
+{
+    if (bias)
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] = sum[i] + bias[i];
+    else if (to != sum)
+        memcpy(to, sum, sizeof(T) * (size_t)n);
+}
+
 /* One line of the output: alpha · sum + beta · (what is there) + bias. `sum` may be that line itself. n is at most LONGEST_LINE. */
 static void NAMED(store_line)(const product *p, int64_t batch, int64_t row, int64_t column, T *sum, int64_t n)
 {
     T other[LONGEST_LINE];
     char *to = element(p, &p->c, batch, row, column);
+    if (p->alpha == 1 && p->beta == 0 && p->c.dtype == NATIVE && p->c.across == 1 && (!p->bias.base || (p->bias.dtype == NATIVE && p->bias.across == 1))) {
+        const T *bias = p->bias.base ? (const T *)(const void *)element(p, &p->bias, batch, row, column) : NULL;
+        NAMED(store_plain)(sum, bias, (T *)(void *)to, n);
+        return;
+    }
     if (p->alpha != 1)
         for (int64_t i = 0; i < n; i++)
             sum[i] *= (T)p->alpha;
@@ -104,11 +141,19 @@ static void NAMED(run_tile)(const NAMED(blocks) *s, int64_t batch, int64_t row_p
 {
     int64_t k = s->p->k, ld = column_panels * NR;
     const T *a = s->a + (batch * s->row_panels + row_panel) * MR * k, *b = s->b + (batch * s->column_panels + column_panel) * NR * k;
+    const T *lies = (const T *)(const void *)element(s->p, &s->p->a, s->batch + batch, s->row + row_panel * MR, 0);
+    int64_t down = s->p->a.down, as_it_lies = s->rows_as_they_lie - row_panel;
     for (int64_t begin = 0; begin < k; begin += K_BLOCK) {
         int64_t n = k - begin < K_BLOCK ? k - begin : K_BLOCK;
         for (int64_t j = 0; j < column_panels; j++)
-            for (int64_t i = 0; i < row_panels; i++)
-                NAMED(micro)(n, a + (i * k + begin) * MR, b + (j * k + begin) * NR, sums + i * MR * ld + j * NR, ld, begin == 0);
+            for (int64_t i = 0; i < row_panels; i++) {
+                const T *column = b + (j * k + begin) * NR;
+                T *to = sums + i * MR * ld + j * NR;
+                if (i < as_it_lies)
+                    NAMED(micro_rows)(n, lies + i * MR * down + begin, down, column, to, ld, begin == 0);
+                else
+                    NAMED(micro)(n, a + (i * k + begin) * MR, column, to, ld, begin == 0);
+            }
     }
     if (k == 0)
         memset(sums, 0, sizeof(T) * (size_t)(row_panels * MR * ld));
@@ -185,7 +230,9 @@ static void NAMED(run_part)(NAMED(blocks) *s)
     s->column_panels = ceiling(s->columns, NR);
     s->b = s->a + ceiling(s->batches * s->row_panels * MR * k, NR) * NR; /* b is read in whole vectors: aligned */
     NAMED(choose_tiles)(s);
-    int64_t panels = s->batches * (s->row_panels + s->column_panels), panel_work = k * NR + 1;
+    if (s->p->a.dtype == NATIVE && s->p->a.across == 1 && s->p->n <= FEW_COLUMNS)
+        s->rows_as_they_lie = s->rows / MR; /* all but one that is not full */
+    int64_t panels = s->batches * (s->row_panels - s->rows_as_they_lie + s->column_panels), panel_work = k * NR + 1;
     tarn__parallel_for(panels, ceiling(PACK_GRAIN, panel_work), NAMED(pack_panels), s);
     int64_t tile_work = s->tile_rows * MR * s->tile_columns * NR * k + 1;
     tarn__parallel_for(s->batches * s->tiles_down * s->tiles_across, ceiling(SMALL_TILE / 2, tile_work), NAMED(run_tiles), s);

@@ -31,17 +31,21 @@
 #define VECTOR_BYTES 16
 #endif
 
-/* Rows of the register tile: with two vectors each they fill the registers, less three. */
+/* Rows of the register tile: with two vectors each they fill the registers, less three. Of a matrix as it lies, row i begins at a pointer and none, one or two
+ * rows behind it: few registers for many rows. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define MR 12
-#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define EACH_ROW(X) \
+    X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row) X(8, a6, twice) X(9, a9, 0) \
+        X(10, a9, row) X(11, a9, twice)
 #elif defined(__AVX__)
 #define MR 6
-#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice)
 #else
 #define MR 4
-#define EACH_ROW(X) X(0) X(1) X(2) X(3)
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0)
 #endif
+#define FEW_COLUMNS 1024 /* up to which packing a costs more than it saves */
 #define MAX_PANEL 32
 
 typedef struct matrix {

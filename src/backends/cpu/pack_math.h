@@ -36,15 +36,19 @@ PACK_INLINE pack pack_two_to(pack rounded) {
     return pack_bits_add_shifted(pack_look_up((const float *)(const void *)pack_roots_of_two, rounded), rounded, 19);
 }
 
-/* |x| <= 87. `lost` is what rounding takes from the result. */
-PACK_INLINE pack pack_exp_sum(pack x, pack *lost) {
+/* e^(x + more) for |x| <= 87 and a tiny `more`. `lost` is what rounding takes from the result. */
+PACK_INLINE pack pack_exp_more(pack x, pack more, pack *lost) {
     pack rounded = pack_fma(x, pack_all(0x1.715476p+0f), pack_all(PACK_SIXTEENTHS)), n = rounded - pack_all(PACK_SIXTEENTHS);
-    pack r = pack_fma(n, pack_all(0x1.05c61p-29f), pack_fma(n, pack_all(-0x1.62e43p-1f), x));
+    pack r = pack_fma(n, pack_all(0x1.05c61p-29f), pack_fma(n, pack_all(-0x1.62e43p-1f), x)) + more;
     pack p = PACK_STEP(pack_all(0x1.5555aep-3f), r, 0x1.00014ep-1f);
     pack scaled = pack_two_to(rounded), rest = pack_fma(r * r, p, r + pack_look_up(pack_roots_low, rounded));
     pack y = pack_fma(scaled, rest, scaled);
     *lost = pack_fma(scaled, rest, scaled - y);
     return y;
+}
+
+PACK_INLINE pack pack_exp_sum(pack x, pack *lost) {
+    return pack_exp_more(x, pack_all(0.0f), lost);
 }
 
 PACK_INLINE pack pack_exp(pack x) {
@@ -176,6 +180,40 @@ PACK_INLINE pack pack_gelu_erf_slope(pack x) {
     pack lost = pack_fma(d, p, pack_all(-0x1.dc87p-28f) - q), rounded, rest = pack_bell(u, pack_all(0.0f), &rounded);
     pack slope = pack_moved(q + pack_fma(q, rest, lost), rounded);
     return pack_choose(pack_below(x, pack_all(0.0f)), slope, pack_all(1.0f) - slope);
+}
+
+/* ---- GELU in its tanh form ----
+ *
+ * x / (1 + e^-v) with v = x (A + B x²), in two parts each: what v loses by rounding would be seen in the exponential. A has so few bits that
+ * A - w is exact. For x >= -PACK_TANH_GELU_MOST; the slope for no larger |x| either, and not beside its root.
+ *
+ * The slope at -u is q / (1 + q)² (1 + q - m) with q = e^-v(u) and m = u v'(u) = u (A + 3 B u²), and at u 1 minus that. */
+
+#define PACK_TANH_GELU_MOST 9.875f
+#define PACK_TANH_GELU_ROOT 0x1.8142ap-1f
+
+/* x (A + b x²), where b is given in two parts, and what it loses. */
+PACK_INLINE pack pack_cubic(pack x, float high, float low, pack *lost) {
+    pack s = x * x, s_lost = pack_fma(x, x, -s), w = pack_fma(s, pack_all(high), pack_all(0x1.98845p+0f));
+    pack more = pack_fma(s_lost, pack_all(high), pack_fma(s, pack_all(low), pack_all(0x1.9ea1b2p-23f)));
+    pack w_lost = pack_fma(s, pack_all(high), pack_all(0x1.98845p+0f) - w) + more, v = x * w;
+    *lost = pack_fma(x, w_lost, pack_fma(x, w, -v));
+    return v;
+}
+
+PACK_INLINE pack pack_gelu(pack x) {
+    pack v_lost, lost, v = pack_cubic(pack_least(pack_all(PACK_TANH_GELU_MOST), x), 0x1.2444f2p-4f, 0x1.49b16ap-29f, &v_lost);
+    return x / (pack_all(1.0f) + pack_exp_more(-v, -v_lost, &lost));
+}
+
+PACK_INLINE pack pack_gelu_slope(pack x) {
+    pack u = pack_size(x), v_lost, m_lost, q_lost;
+    pack v = pack_cubic(u, 0x1.2444f2p-4f, 0x1.49b16ap-29f, &v_lost), m = pack_cubic(u, 0x1.b6676cp-3f, -0x1.175e1ep-32f, &m_lost);
+    pack q = pack_exp_more(-v, -v_lost, &q_lost), one = pack_all(1.0f), part = one - m, back = part - one;
+    pack part_lost = (one - (part - back)) - (m + back), last = part + q, again = last - part;
+    pack last_lost = (part - (last - again)) + (q - again) + ((part_lost - m_lost) + q_lost);
+    pack slope = pack_fma(q, last, pack_fma(q_lost, last, q * last_lost)) / pack_fma(q, q + pack_all(2.0f), one);
+    return pack_choose(pack_below(x, pack_all(0.0f)), slope, one - slope);
 }
 
 /* ---- logarithm ---- */

@@ -80,6 +80,11 @@
 #define BELOW_GELU_ALONE(x) (!((x) >= PACK_GELU_LEAST))
 #define BESIDE_GELU(x) pack_not_within(pack_most(x, (x)*pack_all(-2.0f)), pack_all(-2.0f * PACK_GELU_LEAST)) /* or above 12 */
 #define BESIDE_GELU_ALONE(x) (!((x) >= PACK_GELU_LEAST && (x) <= -2.0f * PACK_GELU_LEAST))
+#define BELOW_TANH_GELU(x) pack_not_within(-(x), pack_all(PACK_TANH_GELU_MOST))
+#define BELOW_TANH_GELU_ALONE(x) (!((x) >= -PACK_TANH_GELU_MOST))
+#define NEAR_ROOT(x) pack_below(pack_size((x) + pack_all(PACK_TANH_GELU_ROOT)), pack_all(0x1.8p-7f))
+#define BESIDE_TANH_GELU(x) pack_not_within(pack_choose(NEAR_ROOT(x), pack_all(FLT_MAX), pack_size(x)), pack_all(PACK_TANH_GELU_MOST))
+#define BESIDE_TANH_GELU_ALONE(x) (!(fabsf(x) <= PACK_TANH_GELU_MOST) || fabsf((x) + PACK_TANH_GELU_ROOT) < 0x1.8p-7f)
 #define BESIDE_LOG(x) pack_not_normal(x)
 #define BESIDE_LOG_ALONE(x) (!((x) >= FLT_MIN && (x) <= FLT_MAX))
 #define NOWHERE(x) ((pack_mask){0})
@@ -95,6 +100,9 @@ PACKED_TILE(sin, BEYOND_TRIG, pack_sin(x), trig_f32(x, 0))
 PACKED_TILE(cos, BEYOND_TRIG, pack_cos(x), trig_f32(x, 1))
 PACKED_TILE(gelu_erf, BELOW_GELU, pack_gelu_erf(x), (float)(0.5 * (double)x * tarn__erfc_near((double)x * -0.7071067811865476)))
 
+PACKED_TILE(gelu, BELOW_TANH_GELU, pack_gelu(x), (float)gelu_near((double)x))
+
+PACKED_GRAD_TILE(gelu, BESIDE_TANH_GELU, g * pack_gelu_slope(x), g * TARN__GELU_ROOT_NEAR(x, gelu_grad_near(x)))
 PACKED_GRAD_TILE(exp, BEYOND_EXP, g * pack_exp(x), g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
 PACKED_GRAD_TILE(sigmoid, BEYOND_BELL, g * pack_sigmoid_slope(x), g * sigmoid_grad_near(x))
 PACKED_GRAD_TILE(tanh, BEYOND_TANH, g * (pack_all(4.0f) * pack_sigmoid_slope(x + x)), g * sech2_near(x))
