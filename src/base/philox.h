@@ -4,8 +4,14 @@
 
 #include <stdint.h>
 
+#ifdef __CUDACC__
+#define TARN__ANYWHERE __host__ __device__ __forceinline__
+#else
+#define TARN__ANYWHERE inline
+#endif
+
 /* Four words from a 64-bit counter and a 64-bit key; the upper half of the counter is the stream, here 0. */
-static inline void tarn__philox(uint64_t seed, uint64_t counter, uint32_t word[4])
+static TARN__ANYWHERE void tarn__philox(uint64_t seed, uint64_t counter, uint32_t word[4])
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
@@ -26,7 +32,7 @@ static inline void tarn__philox(uint64_t seed, uint64_t counter, uint32_t word[4
 }
 
 /* A word as a float in [0, 1): its upper 24 bits, exactly. */
-static inline float tarn__unit_f32(uint32_t word)
+static TARN__ANYWHERE float tarn__unit_f32(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;
 }

@@ -6,11 +6,6 @@
 #include "backends/cuda/dropout.cuh"
 #include "backends/cuda/element.cuh"
 
-__device__ __forceinline__ float unit(uint32_t word)
-{
-    return (float)(word >> 8) * 0x1p-24f;
-}
-
 /* ---- functions of backends/cpu/vmath.h, for the numbers that occur here ------------------------------------------------------------ */
 
 /* log u for 2^-25 <= u < 1. */
@@ -69,7 +64,7 @@ struct uniform {
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float x = fmaf(span, unit(word[i]), low);
+            float x = fmaf(span, tarn__unit_f32(word[i]), low);
             value[i] = x < high || span <= 0 ? x : low; /* rounding up would reach the excluded end */
         }
     }
@@ -84,7 +79,7 @@ struct normal {
     {
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
-            float u = __fmul_rn(__fadd_rn((float)(word[i] >> 8), 0.5f), 0x1p-24f), angle = __fmul_rn(unit(word[i + 1]), 6.283185307179586f);
+            float u = __fmul_rn(__fadd_rn((float)(word[i] >> 8), 0.5f), 0x1p-24f), angle = __fmul_rn(tarn__unit_f32(word[i + 1]), 6.283185307179586f);
             float radius = sqrtf(__fmul_rn(-2.0f, log_of_unit(u)));
             value[i] = fmaf(deviation, __fmul_rn(radius, cos_of_angle(angle)), mean);
             value[i + 1] = fmaf(deviation, __fmul_rn(radius, sin_of_angle(angle)), mean);
