@@ -54,7 +54,7 @@ bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudn
  * it is done, or the device has failed. */
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes);
 
-/* conv.c: a call by columns; gives the bytes of scratch it takes. */
+/* conv_columns.c: a call by columns; gives the bytes of scratch it takes. */
 size_t tarn__cuda_conv_columns(const tarn__call *call, int what, bool runs);
 
 #endif
