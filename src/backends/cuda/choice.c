@@ -147,9 +147,12 @@ static float time_runs(const tarn__cuda_race *race, const watch *w, int candidat
     return took / (float)count;
 }
 
-/* The better of two measurements of about a millisecond, after one that warms up; a candidate far behind the best one is left at that. */
+/* The better of two measurements of about a millisecond; a candidate far behind the best one is left at a first, short one. Before that one run that
+ * does not count: kernels are loaded when they are first run, which takes longer than most of them do. */
 static float time_candidate(const tarn__cuda_race *race, const watch *w, int candidate, float best)
 {
+    if (time_runs(race, w, candidate, 1) >= NEVER)
+        return NEVER;
     float first = time_runs(race, w, candidate, 2);
     if (first > 2 * best)
         return first;
