@@ -2,14 +2,14 @@
 """Training steps of convolutional networks in tarn beside PyTorch: the same weights and images, the same threads, in turn in one process.
 
   python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2] [--batch 64]
-                         [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32] [--json]
+                         [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32] [--dtype bf16] [--json]
 
 mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on images of 28 × 28, resnet20 ResNet-20 on 32 × 32.
 A step is forward, cross entropy, backward and SGD with momentum, on a batch that is on the device already. The libraries take turns of --steps
 steps; the least of --rounds turns counts. Prints images per second by the clock, tarn's over PyTorch's (above 1: tarn is faster), and the processor
 time of an image in both, which other work on the machine changes less, but which counts threads that wait in a loop: OMP_WAIT_POLICY=passive keeps
 PyTorch's from that, where the cores are not free. With --captured, for a GPU, tarn records its step and runs the recording, and PyTorch compiles
-its network with mode "reduce-overhead".
+its network with mode "reduce-overhead". With --dtype bf16 parameters and images are bf16 in both; tarn's optimizer keeps master weights in f32.
 """
 import argparse
 import ctypes
@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/parity")]
 NETWORKS = {"mnist": ("mnist_cnn", (1, 28, 28)), "resnet20": ("resnet20", (3, 32, 32))}
 LR, MOMENTUM = 0.01, 0.9
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Theirs:
@@ -32,8 +33,9 @@ class Theirs:
 
     def __init__(self, network, x, target, args):
         layout = torch.channels_last if args.channels_last else torch.contiguous_format
-        self.network = network.to(args.device, memory_format=layout)
-        self.x, self.target = x.to(args.device, memory_format=layout), target.to(args.device)
+        dtype = DTYPES[args.dtype]
+        self.network = network.to(args.device, dtype, memory_format=layout)
+        self.x, self.target = x.to(args.device, dtype, memory_format=layout), target.to(args.device)
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=LR, momentum=MOMENTUM)
         if args.captured:
             self.network = torch.compile(self.network, mode="reduce-overhead")
@@ -54,7 +56,8 @@ class Ours:
     def __init__(self, tarn, layers, network, state, x, target, args):
         self.tarn, self.network = tarn, network
         for name, handle in layers.state_of(network).items():
-            tarn.write(handle, state[name])
+            tarn.write(handle, state[name].to(tarn.TORCH[tarn.DTYPES[tarn.call("dtype_of", handle)]]))
+        x = x.to(DTYPES[args.dtype])
         self.x, self.target = tarn.tensor(x), tarn.tensor(target)
         if args.channels_last:
             self.x = tarn.call("permute", tarn.tensor(x.permute(0, 2, 3, 1)), tarn.Axes((0, 3, 1, 2)))
@@ -109,7 +112,7 @@ def row_of(name, args, tarn, layers, networks):
     x, target = torch.randn(args.batch, *shape), torch.randint(0, 10, (args.batch,))
     network = networks.in_torch(description)
     with tarn.scope():
-        ours = Ours(tarn, layers, networks.in_tarn(description), network.state_dict(), x, target, args)
+        ours = Ours(tarn, layers, networks.in_tarn(description, tarn.DTYPES.index(args.dtype)), network.state_dict(), x, target, args)
         theirs = Theirs(network, x, target, args)
         if args.captured:
             theirs.turn(2)  # as many steps as ours has made to warm up
@@ -117,7 +120,7 @@ def row_of(name, args, tarn, layers, networks):
             (a, b), losses = least([ours, theirs], args.steps, args.rounds)
         finally:
             ours.free()
-    return {"network": name, "device": args.device, "captured": args.captured, "channels_last": args.channels_last, "tf32": args.tf32, "threads": args.threads, "batch": args.batch, "tarn_images_per_s": args.batch / a[0],
+    return {"network": name, "device": args.device, "captured": args.captured, "channels_last": args.channels_last, "tf32": args.tf32, "dtype": args.dtype, "threads": args.threads, "batch": args.batch, "tarn_images_per_s": args.batch / a[0],
             "torch_images_per_s": args.batch / b[0], "ratio": b[0] / a[0], "tarn_processor_ms": 1e3 * a[1] / args.batch,
             "torch_processor_ms": 1e3 * b[1] / args.batch, "processor_ratio": b[1] / a[1], "tarn_loss": losses[0], "torch_loss": losses[1]}
 
@@ -135,6 +138,7 @@ def parse():
     ap.add_argument("--captured", action="store_true", help="on cuda: a recorded step beside torch.compile(mode=\"reduce-overhead\")")
     ap.add_argument("--channels-last", action="store_true", help="images whose channels lie together, in both")
     ap.add_argument("--tf32", action="store_true", help="products in TF32, in both")
+    ap.add_argument("--dtype", default="f32", choices=list(DTYPES), help="of parameters and images, in both")
     ap.add_argument("--json", action="store_true", help="one object a line")
     args = ap.parse_args()
     unknown = set(args.networks.split(",")) - set(NETWORKS)
@@ -164,7 +168,7 @@ def main():
         else:
             print(f"{name:<12}{row['tarn_images_per_s']:>10.1f}{row['torch_images_per_s']:>10.1f}{row['ratio']:>8.2f}{row['tarn_processor_ms']:>10.3f}"
                   f"{row['torch_processor_ms']:>12.3f}{row['processor_ratio']:>8.2f}{row['tarn_loss']:>10.4f}{row['torch_loss']:>10.4f}", flush=True)
-        if abs(row["tarn_loss"] - row["torch_loss"]) > 0.02 * (1 + abs(row["torch_loss"])):
+        if abs(row["tarn_loss"] - row["torch_loss"]) > (0.02 if args.dtype == "f32" else 0.1) * (1 + abs(row["torch_loss"])):
             sys.exit(f"{name}: the losses differ, so the two did not do the same work")
 
 

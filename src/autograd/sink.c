@@ -119,6 +119,15 @@ static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__met
     return good;
 }
 
+/* A place for the sum of two gradients, with the axes in the order that one of them has: what comes before it in the network most likely has it too. */
+static tarn_tensor *place_for_sum(const char *function, const tarn__meta *meta, const tarn_tensor *a, const tarn_tensor *b)
+{
+    int order[TARN_MAX_RANK];
+    if (tarn__view_order(&a->view, order) || tarn__view_order(&b->view, order))
+        return tarn__tensor_new_ordered(function, meta->shape, meta->dtype, meta->device, order);
+    return tarn__tensor_new(function, meta->shape, meta->dtype, meta->device);
+}
+
 static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *grad)
 {
     tarn_tensor **pending = &edge->node->grad[edge->output];
@@ -130,9 +139,10 @@ static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *gra
         *pending = fitted;
         return true;
     }
-    if (is_exclusive(*pending) && tarn__view_dense(&(*pending)->view)) /* an expanded view would be written through */
+    int order[TARN_MAX_RANK];
+    if (is_exclusive(*pending) && tarn__view_order(&(*pending)->view, order)) /* an expanded view would be written through */
         return add(function, *pending, fitted, *pending);
-    tarn_tensor *sum = tarn__tensor_new(function, edge->meta.shape, edge->meta.dtype, edge->meta.device);
+    tarn_tensor *sum = place_for_sum(function, &edge->meta, *pending, fitted);
     if (!sum || !add(function, *pending, fitted, sum))
         return false;
     tarn__hold(sum);

@@ -20,6 +20,23 @@ bool tarn__view_dense(const tarn__view *view)
     return true;
 }
 
+bool tarn__view_order(const tarn__view *view, int *order)
+{
+    for (int i = 0; i < view->rank; i++) {
+        int k = i;
+        for (; k > 0 && view->stride[order[k - 1]] < view->stride[i]; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
+    int64_t expected = 1;
+    for (int i = view->rank - 1; i >= 0; i--) {
+        if (view->shape[order[i]] != 1 && view->stride[order[i]] != expected)
+            return false;
+        expected *= view->shape[order[i]];
+    }
+    return true;
+}
+
 void tarn__view_pack(tarn__view *view)
 {
     int64_t next = 1;

@@ -25,6 +25,9 @@ int64_t tarn__view_count(const tarn__view *view);
 /* True when the elements lie row-major without gaps; size-1 axes may have any stride. */
 bool tarn__view_dense(const tarn__view *view);
 
+/* The order of the axes, largest stride first, in which the elements lie without gaps; false when they leave gaps or share places. */
+bool tarn__view_order(const tarn__view *view, int *order);
+
 /* Fills in row-major strides for the view's shape. */
 void tarn__view_pack(tarn__view *view);
 

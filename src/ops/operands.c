@@ -77,24 +77,6 @@ bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int coun
     return true;
 }
 
-/* The order of a dense tensor's axes, largest stride first; false when its elements leave gaps or share places. */
-static bool dense_order(const tarn__view *view, int *order)
-{
-    for (int i = 0; i < view->rank; i++) {
-        int k = i;
-        for (; k > 0 && view->stride[order[k - 1]] < view->stride[i]; k--)
-            order[k] = order[k - 1];
-        order[k] = i;
-    }
-    int64_t expected = 1;
-    for (int i = view->rank - 1; i >= 0; i--) {
-        if (view->shape[order[i]] != 1 && view->stride[order[i]] != expected)
-            return false;
-        expected *= view->shape[order[i]];
-    }
-    return true;
-}
-
 tarn_tensor *tarn__result_like(const char *function, tarn_tensor *const *operand, int count, tarn_shape shape, tarn_dtype dtype,
                                tarn_device device)
 {
@@ -105,7 +87,7 @@ tarn_tensor *tarn__result_like(const char *function, tarn_tensor *const *operand
             continue;
         if (tarn__view_dense(&operand[i]->view))
             break;
-        if (dense_order(&operand[i]->view, order))
+        if (tarn__view_order(&operand[i]->view, order))
             return tarn__tensor_new_ordered(function, shape, dtype, device, order);
     }
     return tarn__tensor_new(function, shape, dtype, device);

@@ -229,6 +229,31 @@ static void an_output_that_outlives_its_inputs(void **state)
     tarn_free(a);
 }
 
+static bool keep_stride(tarn_tensor *const *g, tarn_tensor **grads, void *ctx)
+{
+    *(int64_t *)ctx = tarn_stride_of(g[0], 1);
+    grads[0] = g[0];
+    return true;
+}
+
+/* An image with channels last that is used twice: what flows back is added up in its order, so that nothing before it has to turn it again. */
+static void sums_of_gradients_keep_the_order_of_channels(void **state)
+{
+    (void)state;
+    int64_t stride = 0;
+    tarn_tensor *rows = good(tarn_uniform(TARN_SHAPE(2, 4, 5, 3), -1, 1, TARN_F32, CPU));
+    tarn_requires_grad(rows, true);
+    tarn_tensor *x = good(tarn_permute(rows, TARN_AXES(0, 3, 1, 2)));
+    tarn_no_grad_open();
+    tarn_tensor *y = good(tarn_relu(x));
+    tarn_no_grad_close();
+    assert_int_equal(tarn_stride_of(y, 1), 1);
+    assert_true(tarn_function(&x, 1, &y, 1, keep_stride, &stride, NULL));
+    tarn_tensor *z = good(tarn_add(tarn_relu(y), y)); /* both get the same gradient, which must not be written to */
+    assert_true(tarn_backward(sum(good(tarn_exp(z)))));
+    assert_int_equal(stride, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +265,7 @@ int main(void)
         in_scope(a_rule_may_give_nothing),
         in_scope(inputs_that_want_no_gradient_are_skipped),
         in_scope(an_output_that_outlives_its_inputs),
+        in_scope(sums_of_gradients_keep_the_order_of_channels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

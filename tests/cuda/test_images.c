@@ -181,6 +181,26 @@ static void measured_convolutions_agree_with_the_cpu(void **state)
             }
 }
 
+/* Few channels and many pixels, in true f32: gradients of weights that tarn's own kernel makes, with rows of whole packs and others, and of several tiles. */
+static void gradients_of_small_weights_agree_with_the_cpu(void **state)
+{
+    static const sized small[] = {
+        {8, 32, 32, 16, 16, 3, {.padding = {1, 1}}},
+        {5, 17, 40, 12, 101, 3, {.padding = {1, 1}}},
+        {5, 16, 16, 40, 64, 3, {.padding = {1, 1}}},
+        {40, 33, 70, 7, 8, 3, {.padding = {1, 1}}},
+    };
+    NEEDS_GPU();
+    for (size_t i = 0; i < sizeof(small) / sizeof(small[0]); i++)
+        for (int layout = ROWS; layout <= CHANNELS_LAST; layout++) {
+            tarn_scope *scope = tarn_scope_open();
+            tarn_tensor *leaf[3];
+            make_leaves(leaf, &small[i], TARN_F32);
+            compare(convolve, leaf, 3, &small[i].options, layout, 1e-4);
+            tarn_scope_close(scope);
+        }
+}
+
 /* The result, and the gradients of x, weight and bias, on the GPU. */
 static void everything_of(tarn_tensor *const *leaf, const tarn_conv2d_options *options, int layout, tarn_tensor **made)
 {
@@ -408,6 +428,7 @@ int main(int argc, char **argv)
         ON_GPU(convolutions_agree_with_the_cpu),
         ON_GPU(large_convolutions_go_in_pieces),
         ON_GPU(measured_convolutions_agree_with_the_cpu),
+        ON_GPU(gradients_of_small_weights_agree_with_the_cpu),
         ON_GPU(convolutions_give_the_same_bits_twice),
         ON_GPU(gradients_of_weights_add_up),
         ON_GPU(a_captured_convolution_gives_the_bits_of_an_eager_one),

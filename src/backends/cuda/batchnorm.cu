@@ -196,10 +196,11 @@ struct moments {
     }
 };
 
-__device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t batch, int64_t group)
+/* By a warp, or by a block that has a set to itself. */
+template <int LANES> __device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t batch, int64_t group)
 {
     moments m = {0, 0, 0};
-    for (int64_t item = threadIdx.x % WARP; item < a.members * a.chunks; item += WARP) {
+    for (int64_t item = threadIdx.x % LANES; item < a.members * a.chunks; item += LANES) {
         int64_t chunk = item / a.members, channel = group * a.members + item % a.members, begin, end;
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
         chunk_bounds(a, (uint32_t)chunk, &begin, &end);
@@ -209,6 +210,16 @@ __device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t
     for (int step = WARP / 2; step > 0; step /= 2) {
         double mean = __shfl_xor_sync(FULL_WARP, m.mean, step), squares = __shfl_xor_sync(FULL_WARP, m.squares, step);
         m.merge(mean, squares, __shfl_xor_sync(FULL_WARP, m.count, step));
+    }
+    if (LANES > WARP) {
+        __shared__ double of_warp[LANES / WARP][3];
+        double *own = of_warp[threadIdx.x / WARP];
+        if (threadIdx.x % WARP == 0)
+            own[0] = m.mean, own[1] = m.squares, own[2] = m.count;
+        __syncthreads();
+        m = {0, 0, 0};
+        for (int i = 0; i < LANES / WARP; i++)
+            m.merge(of_warp[i][0], of_warp[i][1], of_warp[i][2]);
     }
     return m;
 }
@@ -220,11 +231,10 @@ __device__ __forceinline__ void take_in(const row_operand &running, int64_t at, 
                   (1 - momentum) * load_any<double>(running.base, running.dtype, at * running.along) + momentum * value);
 }
 
-/* A warp a set. */
-static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
-    settle(const __grid_constant__ channel_args a, const __grid_constant__ set_args s)
+/* A warp or a block a set: whoever has few parts to put together needs no more than a warp. */
+template <int LANES> static __global__ void __launch_bounds__(THREADS) settle(const __grid_constant__ channel_args a, const __grid_constant__ set_args s)
 {
-    int64_t set = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
+    int64_t set = (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (set >= a.batches * a.groups)
         return;
     double mean, variance;
@@ -232,15 +242,15 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
         mean = load_any<double>(s.fixed_mean.base, s.fixed_mean.dtype, set * s.fixed_mean.along);
         variance = load_any<double>(s.fixed_variance.base, s.fixed_variance.dtype, set * s.fixed_variance.along);
     } else {
-        moments m = moments_of_set(a, set / a.groups, set % a.groups);
+        moments m = moments_of_set<LANES>(a, set / a.groups, set % a.groups);
         mean = m.mean;
         variance = m.squares / a.values;
-        if (threadIdx.x % WARP == 0) {
+        if (threadIdx.x % LANES == 0) {
             take_in(s.running_mean, set, s.momentum, mean);
             take_in(s.running_variance, set, s.momentum, m.squares / (a.values - 1));
         }
     }
-    if (threadIdx.x % WARP != 0)
+    if (threadIdx.x % LANES != 0)
         return;
     double rstd = 1 / sqrt(variance + s.epsilon);
     a.mean[set] = mean;
@@ -347,7 +357,10 @@ static void forward(const tarn__call *call, channel_args a, const set_args &s)
         return;
     if (!s.fixed_mean.base)
         LAUNCH(measure_rows, measure_columns, call, a);
-    settle<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+    if (!s.fixed_mean.base && a.members * a.chunks > FOR_A_WARP)
+        settle<THREADS><<<(unsigned)(a.batches * a.groups), THREADS, 0, stream_of(call)>>>(a, s);
+    else
+        settle<WARP><<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
     a.from_end = !s.fixed_mean.base;
     LAUNCH(normalise_rows, normalise_columns, call, a);
 }

@@ -158,23 +158,32 @@ __device__ __forceinline__ void put(const row_operand &to, int64_t channel, doub
         store_any(to.base, to.dtype, channel * to.along, value);
 }
 
-/* A warp a channel of a batch: adds up its chunks. Where there is one batch these are the gradients of weight and bias. */
-static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
+/* A warp or a block a channel of a batch: adds up its chunks. Where there is one batch these are the gradients of weight and bias. */
+template <int LANES> static __global__ void __launch_bounds__(THREADS)
     add_chunks(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
 {
-    int64_t number = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
+    int64_t number = (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (number >= a.batches * a.channels)
         return;
     int64_t batch = number / a.channels, channel = number % a.channels;
     double sum = 0, product = 0;
-    for (int64_t chunk = threadIdx.x % WARP; chunk < a.chunks; chunk += WARP) {
+    for (int64_t chunk = threadIdx.x % LANES; chunk < a.chunks; chunk += LANES) {
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
         sum += a.part_one[at];
         product += a.part_two[at];
     }
     sum = over_warp<add_up>(sum);
     product = over_warp<add_up>(product);
-    if (threadIdx.x % WARP != 0)
+    if (LANES > WARP) {
+        __shared__ double of_warp[LANES / WARP][2];
+        if (threadIdx.x % WARP == 0)
+            of_warp[threadIdx.x / WARP][0] = sum, of_warp[threadIdx.x / WARP][1] = product;
+        __syncthreads();
+        sum = product = 0;
+        for (int i = 0; i < LANES / WARP; i++)
+            sum += of_warp[i][0], product += of_warp[i][1];
+    }
+    if (threadIdx.x % LANES != 0)
         return;
     s.sum[number] = sum;
     s.product[number] = product;
@@ -330,8 +339,10 @@ static void backward(const tarn__call *call, channel_args &a, const channel_sums
     if (has_sums) {
         a.writes_scaled = !has_own_statistics && call->out[0];
         LAUNCH(sum_rows, sum_columns, call, a);
-        if (a.batches * a.channels > 0)
-            add_chunks<<<warp_blocks(a.batches * a.channels), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+        if (a.batches * a.channels > 0 && a.chunks > FOR_A_WARP)
+            add_chunks<THREADS><<<(unsigned)(a.batches * a.channels), THREADS, 0, stream_of(call)>>>(a, s);
+        else if (a.batches * a.channels > 0)
+            add_chunks<WARP><<<warp_blocks(a.batches * a.channels), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
         if (a.batches != 1 && a.channels > 0 && (s.gweight.base || s.gbias.base))
             add_batches<<<blocks_for(a.channels, THREADS), THREADS, 0, stream_of(call)>>>(a, s);
     }

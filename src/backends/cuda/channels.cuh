@@ -18,6 +18,7 @@
 enum { X, TO, G, CHANNEL_OPERANDS }; /* x; y or gx; the gradient of y */
 
 #define CHUNK_BYTES ((int64_t)32768) /* of a channel by rows, at least */
+#define FOR_A_WARP ((int64_t)128)    /* parts of chunks that a warp puts together; a block does more of them */
 #define LONG_LINE ((int64_t)2048)    /* elements that are worth a chunk of their own */
 #define MOST_CHUNKS ((int64_t)1024)
 #define AT_ONCE 4 /* packs that a thread loads before it computes, where it reads one operand */

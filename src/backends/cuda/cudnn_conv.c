@@ -1,6 +1,6 @@
-/* cudnn_conv.c: convolutions by cuDNN: operands brought into one of the orders it is fast with, and what is left to do afterwards.
+/* cudnn_conv.c: convolutions by cuDNN: operands brought into the order of the chosen form (cudnn_conv_form.c), and what is left to do afterwards.
  *
- * Images are used where they lie, as rows or with channels last; anything else (slices, flips, another order than x has) is copied into scratch
+ * Images are used where they lie, as rows or with channels last, if the form has that order; anything else (slices, flips) is copied into scratch
  * first. With channels last the weight goes into that order too, and its gradient back: both are small. A result that must be added to, or that
  * lies otherwise, is made in scratch.
  *
@@ -8,6 +8,7 @@
  * are widened in scratch and the products made in TF32: sums of f32 of the same products. The same serves whatever else of 16 bits it lacks. */
 #include <string.h>
 
+#include "backends/cuda/conv_direct.h"
 #include "backends/cuda/cudnn_conv.h"
 
 #define MOST_ELEMENTS (INT64_C(1) << 31)
@@ -133,8 +134,9 @@ static tarn__view spread(const tarn__view *bias, const tarn__view *y)
     return v;
 }
 
-static void forward(job *j, tarn__cudnn_conv_plan *plan)
+static void forward(job *j, const tarn__conv_form *form)
 {
+    tarn__cudnn_conv_plan *plan = form->plan;
     const tarn__call *call = j->call;
     const tarn__view *bias = call->inputs > 2 ? call->in[2] : NULL, *to = call->out[0];
     tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv), tarn__cudnn_conv_y(&plan->conv)};
@@ -151,17 +153,34 @@ static void forward(job *j, tarn__cudnn_conv_plan *plan)
     }
 }
 
-static void grad_x(job *j, tarn__cudnn_conv_plan *plan)
+/* The weight as the gradient of x sees it: channels of x and y exchanged, the last tap first. */
+static tarn__view turned(const tarn__view *w)
+{
+    tarn__view v = *w;
+    for (int i = 0; i < 2; i++) {
+        v.shape[i] = w->shape[1 - i], v.stride[i] = w->stride[1 - i];
+        v.offset += (w->shape[2 + i] - 1) * w->stride[2 + i];
+        v.stride[2 + i] = -w->stride[2 + i];
+    }
+    return v;
+}
+
+static void grad_x(job *j, const tarn__conv_form *form)
 {
     const tarn__call *call = j->call;
+    tarn__cudnn_conv_plan *plan = form->plan;
     tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv), tarn__cudnn_conv_y(&plan->conv)};
-    tarn__view g = operand_of(j, call->in[0], &t[2]), w = operand_of(j, call->in[1], &t[1]), gx = place_of(j, call->out[0], &t[0]);
-    if (run(j, plan, &gx, &w, &g, NULL) && gx.memory != call->out[0]->memory)
+    tarn__view weight = form->is_turned ? turned(call->in[1]) : *call->in[1];
+    tarn__view g = operand_of(j, call->in[0], &t[form->is_turned ? 0 : 2]), w = operand_of(j, &weight, &t[1]);
+    tarn__view gx = place_of(j, call->out[0], &t[form->is_turned ? 2 : 0]);
+    bool is_good = form->is_turned ? run(j, plan, &g, &w, &gx, NULL) : run(j, plan, &gx, &w, &g, NULL);
+    if (is_good && gx.memory != call->out[0]->memory)
         put(j, &gx, NULL, call->out[0]);
 }
 
-static void grad_weight(job *j, tarn__cudnn_conv_plan *plan)
+static void grad_weight(job *j, const tarn__conv_form *form)
 {
+    tarn__cudnn_conv_plan *plan = form->plan;
     const tarn__call *call = j->call;
     const tarn__view *to = call->out[0];
     bool adds = ((const tarn__conv2d *)call->params)->beta != 0;
@@ -175,73 +194,62 @@ static void grad_weight(job *j, tarn__cudnn_conv_plan *plan)
         put(j, &gw, adds ? to : NULL, to);
 }
 
-/* ---- the way ------------------------------------------------------------------------------------------------------------------- */
-
-/* True when cuDNN has no engine for it, and another form may be tried. */
-static bool is_lacking(const tarn__cudnn_conv_plan *plan)
+/* Without cuDNN, from images by rows. */
+static void grad_weight_directly(job *j, const tarn__conv_form *form)
 {
-    return plan && plan->is_none && !plan->is_slower;
+    const tarn__call *call = j->call;
+    tarn__cudnn_conv v = form->asked;
+    v.channels_last = 0;
+    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&v), tarn__cudnn_conv_y(&v)};
+    tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[1]);
+    void *sums = hold(j, tarn__conv_direct_scratch(v.images, v.in, v.out, v.size[0], v.size[1]));
+    if (j->runs)
+        tarn__conv_direct_grad_weight(call, &x, &g, call->out[0], ((const tarn__conv2d *)call->params)->beta, sums);
 }
 
-/* The plan of a convolution; where cuDNN has none and operands are of 16 bits, that of the widened one. */
-static tarn__cudnn_conv_plan *plan_or_widen(const tarn__call *call, tarn__cudnn_conv *v)
-{
-    tarn__cudnn_conv_plan *plan = tarn__cudnn_conv_plan_of(call->device, v);
-    if (!is_lacking(plan) || v->in_dtype == TARN_F32)
-        return plan;
-    v->in_dtype = v->out_dtype = TARN_F32;
-    v->tf32 = 1;
-    return tarn__cudnn_conv_plan_of(call->device, v);
-}
+/* ---- calls ------------------------------------------------------------------------------------------------------------------- */
 
-/* A bias is added inside; where no engine does that, to sums of f32 afterwards. */
-static tarn__cudnn_conv_plan *plan_forward(const tarn__call *call)
+size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form, bool runs)
 {
-    tarn__cudnn_conv v = describe(call, TARN__CONV_FORWARD, call->in[0], call->in[1], call->out[0]);
-    v.adds_bias = call->inputs > 2 && call->in[2];
-    tarn__cudnn_conv_plan *plan = plan_or_widen(call, &v);
-    if (!is_lacking(plan) || !v.adds_bias)
-        return plan;
-    v.adds_bias = 0;
-    return tarn__cudnn_conv_plan_of(call->device, &v);
-}
-
-static tarn__cudnn_conv_plan *plan_grad_x(const tarn__call *call)
-{
-    tarn__cudnn_conv v = describe(call, TARN__CONV_GRAD_X, call->out[0], call->in[1], call->in[0]);
-    return plan_or_widen(call, &v);
+    static void (*const walks[])(job *j, const tarn__conv_form *form) = {forward, grad_x, grad_weight};
+    job j = {.call = call, .runs = runs};
+    if (form->is_direct) {
+        grad_weight_directly(&j, form);
+        return j.held;
+    }
+    if (!form->plan)
+        return tarn__cuda_conv_columns(call, (int)form->asked.what, runs);
+    hold(&j, form->plan->plan.workspace); /* first, where run() finds it */
+    walks[form->asked.what](&j, form);
+    return j.held;
 }
 
 /* What is there already is added to sums of f32, so that the whole is rounded once. */
-static tarn__cudnn_conv_plan *plan_grad_weight(const tarn__call *call)
+static tarn__cudnn_conv asked_by(const tarn__call *call, int what)
 {
-    tarn__cudnn_conv v = describe(call, TARN__CONV_GRAD_WEIGHT, call->in[0], call->out[0], call->in[1]);
+    if (what == TARN__CONV_GRAD_X)
+        return describe(call, what, call->out[0], call->in[1], call->in[0]);
+    if (what == TARN__CONV_FORWARD) {
+        tarn__cudnn_conv v = describe(call, what, call->in[0], call->in[1], call->out[0]);
+        v.adds_bias = call->inputs > 2 && call->in[2];
+        return v;
+    }
+    tarn__cudnn_conv v = describe(call, what, call->in[0], call->out[0], call->in[1]);
     if (((const tarn__conv2d *)call->params)->beta != 0)
         v.out_dtype = TARN_F32;
-    return plan_or_widen(call, &v);
+    return v;
 }
-
-typedef struct way {
-    tarn__cudnn_conv_plan *(*plan)(const tarn__call *call);
-    void (*walk)(job *j, tarn__cudnn_conv_plan *plan);
-} way;
 
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes)
 {
-    static const way ways[] = {{plan_forward, forward}, {plan_grad_x, grad_x}, {plan_grad_weight, grad_weight}};
-    job j = {.call = call, .runs = runs};
     *bytes = 0;
     if (!is_for_library(call) || (!tarn__cudnn_open() && !tarn__cudnn_is_refused()))
         return false;
-    tarn__cudnn_conv_plan *plan = tarn__cudnn_is_refused() ? NULL : ways[what].plan(call);
-    if (plan && plan->is_none)
-        return false;
-    if (plan) {
-        hold(&j, plan->plan.workspace); /* first, where run() finds it */
-        ways[what].walk(&j, plan);
-    } else if (runs) {
+    tarn__cudnn_conv asked = asked_by(call, what);
+    tarn__conv_form *form = tarn__cudnn_is_refused() ? NULL : tarn__conv_form_of(call->device, &asked);
+    if (form)
+        *bytes = tarn__conv_form_walk(call, form, runs);
+    else if (runs)
         tarn__cuda_set_failed(call->device);
-    }
-    *bytes = j.held;
     return true;
 }

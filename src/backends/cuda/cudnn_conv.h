@@ -16,6 +16,7 @@ typedef struct tarn__cudnn_conv {
     int64_t in_dtype, out_dtype;
     int64_t channels_last;
     int64_t adds_bias; /* forward: before the result is rounded */
+    int64_t passes_on; /* the gradient of a weight: the sums go through an operation that does nothing */
     int64_t tf32;
 } tarn__cudnn_conv;
 
@@ -27,12 +28,21 @@ typedef struct tarn__cudnn_conv_operands {
 
 typedef struct tarn__cudnn_conv_plan {
     tarn__cudnn_conv conv;
-    bool is_none;   /* cuDNN has nothing for it, or nothing as fast as columns */
-    bool is_slower; /* the second */
+    bool is_none; /* cuDNN has nothing for it */
     tarn__cudnn_graph graph;
     tarn__cudnn_plan plan;
     struct tarn__cudnn_conv_plan *next;
 } tarn__cudnn_conv_plan;
+
+/* How a convolution that was asked for is done. */
+typedef struct tarn__conv_form {
+    tarn__cudnn_conv asked;
+    uint64_t code;               /* what is different from that: cudnn_conv_form.c */
+    tarn__cudnn_conv_plan *plan; /* NULL: without cuDNN, by columns or directly */
+    bool is_turned;              /* the gradient of x is made as a convolution with the turned weight */
+    bool is_direct;              /* conv_direct.cu */
+    struct tarn__conv_form *next;
+} tarn__conv_form;
 
 /* x, w and y of a convolution: shapes, and strides of the order they lie in. */
 tarn__cudnn_tensor tarn__cudnn_conv_x(const tarn__cudnn_conv *conv);
@@ -43,18 +53,29 @@ tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *conv);
 tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_conv *conv);
 bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands, cudaStream_t stream);
 
+uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv);
+
 /* cudnn_conv_choice.c: chooses one of the engines and makes its plan: the one that was chosen before, the fastest, or the first that can. False when
  * none can. */
 bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count);
 
+/* True where a choice is worth measuring. */
+bool tarn__cudnn_conv_must_measure(const tarn__cudnn_conv *conv);
+
+/* cudnn_conv_form.c: how a convolution is done on a device, chosen at first need, kept for good; NULL: see tarn__cuda_failure(). */
+tarn__conv_form *tarn__conv_form_of(int index, const tarn__cudnn_conv *asked);
+
 /* Runs a plan of this convolution. The handle is the caller's alone. */
 bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudnn_plan *plan, const tarn__cudnn_conv_operands *operands);
 
-/* cudnn_conv.c: a call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is told, and where `runs` is true
- * it is done, or the device has failed. */
+/* cudnn_conv.c: a call in this form; gives the bytes of scratch it takes. Where it is run and fails, the device has failed. */
+size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form, bool runs);
+
+/* A call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is told, and where `runs` is true it is done,
+ * or the device has failed. */
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes);
 
-/* conv.c: a call by columns; gives the bytes of scratch it takes. */
+/* conv_columns.c: a call by columns; gives the bytes of scratch it takes. */
 size_t tarn__cuda_conv_columns(const tarn__call *call, int what, bool runs);
 
 #endif

@@ -1,7 +1,7 @@
 /* cudnn_conv_choice.c: the engine of a convolution, chosen by running the candidates, and remembered on disk (choice.h).
  *
- * cuDNN's heuristics guess; a convolution of some size is timed once with each of the engines they put first, on tensors of its sizes, and by
- * columns (conv.c). The fastest that gives the same bits twice is taken. */
+ * cuDNN's heuristics guess; a convolution of some size is timed once with each of the engines they put first, on tensors of its sizes. The fastest
+ * that gives the same bits twice is taken. */
 #include <string.h>
 
 #include "backends/cuda/choice.h"
@@ -9,16 +9,15 @@
 
 #define MOST_WORKSPACE ((size_t)256 << 20)
 #define MOST_TIMED 12 /* plans: some are compiled when they are made */
-#define BY_COLUMNS 0  /* stands for an engine's identity */
 
 static tarn__cuda_choices *choices(void)
 {
-    static tarn__cuda_choices all = {.family = "conv", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    static tarn__cuda_choices all = {.family = "conv-engine", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
     all.version = tarn__cudnn_open()->version();
     return &all;
 }
 
-static bool must_measure(const tarn__cudnn_conv *v)
+bool tarn__cudnn_conv_must_measure(const tarn__cudnn_conv *v)
 {
     double products = (double)v->images * (double)v->out * (double)(v->in / v->groups);
     products *= (double)(v->result[0] * v->result[1]) * (double)(v->kernel[0] * v->kernel[1]);
@@ -43,17 +42,14 @@ typedef struct bench {
     const tarn__cudnn_conv *conv;
     void *handle;
     tarn__cudnn_plan plans[MOST_TIMED];
-    uint64_t identity[MOST_TIMED + 1]; /* the last candidate is columns */
-    int count;                         /* of plans */
-    char *memory, *scratch;
+    uint64_t identity[MOST_TIMED];
+    int count; /* of plans */
+    char *memory;
     tarn__cudnn_conv_operands operands[2]; /* the second one's result is another */
     void *results[2];
     size_t result_bytes;
     int *differ;
     cudaStream_t stream;
-    tarn__conv2d params; /* of the call by columns, and its operands */
-    tarn__view x, w, y, bias;
-    tarn__call call;
 } bench;
 
 static size_t bytes_of(const tarn__cudnn_tensor *t)
@@ -69,31 +65,6 @@ static bool take_memory(char **memory, size_t bytes)
     cudaGetLastError();
     *memory = NULL;
     return false;
-}
-
-/* The call that does the same by columns. Its weight lies as weights do: by rows. */
-static bool describe_columns(bench *t, const tarn__cudnn_tensor *tensors, int result)
-{
-    const tarn__cudnn_conv *v = t->conv;
-    const tarn__cudnn_conv_operands *at = &t->operands[0];
-    t->params = (tarn__conv2d){.stride = {v->stride[0], v->stride[1]}, .padding = {v->padding[0], v->padding[1]},
-                               .dilation = {v->dilation[0], v->dilation[1]}, .groups = v->groups, .tf32 = (int32_t)v->tf32};
-    t->x = tarn__cudnn_view(&tensors[0], at->x);
-    t->w = tarn__cudnn_view(&tensors[1], at->w);
-    t->y = tarn__cudnn_view(&tensors[2], at->y);
-    t->bias = (tarn__view){.memory = at->bias, .dtype = (tarn_dtype)v->in_dtype, .rank = 1, .shape = {v->out}, .stride = {1}};
-    tarn__view_pack(&t->w);
-    const tarn__view *views[] = {&t->x, &t->w, &t->y};
-    t->call = (tarn__call){.inputs = v->adds_bias ? 3 : 2, .outputs = 1, .out = {views[result]}, .device = t->index, .stream = t->stream,
-                           .function = "conv2d", .params = &t->params, .params_bytes = sizeof(t->params)};
-    t->call.in[0] = result == 0 ? &t->y : &t->x;
-    t->call.in[1] = result == 1 ? &t->y : &t->w;
-    t->call.in[2] = v->adds_bias ? &t->bias : NULL;
-    t->call.scratch_bytes = tarn__cuda_conv_columns(&t->call, (int)v->what, false);
-    if (t->call.scratch_bytes > 0 && !take_memory(&t->scratch, t->call.scratch_bytes))
-        return false;
-    t->call.scratch = t->scratch;
-    return true;
 }
 
 /* Memory of its own, taken and given back here: the workspace, x, w, y and a bias full of random numbers, a second result. */
@@ -119,34 +90,20 @@ static bool open_bench(bench *t)
     t->results[1] = *seconds[result] = behind;
     t->differ = (int *)(void *)(behind + t->result_bytes);
     return cudaMemsetAsync(t->memory, 0, all, t->stream) == cudaSuccess &&
-           tarn__cuda_noise(t->memory, x + w + y + bias, (tarn_dtype)v->in_dtype, t->stream) && describe_columns(t, tensors, result);
+           tarn__cuda_noise(t->memory, x + w + y + bias, (tarn_dtype)v->in_dtype, t->stream);
 }
 
 static void close_bench(bench *t)
 {
     if (t->memory)
         cudaFree(t->memory);
-    if (t->scratch)
-        cudaFree(t->scratch);
     cudaGetLastError();
 }
 
 static bool run_candidate(void *context, int candidate, int result)
 {
     bench *t = context;
-    if (candidate < t->count)
-        return tarn__cudnn_conv_try(t->handle, t->conv, &t->plans[candidate], &t->operands[result]);
-    tarn__view to = *t->call.out[0];
-    tarn__call call = t->call;
-    to.memory = t->results[result];
-    call.out[0] = &to;
-    tarn__cuda_device *device = tarn__cuda_at(t->index);
-    bool had_failed = device->has_failed;
-    device->has_failed = false;
-    tarn__cuda_conv_columns(&call, (int)t->conv->what, true);
-    bool is_good = !device->has_failed; /* a candidate that fails has only lost */
-    device->has_failed = had_failed;
-    return is_good;
+    return tarn__cudnn_conv_try(t->handle, t->conv, &t->plans[candidate], &t->operands[result]);
 }
 
 /* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose the same. -1 when none gives the
@@ -155,7 +112,7 @@ static int fastest(bench *t)
 {
     int best = 0;
     if (open_bench(t)) {
-        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count + 1, .context = t, .run = run_candidate,
+        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count, .context = t, .run = run_candidate,
                                                       .results = {t->results[0], t->results[1]}, .result_bytes = t->result_bytes,
                                                       .differ = t->differ, .stream = t->stream});
     }
@@ -189,26 +146,21 @@ static bool take_fastest(int index, void *handle, tarn__cudnn_conv_plan *plan, t
     for (int i = 0; i < count && t.count < MOST_TIMED; i++)
         if (engines[i].config && make_fitting_plan(handle, &engines[i], &t.plans[t.count]))
             t.identity[t.count++] = engines[i].identity;
-    t.identity[t.count] = BY_COLUMNS;
     int best = t.count ? fastest(&t) : -1;
-    plan->is_slower = best >= 0 && best == t.count;
-    if (best >= 0 && best < t.count)
+    if (best >= 0)
         plan->plan = t.plans[best];
     for (int i = 0; i < t.count; i++)
         if (i != best)
             tarn__cudnn_free_plan(&t.plans[i]);
-    return best >= 0 && best < t.count;
+    return best >= 0;
 }
 
 bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
 {
     uint64_t identity;
-    if (!must_measure(&plan->conv))
+    if (!tarn__cudnn_conv_must_measure(&plan->conv))
         return take_first(handle, plan, engines, count);
-    if (tarn__cuda_choice_find(choices(), index, &plan->conv, &identity)) {
-        plan->is_slower = identity == BY_COLUMNS;
-        if (plan->is_slower || take_known(handle, plan, engines, count, identity))
-            return !plan->is_slower;
-    }
+    if (tarn__cuda_choice_find(choices(), index, &plan->conv, &identity) && take_known(handle, plan, engines, count, identity))
+        return true;
     return take_fastest(index, handle, plan, engines, count);
 }

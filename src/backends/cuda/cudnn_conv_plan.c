@@ -80,25 +80,36 @@ static void *describe_convolution(tarn__cudnn_graph *graph, const tarn__cudnn_co
     return tarn__cudnn_finish(graph, operation);
 }
 
-/* One operation; with a bias two, and the sums between them in f32. */
+/* Sums of f32 in the place of a tensor, in no memory. */
+static void *add_sums(tarn__cudnn_graph *graph, const tarn__cudnn_tensor *like)
+{
+    tarn__cudnn_tensor sums = *like;
+    sums.id = ID_SUMS;
+    sums.dtype = TARN_F32;
+    sums.is_virtual = true;
+    return tarn__cudnn_add_tensor(graph, &sums);
+}
+
+/* One operation; two where a bias is added to the sums, or where they are passed on: the fast engines that make sums of f32 from 16 bits are those that do something
+ * with them afterwards, be it nothing. */
 static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__cudnn_conv *v)
 {
     tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
     void *at_x = tarn__cudnn_add_tensor(graph, &x), *at_w = tarn__cudnn_add_tensor(graph, &w), *at_y = tarn__cudnn_add_tensor(graph, &y);
-    void *operations[2];
-    if (!v->adds_bias) {
-        operations[0] = describe_convolution(graph, v, at_x, at_w, at_y);
-        return tarn__cudnn_close_graph(graph, handle, operations, 1);
+    void *at_sums = v->adds_bias || v->passes_on ? add_sums(graph, v->passes_on ? &w : &y) : NULL, *operations[2];
+    if (v->adds_bias) {
+        tarn__cudnn_tensor bias = tensor_of(ID_BIAS, v->in_dtype, v->channels_last, 1, v->out, 1, 1);
+        void *at_bias = tarn__cudnn_add_tensor(graph, &bias);
+        operations[0] = describe_convolution(graph, v, at_x, at_w, at_sums);
+        operations[1] = tarn__cudnn_add_pointwise(
+            graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_ADD, .a = at_sums, .b = at_bias, .y = at_y});
+    } else {
+        operations[0] = describe_convolution(graph, v, at_x, v->passes_on ? at_sums : at_w, at_y);
+        operations[1] = NULL;
+        if (v->passes_on)
+            operations[1] = tarn__cudnn_add_pointwise(graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_IDENTITY, .a = at_sums, .y = at_w});
     }
-    tarn__cudnn_tensor sums = y, bias = tensor_of(ID_BIAS, v->in_dtype, v->channels_last, 1, v->out, 1, 1);
-    sums.id = ID_SUMS;
-    sums.dtype = TARN_F32;
-    sums.is_virtual = true;
-    void *at_sums = tarn__cudnn_add_tensor(graph, &sums), *at_bias = tarn__cudnn_add_tensor(graph, &bias);
-    operations[0] = describe_convolution(graph, v, at_x, at_w, at_sums);
-    operations[1] = tarn__cudnn_add_pointwise(
-        graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_ADD, .a = at_sums, .b = at_bias, .y = at_y});
-    return tarn__cudnn_close_graph(graph, handle, operations, 2);
+    return tarn__cudnn_close_graph(graph, handle, operations, operations[1] ? 2 : 1);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------------------------------------- */
@@ -109,13 +120,13 @@ static uint32_t refused_notes(const tarn__cudnn_conv *v)
     return v->in_dtype == TARN_F32 && !v->tf32 ? notes | TARN__CUDNN_TENSOR_CORE : notes;
 }
 
-static uint32_t hash_of(const tarn__cudnn_conv *conv)
+uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv)
 {
     const uint64_t *word = (const uint64_t *)(const void *)conv;
     uint64_t hash = 0x9e3779b97f4a7c15u;
     for (size_t i = 0; i < sizeof(*conv) / sizeof(uint64_t); i++)
         hash = (hash ^ word[i]) * 0xff51afd7ed558ccdu, hash ^= hash >> 32;
-    return (uint32_t)(hash % BUCKETS);
+    return hash;
 }
 
 /* A plan, or the knowledge that there is none; NULL when cuDNN itself does not work. Nothing is chosen inside a capture: engines are run, and
@@ -149,7 +160,7 @@ tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_con
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->conv, conv, sizeof(*conv)) == 0)
         return last;
-    tarn__cudnn_conv_plan **bucket = &tables[index][hash_of(conv)];
+    tarn__cudnn_conv_plan **bucket = &tables[index][tarn__cudnn_conv_hash(conv) % BUCKETS];
     tarn__cudnn_lock();
     tarn__cudnn_conv_plan *plan = *bucket;
     while (plan && memcmp(&plan->conv, conv, sizeof(*conv)) != 0)
