@@ -22,27 +22,34 @@ struct dropout {
     }
 };
 
-/* x times its factor as an f32 that rounds to T as the product would; a factor of 0 gives 0 whatever x is. Products are never part of a fused multiply-add.
- * Of 16-bit elements the product is cut to 24 bits, and its last one set where something was cut off, so that rounding again cannot go wrong; f64, whose
- * conversions are slow, is left for what is outside the range where that holds. */
-template <typename T> __device__ __forceinline__ float drop_wide(float x, float factor)
+/* n elements times their factors as f32 that round to T as the products would; a factor of 0 gives 0 whatever the element is. Products are never part of a fused
+ * multiply-add. Of 16-bit elements the product is cut to 24 bits, and its last one set where something was cut off, so that rounding again cannot go
+ * wrong; f64, whose conversions are slow, is left for what is outside the range where that holds. */
+template <typename T, int N> __device__ __forceinline__ void drop_wide(const float *x, const float *factor, float *y)
 {
-    float cut = __fmul_rz(x, factor), size = fabsf(cut);
-    if (factor == 0)
-        return 0;
-    if (size == 0 || (size > 0x1p-100f && size < 0x1p126f))
-        return __fmaf_rn(x, factor, -cut) != 0 ? __int_as_float(__float_as_int(cut) | 1) : cut;
-    return widen(narrow<T>(__dmul_rn((double)x, (double)factor)));
-}
-template <> __device__ __forceinline__ float drop_wide<float>(float x, float factor)
-{
-    return factor == 0 ? 0.0f : __fmul_rn(x, factor);
+    bool is_rare = false;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float cut = __fmul_rz(x[i], factor[i]), size = fabsf(cut);
+        is_rare |= !(size > 0x1p-100f && size < 0x1p126f) && x[i] != 0 && factor[i] != 0;
+        y[i] = __fmaf_rn(x[i], factor[i], -cut) != 0 ? __int_as_float(__float_as_int(cut) | 1) : cut;
+        y[i] = factor[i] == 0 ? 0.0f : y[i];
+    }
+    if (is_rare)
+        for (int i = 0; i < N; i++)
+            if (factor[i] != 0)
+                y[i] = widen(narrow<T>(__dmul_rn((double)x[i], (double)factor[i])));
 }
 
-/* The product itself. */
 template <typename T> __device__ __forceinline__ T drop(T x, float factor)
 {
-    return narrow<T>(drop_wide<T>(widen(x), factor));
+    float wide = widen(x), y;
+    drop_wide<T, 1>(&wide, &factor, &y);
+    return narrow<T>(y);
+}
+template <> __device__ __forceinline__ float drop<float>(float x, float factor)
+{
+    return factor == 0 ? 0.0f : __fmul_rn(x, factor);
 }
 template <> __device__ __forceinline__ double drop<double>(double x, float factor)
 {
@@ -67,28 +74,37 @@ __device__ __forceinline__ drop_args settled(const drop_args &a)
     return live ? drop_args{source{live[0], a.source.offset + live[1], NULL}, a.draw} : a;
 }
 
+/* A pack times its factors. */
+template <typename T, int N> __device__ __forceinline__ void scale_pack(pack<T, N> &x, const float *factor)
+{
+    if constexpr (N == 1 || sizeof(T) != 2) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x.at[i] = drop<T>(x.at[i], factor[i]);
+    } else {
+        float wide[N], y[N];
+        widen_pack(x, wide);
+        drop_wide<T, N>(wide, factor, y);
+        narrow_pack(y, x);
+    }
+}
+
 /* A pack whose first element has number `first`: a multiple of 4 where the pack has four elements or more. */
 template <typename T, int N> __device__ __forceinline__ void drop_pack(const drop_args &a, int64_t first, pack<T, N> &x)
 {
-    uint32_t word[4];
-    float factor[4], y[N];
     static_assert(N == 1 || N % 4 == 0, "a pack is one element, or some fours of them");
+    uint32_t word[4];
+    float factor[N < 4 ? 4 : N];
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
         philox(a.source, (uint64_t)(first + i) / 4, word);
-        a.draw.make(word, factor);
-        if (N == 1) {
-            int k = (int)(first & 3);
-            y[0] = drop_wide<T>(widen(x.at[0]), k == 0 ? factor[0] : k == 1 ? factor[1] : k == 2 ? factor[2] : factor[3]);
-        }
-#pragma unroll
-        for (int k = 0; N > 1 && k < 4; k++)
-            y[i + k] = drop_wide<T>(widen(x.at[i + k]), factor[k]);
+        a.draw.make(word, factor + i);
     }
-    if constexpr (N == 1)
-        x.at[0] = narrow<T>(y[0]);
-    else
-        narrow_pack(y, x);
+    if (N == 1) {
+        int k = (int)(first & 3);
+        factor[0] = k == 0 ? factor[0] : k == 1 ? factor[1] : k == 2 ? factor[2] : factor[3];
+    }
+    scale_pack(x, factor);
 }
 
 #endif

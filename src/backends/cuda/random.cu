@@ -121,9 +121,13 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
                 to[i] = has_operand ? drop<T>(from[i], value[i]) : narrow<T>(value[i]);
         return;
     }
+    if constexpr (has_operand) {
+        scale_pack(x, value);
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        x.at[i] = has_operand ? drop<T>(x.at[i], value[i]) : narrow<T>(value[i]);
+        for (int i = 0; i < 4; i++)
+            x.at[i] = narrow<T>(value[i]);
+    }
     *(pack<T, 4> *)to = x;
 }
 
