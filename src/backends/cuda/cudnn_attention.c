@@ -14,6 +14,14 @@
 #define SHARE 128 /* of the device's memory that a workspace may have */
 #define MOST_ELEMENTS (INT64_C(1) << 31)
 
+/* What is known of cuDNN's releases: attention of those before 9.10.2 is not to be trusted; up to 9.15.0 a backward is wrong where the last tile of
+ * keys is not full; and only on devices of compute capability 9 is the graph that is used here known to have a fixed order of sums. */
+#define LEAST_VERSION 91002
+#define LAST_OF_FULL_TILES 91500
+#define TILE 128
+#define BACKWARD_MAJOR 9
+#define LEAST_ROWS 64 /* of a backward: fewer leave most of a tile empty */
+
 /* ---- what it takes ------------------------------------------------------------------------------------------------------------- */
 
 /* Rows of 16-byte packs, one behind the other in memory without an element in two places. */
@@ -48,6 +56,36 @@ static bool is_for_library(const tarn__call *call)
     double products = (double)q->shape[0] * (double)q->shape[1] * (double)rows * (double)keys * (double)depth;
     return (q->dtype == TARN_BF16 || q->dtype == TARN_F16) && !call->in[3] && params->random.a == 0 && products >= TARN__CUDA_WORTH_MEASURING &&
            depth % 8 == 0 && depth >= 32 && depth <= 128 && (!params->causal || rows == keys || rows == 1);
+}
+
+/* Asked for once on each device. */
+static struct device_facts {
+    _Atomic size_t room;
+    _Atomic int major; /* of the compute capability; 0: not known yet */
+} facts[MAX_DEVICES];
+
+static struct device_facts *facts_of(int index)
+{
+    struct cudaDeviceProp properties;
+    if (facts[index].major == 0 && cudaGetDeviceProperties(&properties, index) == cudaSuccess) {
+        facts[index].room = properties.totalGlobalMem / SHARE;
+        facts[index].major = properties.major;
+    }
+    return &facts[index];
+}
+
+size_t tarn__cudnn_attention_room(int index)
+{
+    return facts_of(index)->room;
+}
+
+static bool is_sound(const tarn__call *call, bool is_backward)
+{
+    size_t version = tarn__cudnn_open()->version();
+    int64_t rows = call->in[0]->shape[2], keys = call->in[1]->shape[2];
+    if (version < LEAST_VERSION || !is_backward)
+        return version >= LEAST_VERSION;
+    return facts_of(call->device)->major == BACKWARD_MAJOR && rows >= LEAST_ROWS && (version > LAST_OF_FULL_TILES || keys % TILE == 0);
 }
 
 /* The tensors of a call, in the order of their enumeration. False when one is not there or does not lie as it must. */
@@ -85,15 +123,6 @@ static int64_t even_piece(int64_t all, int64_t most)
 {
     int64_t pieces = most < 1 ? all : (all + most - 1) / most;
     return (all + pieces - 1) / pieces;
-}
-
-size_t tarn__cudnn_attention_room(int index)
-{
-    static _Atomic size_t rooms[MAX_DEVICES]; /* asked for once; 0: not yet */
-    struct cudaDeviceProp properties;
-    if (rooms[index] == 0 && cudaGetDeviceProperties(&properties, index) == cudaSuccess)
-        rooms[index] = properties.totalGlobalMem / SHARE;
-    return rooms[index];
 }
 
 /* Pieces of one size, so that one plan does all. */
@@ -150,6 +179,8 @@ bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool r
     const tarn__view *t[TARN__ATTENTION_TENSORS];
     *bytes = 0;
     if (!is_for_library(call) || !find_tensors(call, is_backward, t) || (!tarn__cudnn_open() && !tarn__cudnn_is_refused()))
+        return false;
+    if (tarn__cudnn_open() && !is_sound(call, is_backward))
         return false;
     tarn__cudnn_attention a = describe(call, is_backward, t);
     tarn__cudnn_attention_plan *plan = tarn__cudnn_is_refused() ? NULL : tarn__cudnn_attention_plan_of(call->device, &a);
