@@ -1,4 +1,4 @@
-/* Reductions along dense rows, which have forms of their own: the variance in one pass, and the gradient of max row by row. */
+/* Reductions along dense rows, which have forms of their own: the variance in one pass, products, and the gradient of max row by row. */
 #include <stdlib.h>
 
 #include "support/check.h"
@@ -131,6 +131,51 @@ static void where_nan_is_the_largest_all_gradients_of_the_row_are_nan(void **sta
     }
 }
 
+/* Factors in turn, which lead products far up and down within a row, and back: against the sum of logarithms. */
+static void check_product(const float *factor, int factors, int64_t length)
+{
+    enum { ROWS = 2 };
+    float *x = floats(ROWS * length);
+    for (int64_t i = 0; i < ROWS * length; i++)
+        x[i] = factor[i % factors] * (1 + (float)(i * 37 % 101) * 0x1p-10f);
+    tarn_tensor *y = good(tarn_prod(tarn_from_f32(x, TARN_SHAPE(ROWS, length), CPU), TARN_AXES(1), false));
+    for (int64_t r = 0; r < ROWS; r++) {
+        double mantissa = 1;
+        int exponent = 0, more;
+        for (int64_t i = 0; i < length; i++) {
+            mantissa = frexp(mantissa * (double)x[r * length + i], &more);
+            exponent += more;
+        }
+        double found = tarn_item_at(y, TARN_SHAPE(r)), expected = ldexp(mantissa, exponent);
+        bool special = expected == 0 || !isfinite((float)expected) || fabs(expected) < 0x1p-126;
+        if (special ? !((float)expected == (float)found || (isnan(expected) && isnan(found)) || fabs(expected - found) <= 0x1p-149)
+                    : fabs(found / expected - 1) > 1e-6)
+            fail_msg("rows of %lld, first factor %g: the product is %a, not %a", (long long)length, (double)factor[0], found, expected);
+    }
+    free(x);
+}
+
+static void products_may_leave_the_range_of_f32_on_the_way(void **state)
+{
+    (void)state;
+    static const struct {
+        float factor[4];
+        int64_t longest; /* up to here the products of lanes stay within f64 */
+    } kinds[] = {
+        {{0.5f, 1.4f, 0.9f, 1.2f}, 5000}, {{-0.5f, 1.8f, -1.1f, 1}, 5000}, {{0, 1, 1.2f, 0.8f}, 5000},       {{INFINITY, 1, 0.5f, 1}, 5000},
+        {{NAN, 1, 1, 1}, 5000},           {{0, INFINITY, 1, 1}, 5000},     {{1e15f, 1e15f, 1e-15f, 1e-15f}, 128},
+        {{1e-15f, 1e-15f, 1e15f, 1e15f}, 128}, {{1e-9f, 1, 1, 1e9f}, 128}, {{0x1p-99f, 0x1p99f, 1, 1}, 65}, {{0x1p-101f, 0x1p101f, 1, 1}, 65},
+    };
+    static const int64_t lengths[] = {4, 60, 64, 65, 100, 128, 1000, 1024, 4096, 5000};
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+        for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]) && lengths[i] <= kinds[k].longest; i++) {
+            tarn_scope *scope = tarn_scope_open();
+            check_product(kinds[k].factor, 4, lengths[i]);
+            check_product(kinds[k].factor, 3, lengths[i] < 65 ? lengths[i] : 65);
+            tarn_scope_close(scope);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -138,6 +183,7 @@ int main(void)
         in_scope(a_nan_anywhere_in_a_row_is_its_variance),
         in_scope(the_gradient_of_max_is_shared_within_each_row),
         in_scope(the_gradient_of_max_is_shared_in_large_results_too),
+        in_scope(products_may_leave_the_range_of_f32_on_the_way),
         in_scope(where_nan_is_the_largest_all_gradients_of_the_row_are_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,21 +165,27 @@ PICK_ROWS(pick_back, -1)
 /* Strides that are numbers in the code become vector instructions. Others stay a plain loop: gathers and scatters are slower. */
 ONE_KIND move_strided_rows(row_moves m)
 {
-#define MOVE(type)                                                                                                                       \
+#define MOVE_BY(type, from_by)                                                                                                           \
     for (int64_t r = 0; r < m.rows; r++) {                                                                                               \
-        type *to = (type *)(void *)(m.to + r * m.to_row);                                                                                \
-        const type *from = (const type *)(const void *)(m.from + r * m.from_row);                                                        \
-        if (m.to_stride == 1 && m.from_stride == 2) {                                                                                    \
-            TARN__INDEPENDENT for (int64_t i = 0; i < m.n; i++) to[i] = from[i * 2];                                                     \
-        } else if (m.to_stride == 1 && m.from_stride == -1) {                                                                            \
-            TARN__INDEPENDENT for (int64_t i = 0; i < m.n; i++) to[i] = from[-i];                                                        \
-        } else {                                                                                                                         \
+        type *restrict to = (type *)(void *)(m.to + r * m.to_row);                                                                       \
+        const type *restrict from = (const type *)(const void *)(m.from + r * m.from_row);                                               \
+        for (int64_t i = 0; i < m.n; i++)                                                                                                \
+            to[i] = from[i * (from_by)];                                                                                                 \
+    }
+#define MOVE(type)                                                                                                                       \
+    if (m.to_stride == 1 && m.from_stride == 2) {                                                                                        \
+        MOVE_BY(type, 2)                                                                                                                 \
+    } else if (m.to_stride == 1 && m.from_stride == -1) {                                                                                \
+        MOVE_BY(type, -1)                                                                                                                \
+    } else {                                                                                                                             \
+        for (int64_t r = 0; r < m.rows; r++)                                                                                             \
             for (int64_t i = 0; i < m.n; i++)                                                                                            \
-                to[i * m.to_stride] = from[i * m.from_stride];                                                                           \
-        }                                                                                                                                \
+                ((type *)(void *)(m.to + r * m.to_row))[i * m.to_stride] =                                                               \
+                    ((const type *)(const void *)(m.from + r * m.from_row))[i * m.from_stride];                                          \
     }
     BY_SIZE(m.size, MOVE)
 #undef MOVE
+#undef MOVE_BY
 }
 
 static void move_rows(const row_moves *m)

@@ -3,7 +3,8 @@
  * After collapsing there are kept axes and reduced axes. One kept axis is the column axis, the others are outer. A task is one outer
  * position, one tile of columns and one chunk of the reduced elements; all three are cut by size alone. Where there is more than one chunk,
  * the states of each go to scratch and are merged in order by a second pass. There are chunks only where outer positions and tiles are too
- * few to occupy many threads, so the scratch stays small. */
+ * few to occupy many threads, so the scratch stays small. Tasks are counted as x lies in memory, so that a thread's share of them is what it
+ * had of x before. */
 #include "backends/cpu/fold.h"
 
 #include <string.h>
@@ -15,6 +16,8 @@
 #define GRAIN (32 * 1024)    /* elements a thread takes at a time, at least */
 #define SHORT_ROW 16         /* shorter rows are taken by columns, though these lie apart */
 #define SHORT_RUN 64         /* shorter runs are gathered before they are taken */
+#define CACHED (4 << 20)     /* bytes of x that are likely to be in a cache */
+#define CACHED_COLUMNS 256   /* columns of a tile then: fewer states to write, and to merge */
 #define NARROW 8             /* narrower tiles are taken by rows, though these lie apart */
 #define BUFFER (64 * 1024)   /* bytes for converted elements */
 #define LOADED_COLUMNS 1024  /* columns of a tile whose rows must be converted: TARN__ROWS of them in f32 fit the buffer */
@@ -86,12 +89,22 @@ static bool choose_columns(const tarn__nest *nest, const tarn__reducer *op, int 
     return nest->shape[kept] >= NARROW || reduced < 0 || nest->shape[reduced] < SHORT_ROW || can_widen(nest, op, kept, reduced);
 }
 
+/* Columns of a tile, at most. From memory, long stretches of a row come faster. */
+static int64_t widest_tile(const plan *p)
+{
+    if (p->widening > 1)
+        return p->columns;
+    if (!p->by_columns)
+        return smaller(256, larger(1, TARN__PIECE / larger(1, p->count)));
+    if (!p->direct)
+        return LOADED_COLUMNS;
+    return p->count * p->columns * p->outer * p->x_size <= CACHED ? CACHED_COLUMNS : TARN__COLUMNS;
+}
+
 /* Tasks by size only. */
 static void cut(plan *p)
 {
-    int64_t most = p->widening > 1 ? p->columns
-                   : p->by_columns ? (p->direct ? TARN__COLUMNS : LOADED_COLUMNS)
-                                   : smaller(256, larger(1, TARN__PIECE / larger(1, p->count)));
+    int64_t most = widest_tile(p);
     p->tiles = divide_up(p->columns, most);
     p->tile = divide_up(p->columns, p->tiles);
     if (p->tiles > 1 && p->tile > 64)
@@ -386,8 +399,8 @@ static void run_tasks(int64_t begin, int64_t end, void *ctx)
     const tarn__reducer *op = p->r->reducer;
     workspace w;
     for (int64_t task = begin; task < end; task++) {
-        int64_t chunk = task % p->chunks, rest = task / p->chunks, first = chunk * p->chunk;
-        place at = locate(p, rest / p->tiles, rest % p->tiles);
+        int64_t rest = task / p->tiles, chunk = rest % p->chunks, first = chunk * p->chunk;
+        place at = locate(p, rest / p->chunks, task % p->tiles);
         if (!p->by_columns || p->rows == 0)
             start_states(op, &w.state, at.width);
         if (p->aux)

@@ -36,9 +36,11 @@ PACK_INLINE pack pack_load_some(const float *x, int64_t n) { return _mm512_maskz
 PACK_INLINE void pack_store_some(float *y, pack v, int64_t n) { _mm512_mask_storeu_ps(y, (__mmask16)((1u << n) - 1u), v); }
 
 PACK_INLINE pack pack_fma(pack a, pack b, pack c) { return _mm512_fmadd_ps(a, b, c); }
+PACK_INLINE pack pack_fma_minus(pack a, pack b, pack c) { return _mm512_fmsub_ps(a, b, c); }
 PACK_INLINE pack pack_size(pack x) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x); }
 PACK_INLINE pack pack_least(pack limit, pack x) { return _mm512_min_ps(limit, x); } /* NaN in x stays */
 PACK_INLINE pack pack_most(pack limit, pack x) { return _mm512_max_ps(limit, x); }
+PACK_INLINE pack pack_smaller_size(pack a, pack x) { return _mm512_range_ps(a, x, 10); } /* of |a| and |x|; NaN may be dropped */
 PACK_INLINE pack pack_with_sign(pack size, pack sign) { return _mm512_or_ps(size, _mm512_and_ps(_mm512_set1_ps(-0.0f), sign)); }
 
 /* x with its sign turned where the integer in the low bits of `rounded` is odd. */
@@ -87,9 +89,11 @@ PACK_INLINE void pack_store_some(float *y, pack v, int64_t n) {
 }
 
 PACK_INLINE pack pack_fma(pack a, pack b, pack c) { return _mm256_fmadd_ps(a, b, c); }
+PACK_INLINE pack pack_fma_minus(pack a, pack b, pack c) { return _mm256_fmsub_ps(a, b, c); }
 PACK_INLINE pack pack_size(pack x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 PACK_INLINE pack pack_least(pack limit, pack x) { return _mm256_min_ps(limit, x); } /* NaN in x stays */
 PACK_INLINE pack pack_most(pack limit, pack x) { return _mm256_max_ps(limit, x); }
+PACK_INLINE pack pack_smaller_size(pack a, pack x) { return _mm256_min_ps(pack_size(a), pack_size(x)); }
 PACK_INLINE pack pack_with_sign(pack size, pack sign) { return _mm256_or_ps(size, _mm256_and_ps(_mm256_set1_ps(-0.0f), sign)); }
 
 /* x with its sign turned where the integer in the low bits of `rounded` is odd. */

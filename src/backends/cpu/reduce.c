@@ -1,13 +1,14 @@
 /* reduce.c: sum, product, largest, smallest, and the count of values that are not finite.
  *
  * Every step below is written twice: on vectors, and on single elements for what is left over. Sums of f32 and bf16 run in f32 for a
- * piece, then in f64. Products run in f64 throughout: they overflow and lose digits sooner. */
+ * piece, then in f64. Products overflow and lose digits sooner: they run in f64, or in a form that loses as little (products.h). */
 #include "backends/cpu/fold.h"
 
 #include <math.h>
 
 #include "backends/cpu/convert.h"
 #include "backends/cpu/lanes.h"
+#include "backends/cpu/products.h"
 #include "backends/cpu/tile.h"
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------------- */
@@ -180,8 +181,23 @@ REDUCERS(sum, 0, 0, finish_sum)
 REDUCERS(max, -INFINITY, INT64_MIN, NULL)
 REDUCERS(min, INFINITY, INT64_MAX, NULL)
 
+#if TARN__PACK == 16
+
+static void run_product(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)
+{
+    double product;
+    if (n >= 4 * TARN__PACK && product_of_row(from, n, &product))
+        a->real *= product;
+    else
+        run_prod_f32(a, b, from, n, at, aux);
+}
+
+#else
+#define run_product run_prod_f32
+#endif
+
 static const tarn__reducer prod_reducers[] = {
-    {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL), .other = TARN_F32, .run_other = run_prod_f32, .fold_other = fold_prod_f32},
+    {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL), .other = TARN_F32, .run_other = run_product, .fold_other = fold_prod_f32},
     {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL)},
     {REDUCER(prod, i64, COMPUTE_I64, 1, integer, NULL), .integer_result = true},
 };
