@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tarn, PyTorch and a plain copy in turn, in one process and on one thread, by processor time: for machines that do other work meanwhile.
 
-  python3 in_turn.py [--library build/release/libtarn.so] [--dtype f32] [--size 67108864] [--runs 10] ROW...
+  python3 in_turn.py [--library build/release/libtarn.so] [--dtype f32] [--size 67108864] [--runs 10] [--calls 1] ROW...
 
 Rows are those of `tarn bench ops` that are element-wise, broadcasts or reductions (add, gelu_erf, add-broadcast-row, sum-last), and those named in
 IMAGES and ROWS below. Prints the least time of each in milliseconds, tarn / PyTorch (below 1 is faster) and the share of a copy of the same bytes.
@@ -25,6 +25,7 @@ IMAGES = {
     "max_pool2d": [("max_pool2d", {"kernel": (2, 2)})],
     "stride-copy": [("stride", {"steps": [1, 1, 2, 2]}), ("contiguous", {})],
     "flip": [("flip", {"axes": [-1]}), ("contiguous", {})],
+    "pad": [("pad", {"before": [0, 0, 1, 1], "after": [0, 0, 1, 1]})],
 }
 ROWS = {"softmax": [("softmax", {"axis": -1})], "log_softmax": [("log_softmax", {"axis": -1})]}
 
@@ -36,8 +37,11 @@ def described(row, dtype, size):
     rows = max(1, elements // columns)
     name, _, rest = row.partition("-")
     shape = [rows, columns]
+    images = [max(1, elements // (64 * 32 * 32)), 64, 32, 32]
+    if row == "shrink-copy":
+        return [("shrink", {"begin": [0, 0, 1, 1], "end": [images[0], 64, 31, 31]}), ("contiguous", {})], images
     if row in IMAGES:
-        return IMAGES[row], [max(1, elements // (64 * 32 * 32)), 64, 32, 32]
+        return IMAGES[row], images
     if row in ROWS:
         return ROWS[row], shape
     if rest.startswith("broadcast"):
@@ -54,15 +58,16 @@ def chain(tarn, steps, handles):
     return handles[0]
 
 
-def least(works, runs):
-    """The least processor time of each, in milliseconds; all take turns."""
+def least(works, runs, calls):
+    """The least processor time of each, in milliseconds, a turn being so many calls; all take turns."""
     times = [float("inf")] * len(works)
     for turn in range(runs + 1):
         for k, work in enumerate(works):
             start = time.thread_time()
-            work()
+            for _ in range(calls):
+                work()
             if turn:
-                times[k] = min(times[k], 1e3 * (time.thread_time() - start))
+                times[k] = min(times[k], 1e3 * (time.thread_time() - start) / calls)
     return times
 
 
@@ -97,7 +102,7 @@ def passes(tarn, fn, inputs, steps):
             x.grad = None
         result.backward(gradient, retain_graph=True)
 
-    saved = 0 if steps[0][0] in ("add", "sub", "sum", "mean", "stride", "flip") else moved
+    saved = 0 if steps[0][0] in ("add", "sub", "sum", "mean", "stride", "shrink", "pad", "flip") else moved
     yield "backward", backward, backward_torch, saved + moved + result.numel() * result.element_size()
 
 
@@ -107,6 +112,7 @@ def main():
     ap.add_argument("--dtype", default="f32")
     ap.add_argument("--size", type=int, default=64 << 20)
     ap.add_argument("--runs", type=int, default=10)
+    ap.add_argument("--calls", type=int, default=1, help="calls in a row; 16 for work of microseconds, which is then in the caches")
     ap.add_argument("rows", nargs="+", metavar="ROW")
     args = ap.parse_args()
     os.environ["TARN_LIBRARY"] = args.library
@@ -122,7 +128,7 @@ def main():
         with tarn.scope():
             for name, ours, theirs, moved in passes(tarn, fn, make(), steps):
                 source, target = torch.zeros(2, moved // 2, dtype=torch.uint8)
-                a, b, copy = least([ours, theirs, lambda: target.copy_(source)], args.runs)
+                a, b, copy = least([ours, theirs, lambda: target.copy_(source)], args.runs, args.calls)
                 print(f"{row:<20}{name:<10}{a:>10.3f}{b:>10.3f}{copy:>10.3f}{a / b:>8.2f}{copy / a:>9.2f}", flush=True)
 
 
