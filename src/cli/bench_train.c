@@ -21,8 +21,9 @@ static void print_heading(const tarn_train_timing *t)
     tarn_device_query(tarn_device_parse(t->options.device), &info);
     tarn__heading("a step of %s on %s, %s; %s", t->options.model, t->options.device, info.description, t->options.precision);
     if (t->tokens)
-        printf("  %lld windows of %lld tokens, %lld at a time, %lld parameters, recompute %s\n", (long long)t->samples,
-               (long long)t->options.context, (long long)t->options.micro_batch, (long long)t->parameters, t->options.recompute);
+        printf("  %lld windows of %lld tokens, %lld at a time, vocabulary %lld, %lld parameters, recompute %s\n", (long long)t->samples,
+               (long long)t->options.context, (long long)t->options.micro_batch, (long long)t->options.vocab, (long long)t->parameters,
+               t->options.recompute);
     else
         printf("  %lld images, %lld parameters\n", (long long)t->samples, (long long)t->parameters);
 }

@@ -10,6 +10,7 @@
 #include "train/trainer.h"
 
 enum { CHANNELS = 3, SIDE = 32, CLASSES = 10 }; /* of an image: CIFAR-10's */
+enum { WHOLE_TILES = 128 };                     /* of a vocabulary: GPT-2's 50,257 tokens get room for 50,304, as whoever trains it gives them */
 enum { BATCHES = 4 };                           /* that there are different images for */
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------------------ */
@@ -35,8 +36,10 @@ static bool open_tokens(const char *function, tarn_trainer *t)
     tarn_gpt2_config named;
     if (!tarn_gpt2_config_named(t->options.model, &named))
         return tarn__raise_within(function);
-    int64_t vocab = t->options.vocab ? t->options.vocab : named.vocab, context = t->options.context ? t->options.context : named.context;
-    return draw_tokens(t, vocab, BATCHES * t->options.batch_size * context + 1) && tarn__language_take(function, t);
+    int64_t context = t->options.context ? t->options.context : named.context;
+    if (!t->options.vocab)
+        t->options.vocab = (named.vocab + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;
+    return draw_tokens(t, t->options.vocab, BATCHES * t->options.batch_size * context + 1) && tarn__language_take(function, t);
 }
 
 /* ---- images ------------------------------------------------------------------------------------------------------------------ */
