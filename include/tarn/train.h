@@ -70,7 +70,7 @@ typedef struct tarn_train_options {
 
 
     /* "auto" (the default), "on" or "off": a step is recorded once and then repeated as a whole, which spares the host its work for each operation; the
-     * bits are the same. It keeps its memory: auto records where the device can, half of its free memory holds what training takes, and a step has few
+     * bits are the same. It keeps its memory: auto records where the device can, a sixteenth of its free memory holds what training takes, and a step has few
      * micro-batches. On is an error where the device cannot. */
     char capture[8];
 

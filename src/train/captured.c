@@ -17,6 +17,8 @@
 #include "train/trainer.h"
 
 enum { WARM_UP = 3 };             /* steps taken one by one first: algorithms are chosen in them, buffers made */
+enum { SMALL_SHARE = 16 };        /* of the free memory, that a step recorded unasked may take: one that takes more is not bound by launches, and
+                                   * recorded it needs up to twice as much */
 enum { MOST_MICRO_BATCHES = 16 }; /* of a step that is recorded unasked: with more, launches are no longer what takes the time */
 
 /* ---- whether ------------------------------------------------------------------------------------------------------------- */
@@ -32,7 +34,7 @@ bool tarn__captured_plan(const char *function, tarn_trainer *t)
                            t->options.device);
     if (!tarn_device_query(t->device, &info))
         return tarn__raise_within(function);
-    bool has_room = info.memory_free == 0 || t->memory_needed <= info.memory_free / 2;
+    bool has_room = info.memory_free == 0 || t->memory_needed <= info.memory_free / SMALL_SHARE;
     t->captured.is_wanted =
         can && (is_on || (strcmp(wish, "off") != 0 && has_room && t->batch_size / t->micro_batch <= MOST_MICRO_BATCHES));
     t->captured.is_required = is_on;

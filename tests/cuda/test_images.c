@@ -202,7 +202,7 @@ static void gradients_of_odd_16_bit_weights_agree_with_the_cpu(void **state)
         }
 }
 
-/* Few channels and many pixels, in true f32: gradients of weights that tarn's own kernel makes, with rows of whole packs and others, and of several tiles. */
+/* Few channels and many pixels, in true f32, with rows of whole packs and others. */
 static void gradients_of_small_weights_agree_with_the_cpu(void **state)
 {
     static const sized small[] = {

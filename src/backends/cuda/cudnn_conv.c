@@ -8,7 +8,6 @@
  * are widened in scratch and the products made in TF32: sums of f32 of the same products. The same serves whatever else of 16 bits it lacks. */
 #include <string.h>
 
-#include "backends/cuda/conv_direct.h"
 #include "backends/cuda/cudnn_conv.h"
 
 #define MOST_ELEMENTS (INT64_C(1) << 31)
@@ -194,29 +193,12 @@ static void grad_weight(job *j, const tarn__conv_form *form)
         put(j, &gw, adds ? to : NULL, to);
 }
 
-/* Without cuDNN, from images by rows. */
-static void grad_weight_directly(job *j, const tarn__conv_form *form)
-{
-    const tarn__call *call = j->call;
-    tarn__cudnn_conv v = form->asked;
-    v.channels_last = 0;
-    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&v), tarn__cudnn_conv_y(&v)};
-    tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[1]);
-    void *sums = hold(j, tarn__conv_direct_scratch(v.images, v.in, v.out, v.size[0], v.size[1]));
-    if (j->runs)
-        tarn__conv_direct_grad_weight(call, &x, &g, call->out[0], ((const tarn__conv2d *)call->params)->beta, sums);
-}
-
 /* ---- calls ------------------------------------------------------------------------------------------------------------------- */
 
 size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form, bool runs)
 {
     static void (*const walks[])(job *j, const tarn__conv_form *form) = {forward, grad_x, grad_weight};
     job j = {.call = call, .runs = runs};
-    if (form->is_direct) {
-        grad_weight_directly(&j, form);
-        return j.held;
-    }
     if (!form->plan)
         return tarn__cuda_conv_columns(call, (int)form->asked.what, runs);
     hold(&j, form->plan->plan.workspace); /* first, where run() finds it */

@@ -38,9 +38,8 @@ typedef struct tarn__cudnn_conv_plan {
 typedef struct tarn__conv_form {
     tarn__cudnn_conv asked;
     uint64_t code;               /* what is different from that: cudnn_conv_form.c */
-    tarn__cudnn_conv_plan *plan; /* NULL: without cuDNN, by columns or directly */
+    tarn__cudnn_conv_plan *plan; /* NULL: without cuDNN, by columns */
     bool is_turned;              /* the gradient of x is made as a convolution with the turned weight */
-    bool is_direct;              /* conv_direct.cu */
     struct tarn__conv_form *next;
 } tarn__conv_form;
 

@@ -1,5 +1,5 @@
 /* cudnn_conv_form.c: which form of a convolution is run: as it was asked for, in the other order of channels, with the weight turned, in wider numbers,
- * directly (conv_direct.cu) or by columns (conv_columns.c). Chosen by running them, copies included, and remembered on disk (choice.h).
+ * or by columns (conv_columns.c). Chosen by running them, copies included, and remembered on disk (choice.h).
  *
  * cuDNN's kernels are written for one order of channels and bring operands of the other into it by themselves, not always in the fastest way; and the gradient
  * of x with a stride of 1 is a convolution of the result's gradient with the turned weight, for which there are more kernels. Each form has an engine of
@@ -9,12 +9,10 @@
 #include <string.h>
 
 #include "backends/cuda/choice.h"
-#include "backends/cuda/conv_direct.h"
 #include "backends/cuda/cudnn_conv.h"
 
 #define BUCKETS 256
 #define MOST_FORMS 12
-#define MOST_SCRATCH ((size_t)256 << 20) /* of sums */
 
 /* What is different from what was asked for, as bits: kept on disk. */
 enum {
@@ -23,8 +21,7 @@ enum {
     WIDENED = 4,     /* 16-bit operands as f32, in TF32, which holds them exactly */
     BIAS_AFTER = 8,  /* added to sums of f32 */
     BY_COLUMNS = 16,
-    DIRECT = 32,    /* the gradient of a weight */
-    PASSED_ON = 64, /* the same from 16 bits: sums of f32 go through an operation that does nothing */
+    PASSED_ON = 32, /* the gradient of a weight from 16 bits: sums of f32 go through an operation that does nothing */
 };
 
 static tarn__conv_form *tables[TARN__CUDA_MAX_DEVICES][BUCKETS];
@@ -32,7 +29,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static tarn__cuda_choices *choices(void)
 {
-    static tarn__cuda_choices all = {.family = "conv-form", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    static tarn__cuda_choices all = {.family = "conv-form-2", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
     all.version = tarn__cudnn_open()->version();
     return &all;
 }
@@ -46,15 +43,6 @@ static bool can_be_turned(const tarn__cudnn_conv *v)
     for (int i = 0; i < 2; i++)
         can = can && v->stride[i] == 1 && v->padding[i] <= v->dilation[i] * (v->kernel[i] - 1);
     return can;
-}
-
-/* True for the gradient of a weight that conv_direct.cu makes: 3 by 3, true f32, results as large as the images. */
-static bool can_be_direct(const tarn__cudnn_conv *v)
-{
-    bool can = v->what == TARN__CONV_GRAD_WEIGHT && v->groups == 1 && v->in_dtype == TARN_F32 && v->out_dtype == TARN_F32 && !v->tf32;
-    for (int i = 0; i < 2; i++)
-        can = can && v->kernel[i] == 3 && v->stride[i] == 1 && v->padding[i] == 1 && v->dilation[i] == 1;
-    return can && tarn__conv_direct_scratch(v->images, v->in, v->out, v->size[0], v->size[1]) <= MOST_SCRATCH;
 }
 
 /* True where the engines that pass sums on may be asked: they are made for channels last, and gave wrong gradients for a kernel of 3 by 1 with a stride of 3 and
@@ -99,8 +87,8 @@ static tarn__cudnn_conv formed(const tarn__cudnn_conv *asked, uint64_t form)
 static bool find_plan(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_form *form, bool *has_failed)
 {
     tarn__cudnn_conv v = formed(asked, code);
-    bool is_own = code & (BY_COLUMNS | DIRECT);
-    *form = (tarn__conv_form){.asked = *asked, .code = code, .is_turned = code & TURNED, .is_direct = code & DIRECT};
+    bool is_own = code & BY_COLUMNS;
+    *form = (tarn__conv_form){.asked = *asked, .code = code, .is_turned = code & TURNED};
     form->plan = is_own ? NULL : tarn__cudnn_conv_plan_of(index, &v);
     *has_failed = *has_failed || (!form->plan && !is_own);
     return is_own || (form->plan && !form->plan->is_none);
@@ -150,8 +138,6 @@ static int find_all(int index, const tarn__cudnn_conv *asked, tarn__conv_form *f
         if (!(codes[i] & TURNED) || can_be_turned(asked))
             count += find_nearest(index, asked, codes[i], &forms[count], has_failed);
     count = find_widening(index, asked, forms, count, has_failed);
-    if (can_be_direct(asked) && !*has_failed)
-        find_plan(index, asked, DIRECT, &forms[count++], has_failed);
     if (count > 0)
         find_plan(index, asked, BY_COLUMNS, &forms[count++], has_failed);
     return count;
