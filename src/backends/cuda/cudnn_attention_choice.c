@@ -101,7 +101,7 @@ static size_t lay_out(bench *t)
     size_t inputs = t->taken;
     t->operands[0].logarithms = take(t, rows * sizeof(float));
     t->operands[0].sums = take(t, rows * sizeof(float));
-    t->own_scratch = take(t, rows * 2 * sizeof(float));
+    t->own_scratch = take(t, rows * 3 * sizeof(float)); /* as attention_grad.cu has it */
     t->differ = take(t, sizeof(int));
     for (int i = 0; i < t->count; i++)
         workspace = t->plans[i].workspace > workspace ? t->plans[i].workspace : workspace;
