@@ -2,34 +2,11 @@
  * Attention on a CUDA device against the CPU: every form that its kernels take, the same weights dropped, the same bits in every run and in a
  * captured one, memory that is linear in the rows. Without a device every test is skipped.
  */
-#include "support/check.h"
+#include "support/gpu.h"
 
 #include <tarn/graph.h>
 
 #define CPU tarn_device_cpu()
-
-static tarn_device gpu;
-
-static int open_gpu(void **state)
-{
-    if (tarn_device_count("cuda") == 0)
-        return 0;
-    gpu = tarn_device_parse("cuda");
-    tarn_seed(1);
-    return open_test(state);
-}
-
-static int close_gpu(void **state)
-{
-    return tarn_device_count("cuda") == 0 ? 0 : close_test(state);
-}
-
-#define NEEDS_GPU()                                                                                                                       \
-    do {                                                                                                                                  \
-        if (tarn_device_count("cuda") == 0)                                                                                               \
-            skip();                                                                                                                       \
-        (void)state;                                                                                                                      \
-    } while (0)
 
 enum { Q, K, V, OPERANDS };
 

@@ -4,7 +4,7 @@
  * products to go that way, and gradients that stay in 16 bits: operands are no leaves. Where there is no cuDNN our own kernels run through all of it.
  * Without a device every test is skipped.
  */
-#include "support/check.h"
+#include "support/gpu.h"
 
 #include <dirent.h>
 #include <sys/wait.h>
@@ -12,29 +12,6 @@
 #include <unistd.h>
 
 #define CPU tarn_device_cpu()
-
-static tarn_device gpu;
-
-static int open_gpu(void **state)
-{
-    if (tarn_device_count("cuda") == 0)
-        return 0;
-    gpu = tarn_device_parse("cuda");
-    tarn_seed(1);
-    return open_test(state);
-}
-
-static int close_gpu(void **state)
-{
-    return tarn_device_count("cuda") == 0 ? 0 : close_test(state);
-}
-
-#define NEEDS_GPU()                                                                                                                       \
-    do {                                                                                                                                  \
-        if (tarn_device_count("cuda") == 0)                                                                                               \
-            skip();                                                                                                                       \
-        (void)state;                                                                                                                      \
-    } while (0)
 
 enum { Q, K, V, OPERANDS };
 

@@ -2,34 +2,11 @@
  * What is special about CUDA devices: where things lie, what waits and what does not, faults that come up later, memory, captured steps.
  * The operations themselves are tested by test_cases with TARN_TEST_DEVICE=cuda. Without a device every test is skipped.
  */
-#include "support/check.h"
+#include "support/gpu.h"
 
 #include <tarn/graph.h>
 
 #include "core/stats.h"
-
-static tarn_device gpu;
-
-static int open_gpu(void **state)
-{
-    if (tarn_device_count("cuda") == 0)
-        return 0;
-    gpu = tarn_device_parse("cuda");
-    tarn_seed(1);
-    return open_test(state);
-}
-
-static int close_gpu(void **state)
-{
-    return tarn_device_count("cuda") == 0 ? 0 : close_test(state);
-}
-
-#define NEEDS_GPU()                                                                                                                       \
-    do {                                                                                                                                  \
-        if (tarn_device_count("cuda") == 0)                                                                                               \
-            skip();                                                                                                                       \
-        (void)state;                                                                                                                      \
-    } while (0)
 
 /* ---- devices --------------------------------------------------------------------------------------------------------------- */
 

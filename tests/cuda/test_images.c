@@ -6,31 +6,9 @@
 
 #include <tarn/graph.h>
 
-#include "support/check.h"
+#include "support/gpu.h"
 
 #define CPU tarn_device_cpu()
-
-static tarn_device gpu;
-
-static int open_gpu(void **state)
-{
-    if (tarn_device_count("cuda") == 0)
-        return 0;
-    gpu = tarn_device_parse("cuda");
-    return open_test(state);
-}
-
-static int close_gpu(void **state)
-{
-    return tarn_device_count("cuda") == 0 ? 0 : close_test(state);
-}
-
-#define NEEDS_GPU()                                                                                                                       \
-    do {                                                                                                                                  \
-        if (tarn_device_count("cuda") == 0)                                                                                               \
-            skip();                                                                                                                       \
-        (void)state;                                                                                                                      \
-    } while (0)
 
 /* ---- layouts --------------------------------------------------------------------------------------------------------------- */
 

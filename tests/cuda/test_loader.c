@@ -2,29 +2,7 @@
  * skipped. */
 #include <tarn/profile.h>
 
-#include "support/check.h"
-
-static tarn_device gpu;
-
-static int open_gpu(void **state)
-{
-    if (tarn_device_count("cuda") == 0)
-        return 0;
-    gpu = tarn_device_parse("cuda");
-    return open_test(state);
-}
-
-static int close_gpu(void **state)
-{
-    return tarn_device_count("cuda") == 0 ? 0 : close_test(state);
-}
-
-#define NEEDS_GPU() \
-    do { \
-        if (tarn_device_count("cuda") == 0) \
-            skip(); \
-        (void)state; \
-    } while (0)
+#include "support/gpu.h"
 
 enum { COUNT = 1000, SIZE = 3 * 64 * 64, BATCH = 64 };
 

@@ -1,32 +1,9 @@
 /* test_rows.c: kernels along rows and columns on a CUDA device against the CPU, results and gradients, at lengths, counts and layouts where the quick
  * ones are taken and beside them: norms whose rows lie in a ring, rotary positions of several batches, max and min with and without ties.
  * Without a device every test is skipped. */
-#include "support/check.h"
+#include "support/gpu.h"
 
 #define CPU tarn_device_cpu()
-
-static tarn_device gpu;
-
-static int open_gpu(void **state)
-{
-    if (tarn_device_count("cuda") == 0)
-        return 0;
-    gpu = tarn_device_parse("cuda");
-    tarn_seed(1);
-    return open_test(state);
-}
-
-static int close_gpu(void **state)
-{
-    return tarn_device_count("cuda") == 0 ? 0 : close_test(state);
-}
-
-#define NEEDS_GPU()                                                                                                                       \
-    do {                                                                                                                                  \
-        if (tarn_device_count("cuda") == 0)                                                                                               \
-            skip();                                                                                                                       \
-        (void)state;                                                                                                                      \
-    } while (0)
 
 static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_F64};
 static const double tolerances[] = {1e-5, 1e-2, 2e-3, 1e-12};
