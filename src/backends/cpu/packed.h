@@ -5,6 +5,20 @@
 
 #if TARN__PACK
 
+/* A kernel of whole_##name() over n elements. */
+#define PACKED_RUN(name)                                                                                                                 \
+    static void packed_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                       \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const float *X = in[0];                                                                                                          \
+        float *Y = out[0];                                                                                                               \
+        int64_t i = 0;                                                                                                                   \
+        for (; i + TARN__PACK <= n; i += TARN__PACK)                                                                                     \
+            pack_store(Y + i, whole_##name(pack_load(X + i)));                                                                           \
+        if (i < n)                                                                                                                       \
+            pack_store_some(Y + i, whole_##name(pack_load_some(X + i, n - i)), n - i);                                                   \
+    }
+
 /* One pass over a tile: `value` from the pack x, where no lane of `outside` is set; `alone` from the single x elsewhere. */
 #define PACKED_TILE(name, outside, value, alone)                                                                                          \
     __attribute__((noinline, cold)) static pack mend_##name(pack x_pack, pack y_pack)                                                   \
@@ -22,17 +36,7 @@
         pack y = value;                                                                                                                  \
         return __builtin_expect(pack_any(outside(x)), 0) ? mend_##name(x, y) : y;                                                        \
     }                                                                                                                                    \
-    static void packed_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                       \
-    {                                                                                                                                    \
-        (void)params;                                                                                                                    \
-        const float *X = in[0];                                                                                                          \
-        float *Y = out[0];                                                                                                               \
-        int64_t i = 0;                                                                                                                   \
-        for (; i + TARN__PACK <= n; i += TARN__PACK)                                                                                     \
-            pack_store(Y + i, whole_##name(pack_load(X + i)));                                                                           \
-        if (i < n)                                                                                                                       \
-            pack_store_some(Y + i, whole_##name(pack_load_some(X + i, n - i)), n - i);                                                   \
-    }
+    PACKED_RUN(name)
 
 /* The same for a gradient from x and g. */
 #define PACKED_GRAD_TILE(name, outside, value, alone)                                                                                     \

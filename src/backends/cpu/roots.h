@@ -42,17 +42,7 @@ PACK_INLINE pack near_rsqrt(pack x)
         pack y = near_##name(x);                                                                                                         \
         return __builtin_expect(pack_any(other), 0) ? pack_choose(other, divided, y) : y;                                                \
     }                                                                                                                                    \
-    static void packed_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                       \
-    {                                                                                                                                    \
-        (void)params;                                                                                                                    \
-        const float *X = in[0];                                                                                                          \
-        float *Y = out[0];                                                                                                               \
-        int64_t i = 0;                                                                                                                   \
-        for (; i + TARN__PACK <= n; i += TARN__PACK)                                                                                     \
-            pack_store(Y + i, whole_##name(pack_load(X + i)));                                                                           \
-        if (i < n)                                                                                                                       \
-            pack_store_some(Y + i, whole_##name(pack_load_some(X + i, n - i)), n - i);                                                   \
-    }
+    PACKED_RUN(name)
 
 ROOT_TILE(sqrt, _mm512_sqrt_ps(x))
 ROOT_TILE(rsqrt, pack_all(1.0f) / _mm512_sqrt_ps(x))
