@@ -70,7 +70,13 @@ tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *
 /* ---- checks at the door ---------------------------------------------------------------------------------------------------- */
 
 /* False while an error is pending; raises one when the tensor is NULL. `role` is "x", "weight" … */
+bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char *role);
+
+/* The same, and raises one when the tensor holds blocks: what computes with elements takes none. */
 bool tarn__check(const char *function, const tarn_tensor *tensor, const char *role);
+
+/* Raises unless blocks stay whole and along the last axis in a view of them that has this layout; other dtypes may have any. */
+bool tarn__check_layout(const char *function, const tarn__view *layout);
 
 /* Raises unless the dtype is in the mask. */
 bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t mask, const char *role);

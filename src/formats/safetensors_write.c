@@ -106,8 +106,11 @@ static bool make_room(tarn_safetensors_writer *writer)
 bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tarn_tensor *tensor)
 {
     const char *function = "safetensors_add";
-    if (!check_writer(function, writer) || !check_text(function, "name", name) || !tarn__check(function, tensor, "the tensor"))
+    if (!check_writer(function, writer) || !check_text(function, "name", name) || !tarn__check_any(function, tensor, "the tensor"))
         return false;
+    if (tarn__is_blocks(tensor->view.dtype))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%.200s' is %s, which safetensors files cannot hold; convert it with tarn_cast() first, or write a GGUF file",
+                           function, name, tarn_dtype_name(tensor->view.dtype));
     if (!name[0] || strcmp(name, "__metadata__") == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' cannot be a tensor's name", function, name);
     if (json_object_get(writer->names, name))
