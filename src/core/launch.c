@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "core/blocks.h"
 #include "core/graph.h"
 #include "core/profiler.h"
 #include "core/stats.h"
@@ -234,6 +235,8 @@ bool tarn__run(const tarn__launch *launch)
 static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     tarn__fill none = {0};
+    if (tarn__is_blocks(from->view.dtype) || tarn__is_blocks(to->view.dtype))
+        return tarn__blocks_copy(function, to, from);
     return tarn__run(&(tarn__launch){.kernel = TARN__K_copy, .function = function, .inputs = 1, .outputs = 1, .in = {from}, .out = {to},
                                      .params = &none, .params_bytes = sizeof(none)});
 }
