@@ -50,6 +50,25 @@ tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype
     return tarn__tensor_new_ordered(function, shape, dtype, device, NULL);
 }
 
+tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage)
+{
+    tarn_tensor *tensor = !tarn_failed() && tarn__check_shape(function, shape, dtype) ? tarn__alloc(sizeof(*tensor)) : NULL;
+    if (!tensor) {
+        tarn__storage_drop(storage);
+        tarn__raise_within(function);
+        return NULL;
+    }
+    tensor->references = 1;
+    tensor->view.dtype = dtype;
+    tensor->view.rank = shape.rank;
+    memcpy(tensor->view.shape, shape.size, sizeof(tensor->view.shape));
+    tensor->storage = storage;
+    tarn__view_pack(&tensor->view);
+    place_view(tensor);
+    tarn__scope_add(tensor);
+    return tensor;
+}
+
 tarn_tensor *tarn__tensor_view(tarn_tensor *x)
 {
     tarn_tensor *view = tarn__alloc(sizeof(*view));

@@ -41,6 +41,9 @@ tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype
 /* The same with a given layout of a dense tensor: axis order[0] has the largest stride. */
 tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order);
 
+/* A dense tensor on a storage that is there, in the open scope: takes the reference to it, on failure too. NULL with an error naming `function`. */
+tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage);
+
 /* A view of x's storage in the open scope; the caller sets shape and strides in result->view, and `start` with tarn__tensor_restart(). */
 tarn_tensor *tarn__tensor_view(tarn_tensor *x);
 void tarn__tensor_restart(tarn_tensor *view, int64_t start);
