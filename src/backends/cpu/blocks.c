@@ -16,6 +16,7 @@
 #define ROWS_AT_ONCE 4
 #define PANEL 16      /* rows of the weight in a piece of work */
 #define ROW_TILE 128  /* rows of x that are rounded at a time: they stay in the second-level cache */
+#define STRETCH 8     /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
 #define AHEAD 4096    /* bytes of the weight that are asked for before they are needed: left alone, the processor reads half as fast */
 #define LEAST_BYTES ((int64_t)64 << 10) /* of the weight that a thread takes at a time */
 
@@ -137,16 +138,16 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
 
 static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, int64_t n)
 {
-    float values[ROWS_AT_ONCE][PANEL], results[ROWS_AT_ONCE];
-    for (int64_t r = 0; r < j->count; r += ROWS_AT_ONCE) {
-        int64_t rows = least(j->count - r, ROWS_AT_ONCE);
-        for (int64_t i = 0; i < n; i++) {
-            j->how->multiply_opened(panel + i * j->chunks, j->chunks, j->rounded + r * j->chunks, j->chunks, rows, results);
-            for (int64_t k = 0; k < rows; k++)
-                values[k][i] = results[k];
-        }
-        for (int64_t k = 0; k < rows; k++)
-            store(j, j->first + r + k, column, values[k], n);
+    float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, line[PANEL];
+    for (int64_t k = 0; k < j->chunks; k += STRETCH)
+        for (int64_t r = 0; r < j->count; r += ROWS_AT_ONCE)
+            for (int64_t i = 0; i < n; i++)
+                j->how->multiply_opened(panel + i * j->chunks + k, least(j->chunks - k, STRETCH), j->rounded + r * j->chunks + k, j->chunks,
+                                        least(j->count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
+    for (int64_t r = 0; r < j->count; r++) {
+        for (int64_t i = 0; i < n; i++)
+            line[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
+        store(j, j->first + r, column, line, n);
     }
 }
 
