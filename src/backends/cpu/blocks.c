@@ -11,6 +11,10 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <arm_neon.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #define ROWS_AT_ONCE 4
@@ -61,8 +65,27 @@ typedef struct engine {
 #undef UNSIGNED_ONLY
 #endif
 
+#if defined(__aarch64__) && defined(__linux__)
+#define NAMED(x) x##_neon
+#if defined(__clang__)
+#define ENGINE __attribute__((target("dotprod")))
+#else
+#define ENGINE __attribute__((target("arch=armv8.2-a+dotprod")))
+#endif
+#define UNSIGNED_ONLY false
+#include "backends/cpu/blocks_neon.h"
+#include "backends/cpu/blocks_rows.h"
+#undef NAMED
+#undef ENGINE
+#undef UNSIGNED_ONLY
+#endif
+
 static const engine *best_engine(void)
 {
+#if defined(__aarch64__) && defined(__linux__)
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP)
+        return &engine_neon;
+#endif
 #if defined(__AVX512F__)
     if (__builtin_cpu_supports("avx512vnni"))
         return &engine_vnni;
