@@ -9,9 +9,16 @@
 #include "backends/cpu/level.h"
 #include "backends/cpu/slots.h"
 
+/* clang's header has the products of bytes only where all code may use them. */
+#if defined(__aarch64__) && defined(__linux__) && (!defined(__clang__) || defined(__ARM_FEATURE_DOTPROD))
+#define HAS_DOTS 1
+#else
+#define HAS_DOTS 0
+#endif
+
 #if defined(__AVX2__)
 #include <immintrin.h>
-#elif defined(__aarch64__) && defined(__linux__)
+#elif HAS_DOTS
 #include <arm_neon.h>
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -65,10 +72,10 @@ typedef struct engine {
 #undef UNSIGNED_ONLY
 #endif
 
-#if defined(__aarch64__) && defined(__linux__)
+#if HAS_DOTS
 #define NAMED(x) x##_neon
-#if defined(__clang__)
-#define ENGINE __attribute__((target("dotprod")))
+#if defined(__ARM_FEATURE_DOTPROD)
+#define ENGINE
 #else
 #define ENGINE __attribute__((target("arch=armv8.2-a+dotprod")))
 #endif
@@ -82,7 +89,7 @@ typedef struct engine {
 
 static const engine *best_engine(void)
 {
-#if defined(__aarch64__) && defined(__linux__)
+#if HAS_DOTS
     if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP)
         return &engine_neon;
 #endif
