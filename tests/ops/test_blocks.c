@@ -6,6 +6,7 @@
 #include "backends/cpu/level.h"
 #include "base/blocks.h"
 #include "support/check.h"
+#include "support/scratch.h"
 
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 
@@ -335,6 +336,24 @@ static void the_gradient_of_x_is_that_of_the_elements(void **state)
         }
 }
 
+/* ---- modules and files ----------------------------------------------------------------------------------------------------- */
+
+static void a_module_keeps_blocks_as_they_are(void **state)
+{
+    (void)state;
+    tarn_module *module = tarn_module_new("layer", unchanged, NULL, NULL);
+    tarn_tensor *w = tarn_keep(weight_of(TARN_Q4_K, 6, 512)), *copy = good(tarn_clone(w));
+    tarn_tensor *own = good(tarn_module_add_parameter(module, "weight", w));
+    assert_false(tarn_needs_grad(own));
+    assert_true(tarn_module_freeze(module, false));
+    assert_false(tarn_needs_grad(own));
+    assert_true(tarn_module_to(module, tarn_device_parse("mirror:1")));
+    assert_same_bytes(own, copy);
+    assert_false(tarn_module_save(module, scratch("blocks.safetensors")));
+    assert_error_about(TARN_ERROR_DTYPE, "'weight' is q4_k", "GGUF");
+    tarn_module_free(module);
+}
+
 /* ---- everything else ------------------------------------------------------------------------------------------------------- */
 
 static void what_computes_with_elements_refuses_blocks(void **state)
@@ -418,8 +437,9 @@ int main(void)
         in_scope(a_frozen_weight_of_16_bits_meets_f32),
         in_scope(every_instruction_level_multiplies_right),
         in_scope(the_gradient_of_x_is_that_of_the_elements),
+        in_scope(a_module_keeps_blocks_as_they_are),
         in_scope(what_computes_with_elements_refuses_blocks),
         in_scope(bad_input_is_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
