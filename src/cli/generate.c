@@ -58,18 +58,18 @@ static int read_ids(writing *w, const char *text)
     }
 }
 
-/* Without a prompt a text begins with the token that texts begin with, or after the one that ends them. */
+/* Without a prompt a text begins after the token that ends texts, as GPT-2 was trained. */
 static int read_end(writing *w, const tarn_module *model)
 {
-    tarn_model_facts facts;
-    if (!tarn_model_facts_of(model, &facts))
+    tarn_gpt2_config config;
+    if (!tarn_gpt2_config_of(model, &config))
         return tarn__complain("generate");
-    if (!facts.has_begin && !facts.has_end)
+    if (!config.has_end)
         return misuse("a prompt is missing, and the model has no token that texts begin with", NULL);
     w->prompt = malloc(sizeof(*w->prompt));
     if (!w->prompt)
         return no_memory();
-    w->prompt[w->prompt_count++] = (int32_t)(facts.has_begin ? facts.begin : facts.end);
+    w->prompt[w->prompt_count++] = (int32_t)config.end;
     return TARN__DONE;
 }
 
