@@ -257,6 +257,8 @@ int32_t tarn_tokenizer_begin(const tarn_tokenizer *tokenizer)
     static const char *const names[] = {"<s>", "<|begin_of_text|>", "<bos>"};
     if (!is_there(tokenizer, "tokenizer_begin"))
         return -1;
+    if (tokenizer->begin < 0 && tokenizer->before.count == 1) /* the file does not name it, but puts it there */
+        return *(const int32_t *)(const void *)tokenizer->before.data;
     return tokenizer->begin >= 0 ? tokenizer->begin : find_any(tokenizer, names, sizeof(names) / sizeof(names[0]));
 }
 
@@ -264,6 +266,8 @@ int32_t tarn_tokenizer_end(const tarn_tokenizer *tokenizer)
 {
     if (!is_there(tokenizer, "tokenizer_end"))
         return -1;
+    if (tokenizer->end < 0 && tokenizer->after.count == 1)
+        return *(const int32_t *)(const void *)tokenizer->after.data;
     return tokenizer->end >= 0 ? tokenizer->end : tarn_tokenizer_end_of_text(tokenizer);
 }
 
