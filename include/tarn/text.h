@@ -34,8 +34,9 @@ TARN_API tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t leng
 /* Frees a tokenizer. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_tokenizer_free(tarn_tokenizer *tokenizer);
 
-/* Writes tokenizer.json into a folder, which is made if it is not there; the file appears whole or not at all. Hugging Face's tokenizers
- * opens it with the same results, for characters and bytes too; tarn_tokenizer_open() does. */
+/* Writes tokenizer.json into a folder, which is made if it is not there, and tokenizer_config.json where the tokens that begin and end a text or a chat
+ * template are known; each file appears whole or not at all. Hugging Face's tokenizers opens it with the same results, for characters and bytes too;
+ * tarn_tokenizer_open() does. */
 TARN_API bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder);
 
 /* "bpe", "spm" (SentencePiece's BPE), "characters" or "bytes". The text lives as long as the program. */

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "text/gguf_tokenizer.h"
+#include "text/utf8.h"
 
 #define TOKENS "tokenizer.ggml.tokens"
 #define SCORES "tokenizer.ggml.scores"
@@ -157,9 +158,10 @@ static bool add_token(tarn_tokenizer *t, const source *s, int32_t id)
     size_t length = s->lengths[id], count;
     const char *text = s->pieces[id];
     bool is_found = s->types[id] == TARN__TOKEN_CONTROL || s->types[id] == TARN__TOKEN_UNKNOWN || s->types[id] == TARN__TOKEN_USER;
-    if (length == 0 || length > TARN__LONGEST_PIECE || s->types[id] < TARN__TOKEN_NORMAL)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': token %d is empty, too long, or of a type that is none", s->function, s->path,
-                           (int)id);
+    bool is_text = tarn__utf8_prefix(text, length) == length && !memchr(text, 0, length);
+    if (length == 0 || length > TARN__LONGEST_PIECE || s->types[id] < TARN__TOKEN_NORMAL || !is_text)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': token %d is empty, too long, no valid UTF-8, or of a type that is none",
+                           s->function, s->path, (int)id);
     if (is_found) {
         const tarn__added_token token = {
             .text = (char *)(uintptr_t)text, .length = length, .id = id, .special = s->types[id] != TARN__TOKEN_USER};
@@ -236,6 +238,8 @@ static bool add_rest(tarn_tokenizer *t, const source *s, bool usually_begins)
         !read_flag(s, "tokenizer.ggml.add_eos_token", false, &ends))
         return false;
     const char *chat = tarn_gguf_has(s->file, CHAT, NULL) ? tarn_gguf_text(s->file, CHAT, &length) : NULL;
+    if (chat && (strlen(chat) != length || tarn__utf8_prefix(chat, length) != length))
+        return wrong(s, TARN_ERROR_FORMAT, "the chat template is no valid UTF-8, or has a NUL in it:", CHAT);
     if (tarn_failed() || (chat && !(t->chat = tarn__text_copy(chat))))
         return false;
     return tarn__tokenizer_surround(t, begins, ends);

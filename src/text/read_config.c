@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "text/read.h"
+#include "text/utf8.h"
 
 #define LONGEST_TEMPLATE ((size_t)1 << 20) /* bytes */
 
@@ -102,8 +103,9 @@ static bool read_around(const tarn__reading *reading, json_t *config, bool other
 static bool keep_template(const tarn__reading *reading, const char *text, size_t length)
 {
     tarn_tokenizer *t = reading->tokenizer;
-    if (length > LONGEST_TEMPLATE || memchr(text, 0, length))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the chat template has a NUL in it, or more than %zu bytes", LONGEST_TEMPLATE);
+    if (length > LONGEST_TEMPLATE || memchr(text, 0, length) || tarn__utf8_prefix(text, length) != length)
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the chat template is no valid UTF-8, has a NUL in it, or more than %zu bytes",
+                                LONGEST_TEMPLATE);
     char *copy = tarn__alloc(length + 1);
     if (!copy)
         return false;

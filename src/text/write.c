@@ -11,6 +11,8 @@
 #include "base/memory.h"
 #include "text/write.h"
 
+#define LONGEST_PATH 4096
+
 /* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
 
 bool tarn__json_put(tarn__buffer *out, const char *format, ...)
@@ -243,12 +245,21 @@ static bool write_file(const tarn__buffer *text, const char *path)
     return false;
 }
 
+static bool save(const tarn_tokenizer *t, const char *folder, const char *name, bool (*put_file)(tarn__buffer *, const tarn_tokenizer *))
+{
+    char path[LONGEST_PATH];
+    tarn__buffer text = {0};
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    bool good = put_file(&text, t) && write_file(&text, path);
+    tarn__buffer_free(&text, 1);
+    return good;
+}
+
 bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
 {
-    char path[4096];
     if (tarn_failed())
         return false;
-    if (!tokenizer || !folder || !folder[0] || strlen(folder) > sizeof(path) - 32)
+    if (!tokenizer || !folder || !folder[0] || strlen(folder) > LONGEST_PATH - 32)
         return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_save: a tokenizer and the name of a folder are required");
     if (tokenizer->kind == &tarn__kind_characters && tarn__pieces_find(&tokenizer->pieces, "", 1) >= 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_save: one of the characters is NUL, which no tokenizer.json can hold");
@@ -257,9 +268,6 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
                            "tokenizer_save: a SentencePiece model without pieces for bytes; tokenizer.json has no form for it");
     if (!tarn__path_exists(folder) && !tarn__folder_make("tokenizer_save", folder))
         return false;
-    tarn__buffer text = {0};
-    snprintf(path, sizeof(path), "%s/tokenizer.json", folder);
-    bool good = put_all(&text, tokenizer) && write_file(&text, path);
-    tarn__buffer_free(&text, 1);
-    return good;
+    return save(tokenizer, folder, "tokenizer.json", put_all) && ((!tokenizer->chat && tokenizer->begin < 0 && tokenizer->end < 0) ||
+                                                                  save(tokenizer, folder, "tokenizer_config.json", tarn__json_config));
 }

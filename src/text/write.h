@@ -15,4 +15,7 @@ bool tarn__json_spm_spaces(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__json_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__json_spm_merges(tarn__buffer *out, const tarn_tokenizer *t);
 
+/* The whole of a tokenizer_config.json. */
+bool tarn__json_config(tarn__buffer *out, const tarn_tokenizer *t);
+
 #endif

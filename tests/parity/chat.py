@@ -7,7 +7,7 @@ import os
 import random
 import tempfile
 
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tarn
 import text
@@ -237,6 +237,19 @@ def check(name, folder, rng):
             return f"{messages}: {encoded(ours, messages, prompt)} here, {theirs(expected, add_special_tokens=False)['input_ids']} there"
         if ours.decode(encoded(ours, messages, prompt)).decode() != mine:
             return f"{messages}: the ids are of another text"
+    return check_saved(ours, folder, rng, in_turns, has_system)
+
+
+def check_saved(ours, folder, rng, in_turns, has_system):
+    """What tarn saves is a folder that transformers opens, template and all."""
+    saved = os.path.join(folder, "saved")
+    ours.save(saved)
+    theirs = AutoTokenizer.from_pretrained(saved)
+    for _ in range(5):
+        messages = conversation(rng, in_turns, has_system, True)
+        expected = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        if rendered(ours, messages, True) != expected or encoded(ours, messages, True) != theirs(expected, add_special_tokens=False)["input_ids"]:
+            return f"{messages}: transformers makes something else of the saved folder: {expected!r}"
     return ""
 
 

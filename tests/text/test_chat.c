@@ -110,6 +110,27 @@ static void what_people_write_stays_text(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* Saved, a folder has the template, and what begins and ends a text. */
+static void templates_are_saved(void **state)
+{
+    (void)state;
+    size_t length, other;
+    tarn_tokenizer *t = open_with(LLAMA3);
+    assert_true(tarn_tokenizer_save(t, scratch("saved-chat")));
+    tarn_tokenizer *again = tarn_tokenizer_open(scratch("saved-chat"));
+    assert_ok();
+    char *text = tarn_chat_render(t, talk, 2, true, &length), *same = tarn_chat_render(again, talk, 2, true, &other);
+    assert_ok();
+    assert_string_equal(text, same);
+    assert_int_equal(tarn_tokenizer_begin(again), 260);
+    assert_int_equal(tarn_tokenizer_end(again), 262);
+    assert_true(tarn_tokenizer_hash(t) == tarn_tokenizer_hash(again));
+    tarn_tokenizer_release(text);
+    tarn_tokenizer_release(same);
+    tarn_tokenizer_free(again);
+    tarn_tokenizer_free(t);
+}
+
 static void other_templates_are_refused_by_name(void **state)
 {
     (void)state;
@@ -136,6 +157,15 @@ static void other_templates_are_refused_by_name(void **state)
     }
 }
 
+static void templates_that_are_no_text_are_refused(void **state)
+{
+    (void)state;
+    tarn_tokenizer_free(open_with(CHATML));
+    write_text("chat/chat_template.jinja", "{{ '\xFF' }}");
+    assert_null(tarn_tokenizer_open(scratch("chat")));
+    assert_error_about(TARN_ERROR_FORMAT, "chat_template.jinja", "UTF-8");
+}
+
 static void wrong_turns_are_refused(void **state)
 {
     (void)state;
@@ -158,7 +188,8 @@ static void wrong_turns_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(templates_are_followed), in_scope(what_people_write_stays_text),
-                                       in_scope(other_templates_are_refused_by_name), in_scope(wrong_turns_are_refused)};
+    const struct CMUnitTest tests[] = {in_scope(templates_are_followed),  in_scope(what_people_write_stays_text),
+                                       in_scope(templates_are_saved),     in_scope(other_templates_are_refused_by_name),
+                                       in_scope(wrong_turns_are_refused), in_scope(templates_that_are_no_text_are_refused)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
