@@ -18,10 +18,10 @@ extern "C" {
 
 typedef struct tarn_tokenizer tarn_tokenizer;
 
-/* Opens a tokenizer: a folder of Hugging Face, a tokenizer.json, SentencePiece's tokenizer.model (BPE), a GGUF file, or a vocab.json with merges.txt beside it
- * (also as encoder.json and vocab.bpe; then tokenizer_config.json, where it is there, names the pattern and the special tokens, and GPT-2's are
- * used otherwise). Padding and truncation in the file are not applied. What tarn would do differently from the file is refused by its name. The
- * caller owns it. */
+/* Opens a tokenizer: a folder of Hugging Face, a tokenizer.json, SentencePiece's tokenizer.model (BPE), a GGUF file, or a vocab.json with
+ * merges.txt beside it (also as encoder.json and vocab.bpe; then tokenizer_config.json, where it is there, names the pattern and the
+ * special tokens, and GPT-2's are used otherwise). Padding and truncation in the file are not applied. What tarn would do differently from
+ * the file is refused by its name. The caller owns it. */
 TARN_API tarn_tokenizer *tarn_tokenizer_open(const char *path);
 
 /* A tokenizer whose 256 ids are the bytes. The caller owns it. */
@@ -34,9 +34,9 @@ TARN_API tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t leng
 /* Frees a tokenizer. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_tokenizer_free(tarn_tokenizer *tokenizer);
 
-/* Writes tokenizer.json into a folder, which is made if it is not there, and tokenizer_config.json where the tokens that begin and end a text or a chat
- * template are known; each file appears whole or not at all. Hugging Face's tokenizers opens it with the same results, for characters and bytes too;
- * tarn_tokenizer_open() does. */
+/* Writes tokenizer.json into a folder, which is made if it is not there, and tokenizer_config.json where the tokens that begin and end a
+ * text or a chat template are known; each file appears whole or not at all. Hugging Face's tokenizers opens it with the same results, for
+ * characters and bytes too; tarn_tokenizer_open() does. */
 TARN_API bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder);
 
 /* "bpe", "spm" (SentencePiece's BPE), "characters" or "bytes". The text lives as long as the program. */
@@ -61,11 +61,12 @@ TARN_API bool tarn_tokenizer_is_special(const tarn_tokenizer *tokenizer, int32_t
 /* The id of the token that ends a document: <|endoftext|>, <|end_of_text|>, </s> or <eos>; -1, which is no error, when there is none. */
 TARN_API int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer);
 
-/* The id of the token that begins a text, as the file says, or by its name: <s>, <|begin_of_text|> or <bos>; -1, which is no error, when there
- * is none. */
+/* The id of the token that begins a text, as the file says, or by its name: <s>, <|begin_of_text|> or <bos>; -1, which is no error, when
+ * there is none. */
 TARN_API int32_t tarn_tokenizer_begin(const tarn_tokenizer *tokenizer);
 
-/* The id of the token by which a model ends what it says, as the file says; else tarn_tokenizer_end_of_text(). In chat models the two differ. */
+/* The id of the token by which a model ends what it says, as the file says; else tarn_tokenizer_end_of_text(). In chat models the two
+ * differ. */
 TARN_API int32_t tarn_tokenizer_end(const tarn_tokenizer *tokenizer);
 
 /* How to encode; zero is every field's default. */
@@ -96,21 +97,22 @@ typedef struct tarn_chat_message {
     const char *role, *content;
 } tarn_chat_message;
 
-/* Which of the common chat templates the model has: "chatml", "llama2", "llama3" or "mistral". It is found by reading the template in the model's
- * tokenizer_config.json, chat_template.jinja or GGUF file, which must consist of what is published for that family; any other is an error that says so, as
- * is none at all. The text lives as long as the program. */
+/* Which of the common chat templates the model has: "chatml", "llama2", "llama3" or "mistral". It is found by reading the template in the
+ * model's tokenizer_config.json, chat_template.jinja or GGUF file, which must consist of what is published for that family; any other is
+ * an error that says so, as is none at all. The text lives as long as the program. */
 TARN_API const char *tarn_chat_name(const tarn_tokenizer *tokenizer);
 
-/* Messages as the model's chat template puts them together; with `add_generation_prompt` up to where an answer begins. The text has the template's tokens in
- * it (also the one that begins a text), so that what people wrote can look like them: for a model take tarn_chat_encode(). Roles that the template does not have, or
- * in an order that it does not, are errors. The caller frees the result with tarn_tokenizer_release(). */
+/* Messages as the model's chat template puts them together; with `add_generation_prompt` up to where an answer begins. The text has the
+ * template's tokens in it (also the one that begins a text), so that what people wrote can look like them: for a model take
+ * tarn_chat_encode(). Roles that the template does not have, or in an order that it does not, are errors. The caller frees the result with
+ * tarn_tokenizer_release(). */
 TARN_API char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count, bool add_generation_prompt,
                                 size_t *length);
 
-/* The ids of the same: those of tarn_chat_render()'s text, but what looks like a special token in a message stays text. *id_count says how many. The caller frees
- * the result with tarn_tokenizer_release(). */
-TARN_API int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count, bool add_generation_prompt,
-                                   int64_t *id_count);
+/* The ids of the same: those of tarn_chat_render()'s text, but what looks like a special token in a message stays text. *id_count says how
+ * many. The caller frees the result with tarn_tokenizer_release(). */
+TARN_API int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
+                                   bool add_generation_prompt, int64_t *id_count);
 
 /* The id of the token that ends an answer in such a conversation; -1, which is no error, when there is none. */
 TARN_API int32_t tarn_chat_end(const tarn_tokenizer *tokenizer);
@@ -125,10 +127,11 @@ typedef struct tarn_stream_options {
     bool skip_special; /* special tokens give no text */
 } tarn_stream_options;
 
-/* Text from ids, one at a time, in whole characters: what comes out is valid UTF-8. Bytes that cannot become a character come out as U+FFFD, once for
- * as many as could have begun one; tarn_tokenizer_decode() gives them as they are. `options` may be NULL. Borrows the tokenizer, which must outlive
- * it. One thread at a time. The caller owns it. */
-TARN_API tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, const tarn_stream_options *options, size_t options_size);
+/* Text from ids, one at a time, in whole characters: what comes out is valid UTF-8. Bytes that cannot become a character come out as
+ * U+FFFD, once for as many as could have begun one; tarn_tokenizer_decode() gives them as they are. `options` may be NULL. Borrows the
+ * tokenizer, which must outlive it. One thread at a time. The caller owns it. */
+TARN_API tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, const tarn_stream_options *options,
+                                                      size_t options_size);
 #define tarn_text_stream_new(tokenizer, ...) tarn_text_stream_new_sized(tokenizer, __VA_ARGS__, sizeof(tarn_stream_options))
 
 /* Takes an id; gives the text that is ready, which may be empty, its length, and a 0 behind it. Borrowed until the stream is next used. */

@@ -1,5 +1,5 @@
-/* chat.c: messages as the text, and the ids, that a model was trained on. The template's own tokens become ids where the vocabulary has them; what people write
- * stays text, whatever it looks like. */
+/* chat.c: messages as the text, and the ids, that a model was trained on. The template's own tokens become ids where the vocabulary has
+ * them; what people write stays text, whatever it looks like. */
 #include "text/chat.h"
 
 #include <stdio.h>

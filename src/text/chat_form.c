@@ -1,8 +1,9 @@
-/* chat_form.c: which of the common chat templates a template is. Templates are programs (Jinja); tarn does not run them, but knows the expressions that the
- * published ones of each family consist of, and takes only a template that has these. Texts in them that differ from model to model are read out of it.
+/* chat_form.c: which of the common chat templates a template is. Templates are programs (Jinja); tarn does not run them, but knows the
+ * expressions that the published ones of each family consist of, and takes only a template that has these. Texts in them that differ from
+ * model to model are read out of it.
  *
- * Templates differ in their spacing and quotes, so they are brought into one form first: no spaces between the parts of an expression, single quotes,
- * line ends in texts as \n, and message['content'] for message.content. */
+ * Templates differ in their spacing and quotes, so they are brought into one form first: no spaces between the parts of an expression,
+ * single quotes, line ends in texts as \n, and message['content'] for message.content. */
 #include <stdio.h>
 #include <string.h>
 

@@ -35,8 +35,8 @@ bool tarn__pieces_add(tarn__pieces *pieces, int32_t id, const char *bytes, size_
 /* The id of a text, -1: none. */
 int32_t tarn__pieces_find(const tarn__pieces *pieces, const char *bytes, size_t length);
 
-/* The same for a text as a file writes it: the letters of its bytes, or a literal text. Whether an id's piece is written so; and how it is written,
- * appended to a text: false with an error. */
+/* The same for a text as a file writes it: the letters of its bytes, or a literal text. Whether an id's piece is written so; and how it is
+ * written, appended to a text: false with an error. */
 int32_t tarn__pieces_find_written(const tarn__pieces *pieces, const char *text, size_t length);
 bool tarn__pieces_is_written(const tarn__pieces *pieces, int32_t id, const char *text, size_t length);
 

@@ -1,5 +1,5 @@
-/* read_config.c: tokenizer_config.json, which lies beside a tokenizer: the tokens that begin and end a text, whether they are added to one, tokens
- * that a tokenizer.model lacks, and the chat template (also in a file of its own). */
+/* read_config.c: tokenizer_config.json, which lies beside a tokenizer: the tokens that begin and end a text, whether they are added to
+ * one, tokens that a tokenizer.model lacks, and the chat template (also in a file of its own). */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* read_spm.c: SentencePiece's BPE as tokenizer.json has it: a BPE with byte_fallback, and spaces that a normalizer or a pre-tokenizer writes as U+2581.
- * Files that tarn writes from scores have these too, under "tarn": then they count, and not the merges that were made of them. */
+/* read_spm.c: SentencePiece's BPE as tokenizer.json has it: a BPE with byte_fallback, and spaces that a normalizer or a pre-tokenizer
+ * writes as U+2581. Files that tarn writes from scores have these too, under "tarn": then they count, and not the merges that were made of
+ * them. */
 #include <math.h>
 #include <string.h>
 

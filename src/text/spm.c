@@ -1,6 +1,6 @@
-/* spm.c: SentencePiece's BPE, as Llama 2 and Mistral have it. A text gets a space before it and is one row of characters; the two neighbours that
- * make the piece with the best score (or the merge with the lowest rank, where a file has merges) become one, the leftmost of equals first, until
- * none do. A character that is no piece becomes the pieces of its bytes.
+/* spm.c: SentencePiece's BPE, as Llama 2 and Mistral have it. A text gets a space before it and is one row of characters; the two
+ * neighbours that make the piece with the best score (or the merge with the lowest rank, where a file has merges) become one, the leftmost
+ * of equals first, until none do. A character that is no piece becomes the pieces of its bytes.
  *
  * Inside, a space is a space: files write it as U+2581, and a text that has that character means a space with it. */
 #include <stdlib.h>

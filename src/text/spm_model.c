@@ -1,5 +1,5 @@
-/* spm_model.c: tokenizer.model, the file of SentencePiece: a protobuf message with the pieces, how they were trained, and how text is prepared.
- * Only what tarn does as SentencePiece does is taken: BPE on text that is not changed but for its spaces. */
+/* spm_model.c: tokenizer.model, the file of SentencePiece: a protobuf message with the pieces, how they were trained, and how text is
+ * prepared. Only what tarn does as SentencePiece does is taken: BPE on text that is not changed but for its spaces. */
 #include <stdio.h>
 #include <string.h>
 

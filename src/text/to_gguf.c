@@ -1,4 +1,5 @@
-/* to_gguf.c: a tokenizer as the metadata of a GGUF file. What the format cannot say is refused, so that the tokenizer that is read back gives the same ids. */
+/* to_gguf.c: a tokenizer as the metadata of a GGUF file. What the format cannot say is refused, so that the tokenizer that is read back
+ * gives the same ids. */
 #include <stdio.h>
 #include <string.h>
 

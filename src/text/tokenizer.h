@@ -1,8 +1,8 @@
 /* tokenizer.h: what a tokenizer is made of, for the files that make, use and write one.
  *
  * A text goes through three steps, each a file: special tokens are cut out of it (added.c), what is between them is normalised (normal.c),
- * and the kind of the tokenizer (bpe.c, spm.c, plain.c) turns it into ids. Only a coder changes while that happens, and every thread has its
- * own. */
+ * and the kind of the tokenizer (bpe.c, spm.c, plain.c) turns it into ids. Only a coder changes while that happens, and every thread has
+ * its own. */
 #ifndef TARN__TOKENIZER_H
 #define TARN__TOKENIZER_H
 
@@ -183,8 +183,8 @@ typedef struct tarn__spm_parts {
     tarn__spm settings;          /* of these `prefix`, `prefix_if_missing`, `squeezes` and `strips` */
 } tarn__spm_parts;
 
-/* A tokenizer without what comes before and after a text. It is finished: but tokens may be added, and tarn__tokenizer_finish() called again.
- * The caller owns it. NULL with an error. */
+/* A tokenizer without what comes before and after a text. It is finished: but tokens may be added, and tarn__tokenizer_finish() called
+ * again. The caller owns it. NULL with an error. */
 tarn_tokenizer *tarn__spm_from_parts(const tarn__spm_parts *parts);
 
 /* Puts what a file gave into a tokenizer. NULL with an error. */

@@ -1,5 +1,5 @@
-/* write_config.c: tokenizer_config.json, as Hugging Face's transformers reads it beside a tokenizer.json: the tokens that begin and end a text, and the chat
- * template. */
+/* write_config.c: tokenizer_config.json, as Hugging Face's transformers reads it beside a tokenizer.json: the tokens that begin and end a
+ * text, and the chat template. */
 #include <string.h>
 
 #include "text/write.h"

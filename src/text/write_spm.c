@@ -1,5 +1,5 @@
-/* write_spm.c: SentencePiece's BPE as tokenizer.json has it. Other readers know merges only, so these are made of the scores, in the order of
- * Hugging Face's own conversion: the best score first, and of the ways to make one piece that with the longest left part. */
+/* write_spm.c: SentencePiece's BPE as tokenizer.json has it. Other readers know merges only, so these are made of the scores, in the order
+ * of Hugging Face's own conversion: the best score first, and of the ways to make one piece that with the longest left part. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -84,8 +84,8 @@ def beside_json(model, folder, rng, count):
     wrong = compare(ours, encode(theirs), decode(theirs), rng, count)
     if wrong:
         return f"{prefix}: {wrong}"
-    ours.save(folder)
-    saved = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    ours.save(os.path.join(folder, "again"))
+    saved = Tokenizer.from_file(os.path.join(folder, "again", "tokenizer.json"))
     wrong = compare(ours, encode(saved), decode(saved), rng, count // 4)
     return f"{prefix}, saved: {wrong}" if wrong else ""
 
@@ -93,8 +93,9 @@ def beside_json(model, folder, rng, count):
 def beside_saved(path, folder, rng, count):
     """tokenizer.model, saved as tokenizer.json: the package gives the same ids, and tarn the same tokenizer."""
     ours = text.opened(path)
-    ours.save(folder)
-    theirs, again = Tokenizer.from_file(os.path.join(folder, "tokenizer.json")), text.opened(folder)
+    saved = os.path.join(folder, "saved")
+    ours.save(saved)
+    theirs, again = Tokenizer.from_file(os.path.join(saved, "tokenizer.json")), text.opened(saved)
     if tarn.call("tokenizer_hash", ours.handle) != tarn.call("tokenizer_hash", again.handle):
         return "saved and opened it is another tokenizer"
     return compare(ours, lambda x: theirs.encode(x, add_special_tokens=False).ids, lambda ids: theirs.decode(ids, skip_special_tokens=False), rng, count)

@@ -1,5 +1,5 @@
-/* test_chat.c: conversations as the common chat templates put them together; what people write stays text; other templates are refused. make parity compares with
- * transformers. */
+/* test_chat.c: conversations as the common chat templates put them together; what people write stays text; other templates are refused.
+ * make parity compares with transformers. */
 #include <sys/stat.h>
 
 #include "support/files.h"
@@ -31,7 +31,8 @@
     "else %}{{ " \
     "message['content'] + eos_token }}{% endif %}{% endfor %}"
 
-/* A folder whose tokenizer is the small one, with some tokens of templates: 263 <|im_start|>, 264 <|im_end|>. It begins with <|endoftext|>, and ends with <tag>. */
+/* A folder whose tokenizer is the small one, with some tokens of templates: 263 <|im_start|>, 264 <|im_end|>. It begins with
+ * <|endoftext|>, and ends with <tag>. */
 static tarn_tokenizer *open_with(const char *template)
 {
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)

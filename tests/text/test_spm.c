@@ -1,5 +1,5 @@
-/* test_spm.c: SentencePiece's BPE: ids by hand, any bytes there and back, tokenizer.model with one thing wrong or cut anywhere, tokenizer.json there
- * and back. */
+/* test_spm.c: SentencePiece's BPE: ids by hand, any bytes there and back, tokenizer.model with one thing wrong or cut anywhere,
+ * tokenizer.json there and back. */
 #include "support/files.h"
 #include "support/small_model.h"
 #include "support/small_tokenizer.h"
@@ -162,7 +162,8 @@ static void any_bytes_come_back(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* Words that are remembered and merged one by one give the ids of the whole text: a piece with a space inside, which never comes up, turns that off. */
+/* Words that are remembered and merged one by one give the ids of the whole text: a piece with a space inside, which never comes up, turns
+ * that off. */
 static void words_by_themselves_give_the_same_ids(void **state)
 {
     (void)state;
