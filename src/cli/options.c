@@ -88,7 +88,7 @@ static const option table[] = {
     {"seed", WHOLE, 0, EXACT, "0", "N", TARN__GENERATE | TARN__DEMO, AT(seed), 0, "of what is random; the same seed gives the same text"},
     {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_end), 0, "go on after the token that ends a text"},
     {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
-     "a model's folder, tokenizer.json or vocab.json; bytes; or characters: those of the files"},
+     "a model's folder, tokenizer.json, tokenizer.model, vocab.json or a .gguf file; bytes; or characters: those of the files"},
     {"text", TEXT, 0, 0, NULL, "TEXT", TARN__TOKENIZE, AT(text), 0, "take this instead of files or standard input"},
     {"decode", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(decode), 0, "read ids and write the text"},
     {"pieces", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(pieces), 0, "print each id with its piece of text, one a line"},

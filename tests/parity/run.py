@@ -139,6 +139,11 @@ def run_formats(options):
     return run_files("formats", importlib.import_module("formats").run, options)
 
 
+def run_gguf(options):
+    """GGUF files, blocks, and models in them."""
+    return run_files("gguf", importlib.import_module("gguf_files").run, options)
+
+
 def run_events(options):
     """A run's numbers, as TensorBoard reads them."""
     return run_files("events", importlib.import_module("events").run, options)
@@ -152,6 +157,16 @@ def run_images(options):
 def run_text(options):
     """Tokenizers: ids, texts, files and training."""
     return run_files("text", importlib.import_module("text").run, options)
+
+
+def run_pieces(options):
+    """Tokenizers of SentencePiece, beside its own package and transformers."""
+    return run_files("pieces", importlib.import_module("pieces").run, options)
+
+
+def run_chat(options):
+    """Chat templates: texts and ids."""
+    return run_files("chat", importlib.import_module("chat").run, options)
 
 
 def run_verdicts(title, checks, options):
@@ -228,8 +243,8 @@ def run_mnist(options):
 
 
 # What is compared beside operations.
-EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "data": run_data,
-          "events": run_events, "images": run_images, "text": run_text, "gpt2": run_gpt2, "llama": run_llama,
+EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "gguf": run_gguf, "data": run_data,
+          "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "gpt2": run_gpt2, "llama": run_llama,
           "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
