@@ -163,7 +163,8 @@ typedef struct tarn_model_open_options {
     bool as_stored;   /* instead: the one that the file has. An error where its weights are of several */
 } tarn_model_open_options;
 
-/* Opens a Hugging Face model folder: what it is stands in config.json (model_type "gpt2", "llama", "mistral", "qwen2" or "qwen3"), its weights in
+/* Opens a GGUF file of the Llama family, whose name ends in ".gguf": weights in blocks stay as they are stored, and are not trained. Or a Hugging Face
+ * model folder: what it is stands in config.json (model_type "gpt2", "llama", "mistral", "qwen2" or "qwen3"), its weights in
  * model.safetensors, or in several files that model.safetensors.index.json names. Of a GPT-2 they may lack the prefix "transformer." in their names. What
  * config.json asks for and tarn does not compute (another scaling of rotary positions, a sliding window, another activation …) is an error
  * that names it. The model is out of training mode, as in transformers: tarn_module_train() turns dropout on. `...` is a const

@@ -4,6 +4,7 @@
 
 #include <tarn/autograd.h>
 #include <tarn/base.h>
+#include <tarn/convert.h>
 #include <tarn/data.h>
 #include <tarn/device.h>
 #include <tarn/generate.h>

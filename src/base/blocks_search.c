@@ -54,11 +54,11 @@ static double error_of(const float *x, tarn_dtype dtype, const void *block)
     return sum;
 }
 
-/* A scale in f16: one that would vanish becomes the smallest there is, so that the codes can still tell groups apart. */
+/* A block's scale in f16. Where that is so coarse that rounding down would leave the largest group without a code (or all of them without a scale), up. */
 static uint16_t scale_bits(float scale)
 {
     uint16_t bits = tarn__f32_to_f16(scale);
-    return scale != 0 && (bits & 0x7fff) == 0 ? bits | 1 : bits;
+    return fabsf(scale) > fabsf(tarn__f16_to_f32(bits)) * (1 + 0x1p-8f) ? (uint16_t)(bits + 1) : bits;
 }
 
 static int clamp(float x, int low, int high)

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "models/kinds.h"
+#include "models/llama_gguf.h"
 #include "models/weights.h"
 
 /* ---- folders --------------------------------------------------------------------------------------------------------------- */
@@ -62,6 +63,24 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
     return NULL;
 }
 
+/* The model of a GGUF file. As it is stored, what is no block keeps the type of the tokens' embedding. */
+static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options, tarn_device device)
+{
+    tarn_gguf *file = tarn_gguf_open(name);
+    tarn_gguf_entry table = {.dtype = options->dtype};
+    int index = file && options->as_stored ? tarn_gguf_find(file, "token_embd.weight") : -1;
+    bool good = file && (index < 0 || tarn_gguf_info(file, index, &table));
+    tarn_dtype dtype = table.dtype == TARN_BF16 || table.dtype == TARN_F16 ? table.dtype : options->dtype;
+    tarn_module *model = good ? tarn__llama_from_gguf(function, file, dtype, device) : NULL;
+    tarn_gguf_close(file);
+    if (!file)
+        tarn__raise_within(function);
+    if (model && tarn_module_train(model, false))
+        return model;
+    tarn_module_free(model);
+    return NULL;
+}
+
 tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options, size_t options_size)
 {
     const char *function = "model_open";
@@ -75,6 +94,8 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them", function, tarn_dtype_name(chosen.dtype));
         return NULL;
     }
+    if (tarn__ends_with(folder, ".gguf"))
+        return open_gguf(function, folder, &chosen, device);
     tarn__document *config = tarn__document_open(function, where.text);
     tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, device) : NULL;
     tarn__document_free(config);

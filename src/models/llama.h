@@ -54,7 +54,9 @@ tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *c
 tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx);
 tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
-/* config.json and model.safetensors (llama_file.c). */
+/* config.json and model.safetensors (llama_file.c). The first two are configurations alone: a config.json of a model_type that is known; and a complete one. */
+bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_llama_config *to);
+bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config);
 tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device);
 bool tarn__llama_describe(const tarn_module *model, tarn__document *config);
 bool tarn__llama_load(const char *function, tarn_module *model, const char *path);

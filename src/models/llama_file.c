@@ -251,18 +251,25 @@ static bool check_rest(const reading *r)
     return check_off(r, "attention_bias") && check_off(r, "mlp_bias") && check_activation(r) && check_window(r);
 }
 
-tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device)
+bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_llama_config *to)
 {
     const char *type = tarn__document_text(config, "model_type");
     reading r = {.function = function, .config = config, .family = type ? tarn__llama_family_of(type) : NULL, .c = {.dtype = dtype}};
     if (!r.family)
-        return NULL;
+        return false;
     r.c.family = r.family->type;
     r.c.qkv_bias = r.family->qkv_bias;
     r.c.qk_norm = r.family->qk_norm;
     bool good = read_sizes(&r) && read_rope(&r) && read_tokens(&r) && check_rest(&r) &&
                 (!is_there(&r, "tie_word_embeddings") || tarn__document_bool(config, "tie_word_embeddings", &r.c.tied));
-    return good ? tarn__llama_make(function, &r.c, device, NULL) : NULL;
+    *to = r.c;
+    return good;
+}
+
+tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device)
+{
+    tarn_llama_config c;
+    return tarn__llama_read_config(function, config, dtype, &c) ? tarn__llama_make(function, &c, device, NULL) : NULL;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------------------------- */
@@ -299,9 +306,8 @@ static bool describe_tokens(const tarn_llama_config *c, tarn__document *config)
     return good;
 }
 
-bool tarn__llama_describe(const tarn_module *model, tarn__document *config)
+bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config)
 {
-    const tarn_llama_config *c = model->ctx;
     const tarn__llama_family *family = tarn__llama_family_of(c->family);
     const struct {
         const char *key;
@@ -320,6 +326,11 @@ bool tarn__llama_describe(const tarn_module *model, tarn__document *config)
     if (good && family->window)
         good = tarn__document_set_real(config, "sliding_window", NAN); /* null: none */
     return good && describe_rope(c, config) && describe_tokens(c, config);
+}
+
+bool tarn__llama_describe(const tarn_module *model, tarn__document *config)
+{
+    return tarn__llama_write_config(model->ctx, config);
 }
 
 /* ---- weights --------------------------------------------------------------------------------------------------------------- */

@@ -29,9 +29,10 @@ static void add_metadata(tarn_gguf_writer *w)
         const char *key;
         tarn_gguf_type type;
         const void *value;
-    } values[] = {{"x.u8", TARN_GGUF_U8, &u8},    {"x.i8", TARN_GGUF_I8, &i8},    {"x.u16", TARN_GGUF_U16, &u16}, {"x.i16", TARN_GGUF_I16, &i16},
-                  {"x.u32", TARN_GGUF_U32, &u32}, {"x.i32", TARN_GGUF_I32, &i32}, {"x.u64", TARN_GGUF_U64, &u64}, {"x.i64", TARN_GGUF_I64, &i64},
-                  {"x.f32", TARN_GGUF_F32, &f32}, {"x.f64", TARN_GGUF_F64, &f64}, {"x.bool", TARN_GGUF_BOOL, &yes}};
+    } values[] = {{"x.u8", TARN_GGUF_U8, &u8},    {"x.i8", TARN_GGUF_I8, &i8},     {"x.u16", TARN_GGUF_U16, &u16},
+                  {"x.i16", TARN_GGUF_I16, &i16}, {"x.u32", TARN_GGUF_U32, &u32},  {"x.i32", TARN_GGUF_I32, &i32},
+                  {"x.u64", TARN_GGUF_U64, &u64}, {"x.i64", TARN_GGUF_I64, &i64},  {"x.f32", TARN_GGUF_F32, &f32},
+                  {"x.f64", TARN_GGUF_F64, &f64}, {"x.bool", TARN_GGUF_BOOL, &yes}};
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         assert_true(tarn_gguf_add_value(w, values[i].key, values[i].type, values[i].value));
     assert_true(tarn_gguf_add_text(w, "general.architecture", "llama", 5));
@@ -69,7 +70,8 @@ static void check_metadata(const tarn_gguf *file)
     assert_true(tarn_gguf_wholes(file, "x.none", wholes, 0));
     assert_memory_equal(tarn_gguf_texts(file, "x.texts", 3, &length), "a\0b", 3);
     assert_int_equal(length, 3);
-    assert_true(tarn_gguf_has(file, "x.texts", &value) && value.type == TARN_GGUF_LIST && value.element == TARN_GGUF_TEXT && value.count == 4);
+    assert_true(tarn_gguf_has(file, "x.texts", &value) && value.type == TARN_GGUF_LIST && value.element == TARN_GGUF_TEXT &&
+                value.count == 4);
     assert_false(tarn_gguf_has(file, "x", NULL));
     assert_ok();
 }
@@ -371,7 +373,8 @@ static void every_truncation_is_refused(void **state)
     size_t count;
     tarn_gguf_writer *w = tarn_gguf_create(scratch("small.gguf"));
     add_metadata(w);
-    assert_true(tarn_gguf_add(w, "a", vector(1, 2, 3)) && tarn_gguf_add(w, "b", pattern(TARN_SHAPE(2, 32), TARN_Q8_0, CPU)) && tarn_gguf_finish(w));
+    assert_true(tarn_gguf_add(w, "a", vector(1, 2, 3)) && tarn_gguf_add(w, "b", pattern(TARN_SHAPE(2, 32), TARN_Q8_0, CPU)) &&
+                tarn_gguf_finish(w));
     char *whole = get_file(scratch("small.gguf"), &count);
     size_t end = count - (32 - 68 % 32); /* without the filling behind the last tensor */
     for (size_t i = 0; i < count; i++) {

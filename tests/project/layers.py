@@ -53,6 +53,7 @@ DEFINED_BY = {
     "data.h": "data",
     "text.h": "text",
     "model.h": "models",
+    "convert.h": "models",
     "generate.h": "generate",
     "train.h": "train",
 }

@@ -1,0 +1,247 @@
+/* convert.c: models from one kind of file to another: what becomes of each tensor, and GGUF files to GGUF files. */
+#include "models/convert.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "formats/gguf.h"
+
+#define FILE_TYPE "general.file_type"
+#define PACKING "general.quantization_version" /* of the blocks' layout, which is at its second */
+
+/* ---- the type of each tensor ----------------------------------------------------------------------------------------------- */
+
+static const tarn_dtype types[] = {TARN_F32, TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+
+static bool is_type(tarn_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (types[i] == dtype)
+            return true;
+    return false;
+}
+
+/* What a tensor becomes in a GGUF file, and why, which is counted. */
+static tarn_dtype choose(tarn__conversion *c, const tarn__rows *rows, bool is_head)
+{
+    tarn_dtype wanted = c->options.quantize ? c->options.type : rows->from;
+    if (rows->shape.rank < 2) {
+        c->summary.plain++;
+        return TARN_F32;
+    }
+    /* The head decides between tokens: llama.cpp keeps it finer, too. */
+    if (c->options.quantize && wanted == TARN_Q4_K && is_head && rows->shape.size[rows->shape.rank - 1] % 256 == 0) {
+        c->summary.finer++;
+        return TARN_Q6_K;
+    }
+    if (rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[wanted].block_elements == 0)
+        return wanted;
+    c->summary.uneven++;
+    return TARN_F32;
+}
+
+static bool make_room(tarn__conversion *c)
+{
+    if (c->jobs < c->room)
+        return true;
+    int wider = c->room ? 2 * c->room : 64;
+    tarn__convert_job *list = tarn__alloc(sizeof(*list) * (size_t)wider);
+    if (!list)
+        return false;
+    if (c->jobs)
+        memcpy(list, c->job, sizeof(*list) * (size_t)c->jobs);
+    tarn__release(c->job, sizeof(*list) * (size_t)c->room);
+    c->job = list;
+    c->room = wider;
+    return true;
+}
+
+static int64_t count_of(const tarn_shape *shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape->rank; i++)
+        count *= shape->size[i];
+    return count;
+}
+
+bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
+{
+    char *copy = make_room(c) ? tarn__text_copy(name) : NULL;
+    if (!copy)
+        return false;
+    tarn__convert_job *job = &c->job[c->jobs++];
+    *job = (tarn__convert_job){*rows, copy, c};
+    job->rows.to = choose(c, &job->rows, is_head);
+    int64_t count = count_of(&job->rows.shape);
+    c->summary.tensors++;
+    c->summary.changed += job->rows.to != job->rows.from;
+    c->summary.before += tarn__bytes_of(job->rows.from, count);
+    c->summary.after += tarn__bytes_of(job->rows.to, count);
+    c->all = c->summary.after;
+    return true;
+}
+
+/* ---- writing GGUF files ---------------------------------------------------------------------------------------------------- */
+
+static bool write_job(tarn__output *output, void *ctx)
+{
+    tarn__convert_job *job = ctx;
+    tarn__conversion *c = job->conversion;
+    if (!tarn__rows_write(output, &job->rows))
+        return false;
+    c->done += tarn__bytes_of(job->rows.to, count_of(&job->rows.shape));
+    if (c->options.progress)
+        c->options.progress(c->done, c->all, job->name, c->options.ctx);
+    return true;
+}
+
+/* llama.cpp's number for a file whose matrices are mostly of a type. */
+static uint32_t file_type(tarn_dtype dtype)
+{
+    static const uint32_t numbers[TARN_DTYPE_COUNT] = {
+        [TARN_F16] = 1, [TARN_Q4_0] = 2, [TARN_Q8_0] = 7, [TARN_Q4_K] = 14, [TARN_Q6_K] = 18, [TARN_BF16] = 32};
+    return numbers[dtype];
+}
+
+/* The type that most bytes of the new file have. */
+static tarn_dtype main_type(const tarn__conversion *c)
+{
+    int64_t elements[TARN_DTYPE_COUNT] = {0};
+    tarn_dtype most = TARN_F32;
+    for (int i = 0; i < c->jobs; i++)
+        elements[c->job[i].rows.to] += count_of(&c->job[i].rows.shape);
+    for (int i = 0; i < TARN_DTYPE_COUNT; i++)
+        most = elements[i] > elements[most] ? (tarn_dtype)i : most;
+    return most;
+}
+
+bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
+{
+    uint32_t type = file_type(main_type(c));
+    bool has_blocks = false;
+    for (int i = 0; i < c->jobs; i++)
+        has_blocks |= tarn__is_blocks(c->job[i].rows.to);
+    bool good = tarn_gguf_add_value(writer, FILE_TYPE, TARN_GGUF_U32, &type) &&
+                (!has_blocks || tarn_gguf_add_value(writer, PACKING, TARN_GGUF_U32, &(uint32_t){2}));
+    for (int i = 0; good && i < c->jobs; i++) {
+        tarn__convert_job *job = &c->job[i];
+        job->rows.name = job->name;
+        good = tarn__gguf_add_made(writer, job->name, job->rows.to, job->rows.shape, write_job, job);
+    }
+    return good;
+}
+
+/* ---- GGUF to GGUF ---------------------------------------------------------------------------------------------------------- */
+
+/* The head's name; where a model has none, tokens and head share their weight. */
+static const char *head_of(const tarn_gguf *file)
+{
+    return tarn_gguf_find(file, "output.weight") >= 0 ? "output.weight" : "token_embd.weight";
+}
+
+static bool add_all(tarn__conversion *c, const tarn_gguf *file)
+{
+    tarn_gguf_entry e;
+    for (int i = 0; i < tarn_gguf_count(file); i++) {
+        if (!tarn_gguf_info(file, i, &e))
+            return false;
+        if (e.dtype == TARN_DTYPE_COUNT)
+            return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                               "%s: '%s': tensor '%.200s' is %s, which tarn cannot read; it reads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
+                               c->function, c->from, e.name, e.dtype_name);
+        const tarn__rows rows = {
+            .function = c->function, .path = c->from, .elements = file->memory + e.position, .shape = e.shape, .from = e.dtype};
+        if (!tarn__convert_add(c, e.name, &rows, strcmp(e.name, head_of(file)) == 0))
+            return false;
+    }
+    return true;
+}
+
+static bool copy_metadata(const tarn_gguf *file, tarn_gguf_writer *writer)
+{
+    tarn_gguf_value value;
+    bool good = true;
+    for (int i = 0; good && i < tarn_gguf_metadata_count(file); i++)
+        good = tarn_gguf_metadata_at(file, i, &value) &&
+               (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, PACKING) == 0 || tarn_gguf_add_from(writer, file, i));
+    return good;
+}
+
+static bool gguf_to_gguf(tarn__conversion *c)
+{
+    if (!c->options.quantize)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%s' and '%s' are both GGUF files: there is nothing to convert but the type of the weights", c->function,
+                           c->from, c->to);
+    tarn_gguf *file = tarn_gguf_open(c->from);
+    tarn_gguf_writer *writer = file ? tarn_gguf_create(c->to) : NULL;
+    bool good = writer && copy_metadata(file, writer) && add_all(c, file) && tarn__convert_put(c, writer);
+    if (good)
+        good = tarn_gguf_finish(writer);
+    else
+        tarn_gguf_cancel(writer);
+    tarn_gguf_close(file);
+    return good;
+}
+
+/* ---- the door -------------------------------------------------------------------------------------------------------------- */
+
+static bool is_gguf(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 5 && strcmp(path + length - 5, ".gguf") == 0;
+}
+
+static bool check(const tarn__conversion *c)
+{
+    if (!c->from || !c->from[0] || !c->to || !c->to[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path %s is missing", c->function,
+                           c->from && c->from[0] ? "to write to" : "of the model");
+    if (c->options.quantize && !is_type(c->options.type))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: weights cannot become %s; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are possible", c->function,
+                           tarn_dtype_name(c->options.type));
+    if (c->options.quantize && !is_gguf(c->to))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' must end in \".gguf\": weights get another type in GGUF files only", c->function,
+                           c->to);
+    if (!is_gguf(c->from) && !is_gguf(c->to))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: neither '%s' nor '%s' is a GGUF file, whose name ends in \".gguf\"", c->function,
+                           c->from, c->to);
+    if (is_gguf(c->to) && !c->options.replace && tarn__path_exists(c->to))
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; it is replaced only with .replace (--force)", c->function, c->to);
+    return true;
+}
+
+/* Errors of what is called here begin with their own function's name; ours comes before it. Is false. */
+static bool name_function(const tarn__conversion *c)
+{
+    const char *text = tarn_error() + strlen("tarn: ");
+    return strncmp(text, c->function, strlen(c->function)) == 0 ? false : tarn__raise_within(c->function);
+}
+
+static void release_jobs(tarn__conversion *c)
+{
+    for (int i = 0; i < c->jobs; i++)
+        tarn__text_release(c->job[i].name);
+    tarn__release(c->job, sizeof(*c->job) * (size_t)c->room);
+}
+
+bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary, const tarn_convert_options *options,
+                              size_t options_size)
+{
+    tarn__conversion c = {.function = "model_convert", .from = from, .to = to};
+    if (options)
+        memcpy(&c.options, options, options_size < sizeof(c.options) ? options_size : sizeof(c.options));
+    if (tarn_failed() || !check(&c))
+        return false;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && (!is_gguf(from) ? tarn__convert_from_folder(&c) : is_gguf(to) ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));
+    tarn_scope_close(scope);
+    release_jobs(&c);
+    if (!good)
+        return name_function(&c);
+    if (summary)
+        *summary = c.summary;
+    return true;
+}

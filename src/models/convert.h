@@ -1,0 +1,40 @@
+/* convert.h: a model on its way from one kind of file to another. */
+#ifndef TARN__CONVERT_H
+#define TARN__CONVERT_H
+
+#include <tarn/convert.h>
+
+#include "models/rows.h"
+
+/* One tensor on its way. */
+typedef struct tarn__convert_job {
+    tarn__rows rows;
+    char *name; /* in the new file; owned */
+    struct tarn__conversion *conversion;
+} tarn__convert_job;
+
+typedef struct tarn__conversion {
+    const char *function, *from, *to;
+    tarn_convert_options options;
+    tarn_convert_summary summary;
+    tarn__convert_job *job;
+    int jobs, room;
+    int64_t done, all; /* bytes of what is written */
+} tarn__conversion;
+
+/* Adds a tensor. `rows` has all but the new type, which is chosen here by the options; `name` is copied. False with an error. */
+bool tarn__convert_add(tarn__conversion *conversion, const char *name, const tarn__rows *rows, bool is_head);
+
+/* Adds all tensors to a GGUF file that is being written, and says in its metadata what they are. */
+bool tarn__convert_put(tarn__conversion *conversion, tarn_gguf_writer *writer);
+
+/* The tokenizer and the chat template of a folder as metadata, where it has one, and back (convert_text.c). `vocab` is how many tokens the model has rows for. */
+bool tarn__convert_has_text(const tarn__conversion *conversion);
+bool tarn__convert_put_text(tarn__conversion *conversion, int64_t vocab, tarn_gguf_writer *writer);
+bool tarn__convert_get_text(tarn__conversion *conversion, const tarn_gguf *file);
+
+/* Folders (convert_folder.c). */
+bool tarn__convert_from_folder(tarn__conversion *conversion);
+bool tarn__convert_to_folder(tarn__conversion *conversion);
+
+#endif

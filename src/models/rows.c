@@ -1,0 +1,185 @@
+/* rows.c: a weight on its way from one file to another: rows in another order, elements of another type. Some rows at a time, so that no weight need be in memory
+ * as a whole; rows are shared out among threads, and each depends on its own elements alone. */
+#include "models/rows.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/blocks.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "base/memory.h"
+#include "base/thread.h"
+
+#define PIECE ((int64_t)1 << 20) /* elements that are converted at a time, or one row */
+
+/* One piece of work: rows `begin` and on, to `out`. */
+typedef struct piece {
+    const tarn__rows *rows;
+    int64_t begin, count, columns;
+    size_t from_bytes, to_bytes; /* of a row */
+    float *values;               /* room for all rows, unless the types are the same */
+    char *out;
+    _Atomic int64_t wrong; /* the first element that cannot be converted; -1: none */
+} piece;
+
+/* ---- one row --------------------------------------------------------------------------------------------------------------- */
+
+/* The row of the source that becomes row number `row`. */
+static int64_t source_of(const tarn__rows *rows, int64_t row)
+{
+    if (rows->order == TARN__ROWS_KEPT)
+        return row;
+    int64_t in_head = rows->shape.size[0] / rows->heads, half = in_head / 2, at = row % in_head;
+    int64_t from = rows->order == TARN__ROWS_TO_NEIGHBOURS ? at % 2 * half + at / 2 : at % half * 2 + at / half;
+    return row - at + from;
+}
+
+/* Elements of a safetensors file may lie anywhere. */
+static inline uint16_t half_at(const char *from, int64_t index)
+{
+    uint16_t half;
+    memcpy(&half, from + 2 * index, sizeof(half));
+    return half;
+}
+
+static void to_f32(tarn_dtype dtype, const char *from, int64_t count, float *to)
+{
+    switch (dtype) {
+    case TARN_F32: memcpy(to, from, sizeof(float) * (size_t)count); break;
+    case TARN_F16:
+        for (int64_t i = 0; i < count; i++)
+            to[i] = tarn__f16_to_f32(half_at(from, i));
+        break;
+    case TARN_BF16:
+        for (int64_t i = 0; i < count; i++)
+            to[i] = tarn__bf16_to_f32(half_at(from, i));
+        break;
+    default: tarn__blocks_decode(dtype, from, count, to);
+    }
+}
+
+static void from_f32(tarn_dtype dtype, const float *from, int64_t count, char *to)
+{
+    uint16_t *half = (uint16_t *)(void *)to;
+    switch (dtype) {
+    case TARN_F32: memcpy(to, from, sizeof(float) * (size_t)count); break;
+    case TARN_F16:
+        for (int64_t i = 0; i < count; i++)
+            half[i] = tarn__f32_to_f16(from[i]);
+        break;
+    case TARN_BF16:
+        for (int64_t i = 0; i < count; i++)
+            half[i] = tarn__f32_to_bf16(from[i]);
+        break;
+    default: tarn__blocks_encode(dtype, from, count, to);
+    }
+}
+
+/* The largest magnitude that has a place in a type: scales are f16, up to 65504. */
+static float largest_of(tarn_dtype dtype)
+{
+    switch (dtype) {
+    case TARN_F16: return 65504;
+    case TARN_Q8_0: return 127 * 65504.f;
+    case TARN_Q4_0: return 8 * 65504.f;
+    case TARN_Q4_K: return 63 * 65504.f;
+    case TARN_Q6_K: return 31 * 127 * 65504.f;
+    default: return 0x1.fep127f; /* bf16's */
+    }
+}
+
+/* The first element that has no place in the type; -1: all have. */
+static int64_t misfit(tarn_dtype dtype, const float *values, int64_t count)
+{
+    float largest = largest_of(dtype);
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabsf(values[i]) <= largest))
+            return i;
+    return -1;
+}
+
+static void note_wrong(piece *p, int64_t element)
+{
+    int64_t before = atomic_load(&p->wrong);
+    while ((before < 0 || element < before) && !atomic_compare_exchange_weak(&p->wrong, &before, element))
+        continue;
+}
+
+static void make_rows(int64_t begin, int64_t end, void *ctx)
+{
+    piece *p = ctx;
+    const tarn__rows *rows = p->rows;
+    for (int64_t i = begin; i < end; i++) {
+        const char *from = (const char *)rows->elements + (size_t)source_of(rows, p->begin + i) * p->from_bytes;
+        char *to = p->out + (size_t)i * p->to_bytes;
+        if (rows->from == rows->to) {
+            memcpy(to, from, p->to_bytes);
+            continue;
+        }
+        float *values = p->values + i * p->columns;
+        to_f32(rows->from, from, p->columns, values);
+        int64_t wrong = rows->to == TARN_F32 ? -1 : misfit(rows->to, values, p->columns); /* f32 holds whatever there was */
+        if (wrong < 0)
+            from_f32(rows->to, values, p->columns, to);
+        else
+            note_wrong(p, (p->begin + i) * p->columns + wrong);
+    }
+}
+
+/* ---- all of them ----------------------------------------------------------------------------------------------------------- */
+
+static bool make_piece(piece *p)
+{
+    atomic_store(&p->wrong, -1);
+    int64_t grain = 65536 / (p->columns + 1);
+    tarn__parallel_for(p->count, grain > 0 ? grain : 1, make_rows, p);
+    int64_t wrong = atomic_load(&p->wrong);
+    if (wrong < 0)
+        return true;
+    double value = (double)p->values[wrong - p->begin * p->columns];
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s', element %lld is %g, which %s has no place for", p->rows->function,
+                       p->rows->path, p->rows->name, (long long)wrong, value, tarn_dtype_name(p->rows->to));
+}
+
+/* Makes all rows, some at a time; each piece goes to the file, or lies where it belongs in `whole`. */
+static bool make_all(const tarn__rows *rows, tarn__output *output, char *whole)
+{
+    int64_t count = rows->shape.rank ? rows->shape.size[0] : 1, columns = 1;
+    for (int i = 1; i < rows->shape.rank; i++)
+        columns *= rows->shape.size[i];
+    int64_t step = PIECE / (columns + 1) > 0 ? PIECE / (columns + 1) : 1;
+    step = step < count ? step : count;
+    piece p = {.rows = rows,
+               .columns = columns,
+               .from_bytes = (size_t)tarn__bytes_of(rows->from, columns),
+               .to_bytes = (size_t)tarn__bytes_of(rows->to, columns)};
+    size_t value_bytes = rows->from == rows->to ? 0 : sizeof(float) * (size_t)(step * columns),
+           out_bytes = whole ? 0 : (size_t)step * p.to_bytes;
+    char *out = whole ? NULL : tarn__alloc(out_bytes);
+    p.values = tarn__alloc(value_bytes);
+    bool good = p.values && (whole || out);
+    for (p.begin = 0; good && p.begin < count; p.begin += step) {
+        p.count = count - p.begin < step ? count - p.begin : step;
+        p.out = whole ? whole + (size_t)p.begin * p.to_bytes : out;
+        good = make_piece(&p) && (whole || tarn__output_write(output, out, (size_t)p.count * p.to_bytes));
+    }
+    tarn__release(p.values, value_bytes);
+    tarn__release(out, out_bytes);
+    return good;
+}
+
+bool tarn__rows_write(tarn__output *output, const tarn__rows *rows)
+{
+    return make_all(rows, output, NULL);
+}
+
+tarn_tensor *tarn__rows_tensor(const tarn__rows *rows, tarn_device device)
+{
+    tarn_tensor *host = tarn_empty(rows->shape, rows->to, tarn_device_cpu());
+    bool good = host && (tarn_bytes(host) == 0 || make_all(rows, NULL, tarn_data(host)));
+    if (!good || tarn_device_equal(device, tarn_device_cpu()))
+        return good ? host : NULL;
+    return tarn_from(tarn_data(host), rows->shape, rows->to, device);
+}

@@ -1,0 +1,23 @@
+/* test_bad_input_convert.c: tarn_model_convert() is given what it does not take. */
+#include "support/refuse.h"
+
+static void bad_input(void **state)
+{
+    (void)state;
+    REFUSE(tarn_model_convert_sized, tarn_model_convert(NULL, "x.gguf", NULL, NULL));
+    REFUSE(tarn_model_convert_sized, tarn_model_convert("x.gguf", NULL, NULL, NULL));
+    REFUSE(tarn_model_convert_sized, tarn_model_convert("", "x.gguf", NULL, NULL));
+    REFUSE(tarn_model_convert_sized, tarn_model_convert("a", "b", NULL, NULL));
+    REFUSE(tarn_model_convert_sized, tarn_model_convert("a.gguf", "b.gguf", NULL, NULL));
+    REFUSE(tarn_model_convert_sized, tarn_model_convert("/nonexistent.gguf", "b", NULL, NULL));
+    REFUSE(tarn_model_convert_sized, tarn_model_convert("/nonexistent", "b.gguf", NULL, NULL));
+    REFUSE(tarn_model_convert_sized,
+           tarn_model_convert("a.gguf", "b.gguf", NULL, &(tarn_convert_options){.quantize = true, .type = TARN_I32}));
+    REFUSE(tarn_model_convert_sized, tarn_model_convert("a.gguf", "b", NULL, &(tarn_convert_options){.quantize = true, .type = TARN_F16}));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(bad_input, open_refusals, close_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

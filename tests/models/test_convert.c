@@ -1,0 +1,302 @@
+/* test_convert.c: models between folders and GGUF files: nothing is lost on the way there and back, a model runs from either with the same logits, weights
+ * become other types, and what cannot be converted is refused by its name. tests/parity/gguf_files.py does so with transformers and the gguf package. */
+#include <math.h>
+
+#include "support/check.h"
+#include "support/scratch.h"
+#include "tarn_features.h"
+
+#define CPU tarn_device_cpu()
+
+/* ---- models ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct names {
+    char folder[256], gguf[256], back[256];
+} names;
+
+static names named(const char *name)
+{
+    names n;
+    snprintf(n.folder, sizeof(n.folder), "%s", scratch(name));
+    snprintf(n.gguf, sizeof(n.gguf), "%s.gguf", n.folder);
+    snprintf(n.back, sizeof(n.back), "%s-back", n.folder);
+    return n;
+}
+
+static const tarn_llama_config small = {.vocab = 300, .context = 64, .layers = 2, .heads = 4, .width = 64, .inner = 96, .kv_heads = 2};
+
+/* Parameters far from those of a beginning, so that an order that is wrong shows. */
+static tarn_module *make_model(tarn_llama_config config)
+{
+    tarn_module *model = tarn_model_llama(&config, CPU, 3);
+    assert_ok();
+    for (int i = 0; i < tarn_module_parameter_count(model); i++) {
+        tarn_tensor *p = tarn_module_parameter(model, i);
+        assert_true(tarn_copy(p, tarn_normal_like(p, 0, 0.3)));
+    }
+    assert_true(tarn_module_train(model, false));
+    return model;
+}
+
+static tarn_tensor *logits_of(tarn_module *model)
+{
+    const int32_t ids[] = {1, 17, 299, 0, 44, 44, 3, 120};
+    tarn_no_grad_open();
+    tarn_tensor *logits = good(tarn_forward(model, tarn_from_i32(ids, TARN_SHAPE(1, 8), CPU)));
+    tarn_no_grad_close();
+    return logits;
+}
+
+static tarn_tensor *logits_from(const char *path)
+{
+    tarn_module *model = tarn_model_open(path, CPU, NULL);
+    assert_ok();
+    tarn_tensor *logits = logits_of(model);
+    tarn_module_free(model);
+    return logits;
+}
+
+static void check_same_files(const char *one, const char *other, const char *name)
+{
+    char path[512];
+    size_t a_count, b_count;
+    snprintf(path, sizeof(path), "%s/%s", one, name);
+    char *a = get_file(path, &a_count);
+    snprintf(path, sizeof(path), "%s/%s", other, name);
+    char *b = get_file(path, &b_count);
+    assert_int_equal(a_count, b_count);
+    assert_memory_equal(a, b, a_count);
+    free(a);
+    free(b);
+}
+
+/* ---- there and back -------------------------------------------------------------------------------------------------------- */
+
+/* Writes a model, converts it there and back, and compares files, configuration and logits. */
+static void go_round(const char *name, tarn_llama_config config)
+{
+    names n = named(name);
+    tarn_module *model = make_model(config);
+    tarn_convert_summary summary;
+    assert_true(tarn_model_write(model, n.folder));
+    assert_true(tarn_model_convert(n.folder, n.gguf, &summary, NULL));
+    assert_false(summary.has_tokenizer);
+    assert_true(tarn_model_convert(n.gguf, n.back, NULL, NULL));
+    check_same_files(n.folder, n.back, "model.safetensors");
+    check_same_files(n.folder, n.back, "config.json");
+    if (config.dtype == TARN_F32) {
+        assert_close(logits_from(n.gguf), logits_of(model), 0);
+        assert_close(logits_from(n.back), logits_of(model), 0);
+    }
+    tarn_module_free(model);
+}
+
+static void every_family_goes_there_and_back(void **state)
+{
+    (void)state;
+    tarn_llama_config c = small;
+    go_round("llama", c);
+    c.tied = true;
+    c.rope_scaling = TARN_ROPE_LLAMA3;
+    c.rope_factor = 32;
+    c.rope_theta = 500000;
+    c.rope_context = 16;
+    c.has_begin = c.has_end = true;
+    c.begin = 1, c.end = 2, c.also_end_count = 2, c.also_end[0] = 7, c.also_end[1] = 9;
+    go_round("llama3", c);
+    c = small;
+    c.family = "mistral";
+    c.rope_scaling = TARN_ROPE_LINEAR;
+    c.rope_factor = 2.5;
+    c.head_width = 6; /* not width / heads */
+    go_round("mistral", c);
+    c = small;
+    c.family = "qwen2";
+    c.qkv_bias = true;
+    c.dtype = TARN_BF16;
+    go_round("qwen2", c);
+    c = small;
+    c.family = "qwen3";
+    c.qk_norm = true;
+    c.epsilon = 1e-6;
+    c.dtype = TARN_F16;
+    go_round("qwen3", c);
+}
+
+static void weights_lie_in_the_file(void **state)
+{
+    (void)state;
+    names n = named("mapped");
+    tarn_llama_config c = small;
+    c.family = "qwen3"; /* whose rows keep their order */
+    c.qk_norm = true;
+    tarn_module *model = make_model(c);
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    tarn_module_free(model);
+    int64_t before = tarn_memory_of(CPU).used;
+    model = tarn_model_open(n.gguf, CPU, NULL);
+    assert_ok();
+    assert_int_equal(tarn_memory_of(CPU).used, before);
+    tarn_module_free(model);
+}
+
+static void a_tokenizer_goes_with_its_model(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_PCRE2)
+        skip();
+    names n = named("spoken");
+    tarn_convert_summary summary;
+    tarn_tokenizer *t = tarn_bpe_train(&(const char *){"the cat sat on the mat, the cat sat"}, &(size_t){35}, 1, 280, NULL);
+    assert_ok();
+    tarn_module *model = make_model(small);
+    assert_true(tarn_model_write(model, n.folder) && tarn_tokenizer_save(t, n.folder));
+    tarn_module_free(model);
+    assert_true(tarn_model_convert(n.folder, n.gguf, &summary, NULL) && summary.has_tokenizer);
+    tarn_gguf *file = tarn_gguf_open(n.gguf);
+    tarn_gguf_value tokens, merges;
+    size_t length;
+    assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.model", NULL), "gpt2");
+    assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.pre", NULL), "gpt-2");
+    assert_true(tarn_gguf_has(file, "tokenizer.ggml.tokens", &tokens) && tokens.count == small.vocab); /* one for each row */
+    assert_true(tarn_gguf_has(file, "tokenizer.ggml.merges", &merges) && merges.count == tarn_tokenizer_count(t) - 257);
+    assert_memory_equal(tarn_gguf_texts(file, "tokenizer.ggml.tokens", 299, &length), "[PAD299]", 8);
+    tarn_gguf_close(file);
+    assert_true(tarn_model_convert(n.gguf, n.back, &summary, NULL) && summary.has_tokenizer);
+    check_same_files(n.folder, n.back, "tokenizer.json");
+    tarn_tokenizer *again = tarn_tokenizer_open(n.back);
+    assert_int_equal(tarn_tokenizer_hash(again), tarn_tokenizer_hash(t));
+    tarn_tokenizer_free(again);
+    tarn_tokenizer_free(t);
+}
+
+/* ---- other types ----------------------------------------------------------------------------------------------------------- */
+
+static double distance(tarn_tensor *a, tarn_tensor *b)
+{
+    double sum = 0, all = 0, *x = values_of(a), *y = values_of(b);
+    for (int64_t i = 0; i < tarn_count(a); i++) {
+        sum += (x[i] - y[i]) * (x[i] - y[i]);
+        all += y[i] * y[i];
+    }
+    free(x);
+    free(y);
+    return sqrt(sum / all);
+}
+
+static void weights_become_other_types(void **state)
+{
+    (void)state;
+    static const struct {
+        tarn_dtype type;
+        double most; /* of the logits' distance */
+        int finer;
+    } rows[] = {{TARN_F32, 0, 0},    {TARN_F16, 3e-3, 0}, {TARN_BF16, 2e-2, 0}, {TARN_Q8_0, 3e-2, 0},
+                {TARN_Q6_K, 0.1, 0}, {TARN_Q4_0, 0.5, 0}, {TARN_Q4_K, 0.4, 1}};
+    names n = named("packed");
+    tarn_llama_config c = small;
+    c.width = c.inner = 256;
+    tarn_module *model = make_model(c);
+    for (int i = 0; i < tarn_module_parameter_count(model); i++) /* smaller, so that the network does not blow its errors up */
+        assert_true(tarn_copy(tarn_module_parameter(model, i), tarn_mul(tarn_module_parameter(model, i), tarn_scalar(0.2))));
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        tarn_convert_summary s;
+        const tarn_convert_options how = {.quantize = true, .type = rows[i].type, .replace = true};
+        assert_true(tarn_model_convert(n.gguf, scratch("to.gguf"), &s, &how));
+        assert_true(s.plain == 5 && s.uneven == 0 && s.finer == rows[i].finer && s.tensors == 21);
+        double off = distance(logits_from(scratch("to.gguf")), logits_of(model));
+        print_message("%s: %.2g bytes, logits off by %.2g\n", tarn_dtype_name(rows[i].type), (double)s.after, off);
+        assert_true(off <= rows[i].most);
+        assert_true(tarn_model_convert(n.folder, scratch("direct.gguf"), &s, &how)); /* without the step between */
+        assert_close(logits_from(scratch("direct.gguf")), logits_from(scratch("to.gguf")), 0);
+    }
+    tarn_module_free(model);
+}
+
+static void rows_that_are_no_blocks_stay(void **state)
+{
+    (void)state;
+    names n = named("uneven");
+    tarn_convert_summary s;
+    tarn_module *model = make_model(small); /* rows of 64 and 96 */
+    assert_true(tarn_model_write(model, n.folder));
+    tarn_module_free(model);
+    assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q6_K}));
+    assert_true(s.uneven == 16 && s.changed == 0 && s.after == s.before);
+    assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
+    assert_true(s.uneven == 0 && s.changed == 16 && s.after < s.before / 4);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------------------------------------- */
+
+/* A GGUF file of one tensor, and one key. */
+static const char *write_gguf(const char *name, const char *architecture, const char *tensor_name, tarn_tensor *tensor)
+{
+    tarn_gguf_writer *w = tarn_gguf_create(scratch(name));
+    assert_true(tarn_gguf_add_text(w, "general.architecture", architecture, strlen(architecture)) &&
+                tarn_gguf_add(w, tensor_name, tensor) && tarn_gguf_finish(w));
+    return scratch(name);
+}
+
+static void nan_is_refused_by_name(void **state)
+{
+    (void)state;
+    tarn_tensor *x = tarn_zeros(TARN_SHAPE(2, 256), TARN_F32, CPU);
+    float values[512] = {[300] = NAN};
+    assert_true(tarn_write(x, values, sizeof(values)));
+    const char *path = write_gguf("nan.gguf", "any", "some.weight", x);
+    const tarn_dtype types[] = {TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+    for (int i = 0; i < 6; i++) {
+        assert_false(tarn_model_convert(path, scratch("never.gguf"), NULL, &(tarn_convert_options){.quantize = true, .type = types[i]}));
+        assert_error_about(TARN_ERROR_FORMAT, "nan.gguf", "tensor 'some.weight', element 300 is nan");
+    }
+    assert_null(tarn_gguf_open(scratch("never.gguf"))); /* nothing is left of it */
+    tarn_clear_error();
+}
+
+static void what_is_there_stays(void **state)
+{
+    (void)state;
+    names n = named("there");
+    tarn_module *model = make_model(small);
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    tarn_module_free(model);
+    assert_false(tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    assert_error(TARN_ERROR_IO, "is there already");
+    assert_false(tarn_model_convert(n.gguf, n.folder, NULL, NULL));
+    assert_error(TARN_ERROR_IO, "there is a model in");
+    assert_true(tarn_model_convert(n.gguf, n.folder, NULL, &(tarn_convert_options){.replace = true}));
+}
+
+static void what_is_not_understood_is_named(void **state)
+{
+    (void)state;
+    const char *path = write_gguf("other.gguf", "mamba", "token_embd.weight", tarn_zeros(TARN_SHAPE(4, 4), TARN_F32, CPU));
+    assert_null(tarn_model_open(path, CPU, NULL));
+    assert_error(TARN_ERROR_UNSUPPORTED, "the architecture 'mamba' is none that tarn knows");
+    assert_false(tarn_model_convert(path, scratch("out"), NULL, NULL));
+    assert_error(TARN_ERROR_UNSUPPORTED, "'mamba'");
+    path = write_gguf("bare.gguf", "llama", "token_embd.weight", tarn_zeros(TARN_SHAPE(4, 4), TARN_F32, CPU));
+    assert_null(tarn_model_open(path, CPU, NULL));
+    assert_error(TARN_ERROR_FORMAT, "has no key 'llama.context_length'");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(every_family_goes_there_and_back),
+        in_scope(weights_lie_in_the_file),
+        in_scope(a_tokenizer_goes_with_its_model),
+        in_scope(weights_become_other_types),
+        in_scope(rows_that_are_no_blocks_stay),
+        in_scope(nan_is_refused_by_name),
+        in_scope(what_is_there_stays),
+        in_scope(what_is_not_understood_is_named),
+    };
+    if (!TARN__HAVE_JANSSON) {
+        printf("folders need jansson: nothing to test\n");
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
