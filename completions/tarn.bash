@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train runs eval predict generate tokenize ops bench version help" options="--help"
+    local commands="info demo train runs eval predict generate tokenize inspect quantize convert ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -52,6 +52,10 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16" -- "$current")
         return
         ;;
+    --type)
+        mapfile -t COMPREPLY < <(compgen -W "q8_0 q4_0 q4_k q6_k f16 bf16 f32" -- "$current")
+        return
+        ;;
     --tokenizer)
         mapfile -t COMPREPLY < <(compgen -f -W "bytes characters" -- "$current")
         return
@@ -89,6 +93,9 @@ _tarn()
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
         options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
         ;;
+    inspect) options+=" --json" ;;
+    quantize) options+=" --type --force --quiet --json --threads" ;;
+    convert) options+=" --force --quiet --json --threads" ;;
     bench)
         options+=" --json --threads --device"
         case ${COMP_WORDS[2]} in
@@ -107,7 +114,7 @@ _tarn()
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     # Runs, configurations, images, models and texts are files.
-    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|tokenize) && $current != -* ]]; then
+    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|tokenize|inspect|quantize|convert) && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

@@ -19,6 +19,9 @@ int tarn__eval(const tarn__options *options);
 int tarn__predict(const tarn__options *options);
 int tarn__generate(const tarn__options *options);
 int tarn__tokenize(const tarn__options *options);
+int tarn__inspect(const tarn__options *options);
+int tarn__quantize(const tarn__options *options);
+int tarn__convert(const tarn__options *options);
 
 /* What the profile of a run says: a table, unless it is not wanted, and RUN/profile.json. */
 int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints);

@@ -107,6 +107,15 @@ void tarn__json_real(tarn__json *json, const char *key, double number, int digit
         fputs("null", json->to);
 }
 
+void tarn__json_precise(tarn__json *json, const char *key, double number, int digits)
+{
+    begin(json, key);
+    if (isfinite(number))
+        fprintf(json->to, "%.*g", digits, number);
+    else
+        fputs("null", json->to);
+}
+
 void tarn__json_bool(tarn__json *json, const char *key, bool value)
 {
     begin(json, key);

@@ -27,6 +27,9 @@ static const command commands[] = {
     {"predict", TARN__PREDICT, tarn__predict, "what a trained model sees in images", "RUN IMAGE... "},
     {"generate", TARN__GENERATE, tarn__generate, "let a language model write", "MODEL [PROMPT] "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize, "text to tokens and back; learn a tokenizer; prepare files to train on", "[FILE...] "},
+    {"inspect", TARN__INSPECT, tarn__inspect, "what a model's folder, a GGUF or a safetensors file holds", "PATH "},
+    {"quantize", TARN__QUANTIZE, tarn__quantize, "write a model's weights in fewer bits, as a GGUF file", "MODEL OUT.gguf "},
+    {"convert", TARN__CONVERT, tarn__convert, "a Hugging Face folder to a GGUF file, or back", "FROM TO "},
 };
 #define COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))
 

@@ -39,12 +39,13 @@ typedef struct option {
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS | TARN__BENCH_WEIGHTS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS)
+#define FILES (TARN__INSPECT | TARN__QUANTIZE | TARN__CONVERT)
+#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS | FILES)
 #define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)TARN__DEMO, AT(json), 0, "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)TARN__OPS, AT(threads), 0,
+    {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT), AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
     {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | RUNS | TARN__GENERATE | TARN__DEMO, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
@@ -72,7 +73,9 @@ static const option table[] = {
     {"profile", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(profile), 0,
      "say where the time of a step goes, and write profile.json and trace.json (for Chrome or Perfetto) to the run's folder"},
     {"profile-steps", WHOLE, 1, 10000, "10", "N", TARN__TRAIN, AT(profile_steps), 0, "with --profile: steps to look at, after the first ten"},
-    {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE, AT(quiet), 0, "print nothing but errors"},
+    {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE | TARN__QUANTIZE | TARN__CONVERT, AT(quiet), 0, "print nothing but errors"},
+    {"type", TEXT, 0, 0, NULL, "TYPE", TARN__QUANTIZE, AT(type), 0, "what weights become: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32"},
+    {"force", FLAG, 0, 1, NULL, NULL, TARN__QUANTIZE | TARN__CONVERT, AT(force), 0, "replace what is there already"},
     {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0, "data to judge by, named as for train [the run's own validation data]"},
     {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},
     {"top", WHOLE, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "how many of the likeliest classes to print"},
@@ -378,8 +381,11 @@ static int read_argument(tarn__command command, const char *command_name, int co
 static int read_words(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
 {
     bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
-    int most = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS ? 1 : command == TARN__GENERATE ? 2 : takes_many ? count : 0;
-    int least_words = command == TARN__EVAL || command == TARN__GENERATE ? 1 : command == TARN__PREDICT ? 2 : 0;
+    bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
+    bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS || command == TARN__INSPECT;
+    bool needs_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__PREDICT;
+    bool needs_one = command == TARN__EVAL || command == TARN__GENERATE || command == TARN__INSPECT;
+    int most = takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0, least_words = needs_two ? 2 : needs_one ? 1 : 0;
     options->words = words;
     while (options->word_count < count && options->word_count < most && words[options->word_count][0] != '-')
         options->word_count++;
@@ -388,7 +394,12 @@ static int read_words(tarn__command command, const char *command_name, int count
         if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
             return TARN__DONE;
     if (options->word_count < least_words) {
-        const char *what = options->word_count ? "an image" : command == TARN__GENERATE ? "a model's folder" : "a run's folder";
+        bool has_one = options->word_count > 0;
+        const char *what = command == TARN__INSPECT                              ? "a file or a model's folder"
+                           : command == TARN__QUANTIZE || command == TARN__CONVERT ? (has_one ? "the path to write to" : "a model's folder or GGUF file")
+                           : has_one                                               ? "an image"
+                           : command == TARN__GENERATE                             ? "a model's folder"
+                                                                                   : "a run's folder";
         fprintf(stderr, "tarn %s: %s is missing; see tarn %s --help\n", command_name, what, command_name);
         return TARN__MISUSED;
     }

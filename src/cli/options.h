@@ -20,7 +20,10 @@ typedef enum tarn__command {
     TARN__DEMO = 1 << 9,
     TARN__BENCH_TRAIN = 1 << 10,
     TARN__RUNS = 1 << 11,
-    TARN__BENCH_WEIGHTS = 1 << 20
+    TARN__BENCH_WEIGHTS = 1 << 20,
+    TARN__INSPECT = 1 << 24,
+    TARN__QUANTIZE = 1 << 25,
+    TARN__CONVERT = 1 << 26
 } tarn__command;
 
 #define TARN__LIST_MAX 64
@@ -50,7 +53,8 @@ typedef struct tarn__options {
     int dtype_count;
     char only[TARN__LIST_MAX][32];
     int only_count;
-    bool quiet, dry_run, profile;
+    bool quiet, dry_run, profile, force;
+    const char *type; /* NULL: not given */
     int64_t profile_steps;
     int64_t batch_size, top, steps, warmup;
     const char *data;   /* NULL: not given */

@@ -1,0 +1,75 @@
+/* convert.c: `tarn quantize` and `tarn convert`: a model's files in another form. */
+#include <string.h>
+#include <tarn/convert.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+static void show_progress(int64_t done, int64_t all, const char *name, void *ctx)
+{
+    (void)ctx;
+    fprintf(stderr, "\r%3d %% of %s  %-48.48s%s", (int)(all ? 100 * (double)done / (double)all : 100), tarn__bytes_text(all), name,
+            done == all ? "\n" : "");
+}
+
+static void print_json(const tarn__options *o, const tarn_convert_summary *s)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "from", o->words[0]);
+    tarn__json_text(&json, "to", o->words[1]);
+    if (o->type)
+        tarn__json_text(&json, "type", o->type);
+    tarn__json_whole(&json, "tensors", s->tensors);
+    tarn__json_whole(&json, "changed", s->changed);
+    tarn__json_whole(&json, "plain", s->plain);
+    tarn__json_whole(&json, "uneven", s->uneven);
+    tarn__json_whole(&json, "finer", s->finer);
+    tarn__json_whole(&json, "bytes_before", s->before);
+    tarn__json_whole(&json, "bytes", s->after);
+    tarn__json_end(&json);
+}
+
+static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
+{
+    printf("%s: %d tensors, %s instead of %s\n", o->words[1], s->tensors, tarn__bytes_text(s->after), tarn__bytes_text(s->before));
+    if (o->type && s->plain)
+        printf("%d of one axis (norms, biases) are f32\n", s->plain);
+    if (s->uneven)
+        printf("%d whose rows are no whole number of blocks are f32\n", s->uneven);
+    if (s->finer)
+        printf("the head is q6_k\n");
+}
+
+static int run(const char *command, const tarn__options *o, tarn_convert_options how)
+{
+    tarn_convert_summary summary;
+    how.replace = o->force;
+    how.progress = !o->quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
+    if (!tarn_model_convert(o->words[0], o->words[1], &summary, &how))
+        return tarn__complain(command);
+    if (o->json)
+        print_json(o, &summary);
+    else if (!o->quiet)
+        print_summary(o, &summary);
+    return TARN__DONE;
+}
+
+int tarn__quantize(const tarn__options *options)
+{
+    static const char *const names[] = {"q8_0", "q4_0", "q4_k", "q6_k", "f16", "bf16", "f32"};
+    if (!options->type) {
+        fprintf(stderr, "tarn quantize: --type is missing: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32\n");
+        return TARN__MISUSED;
+    }
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(options->type, names[i]) == 0)
+            return run("quantize", options, (tarn_convert_options){.quantize = true, .type = tarn_dtype_parse(names[i])});
+    fprintf(stderr, "tarn quantize: --type: '%s' is none of q8_0, q4_0, q4_k, q6_k, f16, bf16 and f32\n", options->type);
+    return TARN__MISUSED;
+}
+
+int tarn__convert(const tarn__options *options)
+{
+    return run("convert", options, (tarn_convert_options){0});
+}

@@ -1,0 +1,336 @@
+/* inspect.c: `tarn inspect`: what a file of tensors holds: its metadata, and name, type, shape and bytes of every tensor. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <tarn/gguf.h>
+#include <tarn/safetensors.h>
+
+#include "cli/cli.h"
+
+enum { SHOWN = 6, TEXT_SHOWN = 72 }; /* values of a list, and bytes of a text, that a table shows */
+
+/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+
+/* What both formats say of a tensor. */
+typedef struct row {
+    const char *name, *type;
+    tarn_shape shape;
+    int64_t position, bytes;
+} row;
+
+typedef struct listing {
+    bool json;
+    int widest; /* bytes of the longest name */
+    int64_t bytes, elements;
+} listing;
+
+static void print_row(listing *l, const row *r)
+{
+    char shape[192] = "[";
+    int64_t count = 1;
+    for (int i = 0; i < r->shape.rank; i++) {
+        size_t at = strlen(shape);
+        snprintf(shape + at, sizeof(shape) - at, "%s%lld", i ? ", " : "", (long long)r->shape.size[i]);
+        count *= r->shape.size[i];
+    }
+    l->bytes += r->bytes;
+    l->elements += count;
+    if (!l->json) {
+        printf("%-*s  %-8s %s]  %s\n", l->widest, r->name, r->type, shape, tarn__bytes_text(r->bytes));
+        return;
+    }
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "tensor", r->name);
+    tarn__json_text(&json, "type", r->type);
+    tarn__json_shape(&json, "shape", r->shape);
+    tarn__json_whole(&json, "bytes", r->bytes);
+    tarn__json_whole(&json, "position", r->position);
+    tarn__json_end(&json);
+}
+
+static void print_total(const listing *l, const char *path, const char *format, int tensors)
+{
+    if (!l->json) {
+        printf("%d tensors, %lld elements, %s\n", tensors, (long long)l->elements, tarn__bytes_text(l->bytes));
+        return;
+    }
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "file", path);
+    tarn__json_text(&json, "format", format);
+    tarn__json_whole(&json, "tensors", tensors);
+    tarn__json_whole(&json, "elements", l->elements);
+    tarn__json_whole(&json, "bytes", l->bytes);
+    tarn__json_end(&json);
+}
+
+/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+
+/* A text on one line, cut where it is long; what cannot be seen is written as \n, \t or \xNN. */
+static void print_text(const char *text, size_t length)
+{
+    size_t shown = length < TEXT_SHOWN ? length : TEXT_SHOWN;
+    putchar('"');
+    for (size_t i = 0, bytes; i < shown; i += bytes ? bytes : 1) {
+        unsigned char c = (unsigned char)text[i];
+        bytes = tarn__character(text + i, length - i);
+        if (c == '\n' || c == '\t' || c == '\r')
+            printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+        else if (!bytes || c < ' ' || c == 127)
+            printf("\\x%02x", c);
+        else
+            fwrite(text + i, 1, bytes, stdout);
+    }
+    printf(shown < length ? "\"… (%zu bytes)" : "\"", length);
+}
+
+static void print_pair(bool as_json, const char *key, const char *value)
+{
+    tarn__json json = {stdout, false};
+    if (as_json) {
+        tarn__json_open(&json, NULL, '{');
+        tarn__json_text(&json, "key", key);
+        tarn__json_bytes(&json, "value", value, strlen(value));
+        tarn__json_end(&json);
+        return;
+    }
+    printf("%s: ", key);
+    print_text(value, strlen(value));
+    printf("\n");
+}
+
+/* ---- GGUF ------------------------------------------------------------------------------------------------------------------ */
+
+/* The numbers of a list, or one of them; NULL where it is of texts or lists, or without memory. The caller frees them. */
+static double *numbers_of(const tarn_gguf *file, const tarn_gguf_value *v)
+{
+    bool is_number = v->element != TARN_GGUF_TEXT && v->element != TARN_GGUF_LIST;
+    double *values = is_number ? malloc(sizeof(double) * (size_t)(v->count + 1)) : NULL;
+    bool one = false, good = values != NULL;
+    if (good && v->type == TARN_GGUF_BOOL) {
+        good = tarn_gguf_bool(file, v->key, &one);
+        values[0] = one;
+    } else if (good) {
+        good = v->type == TARN_GGUF_LIST ? tarn_gguf_reals(file, v->key, values, v->count) : tarn_gguf_real(file, v->key, values);
+    }
+    if (good)
+        return values;
+    free(values);
+    return NULL;
+}
+
+static bool is_whole(tarn_gguf_type type)
+{
+    return type != TARN_GGUF_F32 && type != TARN_GGUF_F64;
+}
+
+static void print_number(tarn_gguf_type type, double value)
+{
+    if (type == TARN_GGUF_BOOL)
+        printf(value != 0 ? "true" : "false");
+    else
+        printf(is_whole(type) ? "%.0f" : "%.7g", value);
+}
+
+static void print_number_json(tarn__json *json, const char *key, tarn_gguf_type type, double value)
+{
+    if (type == TARN_GGUF_BOOL)
+        tarn__json_bool(json, key, value != 0);
+    else if (is_whole(type) && value > -9e15 && value < 9e15)
+        tarn__json_whole(json, key, (int64_t)value);
+    else
+        tarn__json_precise(json, key, value, type == TARN_GGUF_F32 ? 9 : 17);
+}
+
+/* One whole number, all of whose digits are printed. */
+static bool is_exact(const tarn_gguf *file, const tarn_gguf_value *v, int64_t *whole)
+{
+    if (v->type == TARN_GGUF_BOOL || v->type == TARN_GGUF_TEXT || v->type == TARN_GGUF_LIST || !is_whole(v->type))
+        return false;
+    bool good = tarn_gguf_whole(file, v->key, INT64_MIN, INT64_MAX, whole);
+    tarn_clear_error(); /* above what fits: a double says nearly how much */
+    return good;
+}
+
+/* "tokenizer.ggml.scores: list of f32, 32000: 0, 0, 0 …" */
+static void print_value(const tarn_gguf *file, const tarn_gguf_value *v, const double *numbers)
+{
+    size_t length;
+    const char *text;
+    int64_t whole;
+    printf("%s: ", v->key);
+    if (v->type == TARN_GGUF_LIST)
+        printf("%lld of %s: ", (long long)v->count, tarn_gguf_type_name(v->element));
+    for (int64_t i = 0; i < v->count && i < SHOWN; i++) {
+        printf(i ? ", " : "");
+        if (is_exact(file, v, &whole))
+            printf("%lld", (long long)whole);
+        else if (numbers)
+            print_number(v->element, numbers[i]);
+        else if (v->type == TARN_GGUF_TEXT && (text = tarn_gguf_text(file, v->key, &length)))
+            print_text(text, length);
+        else if (v->element == TARN_GGUF_TEXT && (text = tarn_gguf_texts(file, v->key, i, &length)))
+            print_text(text, length);
+        else
+            printf("[…]");
+    }
+    printf(v->count > SHOWN ? " …\n" : "\n");
+}
+
+static void print_value_json(const tarn_gguf *file, const tarn_gguf_value *v, const double *numbers)
+{
+    size_t length;
+    const char *text;
+    int64_t whole;
+    tarn__json json = {stdout, false};
+    bool is_list = v->type == TARN_GGUF_LIST;
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "key", v->key);
+    tarn__json_text(&json, "type", tarn_gguf_type_name(v->type));
+    if (is_list) {
+        tarn__json_text(&json, "of", tarn_gguf_type_name(v->element));
+        tarn__json_open(&json, "value", '[');
+    }
+    for (int64_t i = 0; i < v->count; i++) {
+        const char *key = is_list ? NULL : "value";
+        if (is_exact(file, v, &whole))
+            tarn__json_whole(&json, key, whole);
+        else if (numbers)
+            print_number_json(&json, key, v->element, numbers[i]);
+        else if (v->type == TARN_GGUF_TEXT && (text = tarn_gguf_text(file, v->key, &length)))
+            tarn__json_bytes(&json, key, text, length);
+        else if (v->element == TARN_GGUF_TEXT && (text = tarn_gguf_texts(file, v->key, i, &length)))
+            tarn__json_bytes(&json, key, text, length);
+        else
+            tarn__json_null(&json, key);
+    }
+    if (is_list)
+        tarn__json_close(&json, ']');
+    tarn__json_end(&json);
+}
+
+static void print_gguf(const tarn_gguf *file, const char *path, listing *l)
+{
+    tarn_gguf_value v;
+    tarn_gguf_entry e;
+    int tensors = tarn_gguf_count(file);
+    if (!l->json)
+        tarn__heading("%s: GGUF, %d keys, %d tensors", path, tarn_gguf_metadata_count(file), tensors);
+    for (int i = 0; i < tarn_gguf_metadata_count(file) && tarn_gguf_metadata_at(file, i, &v); i++) {
+        double *numbers = numbers_of(file, &v);
+        (l->json ? print_value_json : print_value)(file, &v, numbers);
+        free(numbers);
+    }
+    for (int i = 0; i < tensors; i++)
+        l->widest = (int)strlen(tarn_gguf_name(file, i)) > l->widest ? (int)strlen(tarn_gguf_name(file, i)) : l->widest;
+    for (int i = 0; i < tensors && tarn_gguf_info(file, i, &e); i++)
+        print_row(l, &(row){e.name, e.dtype_name, e.shape, e.position, e.bytes});
+    print_total(l, path, "gguf", tensors);
+}
+
+static int inspect_gguf(const char *path, bool json)
+{
+    listing l = {.json = json};
+    tarn_gguf *file = tarn_gguf_open(path);
+    if (file)
+        print_gguf(file, path, &l);
+    tarn_gguf_close(file);
+    return tarn_failed() ? tarn__complain("inspect") : TARN__DONE;
+}
+
+/* ---- safetensors ----------------------------------------------------------------------------------------------------------- */
+
+static void print_safetensors(const tarn_safetensors *file, const char *path, listing *l)
+{
+    tarn_safetensors_entry e;
+    const char *key, *value;
+    int tensors = tarn_safetensors_count(file);
+    if (!l->json)
+        tarn__heading("%s: safetensors, %d tensors", path, tensors);
+    for (int i = 0; i < tarn_safetensors_metadata_count(file) && tarn_safetensors_metadata_at(file, i, &key, &value); i++)
+        print_pair(l->json, key, value);
+    for (int i = 0; i < tensors; i++)
+        l->widest = (int)strlen(tarn_safetensors_name(file, i)) > l->widest ? (int)strlen(tarn_safetensors_name(file, i)) : l->widest;
+    for (int i = 0; i < tensors && tarn_safetensors_info(file, i, &e); i++)
+        print_row(l, &(row){e.name, e.dtype_name, e.shape, e.position, e.bytes});
+    print_total(l, path, "safetensors", tensors);
+}
+
+static int inspect_safetensors(const char *path, bool json)
+{
+    listing l = {.json = json};
+    tarn_safetensors *file = tarn_safetensors_open(path);
+    if (file)
+        print_safetensors(file, path, &l);
+    tarn_safetensors_close(file);
+    return tarn_failed() ? tarn__complain("inspect") : TARN__DONE;
+}
+
+/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+
+static bool is_there(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0;
+}
+
+/* config.json as it stands. */
+static void print_config(const char *path, bool as_json)
+{
+    static char text[1 << 20];
+    FILE *file = fopen(path, "rb");
+    size_t length = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    if (!file)
+        return;
+    fclose(file);
+    tarn__json json = {stdout, false};
+    if (as_json) {
+        tarn__json_open(&json, NULL, '{');
+        tarn__json_text(&json, "key", "config.json");
+        tarn__json_bytes(&json, "value", text, length);
+        tarn__json_end(&json);
+    } else {
+        tarn__heading("%s", path);
+        fwrite(text, 1, length, stdout);
+        printf(length && text[length - 1] == '\n' ? "" : "\n");
+    }
+}
+
+static int inspect_folder(const char *folder, bool json)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    print_config(path, json);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        if (is_there(path))
+            return inspect_safetensors(path, json);
+    }
+    fprintf(stderr, "tarn inspect: '%s' has no model.safetensors and no model.safetensors.index.json\n", folder);
+    return TARN__FAILED;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------------------- */
+
+/* True when a file begins as GGUF files do, whatever it is called. */
+static bool begins_as_gguf(const char *path)
+{
+    char magic[4] = {0};
+    FILE *file = fopen(path, "rb");
+    bool is = file && fread(magic, 1, 4, file) == 4 && memcmp(magic, "GGUF", 4) == 0;
+    if (file)
+        fclose(file);
+    return is;
+}
+
+int tarn__inspect(const tarn__options *options)
+{
+    const char *path = options->words[0], *end = strrchr(path, '.');
+    struct stat about;
+    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode))
+        return inspect_folder(path, options->json);
+    return begins_as_gguf(path) || (end && strcmp(end, ".gguf") == 0) ? inspect_gguf(path, options->json)
+                                                                      : inspect_safetensors(path, options->json);
+}

@@ -1,0 +1,93 @@
+/* test_convert.c: `tarn inspect`, `tarn quantize` and `tarn convert`, as their users meet them. */
+#include "support/command.h"
+#include "support/files.h"
+#include "tarn_features.h"
+
+/* Runs with the path of a scratch file or folder in place of each %s. */
+static void expect_with(int status, const char *text, const char *format, const char *first, const char *second)
+{
+    char arguments[2048];
+    snprintf(arguments, sizeof(arguments), format, first, second);
+    expect_command(arguments, status, text);
+}
+
+/* A file with a matrix of whole blocks, one of uneven rows, and a norm. */
+static const char *write_gguf(const char *name, float value)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *weight = tarn_full(TARN_SHAPE(4, 512), value, TARN_F32, tarn_device_cpu());
+    const float reals[] = {0.5f, 2};
+    tarn_gguf_writer *w = tarn_gguf_create(scratch(name));
+    assert_true(tarn_gguf_add_text(w, "general.architecture", "any", 3) && tarn_gguf_add_text(w, "x.text", "a\nb\"", 4) &&
+                tarn_gguf_add_list(w, "x.reals", TARN_GGUF_F32, reals, 2) && tarn_gguf_add(w, "output.weight", weight) &&
+                tarn_gguf_add(w, "blk.0.weight", weight) &&
+                tarn_gguf_add(w, "odd.weight", tarn_zeros(TARN_SHAPE(4, 33), TARN_F32, tarn_device_cpu())) &&
+                tarn_gguf_add(w, "norm.weight", vector(1, 2, 3)) && tarn_gguf_finish(w));
+    tarn_scope_close(scope);
+    return scratch(name);
+}
+
+static void a_file_is_inspected(void **state)
+{
+    (void)state;
+    char arguments[1024];
+    const char *path = write_gguf("a.gguf", 1);
+    expect_with(0, "GGUF, 3 keys, 4 tensors", "inspect %s", path, "");
+    assert_contains(command_output, "x.text: \"a\\nb\"\"\n");
+    assert_contains(command_output, "x.reals: 2 of f32: 0.5, 2\n");
+    assert_contains(command_output, "F32      [4, 512]  8 KiB");
+    snprintf(arguments, sizeof(arguments), "inspect %s --json", path);
+    assert_int_equal(command_objects(arguments), 8);
+    assert_contains(command_output, "{\"key\": \"x.reals\", \"type\": \"list\", \"of\": \"f32\", \"value\": [0.5, 2]}");
+    assert_contains(command_output, "\"tensor\": \"norm.weight\", \"type\": \"F32\", \"shape\": [3], \"bytes\": 12");
+    expect_with(1, "cannot be opened", "inspect %s 2>&1", scratch("none.gguf"), "");
+    expect_command("inspect 2>&1", 2, "a file or a model's folder is missing");
+}
+
+static void a_folder_is_inspected_and_converted(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    const tarn_llama_config config = {.vocab = 8, .context = 8, .layers = 1, .heads = 2, .width = 32, .inner = 64};
+    tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 1);
+    char folder[256];
+    snprintf(folder, sizeof(folder), "%s", scratch("model"));
+    assert_true(tarn_model_write(model, folder));
+    tarn_module_free(model);
+    expect_with(0, "model.embed_tokens.weight", "inspect %s", folder, "");
+    assert_contains(command_output, "\"model_type\": \"llama\"");
+    expect_with(0, "12 tensors", "convert %s %s", folder, scratch("model.gguf"));
+    expect_with(1, "is there already", "convert %s %s 2>&1", folder, scratch("model.gguf"));
+    expect_with(0, "12 tensors", "convert %s %s", scratch("model.gguf"), scratch("back"));
+    expect_with(1, "there is a model in", "convert %s %s 2>&1", scratch("model.gguf"), scratch("back"));
+    expect_with(0, "3 of one axis", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
+    expect_with(1, "has no model.safetensors", "inspect %s 2>&1", scratch(""), "");
+}
+
+static void weights_are_packed(void **state)
+{
+    (void)state;
+    const char *from = write_gguf("from.gguf", 1), *to = scratch("to.gguf");
+    expect_with(0, "1 of one axis (norms, biases) are f32\n1 whose rows are no whole number of blocks are f32\nthe head is q6_k\n",
+                "quantize %s %s --type q4_k", from, to);
+    expect_with(0, "Q4_K     [4, 512]", "inspect %s", to, "");
+    expect_with(1, "is there already; it is replaced only with .replace (--force)", "quantize %s %s --type q8_0 2>&1", from, to);
+    expect_with(0, "\"changed\": 2, \"plain\": 1, \"uneven\": 1, \"finer\": 0", "quantize %s %s --type q8_0 --force --json", from, to);
+    expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);
+    expect_with(2, "none of q8_0, q4_0", "quantize %s %s --type q5_k 2>&1", from, to);
+    expect_with(2, "--type is missing", "quantize %s %s 2>&1", from, to);
+    expect_with(2, "the path to write to is missing", "quantize %s 2>&1", from, "");
+    expect_with(1, "tensor 'output.weight', element 0 is nan", "quantize %s %s --type q8_0 --force 2>&1", write_gguf("nan.gguf", NAN), to);
+    expect_with(0, "F16 ", "inspect %s", to, ""); /* what was there stays */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_file_is_inspected, clear_error),
+        cmocka_unit_test_setup(a_folder_is_inspected_and_converted, clear_error),
+        cmocka_unit_test_setup(weights_are_packed, clear_error),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
