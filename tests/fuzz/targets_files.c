@@ -1,6 +1,7 @@
 /* targets_files.c: documents, tensors, options, metrics and the log of runs. */
 #include <math.h>
 #include <sys/stat.h>
+#include <tarn/gguf.h>
 #include <tarn/safetensors.h>
 #include <tarn/train.h>
 
@@ -93,6 +94,75 @@ static void safetensors_seeds(fuzz_seed_fn use, void *ctx)
     fuzz_seed_file("good.safetensors", use, ctx);
 }
 
+/* Asks for every key as every type; most are refused, which is no failure of the file. */
+static void ask_gguf(const tarn_gguf *file, const tarn_gguf_value *v)
+{
+    int64_t whole, wholes[8];
+    double real, reals[8];
+    bool yes;
+    size_t length;
+    tarn_gguf_whole(file, v->key, -5, 5, &whole), tarn_clear_error();
+    tarn_gguf_real(file, v->key, &real), tarn_clear_error();
+    tarn_gguf_bool(file, v->key, &yes), tarn_clear_error();
+    const char *text = tarn_gguf_text(file, v->key, &length);
+    fuzz_must(!text || text[length] == 0, "a text ends in a zero byte");
+    tarn_clear_error();
+    tarn_gguf_wholes(file, v->key, wholes, v->count < 8 ? v->count : 8), tarn_clear_error();
+    tarn_gguf_reals(file, v->key, reals, v->count < 8 ? v->count : 8), tarn_clear_error();
+    for (int64_t i = 0; i < v->count && i < 8; i++) {
+        text = tarn_gguf_texts(file, v->key, i, &length);
+        for (size_t k = 0; text && k < length; k++)
+            whole += text[k]; /* touches every byte */
+        tarn_clear_error();
+    }
+}
+
+static bool take_gguf(const void *from, size_t count)
+{
+    tarn_gguf *file = tarn_gguf_open(fuzz_write("fuzz.gguf", from, count));
+    tarn_gguf_value value;
+    if (!file)
+        return false;
+    for (int i = 0; i < tarn_gguf_metadata_count(file); i++) {
+        fuzz_must(tarn_gguf_metadata_at(file, i, &value) && tarn_gguf_has(file, value.key, NULL), "a key of a good file is found");
+        ask_gguf(file, &value);
+    }
+    tarn_gguf_writer *writer = tarn_gguf_create(scratch("again.gguf"));
+    for (int i = 0; i < tarn_gguf_metadata_count(file); i++)
+        fuzz_must(tarn_gguf_add_from(writer, file, i), "metadata of a good file can be handed on");
+    tarn_scope *scope = tarn_scope_open();
+    for (int i = 0; i < tarn_gguf_count(file); i++) {
+        tarn_tensor *x = tarn_gguf_tensor(file, i, tarn_device_cpu());
+        fuzz_must(x || tarn_error_code() == TARN_ERROR_UNSUPPORTED, "a tensor of a good file is there, but for a type that tarn lacks");
+        tarn_clear_error();
+        fuzz_must(!x || tarn_gguf_add(writer, tarn_gguf_name(file, i), x), "a tensor of a good file can be handed on");
+    }
+    tarn_gguf_close(file);
+    fuzz_must(tarn_gguf_finish(writer), "what was read can be written");
+    tarn_scope_close(scope);
+    file = tarn_gguf_open(scratch("again.gguf"));
+    fuzz_must(file != NULL, "what was written can be read");
+    tarn_gguf_close(file);
+    return true;
+}
+
+static void gguf_seeds(fuzz_seed_fn use, void *ctx)
+{
+    const char *const texts[] = {"<s>", "", "\xe2\x96\x81the"};
+    const float scores[] = {0, -1, -2};
+    tarn_scope *scope = tarn_scope_open();
+    tarn_gguf_writer *w = tarn_gguf_create(scratch("good.gguf"));
+    fuzz_must(tarn_gguf_add_text(w, "general.architecture", "llama", 5) && tarn_gguf_add_value(w, "general.alignment", TARN_GGUF_U32, &(uint32_t){16}) &&
+                  tarn_gguf_add_value(w, "b", TARN_GGUF_BOOL, &(uint8_t){1}) && tarn_gguf_add_value(w, "f", TARN_GGUF_F64, &(double){0.5}) &&
+                  tarn_gguf_add_texts(w, "tokenizer.ggml.tokens", texts, NULL, 3) && tarn_gguf_add_list(w, "s", TARN_GGUF_F32, scores, 3) &&
+                  tarn_gguf_add(w, "x", tarn_arange(0, 6, 1, TARN_F32, tarn_device_cpu())) &&
+                  tarn_gguf_add(w, "blk.0.ffn_up.weight", tarn_from((const char[68]){0}, TARN_SHAPE(2, 32), TARN_Q8_0, tarn_device_cpu())) &&
+                  tarn_gguf_finish(w),
+              "a GGUF file is written");
+    tarn_scope_close(scope);
+    fuzz_seed_file("good.gguf", use, ctx);
+}
+
 /* ---- of runs --------------------------------------------------------------------------------------------------------------- */
 
 static bool take_options(const void *from, size_t count)
@@ -145,6 +215,7 @@ static void log_seeds(fuzz_seed_fn use, void *ctx)
 const fuzz_target fuzz_file_targets[] = {
     {"document", fuzz_has_json, document_seeds, take_document},
     {"safetensors", fuzz_has_json, safetensors_seeds, take_safetensors},
+    {"gguf", NULL, gguf_seeds, take_gguf},
     {"train_options", fuzz_has_json, options_seeds, take_options},
     {"metrics", fuzz_has_json, metrics_seeds, take_metrics},
     {"log", fuzz_has_json, log_seeds, take_log},

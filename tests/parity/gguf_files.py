@@ -1,0 +1,437 @@
+"""GGUF files against the gguf package: what it writes tarn reads and hands on unchanged, and what tarn writes it reads; blocks are unpacked bit for bit, of any bytes,
+and packed as the package does or with a smaller error than scaling by the extremes; files with random changes are taken or refused. Models of transformers go from
+their folder to a GGUF file and back without a changed bit, and run from it with the same logits."""
+import ctypes as c
+import json
+import os
+import random
+import tempfile
+
+import gguf
+import numpy as np
+import safetensors.torch
+import tokenizers
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Type
+from gguf import quants
+
+import llama
+import tarn
+from gpt2 import open_in_tarn
+
+BLOCKS = {"q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k": Type.Q4_K, "q6_k": Type.Q6_K}
+DTYPES = ["f32", "f64", "bf16", "f16", "i32", "i64", "u8", "bool", "q8_0", "q4_0", "q4_k", "q6_k"]  # in the order of tarn_dtype
+CHANGED = 1000
+MODELS = 2  # of each family
+
+
+class ConvertOptions(c.Structure):
+    _fields_ = [("quantize", c.c_bool), ("type", c.c_int), ("replace", c.c_bool), ("progress", c.c_void_p), ("ctx", c.c_void_p)]
+
+
+class Entry(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("dtype_name", c.c_char_p), ("dtype", c.c_int), ("shape", tarn.Shape), ("position", c.c_int64), ("bytes", c.c_int64)]
+
+
+for _name, _result, _arguments in [
+        ("gguf_open", c.c_void_p, [c.c_char_p]), ("gguf_close", None, [c.c_void_p]), ("gguf_count", c.c_int, [c.c_void_p]),
+        ("gguf_info", c.c_bool, [c.c_void_p, c.c_int, c.POINTER(Entry)]), ("gguf_tensor", c.c_void_p, [c.c_void_p, c.c_int, tarn.Device]),
+        ("gguf_metadata_count", c.c_int, [c.c_void_p]), ("gguf_create", c.c_void_p, [c.c_char_p]),
+        ("gguf_add_from", c.c_bool, [c.c_void_p, c.c_void_p, c.c_int]), ("gguf_add", c.c_bool, [c.c_void_p, c.c_char_p, c.c_void_p]),
+        ("gguf_finish", c.c_bool, [c.c_void_p]),
+        ("model_convert_sized", c.c_bool, [c.c_char_p, c.c_char_p, c.c_void_p, c.POINTER(ConvertOptions), c.c_size_t])]:
+    tarn._functions[_name] = tarn._declare(_name, _result, _arguments)
+
+
+def convert(source, target, dtype=None):
+    options = ConvertOptions(dtype is not None, DTYPES.index(dtype or "f32"), True)
+    tarn.call("model_convert_sized", source.encode(), target.encode(), None, c.byref(options), c.sizeof(options))
+
+
+# ---- files of the package --------------------------------------------------------------------------------------------------------------
+
+
+def draw_writer(path, rng):
+    """A file with metadata of every type and tensors of every type that tarn loads."""
+    writer = gguf.GGUFWriter(path, rng.choice(["llama", "qwen2", "other"]))
+    if rng.random() < 0.5:
+        writer.add_custom_alignment(rng.choice([8, 64, 256]))
+    for kind, low, high in [("uint8", 0, 2**8), ("int8", -2**7, 2**7), ("uint16", 0, 2**16), ("int16", -2**15, 2**15), ("uint32", 0, 2**32),
+                            ("int32", -2**31, 2**31), ("uint64", 0, 2**64), ("int64", -2**63, 2**63)]:
+        getattr(writer, "add_" + kind)(f"x.{kind}", rng.randrange(low, high))
+    writer.add_float32("x.float32", rng.random())
+    writer.add_float64("x.float64", rng.random())
+    writer.add_bool("x.bool", rng.random() < 0.5)
+    writer.add_string("x.string", "é\n漢" * rng.randrange(3))
+    writer.add_array("x.texts", [rng.choice(["a", "", "ü", "long " * 9]) for _ in range(rng.randint(1, 9))])
+    writer.add_array("x.wholes", [rng.randrange(-9, 9) for _ in range(rng.randint(1, 9))])
+    writer.add_array("x.reals", [rng.random() for _ in range(3)])
+    writer.add_array("x.nested", [[1, 2], [3, 4]])
+    generator = np.random.default_rng(rng.randrange(2**31))
+    for i, (name, kind) in enumerate(BLOCKS.items()):
+        size, packed = gguf.GGML_QUANT_SIZES[kind]
+        raw = generator.integers(0, 256, (rng.randint(1, 5), rng.randint(1, 3) * packed), dtype=np.uint8)
+        writer.add_tensor(f"t{i}.{name}", raw, raw_dtype=kind)
+    writer.add_tensor("plain", generator.standard_normal((3, 5)).astype(np.float32))
+    writer.add_tensor("half", generator.standard_normal((2, 3, 4)).astype(np.float16))
+    writer.add_tensor("brain", generator.integers(0, 256, (4, 6), dtype=np.uint8), raw_dtype=Type.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def hand_on(source, target):
+    """Reads all of a file in tarn and writes it again."""
+    file = tarn.call("gguf_open", source.encode())
+    try:
+        with tarn.scope():
+            writer, entry = tarn.call("gguf_create", target.encode()), Entry()
+            for i in range(tarn.call("gguf_metadata_count", file)):
+                tarn.call("gguf_add_from", writer, file, i)
+            for i in range(tarn.call("gguf_count", file)):
+                tarn.call("gguf_info", file, i, c.byref(entry))
+                tarn.call("gguf_add", writer, entry.name, tarn.call("gguf_tensor", file, i, tarn.device()))
+            tarn.call("gguf_finish", writer)
+    finally:
+        tarn.call("gguf_close", file)
+
+
+def check_theirs(folder, rng):
+    for i in range(5):
+        one, two = os.path.join(folder, f"one{i}.gguf"), os.path.join(folder, f"two{i}.gguf")
+        draw_writer(one, rng)
+        hand_on(one, two)
+        a, b = gguf.GGUFReader(one), gguf.GGUFReader(two)
+        for key in a.fields:
+            if a.fields[key].contents() != b.fields[key].contents():
+                return f"{key} is {b.fields[key].contents()!r} instead of {a.fields[key].contents()!r}"
+        if list(a.fields) != list(b.fields) or [t.name for t in a.tensors] != [t.name for t in b.tensors]:
+            return "keys or tensors have another order"
+        for x, y in zip(a.tensors, b.tensors):
+            if x.tensor_type != y.tensor_type or x.shape.tolist() != y.shape.tolist() or x.data.tobytes() != y.data.tobytes():
+                return f"tensor {x.name} differs"
+    return ""
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------------------------
+
+
+def write_tensors(path, tensors):
+    """{name: (array, type)}"""
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, (values, kind) in tensors.items():
+        writer.add_tensor(name, values, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def read_tensors(path):
+    return {t.name: t for t in gguf.GGUFReader(path).tensors}
+
+
+def check_decode(folder, rng):
+    """Random bytes: all bit patterns, NaN, infinite and subnormal scales among them."""
+    generator, tensors, wanted = np.random.default_rng(rng.randrange(2**31)), {}, {}
+    for name, kind in BLOCKS.items():
+        size, packed = gguf.GGML_QUANT_SIZES[kind]
+        raw = generator.integers(0, 256, (500, 4 * packed), dtype=np.uint8)
+        tensors[name] = raw, kind
+        with np.errstate(all="ignore"):
+            wanted[name] = quants.dequantize(raw, kind)
+    source, target = os.path.join(folder, "blocks.gguf"), os.path.join(folder, "f32.gguf")
+    write_tensors(source, tensors)
+    convert(source, target, "f32")
+    for name, found in read_tensors(target).items():
+        different = np.count_nonzero(found.data.view(np.uint32) != wanted[name].view(np.uint32))
+        if different:
+            return f"{name}: {different} of {wanted[name].size} elements differ"
+    return ""
+
+
+def draw_numbers(generator):
+    """{name: rows of 1024}: normal, heavy-tailed, constant, positive, tiny, mostly zero."""
+    shape = 64, 1024
+    normal = generator.standard_normal(shape).astype(np.float32)
+    return {"normal": 0.02 * normal, "heavy": generator.standard_t(2, shape).astype(np.float32), "positive": np.abs(normal) + 3,
+            "constant": np.repeat(normal[:, :1], shape[1], axis=1), "groups": np.repeat(normal[:, :32], 32, axis=1), "tiny": normal * 1e-4,
+            "sparse": np.where(generator.random(shape) < 0.1, normal, 0).astype(np.float32), "zero": np.zeros(shape, np.float32)}
+
+
+def extremes_q4_k(x):
+    """Each group by its least and largest element, with the block's own scales."""
+    x = x.reshape(-1, 8, 32).astype(np.float64)
+    least = np.minimum(x.min(-1), 0)
+    scale, least = np.maximum(x.max(-1) - least, 0) / 15, -least
+    top, low = ((v.max(-1, keepdims=True) / 63).astype(np.float16).astype(np.float64) for v in (scale, least))
+    with np.errstate(all="ignore"):
+        scale = top * np.where(top > 0, np.clip(np.round(scale / top), 0, 63), 0)
+        least = low * np.where(low > 0, np.clip(np.round(least / low), 0, 63), 0)
+        q = np.where(scale[..., None] > 0, np.clip(np.round((x + least[..., None]) / scale[..., None]), 0, 15), 0)
+    return scale[..., None] * q - least[..., None]
+
+
+def extremes_q6_k(x):
+    x = x.reshape(-1, 16, 16).astype(np.float64)
+    scale = np.abs(x).max(-1) / 31
+    top = (scale.max(-1, keepdims=True) / 127).astype(np.float16).astype(np.float64)
+    with np.errstate(all="ignore"):
+        scale = top * np.where(top > 0, np.clip(np.round(scale / top), -128, 127), 0)
+        q = np.where(scale[..., None] > 0, np.clip(np.round(x / scale[..., None]), -32, 31), 0)
+    return scale[..., None] * q
+
+
+def packed(folder, numbers, dtype):
+    source, target = os.path.join(folder, "numbers.gguf"), os.path.join(folder, f"{dtype}.gguf")
+    write_tensors(source, {name: (values, Type.F32) for name, values in numbers.items()})
+    convert(source, target, dtype)
+    return read_tensors(target)
+
+
+def check_encode(folder, rng):
+    """The package's own bytes, where it packs."""
+    numbers = draw_numbers(np.random.default_rng(rng.randrange(2**31)))
+    for dtype, kind in [("q8_0", Type.Q8_0), ("q4_0", Type.Q4_0), ("f16", Type.F16), ("bf16", Type.BF16)]:
+        for name, found in packed(folder, numbers, dtype).items():
+            if found.data.tobytes() != quants.quantize(numbers[name], kind).tobytes():
+                return f"{dtype} of {name} numbers differs"
+    return ""
+
+
+def check_search(folder, rng):
+    """No block has a larger error than with its extremes as the scale, and numbers without structure a clearly smaller one."""
+    numbers = draw_numbers(np.random.default_rng(rng.randrange(2**31)))
+    for dtype, kind, plain in [("q4_k", Type.Q4_K, extremes_q4_k), ("q6_k", Type.Q6_K, extremes_q6_k)]:
+        for name, found in packed(folder, numbers, dtype).items():
+            x = numbers[name].reshape(-1, 256).astype(np.float64)
+            ours = np.square(quants.dequantize(found.data, kind).reshape(-1, 256) - x).sum(-1)
+            theirs = np.square(plain(numbers[name]).reshape(-1, 256) - x).sum(-1)
+            if np.any(ours > theirs * (1 + 1e-6) + 1e-30) or (name in ("normal", "heavy") and ours.sum() > 0.95 * theirs.sum()):
+                return f"{dtype} of {name} numbers: error {ours.sum():.4g} against {theirs.sum():.4g}, {np.sum(ours > theirs)} blocks worse"
+    return ""
+
+
+def check_nan(folder, rng):
+    for value in (np.nan, np.inf, -np.inf, 1e30):
+        numbers = {"some.weight": np.zeros((2, 256), np.float32)}
+        numbers["some.weight"][1, 7] = value
+        for dtype in BLOCKS:
+            try:
+                packed(folder, numbers, dtype)
+                return f"{value} was packed as {dtype}"
+            except tarn.Error as error:
+                if "'some.weight', element 263" not in str(error):
+                    return str(error)
+    return ""
+
+
+# ---- changed files ---------------------------------------------------------------------------------------------------------------------
+
+
+def change(data, rng):
+    data = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        at, kind = rng.randrange(len(data) - 40), rng.randrange(6)
+        if kind == 0:
+            data[at] = rng.randrange(256)
+        elif kind == 1:
+            data[at : at + 8] = rng.randrange(2**64).to_bytes(8, "little")
+        elif kind == 2:
+            del data[at : at + rng.randint(1, 9)]
+        elif kind == 3:
+            data[at:at] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 9)))
+        elif kind == 4:
+            del data[at:]
+            data += b"\0" * 41
+        else:
+            data[at] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+def check_changed(folder, rng):
+    """Each is taken or refused with a sentence; of what is taken every tensor can be had, but for types that tarn lacks."""
+    source, path = os.path.join(folder, "good.gguf"), os.path.join(folder, "changed.gguf")
+    draw_writer(source, rng)
+    with open(source, "rb") as file:
+        good = file.read()
+    taken, entry = 0, Entry()
+    for _ in range(CHANGED * (100 if os.environ.get("TARN_TEST_LONG") else 1)):
+        with open(path, "wb") as file:
+            file.write(change(good, rng))
+        try:
+            opened = tarn.call("gguf_open", path.encode())
+        except tarn.Error as error:
+            if "changed.gguf" not in str(error):
+                return f"an error without the file's name: {error}"
+            continue
+        with tarn.scope():
+            for i in range(tarn.call("gguf_count", opened)):
+                try:
+                    tarn.call("gguf_tensor", opened, i, tarn.device())
+                except tarn.Error as error:
+                    if error.code != "unsupported":
+                        return str(error)
+        tarn.call("gguf_close", opened)
+        taken += 1
+    return "" if taken else "no changed file was taken: the changes are too rough"
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------------------------
+
+
+def neighbours(values, heads):
+    """The order of rows that llama.cpp has."""
+    return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+
+
+def bits(folder):
+    tensors = safetensors.torch.load_file(os.path.join(folder, "model.safetensors"))
+    return {name: (str(t.dtype), tuple(t.shape), t.contiguous().reshape(-1).view(torch.uint8).tolist()) for name, t in tensors.items()}
+
+
+def check_rows(path, network):
+    """Queries and keys as llama.cpp has them; everything else as it is."""
+    tensors, config = read_tensors(path), network.config
+    turned = config.model_type in ("llama", "mistral")
+    for name, heads in [("q", config.num_attention_heads), ("k", config.num_key_value_heads), ("v", 1)]:
+        weight = getattr(network.model.layers[0].self_attn, name + "_proj").weight.detach().float().numpy()
+        wanted = neighbours(weight, heads) if turned and name != "v" else weight
+        found = tensors[f"blk.0.attn_{name}.weight"]
+        if not np.array_equal(quants.dequantize(found.data, found.tensor_type).reshape(wanted.shape), wanted):
+            return f"the rows of attn_{name} are in another order"
+    return ""
+
+
+def check_model(folder, family, dtype, rng):
+    config = llama.draw_config(family, rng)
+    network = llama.make_network(config, "f32").to(tarn.TORCH[dtype])
+    source, path, back = os.path.join(folder, "source"), os.path.join(folder, "model.gguf"), os.path.join(folder, "back")
+    network.save_pretrained(source)
+    convert(source, path)
+    convert(path, back)
+    if bits(source) != bits(back):
+        return "tensors are not as they were"
+    wrong = check_rows(path, network)
+    with open(os.path.join(back, "config.json")) as file:
+        architecture = json.load(file)["architectures"]
+    if wrong or architecture != network.config.architectures:
+        return wrong or f"it came back as {architecture}"
+    tokens = torch.randint(0, config.vocab_size, (2, min(9, config.max_position_embeddings)))
+    with torch.no_grad():  # opened again: .float() would leave the frequencies rounded to 16 bits
+        wanted = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()(tokens).logits
+    for where in (path, back):
+        model = open_in_tarn(where, "f32")
+        with tarn.scope(), tarn.no_grad():
+            found = tarn.read(tarn.call("forward", model, tarn.tensor(tokens)))
+        tarn.call("module_free", model)
+        error = ((found - wanted).abs() / wanted.abs().clamp(min=1)).max().item()
+        if not error < 1e-4:
+            return f"logits of {os.path.basename(where)} are off by {error:.3g}; {config}"
+    return ""
+
+
+def model_checks(seed):
+    for family in llama.FAMILIES:
+        for number in range(MODELS):
+            for dtype in ("f32", "bf16", "f16"):
+                name = f"{family} {number} in {dtype}"
+                torch.manual_seed(random.Random(f"{seed}/{name}").randrange(2**31))
+                with tempfile.TemporaryDirectory() as folder:
+                    yield name, check_model(folder, family, dtype, random.Random(f"{seed}/{name}"))
+
+
+# ---- tokenizers ------------------------------------------------------------------------------------------------------------------------
+
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+ALPHABET = ["the ", "cat", "Café ", "漢字", "123", " 45678", "it's", "WE'LL", "\n\n", "  ", "!?", "naïve ", "<s>", "e\u0301", "\t", "x" * 9]
+
+
+def draw_text(rng, count):
+    return "".join(rng.choice(ALPHABET) for _ in range(count))
+
+
+def bytes_tokenizer(pattern, rng):
+    """As Llama 3 and Qwen2 have theirs."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ignore_merges=pattern == LLAMA3))
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    if pattern == QWEN2:
+        tokenizer.normalizer = tokenizers.normalizers.NFC()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator([draw_text(rng, 300)], trainer)
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.add_tokens(["added"])
+    return tokenizer
+
+
+def spm_tokenizer(rng):
+    """As Llama 2 has it in tokenizer.json: every pair whose text is a piece merges, the best piece first."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse(),
+                                                      tokenizers.decoders.Strip(" ", 1, 0)])
+    special = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
+    tokenizer.train_from_iterator([draw_text(rng, 300)], tokenizers.trainers.BpeTrainer(vocab_size=450, special_tokens=special, show_progress=False))
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if not token["content"].startswith("<0x")]
+    pieces, vocabulary = dict.fromkeys("".join(pair) for pair in content["model"]["merges"]), content["model"]["vocab"]
+    content["model"]["merges"] = [[p[:k], p[k:]] for p in pieces for k in range(1, len(p)) if p[:k] in vocabulary and p[k:] in vocabulary]
+    return tokenizers.Tokenizer.from_str(json.dumps(content))
+
+
+def encode(path, text):
+    """The ids that tarn gives, without special tokens around."""
+    tokenizer, count, data = tarn.call("tokenizer_open", path.encode()), c.c_int64(), text.encode()
+    options = tarn.EncodeOptions()
+    ids = tarn.call("tokenizer_encode_sized", tokenizer, data, len(data), c.byref(options), c.sizeof(options), c.byref(count))
+    found = list((c.c_int32 * count.value).from_address(ids)) if count.value else []
+    tarn.call("tokenizer_release", ids)
+    tarn.call("tokenizer_free", tokenizer)
+    return found
+
+
+def check_tokenizers(folder, rng):
+    """The same ids from the folder, the GGUF file, and the folder that came back, tokenizer.json as it was."""
+    for number, make in enumerate([lambda: bytes_tokenizer(LLAMA3, rng), lambda: bytes_tokenizer(QWEN2, rng), lambda: spm_tokenizer(rng)]):
+        tokenizer, source = make(), os.path.join(folder, f"t{number}")
+        path, back = source + ".gguf", source + "-back"
+        config = transformers.LlamaConfig(vocab_size=512, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+                                          bos_token_id=tokenizer.token_to_id("<s>"), eos_token_id=tokenizer.token_to_id("</s>"))
+        transformers.LlamaForCausalLM(config).save_pretrained(source)
+        tokenizer.save(os.path.join(source, "tokenizer.json"))
+        template = "{% for m in messages %}<|im_start|>{{ m['role'] }}\né{{ m['content'] }}<|im_end|>{% endfor %}"
+        with open(os.path.join(source, "tokenizer_config.json"), "w") as file:
+            json.dump({"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}, file)
+        convert(source, path)
+        convert(path, back)
+        fields = gguf.GGUFReader(path).fields
+        tokens = fields["tokenizer.ggml.tokens"].contents()
+        if len(tokens) != 512 or [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] != tokens[: tokenizer.get_vocab_size()]:
+            return f"tokenizer {number}: other tokens"
+        with open(os.path.join(source, "tokenizer.json"), "rb") as one, open(os.path.join(back, "tokenizer.json"), "rb") as other:
+            if one.read() != other.read() or fields["tokenizer.chat_template"].contents() != template:
+                return f"tokenizer {number}: tokenizer.json or the chat template did not stay as they were"
+        for _ in range(20):
+            text = draw_text(rng, rng.randrange(40))
+            wanted = tokenizer.encode(text, add_special_tokens=False).ids
+            for where in (source, path, back):
+                if encode(where, text) != wanted:
+                    return f"tokenizer {number}: {where}: {encode(where, text)} instead of {wanted} for {text!r}"
+    return ""
+
+
+CHECKS = {"what the package writes": check_theirs, "unpacking": check_decode, "packing": check_encode, "searched scales": check_search,
+          "what cannot be packed": check_nan, "changed files": check_changed, "tokenizers": check_tokenizers}
+
+
+def run(seed):
+    """Yields (check, what is wrong or "")."""
+    for name, check in CHECKS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            yield name, check(folder, random.Random(f"{seed}/{name}"))
+    yield from model_checks(seed)
