@@ -84,7 +84,10 @@ _tarn()
     eval) options+=" --json --threads --device --data --batch-size" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top" ;;
-    generate) options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --seed --ignore-end" ;;
+    generate)
+        options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
+        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --chunk --context"
+        ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
         options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"

@@ -21,7 +21,8 @@ typedef enum kind {
     DTYPES, /* element types, separated by commas; `high` says how many; tf32 where there may be several */
     WORDS,  /* any words, separated by commas */
     DEVICE, /* devices, separated by commas; `high` says how many */
-    TEXT    /* anything */
+    TEXT,   /* anything */
+    TEXTS   /* anything, and several times; `high` says how often */
 } kind;
 
 typedef struct option {
@@ -84,7 +85,24 @@ static const option table[] = {
     {"top-p", ABOVE, 0, 1, "1", "X", TARN__GENERATE, AT(top_p), 0,
      "choose among the likeliest tokens that together reach this probability"},
     {"seed", WHOLE, 0, EXACT, "0", "N", TARN__GENERATE | TARN__DEMO, AT(seed), 0, "of what is random; the same seed gives the same text"},
+    {"min-p", REAL, 0, 1, "0", "X", TARN__GENERATE, AT(min_p), 0, "choose among tokens at least X times as likely as the likeliest"},
+    {"repeat-penalty", ABOVE, 0, 100, "1", "X", TARN__GENERATE, AT(repeat_penalty), 0,
+     "makes tokens less likely that the text has already; 1 means not"},
+    {"repeat-window", WHOLE, 0, 1000000, "0", "N", TARN__GENERATE, AT(repeat_window), 0,
+     "with --repeat-penalty: how many of the last tokens count; 0 means all"},
     {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_end), 0, "go on after the token that ends a text"},
+    {"stop", TEXTS, 0, TARN__STOPS_MAX, NULL, "TEXT", TARN__GENERATE, AT(stops), AT(stop_count),
+     "end before this text; may be given several times"},
+    {"prompt-file", TEXT, 0, 0, NULL, "PATH", TARN__GENERATE, AT(prompt_file), 0, "take the prompt from a file; - is standard input"},
+    {"echo", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(echo), 0, "print the prompt first"},
+    {"n", WHOLE, 1, 1024, "1", "N", TARN__GENERATE, AT(sequences), 0, "texts to write at once; the seed of each is one more than the last"},
+    {"logprobs", WHOLE, 0, 100, "0", "N", TARN__GENERATE, AT(logprobs), 0,
+     "with --json: how likely each token was, and the N likeliest in its place; 0 means not"},
+    {"kv", TEXT, 0, 0, NULL, "KIND", TARN__GENERATE, AT(kv), 0,
+     "how keys and values are stored: f32, bf16, f16, int8, or model, as the model computes [model]"},
+    {"chunk", WHOLE, 1, 1000000, "512", "N", TARN__GENERATE, AT(chunk), 0, "tokens of a prompt that are computed at a time"},
+    {"context", WHOLE, 0, 1 << 30, "0", "N", TARN__GENERATE, AT(context), 0,
+     "tokens to have room for; 0 means as many as the prompt and what is written need"},
     {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
      "a model's folder, tokenizer.json or vocab.json; bytes; or characters: those of the files"},
     {"text", TEXT, 0, 0, NULL, "TEXT", TARN__TOKENIZE, AT(text), 0, "take this instead of files or standard input"},
@@ -296,6 +314,13 @@ static int read_value(const char *command, const option *row, const char *text, 
         *(const char **)place = text;
         return TARN__DONE;
     }
+    if (row->type == TEXTS) {
+        int *count = (int *)((char *)options + row->count);
+        if (*count == row->high)
+            return misuse(command, row, text, "is one too many");
+        ((const char **)place)[(*count)++] = text;
+        return TARN__DONE;
+    }
     if (row->type == REAL || row->type == ABOVE)
         return read_real(command, row, text, (double *)place);
     return row->type == WHOLE ? read_number(command, row, text, (int64_t *)place) : read_list(command, row, text, options);
@@ -379,8 +404,9 @@ static int read_words(tarn__command command, const char *command_name, int count
     int most = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS ? 1 : command == TARN__GENERATE ? 2 : takes_many ? count : 0;
     int least_words = command == TARN__EVAL || command == TARN__GENERATE ? 1 : command == TARN__PREDICT ? 2 : 0;
     options->words = words;
-    while (options->word_count < count && options->word_count < most && words[options->word_count][0] != '-')
-        options->word_count++;
+    while (options->word_count < count && options->word_count < most &&
+           (words[options->word_count][0] != '-' || (command == TARN__GENERATE && options->word_count == 1 && !words[1][1])))
+        options->word_count++; /* a prompt may be -: standard input */
     *used = options->word_count;
     for (int i = 0; i < count; i++)
         if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
