@@ -48,6 +48,7 @@ typedef struct tarn_decoder_options {
     int64_t context; /* tokens that there is room for in each; default: the model's context, which is also the most */
     tarn_kv kv;      /* how keys and values are stored */
     int64_t chunk;   /* tokens of a prompt that are computed at a time: more are faster and take more memory; default 512 */
+    bool no_capture; /* one token at a time, even where the device can record the step of a token and repeat it: while another thread uses the device */
 } tarn_decoder_options;
 
 /* A decoder for a language model, such as tarn_model_gpt2() and tarn_model_open() make. Borrows the model, which must outlive it and stay on its device.

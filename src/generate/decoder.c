@@ -82,6 +82,7 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     }
     tarn__cache_shape shape = shape_of(&chosen, &own.facts);
     own.batch = shape.batch;
+    tarn__captured_decoding_plan(&own.captured, own.facts.device, !chosen.no_capture);
     tarn_decoder *decoder = tarn__alloc(sizeof(*decoder));
     if (decoder && tarn__cache_open(function, &own.cache, &shape)) {
         *decoder = own;
@@ -97,6 +98,7 @@ void tarn_decoder_free(tarn_decoder *decoder)
 {
     if (!decoder)
         return;
+    tarn__captured_decoding_close(&decoder->captured);
     tarn__cache_close(&decoder->cache);
     tarn__release(decoder, sizeof(*decoder));
 }
@@ -181,7 +183,7 @@ static void take_back(tarn_decoder *d, int64_t first, int64_t count, int64_t tok
 
 static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
 {
-    if (!tarn__check(function, tokens, "tokens") || !check_tokens(function, d, tokens, first, count))
+    if (!check_tokens(function, d, tokens, first, count))
         return NULL;
     int64_t T = tokens->view.shape[1], done = 0;
     tarn_scope *scope = tarn_scope_open();
@@ -204,14 +206,37 @@ static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, i
     return logits;
 }
 
+/* One token for every sequence, by the recorded step. */
+static tarn_tensor *feed_recorded(const char *function, tarn_decoder *d, tarn_tensor *tokens)
+{
+    if (!check_tokens(function, d, tokens, 0, d->batch) || !tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens"))
+        return NULL;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *logits = scope ? tarn__captured_decoding_feed(d, tokens) : NULL;
+    logits = logits ? tarn_scope_return(scope, logits) : NULL;
+    tarn_scope_close(scope);
+    if (!logits)
+        tarn__raise_within(function);
+    return logits;
+}
+
+/* Tokens for some sequences; for all of them, one by one, by the recorded step. */
+static tarn_tensor *feed_some(const char *function, tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
+{
+    if (!tarn__check(function, tokens, "tokens"))
+        return NULL;
+    bool is_one = tokens->view.rank == 2 && tokens->view.shape[1] == 1;
+    return d->captured.is_wanted && is_one && count == d->batch ? feed_recorded(function, d, tokens) : feed(function, d, first, count, tokens);
+}
+
 tarn_tensor *tarn_decoder_feed(tarn_decoder *decoder, tarn_tensor *tokens)
 {
-    return check_decoder("decoder_feed", decoder) ? feed("decoder_feed", decoder, 0, decoder->batch, tokens) : NULL;
+    return check_decoder("decoder_feed", decoder) ? feed_some("decoder_feed", decoder, 0, decoder->batch, tokens) : NULL;
 }
 
 tarn_tensor *tarn_decoder_feed_one(tarn_decoder *decoder, int64_t sequence, tarn_tensor *tokens)
 {
-    return check_sequence("decoder_feed_one", decoder, sequence) ? feed("decoder_feed_one", decoder, sequence, 1, tokens) : NULL;
+    return check_sequence("decoder_feed_one", decoder, sequence) ? feed_some("decoder_feed_one", decoder, sequence, 1, tokens) : NULL;
 }
 
 /* ---- going back ------------------------------------------------------------------------------------------------------------ */

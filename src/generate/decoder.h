@@ -4,6 +4,7 @@
 
 #include <tarn/generate.h>
 
+#include "generate/captured.h"
 #include "models/kinds.h"
 
 struct tarn_decoder {
@@ -12,6 +13,7 @@ struct tarn_decoder {
     tarn__model_facts facts;
     int64_t batch, chunk;
     tarn__cache cache;
+    tarn__captured_decoding captured;
 };
 
 /* Raises that the cache of a decoder found no room: how much is missing, and what would fit. Replaces the pending error, which says where memory ran out. */
