@@ -9,21 +9,6 @@
 extern "C" {
 #endif
 
-/* ---- language models ------------------------------------------------------------------------------------------------------- */
-
-/* What whoever decodes must know of a language model. */
-typedef struct tarn_language {
-    int64_t vocab, context, layers, kv_heads, head_width;
-    tarn_dtype dtype;   /* that it computes in */
-    tarn_device device; /* that it is on */
-    bool has_end;       /* there is a token that ends a text */
-    int64_t end;        /* that token */
-} tarn_language;
-
-/* Fills it in. An error for a module that is no language model. */
-TARN_API bool tarn_language_of_sized(const tarn_module *model, tarn_language *language, size_t language_size);
-#define tarn_language_of(model, language) tarn_language_of_sized(model, language, sizeof(tarn_language))
-
 /* ---- decoding -------------------------------------------------------------------------------------------------------------- */
 
 /* A model and the keys and values of the tokens that it has seen in one sequence or several, on the model's device. */

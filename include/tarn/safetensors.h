@@ -24,10 +24,12 @@ typedef struct tarn_safetensors_entry {
     const char *dtype_name; /* as the file has it: "BF16" */
     tarn_dtype dtype;       /* TARN_DTYPE_COUNT: an element type that tarn cannot load */
     tarn_shape shape;
-    int64_t position, bytes; /* where its elements lie, from the beginning of the file */
+    int64_t position, bytes; /* where its elements lie, from the beginning of the file (of several: of its own) */
 } tarn_safetensors_entry;
 
-/* Opens a file and checks all of its header. The caller owns it and closes it. */
+/* Opens a file and checks all of its header. A path that ends in ".safetensors.index.json" is an index of several files beside it, as large models have
+ * them: they are opened as one, without metadata, and every tensor must be in the file that the index names, none twice. The caller owns the file and
+ * closes it. */
 TARN_API tarn_safetensors *tarn_safetensors_open(const char *path);
 
 /* Closes a file; tensors read from it stay. NULL is allowed; works while an error is pending. */

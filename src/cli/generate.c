@@ -29,7 +29,7 @@ typedef struct writing {
     tarn_kv kv;
     tarn_module *model;
     tarn_tokenizer *tokenizer; /* NULL: numbers */
-    tarn_language language;
+    tarn_model_facts facts;
     tarn__prompt prompt;
     tarn_writer *writer;
     text *texts;
@@ -200,7 +200,7 @@ static void print_json(const writing *w, int64_t i)
 static bool plan(const writing *w, int64_t *tokens, int64_t *context)
 {
     const tarn__options *o = w->options;
-    int64_t most = o->context ? o->context : w->language.context, left = most - w->prompt.count;
+    int64_t most = o->context ? o->context : w->facts.context, left = most - w->prompt.count;
     *tokens = o->tokens ? o->tokens : left < USUAL ? left : USUAL;
     *context = o->context ? o->context : w->prompt.count + *tokens;
     if (left < 1)
@@ -270,11 +270,11 @@ static int run(writing *w)
 {
     const tarn__options *o = w->options;
     w->model = tarn_model_open(o->words[0], o->device, &(tarn_model_open_options){.dtype = o->dtypes[0].dtype});
-    if (!w->model || !tarn_language_of(w->model, &w->language))
+    if (!w->model || !tarn_model_facts_of(w->model, &w->facts))
         return tarn__complain("generate");
     if (!o->ids && !(w->tokenizer = tarn_tokenizer_open(o->words[0])))
         return tarn__complain("generate");
-    int status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->language);
+    int status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->facts);
     if (status != TARN__DONE)
         return status;
     w->texts = calloc((size_t)o->sequences, sizeof(*w->texts));

@@ -44,7 +44,7 @@ static int read_ids(tarn__prompt *p, const char *text)
 }
 
 /* The tokens of the text; where there are none it begins after the token that ends texts, as GPT-2 was trained. */
-static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_language *language)
+static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
 {
     int64_t count = 0;
     int32_t *tokens = tarn_tokenizer_encode(tokenizer, p->text, p->length, &(tarn_encode_options){.add_special = true}, &count);
@@ -59,9 +59,9 @@ static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_l
     p->count = count;
     if (count > 0)
         return TARN__DONE;
-    if (!language->has_end)
+    if (!facts->has_end)
         return misuse("a prompt is missing, and the model has no token that texts begin with", NULL);
-    p->tokens[p->count++] = (int32_t)language->end;
+    p->tokens[p->count++] = (int32_t)facts->end;
     return TARN__DONE;
 }
 
@@ -111,7 +111,7 @@ static int read_file(tarn__prompt *p, const char *path)
     return status;
 }
 
-int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokenizer *tokenizer, const tarn_language *language)
+int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
 {
     const char *words = o->word_count > 1 ? o->words[1] : "";
     size_t room = 0;
@@ -120,7 +120,7 @@ int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokeni
     bool is_file = o->prompt_file || strcmp(words, "-") == 0;
     int status = is_file ? read_file(p, o->prompt_file ? o->prompt_file : words)
                          : append(p, &room, words, strlen(words)) ? TARN__DONE : no_memory();
-    return status == TARN__DONE ? encode(p, tokenizer, language) : status;
+    return status == TARN__DONE ? encode(p, tokenizer, facts) : status;
 }
 
 void tarn__prompt_free(tarn__prompt *p)

@@ -197,6 +197,22 @@ bool tarn__document_has(const tarn__document *document, const char *key)
     return follow(document->root, key, false, NULL) != NULL;
 }
 
+tarn__member_kind tarn__document_kind(const tarn__document *document, const char *key)
+{
+    const json_t *value = follow(document->root, key, false, NULL);
+    if (!value)
+        return TARN__MEMBER_MISSING;
+    switch (json_typeof(value)) {
+    case JSON_NULL: return TARN__MEMBER_NULL;
+    case JSON_STRING: return TARN__MEMBER_TEXT;
+    case JSON_ARRAY: return TARN__MEMBER_LIST;
+    case JSON_OBJECT: return TARN__MEMBER_OBJECT;
+    case JSON_INTEGER:
+    case JSON_REAL: return TARN__MEMBER_NUMBER;
+    default: return TARN__MEMBER_BOOL;
+    }
+}
+
 /* Raises what is wrong with a key. Is false. */
 static bool wrong(const tarn__document *document, const char *key, const char *problem)
 {

@@ -36,6 +36,18 @@ bool tarn__document_add_real(tarn__document *document, const char *key, double v
 /* True when the key is there. Never an error. */
 bool tarn__document_has(const tarn__document *document, const char *key);
 
+/* What stands under a key. Never an error. */
+typedef enum tarn__member_kind {
+    TARN__MEMBER_MISSING,
+    TARN__MEMBER_NULL,
+    TARN__MEMBER_BOOL,
+    TARN__MEMBER_NUMBER,
+    TARN__MEMBER_TEXT,
+    TARN__MEMBER_LIST,
+    TARN__MEMBER_OBJECT
+} tarn__member_kind;
+tarn__member_kind tarn__document_kind(const tarn__document *document, const char *key);
+
 /* Reads a member; with *_at, an element of a list. Texts belong to the document. NULL or false with an error. */
 const char *tarn__document_text(const tarn__document *document, const char *key);
 bool tarn__document_whole(const tarn__document *document, const char *key, int64_t low, int64_t high, int64_t *value);

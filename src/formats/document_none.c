@@ -95,6 +95,12 @@ bool tarn__document_add_real(tarn__document *document, const char *key, double v
     return unreachable();
 }
 
+tarn__member_kind tarn__document_kind(const tarn__document *document, const char *key)
+{
+    (void)document, (void)key;
+    return TARN__MEMBER_MISSING;
+}
+
 bool tarn__document_has(const tarn__document *document, const char *key)
 {
     (void)document, (void)key;

@@ -4,38 +4,16 @@
  *
  * Offsets count from the end of the header. Everything is checked when a file is opened, as strictly as the reference implementation does:
  * tensors fill the data one after the other, without overlap and without a hole. What is below the checks may trust an entry. */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/dtype.h"
-#include "base/file.h"
 #include "base/memory.h"
 #include "core/graph.h"
 #include "core/tensor.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors_file.h"
 
 #define METADATA "__metadata__"
-#define NAME_SHOWN 200 /* bytes of a name that an error shows */
-
-typedef struct entry {
-    const char *name; /* the header's */
-    const tarn__safetensors_type *type;
-    tarn_shape shape;
-    int64_t begin, end; /* in the data */
-} entry;
-
-struct tarn_safetensors {
-    char *path;
-    tarn__map map;
-    int64_t data;     /* where the data begins in the map */
-    json_t *header;   /* owns the names and the metadata */
-    json_t *metadata; /* borrowed from the header; NULL: none */
-    entry *entry;     /* in the order of the data */
-    int *by_name;     /* numbers of entries, sorted by name */
-    int count;
-};
-
 /* ---- the header ------------------------------------------------------------------------------------------------------------ */
 
 static bool check_length(const tarn_safetensors *file, uint64_t *length)
@@ -84,49 +62,49 @@ static bool check_metadata(tarn_safetensors *file)
     {
         if (!json_is_string(value))
             return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': " METADATA ": the value of '%.*s' is no text", file->path,
-                               NAME_SHOWN, key);
+                               TARN__NAME_SHOWN, key);
     }
     return true;
 }
 
 /* ---- one entry ------------------------------------------------------------------------------------------------------------- */
 
-static bool read_type(const tarn_safetensors *file, const json_t *value, entry *e)
+static bool read_type(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
 {
     const char *name = json_string_value(json_object_get(value, "dtype"));
     if (!name)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no text \"dtype\"", file->path, NAME_SHOWN,
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no text \"dtype\"", file->path, TARN__NAME_SHOWN,
                            e->name);
     for (int i = 0; i < TARN__SAFETENSORS_TYPES; i++)
         if (strcmp(name, tarn__safetensors_types[i].name) == 0)
             e->type = &tarn__safetensors_types[i];
     return e->type || tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has the unknown dtype '%.40s'", file->path,
-                                  NAME_SHOWN, e->name, name);
+                                  TARN__NAME_SHOWN, e->name, name);
 }
 
-static bool read_shape(const tarn_safetensors *file, const json_t *value, entry *e)
+static bool read_shape(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
 {
     const json_t *list = json_object_get(value, "shape");
     if (!json_is_array(list))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"shape\"", file->path, NAME_SHOWN,
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"shape\"", file->path, TARN__NAME_SHOWN,
                            e->name);
     size_t rank = json_array_size(list);
     if (rank > TARN_MAX_RANK)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_open: '%s': tensor '%.*s' has %zu axes; tarn's tensors have at most %d",
-                           file->path, NAME_SHOWN, e->name, rank, TARN_MAX_RANK);
+                           file->path, TARN__NAME_SHOWN, e->name, rank, TARN_MAX_RANK);
     e->shape.rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
         const json_t *size = json_array_get(list, i);
         if (!json_is_integer(size) || json_integer_value(size) < 0)
             return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s': size %zu of its shape is no whole number from 0",
-                               file->path, NAME_SHOWN, e->name, i);
+                               file->path, TARN__NAME_SHOWN, e->name, i);
         e->shape.size[i] = json_integer_value(size);
     }
     return true;
 }
 
 /* The bytes that the shape needs; -1: more than can be counted, or no whole number of them. */
-static int64_t bytes_of(const entry *e)
+static int64_t bytes_of(const tarn__entry *e)
 {
     int64_t bits = e->type->bits;
     bool overflow = false;
@@ -135,36 +113,36 @@ static int64_t bytes_of(const entry *e)
     return overflow || bits % 8 ? -1 : bits / 8;
 }
 
-static bool read_place(const tarn_safetensors *file, const json_t *value, entry *e)
+static bool read_place(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
 {
     const json_t *pair = json_object_get(value, "data_offsets"), *begin = json_array_get(pair, 0), *end = json_array_get(pair, 1);
     if (json_array_size(pair) != 2 || !json_is_integer(begin) || !json_is_integer(end))
         return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"data_offsets\" of two whole numbers",
-                           file->path, NAME_SHOWN, e->name);
+                           file->path, TARN__NAME_SHOWN, e->name);
     e->begin = json_integer_value(begin);
     e->end = json_integer_value(end);
     int64_t room = (int64_t)file->map.bytes - file->data, needed = bytes_of(e);
     if (e->begin < 0 || e->end < e->begin || e->end > room)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "safetensors_open: '%s': tensor '%.*s' lies from %lld to %lld, outside the %lld bytes of data from byte %lld on",
-                           file->path, NAME_SHOWN, e->name, (long long)e->begin, (long long)e->end, (long long)room, (long long)file->data);
+                           file->path, TARN__NAME_SHOWN, e->name, (long long)e->begin, (long long)e->end, (long long)room, (long long)file->data);
     if (needed < 0)
         return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is no possible number of bytes",
-                           file->path, NAME_SHOWN, e->name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
+                           file->path, TARN__NAME_SHOWN, e->name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
                            e->type->name);
     return e->end - e->begin == needed ||
            tarn__raise(TARN_ERROR_FORMAT,
                        "safetensors_open: '%s': tensor '%.*s', at byte %lld: its shape %s of %s needs %lld bytes, but it has %lld",
-                       file->path, NAME_SHOWN, e->name, (long long)(file->data + e->begin),
+                       file->path, TARN__NAME_SHOWN, e->name, (long long)(file->data + e->begin),
                        tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), e->type->name, (long long)needed,
                        (long long)(e->end - e->begin));
 }
 
-static bool read_entry(const tarn_safetensors *file, const char *name, const json_t *value, entry *e)
+static bool read_entry(const tarn_safetensors *file, const char *name, const json_t *value, tarn__entry *e)
 {
-    *e = (entry){.name = name};
+    *e = (tarn__entry){.name = name, .part = file};
     if (!json_is_object(value))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' is no object", file->path, NAME_SHOWN, name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' is no object", file->path, TARN__NAME_SHOWN, name);
     return read_type(file, value, e) && read_shape(file, value, e) && read_place(file, value, e);
 }
 
@@ -175,7 +153,8 @@ static bool read_entries(tarn_safetensors *file)
     const char *name;
     json_t *value;
     size_t count = json_object_size(file->header) - (file->metadata ? 1 : 0);
-    file->entry = tarn__alloc(sizeof(entry) * count);
+    file->room = count;
+    file->entry = tarn__alloc(sizeof(tarn__entry) * count);
     if (!file->entry)
         return false;
     json_object_foreach(file->header, name, value)
@@ -188,7 +167,7 @@ static bool read_entries(tarn_safetensors *file)
 
 static int compare_places(const void *left, const void *right)
 {
-    const entry *a = left, *b = right;
+    const tarn__entry *a = left, *b = right;
     if (a->begin != b->begin)
         return a->begin < b->begin ? -1 : 1;
     if (a->end != b->end)
@@ -199,13 +178,13 @@ static int compare_places(const void *left, const void *right)
 static bool check_places(tarn_safetensors *file)
 {
     int64_t at = 0, room = (int64_t)file->map.bytes - file->data;
-    qsort(file->entry, (size_t)file->count, sizeof(entry), compare_places);
+    qsort(file->entry, (size_t)file->count, sizeof(tarn__entry), compare_places);
     for (int i = 0; i < file->count; i++) {
-        const entry *e = &file->entry[i];
+        const tarn__entry *e = &file->entry[i];
         if (e->begin != at)
             return tarn__raise(TARN_ERROR_FORMAT,
                                "safetensors_open: '%s': tensor '%.*s' begins at byte %lld, but the one before it ends at byte %lld: %s",
-                               file->path, NAME_SHOWN, e->name, (long long)(file->data + e->begin), (long long)(file->data + at),
+                               file->path, TARN__NAME_SHOWN, e->name, (long long)(file->data + e->begin), (long long)(file->data + at),
                                e->begin < at ? "they overlap" : "there is a hole");
         at = e->end;
     }
@@ -225,7 +204,7 @@ static int compare_names(const void *left, const void *right)
     return strcmp(((const named *)left)->name, ((const named *)right)->name);
 }
 
-static bool sort_names(tarn_safetensors *file)
+bool tarn__safetensors_sort_names(tarn_safetensors *file)
 {
     size_t bytes = sizeof(named) * (size_t)file->count;
     named *list = tarn__alloc(bytes);
@@ -243,6 +222,12 @@ static bool sort_names(tarn_safetensors *file)
 
 /* ---- life ------------------------------------------------------------------------------------------------------------------ */
 
+static bool read_file(tarn_safetensors *file)
+{
+    return tarn__map_open(&file->map, "safetensors_open", file->path) && read_header(file) && check_metadata(file) && read_entries(file) &&
+           check_places(file);
+}
+
 tarn_safetensors *tarn_safetensors_open(const char *path)
 {
     if (tarn_failed())
@@ -254,8 +239,8 @@ tarn_safetensors *tarn_safetensors_open(const char *path)
     tarn_safetensors *file = tarn__alloc(sizeof(*file));
     if (!file)
         return NULL;
-    if ((file->path = tarn__text_copy(path)) && tarn__map_open(&file->map, "safetensors_open", path) && read_header(file) &&
-        check_metadata(file) && read_entries(file) && check_places(file) && sort_names(file))
+    if ((file->path = tarn__text_copy(path)) && (tarn__is_safetensors_index(path) ? tarn__safetensors_read_index(file) : read_file(file)) &&
+        tarn__safetensors_sort_names(file))
         return file;
     tarn_safetensors_close(file);
     return NULL;
@@ -265,9 +250,11 @@ void tarn_safetensors_close(tarn_safetensors *file)
 {
     if (!file)
         return;
-    size_t entries = file->header ? json_object_size(file->header) - (file->metadata ? 1 : 0) : 0;
+    for (int i = 0; i < file->parts; i++)
+        tarn_safetensors_close(file->part[i]);
+    tarn__release(file->part, sizeof(*file->part) * (size_t)file->part_room);
     tarn__release(file->by_name, sizeof(int) * (size_t)file->count);
-    tarn__release(file->entry, sizeof(entry) * entries);
+    tarn__release(file->entry, sizeof(tarn__entry) * file->room);
     json_decref(file->header);
     tarn__map_close(&file->map);
     tarn__text_release(file->path);
@@ -283,7 +270,7 @@ static bool check_file(const char *function, const tarn_safetensors *file)
     return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the file is NULL", function);
 }
 
-static const entry *entry_at(const char *function, const tarn_safetensors *file, int index)
+static const tarn__entry *entry_at(const char *function, const tarn_safetensors *file, int index)
 {
     if (!check_file(function, file))
         return NULL;
@@ -315,18 +302,18 @@ int tarn_safetensors_count(const tarn_safetensors *file)
 
 const char *tarn_safetensors_name(const tarn_safetensors *file, int index)
 {
-    const entry *e = entry_at("safetensors_name", file, index);
+    const tarn__entry *e = entry_at("safetensors_name", file, index);
     return e ? e->name : NULL;
 }
 
 bool tarn_safetensors_info(const tarn_safetensors *file, int index, tarn_safetensors_entry *about)
 {
-    const entry *e = entry_at("safetensors_info", file, index);
+    const tarn__entry *e = entry_at("safetensors_info", file, index);
     if (!e)
         return false;
     if (!about)
         return tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_info: the entry to fill in is NULL");
-    *about = (tarn_safetensors_entry){e->name, e->type->name, e->type->dtype, e->shape, file->data + e->begin, e->end - e->begin};
+    *about = (tarn_safetensors_entry){e->name, e->type->name, e->type->dtype, e->shape, e->part->data + e->begin, e->end - e->begin};
     return true;
 }
 
@@ -374,66 +361,66 @@ bool tarn_safetensors_metadata_at(const tarn_safetensors *file, int index, const
 
 /* ---- elements -------------------------------------------------------------------------------------------------------------- */
 
-static const char *elements(const tarn_safetensors *file, const entry *e)
+static const char *elements(const tarn__entry *e)
 {
-    return file->map.memory + file->data + e->begin;
+    return e->part->map.memory + e->part->data + e->begin;
 }
 
 const void *tarn__safetensors_elements(const tarn_safetensors *file, int index)
 {
-    return elements(file, &file->entry[index]);
+    return elements(&file->entry[index]);
 }
 
 /* Kernels count on bools that are 0 or 1. */
-static bool check_bools(const char *function, const tarn_safetensors *file, const entry *e)
+static bool check_bools(const char *function, const tarn__entry *e)
 {
-    const char *value = elements(file, e);
+    const char *value = elements(e);
     for (int64_t i = 0; i < e->end - e->begin; i++)
         if (value[i] != 0 && value[i] != 1)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s', byte %lld: %d is no bool", function, file->path, NAME_SHOWN,
-                               e->name, (long long)(file->data + e->begin + i), (unsigned char)value[i]);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s', byte %lld: %d is no bool", function, e->part->path, TARN__NAME_SHOWN,
+                               e->name, (long long)(e->part->data + e->begin + i), (unsigned char)value[i]);
     return true;
 }
 
 /* The entry of that name, if it can be loaded. */
-static const entry *loadable(const char *function, const tarn_safetensors *file, const char *name)
+static const tarn__entry *loadable(const char *function, const tarn_safetensors *file, const char *name)
 {
     if (!check_file(function, file))
         return NULL;
     int index = name ? find(file, name) : -1;
-    const entry *e = index >= 0 ? &file->entry[index] : NULL;
+    const tarn__entry *e = index >= 0 ? &file->entry[index] : NULL;
     if (!name)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name is NULL", function);
     else if (!e)
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no tensor '%.*s'; it has %d others", function, file->path, NAME_SHOWN, name,
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no tensor '%.*s'; it has %d others", function, file->path, TARN__NAME_SHOWN, name,
                     file->count);
     else if (e->type->dtype == TARN_DTYPE_COUNT)
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F64 F32 F16 BF16 I64 I32 U8 BOOL", function,
-                    file->path, NAME_SHOWN, name, e->type->name);
-    else if (e->type->dtype != TARN_BOOL || check_bools(function, file, e))
+                    file->path, TARN__NAME_SHOWN, name, e->type->name);
+    else if (e->type->dtype != TARN_BOOL || check_bools(function, e))
         return e;
     return NULL;
 }
 
-static tarn_tensor *load(const char *function, const tarn_safetensors *file, const entry *e, tarn_device device)
+static tarn_tensor *load(const char *function, const tarn__entry *e, tarn_device device)
 {
     tarn_tensor *tensor = tarn__tensor_new(function, e->shape, e->type->dtype, device);
     bool good = tensor && tarn__not_captured(function, device, "a copy from the host") &&
-                tarn__storage_upload(tensor->storage, 0, elements(file, e), (size_t)(e->end - e->begin));
+                tarn__storage_upload(tensor->storage, 0, elements(e), (size_t)(e->end - e->begin));
     return good ? tensor : NULL;
 }
 
 tarn_tensor *tarn_safetensors_read(const tarn_safetensors *file, const char *name, tarn_device device)
 {
-    const entry *e = loadable("safetensors_read", file, name);
-    return e ? load("safetensors_read", file, e, device) : NULL;
+    const tarn__entry *e = loadable("safetensors_read", file, name);
+    return e ? load("safetensors_read", e, device) : NULL;
 }
 
-static bool convert_into(const tarn_safetensors *file, const entry *e, tarn_tensor *tensor)
+static bool convert_into(const tarn__entry *e, tarn_tensor *tensor)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *values = scope ? load("safetensors_read_into", file, e, tarn__device(tensor)) : NULL;
+    tarn_tensor *values = scope ? load("safetensors_read_into", e, tarn__device(tensor)) : NULL;
     bool good = values && tarn_copy(tensor, values);
     tarn_scope_close(scope);
     return good;
@@ -442,16 +429,16 @@ static bool convert_into(const tarn_safetensors *file, const entry *e, tarn_tens
 bool tarn_safetensors_read_into(const tarn_safetensors *file, const char *name, tarn_tensor *tensor)
 {
     const char *function = "safetensors_read_into";
-    const entry *e = tarn__check(function, tensor, "the tensor") ? loadable(function, file, name) : NULL;
+    const tarn__entry *e = tarn__check(function, tensor, "the tensor") ? loadable(function, file, name) : NULL;
     if (!e)
         return false;
     tarn_dtype from = e->type->dtype, to = tensor->view.dtype;
     if (e->shape.rank != tensor->view.rank || memcmp(e->shape.size, tensor->view.shape, sizeof(int64_t) * (size_t)e->shape.rank) != 0)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s", function, file->path,
-                           NAME_SHOWN, name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), TARN__SHAPE_TEXT(tensor));
+                           TARN__NAME_SHOWN, name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), TARN__SHAPE_TEXT(tensor));
     if (from != to && !(tarn__is_float(from) && tarn__is_float(to)))
         return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s", function, file->path,
-                           NAME_SHOWN, name, tarn_dtype_name(from), tarn_dtype_name(to));
-    bool good = from == to ? tarn_write(tensor, elements(file, e), (size_t)(e->end - e->begin)) : convert_into(file, e, tensor);
+                           TARN__NAME_SHOWN, name, tarn_dtype_name(from), tarn_dtype_name(to));
+    bool good = from == to ? tarn_write(tensor, elements(e), (size_t)(e->end - e->begin)) : convert_into(e, tensor);
     return good || tarn__raise_within(function);
 }

@@ -8,31 +8,6 @@
 
 #define USUAL_CHUNK 512
 
-/* ---- the model ------------------------------------------------------------------------------------------------------------- */
-
-bool tarn_language_of_sized(const tarn_module *model, tarn_language *language, size_t language_size)
-{
-    tarn__model_facts facts;
-    const tarn__model_kind *kind = tarn__model_kind_of("language_of", model);
-    if (!kind)
-        return false;
-    if (!language)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "language_of: there is no place for the result");
-    kind->facts(model, &facts);
-    const tarn_language found = {.vocab = facts.vocab,
-                                 .context = facts.context,
-                                 .layers = facts.layers,
-                                 .kv_heads = facts.kv_heads,
-                                 .head_width = facts.head_width,
-                                 .dtype = facts.dtype,
-                                 .device = facts.device,
-                                 .has_end = facts.has_end,
-                                 .end = facts.end};
-    memset(language, 0, language_size);
-    memcpy(language, &found, language_size < sizeof(found) ? language_size : sizeof(found));
-    return true;
-}
-
 /* ---- making one ------------------------------------------------------------------------------------------------------------ */
 
 static bool check_options(const tarn_decoder_options *o, const tarn__model_facts *facts)

@@ -118,7 +118,12 @@ static bool ends_text(const tarn_writer *w, const tarn__sequence *s, int64_t tok
     for (int i = 0; i < s->options.stop_count; i++)
         if (s->stop[i] == token)
             return true;
-    return !s->options.ignore_end && facts->has_end && facts->end == token;
+    if (s->options.ignore_end || !facts->has_end)
+        return false;
+    for (int i = 0; i < facts->also_end_count; i++)
+        if (facts->also_end[i] == token)
+            return true;
+    return facts->end == token;
 }
 
 /* The bytes of a token, or of none, join those held back. */

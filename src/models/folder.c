@@ -1,37 +1,10 @@
-/* folder.c: models in Hugging Face folders: config.json says what it is, model.safetensors has the weights. */
+/* folder.c: models in Hugging Face folders: config.json says what it is, model.safetensors has the weights, or an index names the files that have them. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "models/kinds.h"
-
-/* ---- kinds ----------------------------------------------------------------------------------------------------------------- */
-
-static const tarn__model_kind *const kinds[] = {&tarn__gpt2_kind};
-#define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
-
-const tarn__model_kind *tarn__model_kind_of(const char *function, const tarn_module *module)
-{
-    if (tarn_failed() || !tarn__check_module(function, module))
-        return NULL;
-    for (int i = 0; i < KINDS; i++)
-        if (module->forward == kinds[i]->forward)
-            return kinds[i];
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is no language model, such as tarn_model_gpt2() makes", function, module->kind);
-    return NULL;
-}
-
-const tarn__model_kind *tarn__model_kind_named(const char *function, const char *path, const char *name)
-{
-    char known[128] = "";
-    for (int i = 0; i < KINDS; i++) {
-        if (strcmp(name, kinds[i]->name) == 0)
-            return kinds[i];
-        snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", i ? ", " : "", kinds[i]->name);
-    }
-    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the model_type '%.64s' is none that tarn knows: %s", function, path, name, known);
-    return NULL;
-}
+#include "models/weights.h"
 
 /* ---- folders --------------------------------------------------------------------------------------------------------------- */
 
@@ -60,24 +33,27 @@ static bool exists(const char *function, const char *folder, const char *name)
 /* Where the weights are, or what to do when they are in another form. */
 static const char *weights_in(const char *function, const char *folder, path *to)
 {
-    if (exists(function, folder, "model.safetensors"))
-        return path_in(function, folder, "model.safetensors", to);
-    const char *advice = exists(function, folder, "model.safetensors.index.json")
-                             ? "its weights are in several files; save them as one (max_shard_size in save_pretrained)"
-                         : exists(function, folder, "pytorch_model.bin")
-                             ? "its weights are in pytorch_model.bin; save them with safe_serialization=True"
-                             : "it has no weights";
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    for (int i = 0; i < 2; i++)
+        if (exists(function, folder, names[i]))
+            return path_in(function, folder, names[i], to);
+    const char *advice =
+        exists(function, folder, "pytorch_model.bin") || exists(function, folder, "pytorch_model.bin.index.json")
+            ? "its weights are in pytorch_model.bin; save them with safe_serialization=True"
+            : "it has no weights";
     tarn__raise(TARN_ERROR_IO, "%s: '%s' has no model.safetensors: %s", function, folder, advice);
     return NULL;
 }
 
 static tarn_module *open_with(const char *function, const char *folder, const tarn__document *config, const char *config_path,
-                              tarn_dtype dtype, tarn_device device)
+                              const tarn_model_open_options *options, tarn_device device)
 {
     path weights;
-    const char *name = tarn__document_text(config, "model_type");
-    const tarn__model_kind *kind = name ? tarn__model_kind_named(function, config_path, name) : NULL;
-    if (!kind || !weights_in(function, folder, &weights))
+    tarn_dtype dtype = options->dtype;
+    const char *type = tarn__document_text(config, "model_type");
+    const tarn__model_kind *kind = type ? tarn__model_kind_named(function, config_path, type) : NULL;
+    if (!kind || !weights_in(function, folder, &weights) ||
+        (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
         return NULL;
     tarn_module *model = kind->make(function, config, dtype, device);
     if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
@@ -95,8 +71,12 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     if (tarn_failed() || !tarn__check_parameter_dtype(function, chosen.dtype) || !path_in(function, folder, "config.json", &where))
         return NULL;
+    if (chosen.as_stored && chosen.dtype != TARN_F32) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them", function, tarn_dtype_name(chosen.dtype));
+        return NULL;
+    }
     tarn__document *config = tarn__document_open(function, where.text);
-    tarn_module *model = config ? open_with(function, folder, config, where.text, chosen.dtype, device) : NULL;
+    tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, device) : NULL;
     tarn__document_free(config);
     return model;
 }
@@ -118,8 +98,7 @@ static bool write_new(const char *function, const tarn__model_kind *kind, const 
     if (!tarn_module_save(model, files->new_weights.text))
         return tarn__raise_within(function);
     tarn__document *config = tarn__document_new(function);
-    bool good = config && tarn__document_set_text(config, "model_type", kind->name) && kind->describe(model, config) &&
-                tarn__document_save(config, files->new_config.text);
+    bool good = config && kind->describe(model, config) && tarn__document_save(config, files->new_config.text);
     tarn__document_free(config);
     return good;
 }

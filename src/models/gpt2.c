@@ -196,8 +196,8 @@ static tarn_module *make_model(const making *m)
     tarn_module *model = tarn__with_children(new_module(m, "gpt2", tarn__gpt2_model_forward), names, parts, 2);
     if (!model)
         return NULL;
-    tarn_tensor *shared = tarn__module_own(model->child[TARN__GPT2_BODY]->child[TARN__GPT2_TOKENS], "weight");
-    if (tarn_module_add_parameter(model->child[TARN__GPT2_HEAD], "weight", shared))
+    tarn_tensor *shared = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_TOKENS], "weight");
+    if (tarn_module_add_parameter(model->child[TARN__MODEL_HEAD], "weight", shared))
         return model;
     tarn_module_free(model);
     return NULL;
@@ -248,24 +248,83 @@ bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *confi
 static void facts(const tarn_module *model, tarn__model_facts *f)
 {
     const tarn_gpt2_config *c = model->ctx;
-    const tarn_tensor *weight = tarn__module_own(model->child[TARN__GPT2_HEAD], "weight");
-    *f = (tarn__model_facts){.vocab = c->vocab,
+    const tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_HEAD], "weight");
+    *f = (tarn__model_facts){.type = "gpt2",
+                             .vocab = c->vocab,
                              .context = c->context,
                              .layers = c->layers,
+                             .width = c->width,
+                             .heads = c->heads,
                              .kv_heads = c->heads,
                              .head_width = c->width / c->heads,
                              .dtype = weight->view.dtype,
                              .device = tarn__device(weight),
+                             .has_begin = c->has_end, /* GPT-2's texts begin with the token that ends them */
+                             .begin = c->end,
                              .has_end = c->has_end,
                              .end = c->end};
 }
 
+/* ---- for training ---------------------------------------------------------------------------------------------------------- */
+
+static bool complete(const char *function, const char *name, tarn__model_sizes *s)
+{
+    tarn_gpt2_config named;
+    if (!tarn_gpt2_config_named(name, &named))
+        return tarn__raise_within(function);
+    s->vocab = s->vocab ? s->vocab : named.vocab;
+    s->context = s->context ? s->context : named.context;
+    s->layers = s->layers ? s->layers : named.layers;
+    s->heads = s->heads ? s->heads : named.heads;
+    s->width = s->width ? s->width : named.width;
+    s->inner = s->inner ? s->inner : 4 * s->width;
+    if (s->kv_heads && s->kv_heads != s->heads)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: kv_heads is for Llama models; a %s has as many heads of keys as of queries", function, name);
+    s->kv_heads = s->heads;
+    return true;
+}
+
+static double numbers(const char *name, const tarn__model_sizes *s)
+{
+    (void)name;
+    double width = (double)s->width;
+    return width * (double)(s->vocab + s->context) + (double)s->layers * (4 * width * width + 2 * width * (double)s->inner);
+}
+
+static tarn_module *fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)
+{
+    (void)name;
+    tarn_gpt2_config config = {.vocab = s->vocab,
+                               .context = s->context,
+                               .layers = s->layers,
+                               .heads = s->heads,
+                               .width = s->width,
+                               .inner = s->inner,
+                               .dropout = s->dropout,
+                               .dtype = s->dtype,
+                               .has_end = s->has_end,
+                               .end = s->end,
+                               .recompute = s->recompute};
+    tarn_module *model = tarn_model_gpt2(&config, device, seed);
+    if (!model)
+        tarn__raise_within(function);
+    return model;
+}
+
+static const char *const types[] = {"gpt2", NULL};
+static const char *const names[] = {"gpt2", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1.5b", NULL};
+
 const tarn__model_kind tarn__gpt2_kind = {
-    .name = "gpt2",
+    .types = types,
+    .names = names,
     .forward = tarn__gpt2_model_forward,
     .make = tarn__gpt2_from_document,
     .load = tarn__gpt2_load,
+    .ignores = tarn__gpt2_ignores,
     .describe = tarn__gpt2_describe,
     .facts = facts,
     .step = tarn__gpt2_step,
+    .complete = complete,
+    .numbers = numbers,
+    .fresh = fresh,
 };

@@ -7,8 +7,7 @@
 
 #include "models/kinds.h"
 
-/* Children, by place. */
-enum { TARN__GPT2_BODY, TARN__GPT2_HEAD };                                            /* of the model: transformer, lm_head */
+/* Children, by place; those of the model are transformer and lm_head. */
 enum { TARN__GPT2_TOKENS, TARN__GPT2_POSITIONS, TARN__GPT2_BLOCKS, TARN__GPT2_NORM }; /* of the body: wte, wpe, h, ln_f */
 enum { TARN__GPT2_NORM_1, TARN__GPT2_ATTENTION, TARN__GPT2_NORM_2, TARN__GPT2_MLP };  /* of a block: ln_1, attn, ln_2, mlp */
 enum { TARN__GPT2_IN, TARN__GPT2_OUT };                                               /* of attn: c_attn, c_proj; of mlp: c_fc, c_proj */
@@ -28,6 +27,7 @@ tarn_tensor *tarn__gpt2_step(tarn_module *model, tarn_tensor *tokens, tarn__cach
 tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device);
 bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config);
 bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path);
+bool tarn__gpt2_ignores(const char *name);
 
 /* A model from a configuration, checked and completed here (gpt2.c). Its parameters are drawn from the thread's generator, or have no values. */
 tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, tarn_device device, bool draw);

@@ -1,9 +1,9 @@
 /* gpt2_file.c: GPT-2 as transformers keeps it: the members of config.json, and the names in model.safetensors. */
 #include <math.h>
 #include <string.h>
-#include <tarn/safetensors.h>
 
 #include "models/gpt2.h"
+#include "models/weights.h"
 
 #define LARGEST INT32_MAX
 
@@ -96,12 +96,6 @@ tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document
     return good ? tarn__gpt2_make(function, &c, device, false) : NULL;
 }
 
-/* What transformers calls a dtype. */
-static const char *torch_name(tarn_dtype dtype)
-{
-    return dtype == TARN_F64 ? "float64" : dtype == TARN_BF16 ? "bfloat16" : dtype == TARN_F16 ? "float16" : "float32";
-}
-
 bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
 {
     const tarn_gpt2_config *c = model->ctx;
@@ -118,9 +112,9 @@ bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
                  {"embd_pdrop", fmax(c->embedding_dropout, 0)},
                  {"layer_norm_epsilon", c->epsilon},
                  {"initializer_range", 0.02}};
-    bool good = tarn__document_add_text(config, "architectures", "GPT2LMHeadModel") &&
+    bool good = tarn__document_set_text(config, "model_type", "gpt2") && tarn__document_add_text(config, "architectures", "GPT2LMHeadModel") &&
                 tarn__document_set_text(config, "activation_function", "gelu_new") &&
-                tarn__document_set_text(config, "torch_dtype", torch_name(c->dtype)) &&
+                tarn__document_set_text(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
                 tarn__document_set_bool(config, "tie_word_embeddings", true);
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
         good = tarn__document_set_whole(config, wholes[i].key, wholes[i].value);
@@ -135,41 +129,10 @@ bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
 
 /* ---- names in files -------------------------------------------------------------------------------------------------------- */
 
-/* True when a module has a parameter under a name with dots. */
-static bool has_parameter(const tarn_module *module, const char *name)
-{
-    const char *dot = strchr(name, '.');
-    if (!dot)
-        return tarn__module_own(module, name) != NULL;
-    size_t length = (size_t)(dot - name);
-    for (int i = 0; i < module->children; i++)
-        if (strlen(module->child[i]->name) == length && memcmp(module->child[i]->name, name, length) == 0)
-            return has_parameter(module->child[i], dot + 1);
-    return false;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 /* Files of older versions of transformers hold the mask of attention. */
-static bool is_mask(const char *name)
+bool tarn__gpt2_ignores(const char *name)
 {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
-}
-
-/* What does not belong into the model would be lost in silence. */
-static bool check_names(const char *function, const tarn_module *top, const tarn_safetensors *file, const char *path)
-{
-    for (int i = 0; i < tarn_safetensors_count(file); i++) {
-        const char *name = tarn_safetensors_name(file, i);
-        if (!is_mask(name) && !has_parameter(top, name))
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a GPT-2 of this config.json does not have", function,
-                               path, name);
-    }
-    return !tarn_failed();
+    return tarn__ends_with(name, ".attn.bias") || tarn__ends_with(name, ".attn.masked_bias");
 }
 
 bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path)
@@ -179,10 +142,7 @@ bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path)
         return tarn__raise_within(function);
     /* Files of GPT2Model, the first one among them, have the body alone. */
     bool is_body = tarn_safetensors_find(file, "wte.weight") >= 0;
-    tarn_module *top = is_body ? model->child[TARN__GPT2_BODY] : model;
-    bool good = check_names(function, top, file, path);
+    bool good = tarn__weights_load(function, is_body ? model->child[TARN__MODEL_BODY] : model, file, path, "GPT-2", tarn__gpt2_ignores);
     tarn_safetensors_close(file);
-    if (!good)
-        return false;
-    return tarn_module_load(top, path, &(tarn_module_load_options){.allow_unexpected = true}) || tarn__raise_within(function);
+    return good;
 }

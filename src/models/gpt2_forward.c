@@ -188,35 +188,24 @@ tarn_tensor *tarn__gpt2_body_forward(tarn_module *body, tarn_tensor *tokens, voi
 tarn_tensor *tarn__gpt2_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx)
 {
     (void)ctx;
-    return tarn_forward(model->child[TARN__GPT2_HEAD], tarn_forward(model->child[TARN__GPT2_BODY], tokens));
+    return tarn_forward(model->child[TARN__MODEL_HEAD], tarn_forward(model->child[TARN__MODEL_BODY], tokens));
 }
 
 tarn_tensor *tarn__gpt2_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
 {
-    tarn_tensor *y = hidden(model->child[TARN__GPT2_BODY], tokens, cache);
+    tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, cache);
     int64_t T = tokens->view.shape[1];
     tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
-    return last ? tarn_forward(model->child[TARN__GPT2_HEAD], last) : NULL;
+    return last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL;
 }
 
 tarn_tensor *tarn_gpt2_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)
 {
     const char *function = "gpt2_loss";
-    const int64_t ignored = -100;
     const tarn__model_kind *kind = tarn__model_kind_of(function, model);
-    if (!kind || !tarn__check(function, tokens, "tokens") || !tarn__check(function, targets, "targets"))
-        return NULL;
-    if (kind != &tarn__gpt2_kind) {
+    if (kind == &tarn__gpt2_kind)
+        return tarn__model_loss(function, model, tokens, targets);
+    if (kind)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is no GPT-2", function);
-        return NULL;
-    }
-    tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *x = tarn_forward(model->child[TARN__GPT2_BODY], tokens), *weight = own(model->child[TARN__GPT2_HEAD], "weight");
-    tarn_tensor *loss = tarn_linear_cross_entropy(x, weight, targets, &(tarn_cross_entropy_options){.ignore_index = &ignored});
-    if (loss)
-        tarn_scope_return(scope, loss);
-    else
-        tarn__raise_within(function);
-    tarn_scope_close(scope);
-    return loss;
+    return NULL;
 }

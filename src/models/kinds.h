@@ -1,4 +1,6 @@
-/* kinds.h: the kinds of language models, by the model_type of their config.json. Folders and decoders know a model by its row here. */
+/* kinds.h: the kinds of language models. Folders, decoders and training know a model by its row here, and none by its name.
+ *
+ * The children of every language model are its body, which makes [B, T, width] of tokens [B, T], and its head, whose parameter "weight" is [vocab, width]. */
 #ifndef TARN__KINDS_H
 #define TARN__KINDS_H
 
@@ -8,26 +10,36 @@
 #include "models/cache.h"
 #include "nn/module.h"
 
+enum { TARN__MODEL_BODY, TARN__MODEL_HEAD };
+
 /* What whoever decodes must know of a model. */
-typedef struct tarn__model_facts {
-    int64_t vocab, context, layers, kv_heads, head_width;
+typedef tarn_model_facts tarn__model_facts;
+
+/* What the options of a run say of a new model; 0: nothing. */
+typedef struct tarn__model_sizes {
+    int64_t vocab, context, layers, heads, kv_heads, width, inner;
+    double dropout;
     tarn_dtype dtype;
-    tarn_device device;
-    bool has_end; /* there is a token that ends a text */
+    bool has_end;
     int64_t end;
-} tarn__model_facts;
+    tarn_recompute recompute;
+} tarn__model_sizes;
 
 typedef struct tarn__model_kind {
-    const char *name;        /* its model_type */
-    tarn_forward_fn forward; /* that its modules have, and no others */
+    const char *const *types; /* its model_types in config.json; NULL ends them */
+    const char *const *names; /* under which new ones can be trained; NULL ends them */
+    tarn_forward_fn forward;  /* that its modules have, and no others */
 
     /* A model as config.json says, its parameters without values. The caller owns it. NULL with an error. */
     tarn_module *(*make)(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device);
 
-    /* Reads the parameters from a safetensors file. */
+    /* Reads the parameters from a safetensors file, or from those that an index names. */
     bool (*load)(const char *function, tarn_module *model, const char *path);
 
-    /* Writes what make() reads. */
+    /* True for names that such a file may hold beside the parameters, and that mean nothing. */
+    bool (*ignores)(const char *name);
+
+    /* Writes what make() reads, model_type included. */
     bool (*describe)(const tarn_module *model, tarn__document *config);
 
     void (*facts)(const tarn_module *model, tarn__model_facts *facts);
@@ -35,12 +47,31 @@ typedef struct tarn__model_kind {
     /* Logits [B, vocab] of what follows the last of the tokens [B, T], which come after those in the cache, within a step of it: their positions are
      * tarn__cache_positions(), and what attends is tarn__cache_attend(). They fit. */
     tarn_tensor *(*step)(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
+
+    /* Fills in the sizes that are 0 with those of the model of that name. Sizes that such a model does not have are an error. */
+    bool (*complete)(const char *function, const char *name, tarn__model_sizes *sizes);
+
+    /* How many parameters a model of complete sizes has, but for norms and biases. */
+    double (*numbers)(const char *name, const tarn__model_sizes *sizes);
+
+    /* A new model of complete sizes, drawn from the seed. The caller owns it. NULL with an error. */
+    tarn_module *(*fresh)(const char *function, const char *name, const tarn__model_sizes *sizes, tarn_device device, uint64_t seed);
 } tarn__model_kind;
 
-extern const tarn__model_kind tarn__gpt2_kind;
+extern const tarn__model_kind tarn__gpt2_kind, tarn__llama_kind;
 
-/* The row of a module, and the row of a name. NULL with an error. */
+/* The row of a module, and the row of a model_type. NULL with an error. */
 const tarn__model_kind *tarn__model_kind_of(const char *function, const tarn_module *module);
-const tarn__model_kind *tarn__model_kind_named(const char *function, const char *path, const char *name);
+const tarn__model_kind *tarn__model_kind_named(const char *function, const char *path, const char *type);
+
+/* The row of a model_type, and the row of a name that new models are trained under; NULL, which is no error: there is none. */
+const tarn__model_kind *tarn__model_kind_known(const char *type);
+const tarn__model_kind *tarn__model_kind_trained(const char *name);
+
+/* The body, but for the check that it is a language model's: tarn_model_loss(). */
+tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets);
+
+/* What config.json's torch_dtype calls a dtype. */
+const char *tarn__torch_name(tarn_dtype dtype);
 
 #endif

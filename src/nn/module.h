@@ -84,6 +84,10 @@ void tarn__module_walk(const tarn_module *module, tarn__visit_fn visit, void *ct
 /* How many tensors a walk over `what` meets. */
 int tarn__module_count(const tarn_module *module, int what);
 
+/* tarn_module_load() from a file that is open; `path` is for errors, which begin with module_load. */
+struct tarn_safetensors;
+bool tarn__module_load_file(tarn_module *module, const struct tarn_safetensors *file, const char *path, const tarn_module_load_options *options);
+
 /* Sees the result of every tarn_forward() on this thread while it is set; NULL: none. Returns the one before. */
 typedef struct tarn__observer {
     void (*saw)(struct tarn__observer *observer, tarn_module *module, const tarn_tensor *y);

@@ -232,18 +232,23 @@ static bool load_from(loading *l, const char *path)
     return good;
 }
 
+bool tarn__module_load_file(tarn_module *module, const tarn_safetensors *file, const char *path, const tarn_module_load_options *options)
+{
+    loading l = {.module = module, .file = file, .options = *options};
+    return load_from(&l, path);
+}
+
 bool tarn_module_load_sized(tarn_module *module, const char *path, const tarn_module_load_options *options, size_t options_size)
 {
-    loading l = {.module = module};
+    tarn_module_load_options chosen = {0};
     if (options)
-        memcpy(&l.options, options, options_size < sizeof(l.options) ? options_size : sizeof(l.options));
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     if (tarn_failed() || !tarn__check_module("module_load", module))
         return false;
     tarn_safetensors *file = tarn_safetensors_open(path);
     if (!file)
         return tarn__raise_within("module_load");
-    l.file = file;
-    bool good = load_from(&l, path);
+    bool good = tarn__module_load_file(module, file, path, &chosen);
     tarn_safetensors_close(file);
     return good;
 }

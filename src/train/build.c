@@ -54,7 +54,7 @@ static bool write_model(const char *function, const tarn_trainer *t, tarn__docum
     if (!t->description.is_text)
         return tarn__document_set_text(document, "model_type", t->options.model);
     const tarn__model_kind *kind = tarn__model_kind_of(function, t->model);
-    return kind && tarn__document_set_text(document, "model_type", kind->name) && kind->describe(t->model, document);
+    return kind && kind->describe(t->model, document);
 }
 
 bool tarn__config_write(const char *function, const tarn_trainer *t)

@@ -38,10 +38,6 @@ static void decoders(void **state)
     REFUSE(tarn_kv_parse, tarn_kv_parse("f64", &kv));
     REFUSE(tarn_kv_parse, tarn_kv_parse(NULL, &kv));
     REFUSE(tarn_kv_parse, tarn_kv_parse("f32", NULL));
-    tarn_language language;
-    REFUSE(tarn_language_of, tarn_language_of(NULL, &language));
-    REFUSE(tarn_language_of, tarn_language_of(other, &language));
-    REFUSE(tarn_language_of, tarn_language_of_sized(model, NULL, sizeof(language)));
     REFUSE(tarn_decoder_feed, tarn_decoder_feed(NULL, one));
     REFUSE(tarn_decoder_feed, tarn_decoder_feed(decoder, NULL));
     REFUSE(tarn_decoder_feed, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1), TARN_I32, CPU)));

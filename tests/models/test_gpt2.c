@@ -560,7 +560,7 @@ static void folders_without_weights_say_what_to_do(void **state)
     assert_error(TARN_ERROR_IO, "safe_serialization=True");
     put_file(in_folder("bare", "model.safetensors.index.json"), "{}", 2);
     assert_null(tarn_model_open(scratch("bare"), CPU, NULL));
-    assert_error(TARN_ERROR_IO, "max_shard_size");
+    assert_error_about(TARN_ERROR_FORMAT, "model_open", "weight_map");
     put_file(in_folder("bare", "model.safetensors"), "x", 1);
     assert_null(tarn_model_open(scratch("bare"), CPU, NULL));
     assert_error(TARN_ERROR_FORMAT, "model_open");

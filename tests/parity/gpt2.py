@@ -78,9 +78,9 @@ def judge(ours, theirs, dtype):
     return verdicts + compare.gradients(ours[2], theirs[2], dtype)
 
 
-def generate(model, prompt, most):
+def generate(model, prompt, most, ignore_end=False):
     made = (c.c_int32 * most)()
-    options = tarn.GenerateOptions(tokens=most)
+    options = tarn.GenerateOptions(tokens=most, ignore_end=ignore_end)
     count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options), c.sizeof(options))
     return list(made[:count])
 

@@ -85,8 +85,16 @@ class Gpt2Config(c.Structure):
         ("dtype", c.c_int), ("has_end", c.c_bool), ("end", c.c_int64), ("recompute", c.c_int)]
 
 
+class LlamaConfig(c.Structure):
+    _fields_ = [(name, c.c_int64) for name in ("vocab", "context", "layers", "heads", "width", "inner", "kv_heads", "head_width")] + [
+        ("epsilon", c.c_double), ("rope_theta", c.c_double), ("rope_scaling", c.c_int), ("rope_factor", c.c_double), ("rope_low", c.c_double),
+        ("rope_high", c.c_double), ("rope_context", c.c_int64), ("qkv_bias", c.c_bool), ("qk_norm", c.c_bool), ("tied", c.c_bool),
+        ("family", c.c_char_p), ("dtype", c.c_int), ("has_begin", c.c_bool), ("has_end", c.c_bool), ("begin", c.c_int64), ("end", c.c_int64),
+        ("recompute", c.c_int), ("also_end_count", c.c_int), ("also_end", c.c_int64 * 7)]
+
+
 class ModelOpenOptions(c.Structure):
-    _fields_ = [("dtype", c.c_int)]
+    _fields_ = [("dtype", c.c_int), ("as_stored", c.c_bool)]
 
 
 class GenerateOptions(c.Structure):
@@ -242,6 +250,9 @@ FUNCTIONS = {
     "model_gpt2_sized": (POINTER, [c.POINTER(Gpt2Config), c.c_size_t, Device, c.c_uint64]),
     "gpt2_config_of_sized": (c.c_bool, [POINTER, c.POINTER(Gpt2Config), c.c_size_t]),
     "gpt2_loss": (POINTER, [POINTER, POINTER, POINTER]),
+    "model_loss": (POINTER, [POINTER, POINTER, POINTER]),
+    "model_llama_sized": (POINTER, [c.POINTER(LlamaConfig), c.c_size_t, Device, c.c_uint64]),
+    "llama_config_of_sized": (c.c_bool, [POINTER, c.POINTER(LlamaConfig), c.c_size_t]),
     "model_open_sized": (POINTER, [c.c_char_p, Device, c.POINTER(ModelOpenOptions), c.c_size_t]),
     "model_write": (c.c_bool, [POINTER, c.c_char_p]),
     "generate_sized": (c.c_int64, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_int32), c.POINTER(GenerateOptions), c.c_size_t]),

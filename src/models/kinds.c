@@ -1,0 +1,104 @@
+/* kinds.c: which kinds of language models there are, and what can be asked of all of them. */
+#include "models/kinds.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const tarn__model_kind *const kinds[] = {&tarn__gpt2_kind, &tarn__llama_kind};
+#define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
+
+static bool is_among(const char *const *list, const char *word)
+{
+    for (; *list; list++)
+        if (strcmp(*list, word) == 0)
+            return true;
+    return false;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+
+const tarn__model_kind *tarn__model_kind_of(const char *function, const tarn_module *module)
+{
+    if (tarn_failed() || !tarn__check_module(function, module))
+        return NULL;
+    for (int i = 0; i < KINDS; i++)
+        if (module->forward == kinds[i]->forward)
+            return kinds[i];
+    tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is no language model, such as tarn_model_gpt2() and tarn_model_llama() make",
+                function, module->kind);
+    return NULL;
+}
+
+const tarn__model_kind *tarn__model_kind_known(const char *type)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (is_among(kinds[i]->types, type))
+            return kinds[i];
+    return NULL;
+}
+
+const tarn__model_kind *tarn__model_kind_trained(const char *name)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (is_among(kinds[i]->names, name))
+            return kinds[i];
+    return NULL;
+}
+
+const tarn__model_kind *tarn__model_kind_named(const char *function, const char *path, const char *type)
+{
+    char known[128] = "";
+    const tarn__model_kind *kind = tarn__model_kind_known(type);
+    if (kind)
+        return kind;
+    for (int i = 0; i < KINDS; i++)
+        for (const char *const *name = kinds[i]->types; *name; name++)
+            snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", known[0] ? ", " : "", *name);
+    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the model_type '%.64s' is none that tarn knows: %s", function, path, type, known);
+    return NULL;
+}
+
+/* ---- what can be asked ----------------------------------------------------------------------------------------------------- */
+
+const char *tarn__torch_name(tarn_dtype dtype)
+{
+    return dtype == TARN_F64 ? "float64" : dtype == TARN_BF16 ? "bfloat16" : dtype == TARN_F16 ? "float16" : "float32";
+}
+
+bool tarn_model_facts_of_sized(const tarn_module *model, tarn_model_facts *facts, size_t facts_size)
+{
+    const char *function = "model_facts_of";
+    tarn_model_facts found = {0};
+    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (!kind)
+        return false;
+    if (!facts)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
+    kind->facts(model, &found);
+    memset(facts, 0, facts_size);
+    memcpy(facts, &found, facts_size < sizeof(found) ? facts_size : sizeof(found));
+    return true;
+}
+
+tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)
+{
+    const int64_t ignored = -100;
+    if (!tarn__check(function, tokens, "tokens") || !tarn__check(function, targets, "targets"))
+        return NULL;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_HEAD], "weight");
+    tarn_tensor *x = tarn_forward(model->child[TARN__MODEL_BODY], tokens);
+    tarn_tensor *loss = tarn_linear_cross_entropy(x, weight, targets, &(tarn_cross_entropy_options){.ignore_index = &ignored});
+    if (loss)
+        tarn_scope_return(scope, loss);
+    else
+        tarn__raise_within(function);
+    tarn_scope_close(scope);
+    return loss;
+}
+
+tarn_tensor *tarn_model_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)
+{
+    const char *function = "model_loss";
+    return tarn__model_kind_of(function, model) ? tarn__model_loss(function, model, tokens, targets) : NULL;
+}

@@ -1,0 +1,72 @@
+/* llama.h: what the files of the Llama family share: the tree of its modules.
+ *
+ * One model stands for Llama, Mistral, Qwen2 and Qwen3: they differ in a few switches of the configuration, and in what config.json calls them. Names
+ * and order are those of transformers' LlamaForCausalLM. The ctx of every module is a copy of the model's configuration, with defaults replaced by
+ * what they stand for. */
+#ifndef TARN__LLAMA_H
+#define TARN__LLAMA_H
+
+#include "models/kinds.h"
+
+/* Children, by place; those of the model are model and lm_head. */
+enum { TARN__LLAMA_TOKENS, TARN__LLAMA_BLOCKS, TARN__LLAMA_NORM };                       /* of the body: embed_tokens, layers, norm */
+enum { TARN__LLAMA_ATTENTION, TARN__LLAMA_MLP, TARN__LLAMA_NORM_1, TARN__LLAMA_NORM_2 }; /* of a block: self_attn, mlp, and their norms */
+enum {
+    TARN__LLAMA_Q,
+    TARN__LLAMA_K,
+    TARN__LLAMA_V,
+    TARN__LLAMA_O,
+    TARN__LLAMA_Q_NORM,
+    TARN__LLAMA_K_NORM
+};                                                           /* of self_attn; norms only with qk_norm */
+enum { TARN__LLAMA_GATE, TARN__LLAMA_UP, TARN__LLAMA_DOWN }; /* of mlp */
+
+/* A family: what it is called, what it always has, and what transformers takes for members that its config.json lacks. */
+typedef struct tarn__llama_family {
+    const char *type, *architecture;
+    bool qkv_bias, qk_norm;
+    int64_t kv_heads;   /* 0: as many as heads */
+    int64_t head_width; /* 0: width / heads */
+    int64_t window;     /* 0: none */
+} tarn__llama_family;
+
+/* Configurations (llama_config.c). The row of a model_type; NULL, which is no error: there is none. */
+const tarn__llama_family *tarn__llama_family_of(const char *type);
+
+/* Raises what is wrong with a configuration, and replaces its defaults by what they stand for. */
+bool tarn__llama_complete(const char *function, tarn_llama_config *config);
+
+/* Of the row in kinds.h: model_types, names, and what training makes of names and sizes. */
+extern const char *const tarn__llama_types[], *const tarn__llama_names[];
+bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__model_sizes *sizes);
+double tarn__llama_numbers(const char *name, const tarn__model_sizes *sizes);
+tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *sizes, tarn_device device, uint64_t seed);
+
+/* What the modules compute (llama_forward.c). */
+tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx);
+tarn_tensor *tarn__llama_body_forward(tarn_module *body, tarn_tensor *tokens, void *ctx);
+tarn_tensor *tarn__llama_block_forward(tarn_module *block, tarn_tensor *x, void *ctx);
+tarn_tensor *tarn__llama_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx);
+tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx);
+tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx);
+tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *ctx);
+tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx);
+tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
+
+/* config.json and model.safetensors (llama_file.c). */
+tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device);
+bool tarn__llama_describe(const tarn_module *model, tarn__document *config);
+bool tarn__llama_load(const char *function, tarn_module *model, const char *path);
+bool tarn__llama_ignores(const char *name);
+
+/* Where parameters come from: `give` makes the one of that full name, of that shape, in the open scope. One that is of no float dtype (blocks of packed
+ * numbers) becomes a buffer, which is not trained. NULL with an error. */
+typedef struct tarn__llama_source {
+    tarn_tensor *(*give)(void *ctx, const char *name, tarn_shape shape);
+    void *ctx;
+} tarn__llama_source;
+
+/* A model from a configuration, checked and completed here (llama.c). Its parameters come from the source; NULL: they have no values. The caller owns it. */
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, tarn_device device, const tarn__llama_source *source);
+
+#endif

@@ -1,0 +1,215 @@
+/* llama_forward.c: what models of the Llama family compute.
+ *
+ * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and a gated mlp of a norm of what that made.
+ * The norm that follows an addition belongs to the next part: one pass makes both. With a cache the tokens follow those it holds: keys lie there
+ * turned by their positions. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
+#include "autograd/tape.h"
+#include "models/llama.h"
+
+/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *own(const tarn_module *module, const char *name)
+{
+    return tarn__module_own(module, name);
+}
+
+/* *x = *x + delta; the result is the norm of that. */
+static tarn_tensor *add_and_normalise(tarn_tensor **x, tarn_tensor *delta, const tarn_module *norm)
+{
+    const tarn_llama_config *c = norm->ctx;
+    return delta ? tarn_residual_norm(*x, delta, own(norm, "weight"), NULL, true, c->epsilon, x) : NULL;
+}
+
+tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *ctx)
+{
+    return tarn_rmsnorm(x, own(norm, "weight"), ((const tarn_llama_config *)ctx)->epsilon);
+}
+
+tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
+{
+    (void)ctx;
+    return tarn_embedding(own(table, "weight"), index);
+}
+
+tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return tarn_linear_apply(x, own(linear, "weight"), own(linear, "bias"));
+}
+
+tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    tarn_tensor *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x), *up = gate ? tarn_forward(mlp->child[TARN__LLAMA_UP], x) : NULL;
+    tarn_tensor *y = up ? tarn_mul(tarn_silu(gate), up) : NULL;
+    return y ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], y) : NULL;
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+
+/* The heads of queries, keys or values of x [B, T, width]: [B, T, heads, head width]. */
+static tarn_tensor *heads_of(const tarn_module *attention, int part, tarn_tensor *x)
+{
+    const tarn_llama_config *c = attention->ctx;
+    int64_t heads = part == TARN__LLAMA_Q ? c->heads : c->kv_heads;
+    tarn_tensor *y = tarn_forward(attention->child[part], x);
+    return y ? tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), heads, c->head_width)) : NULL;
+}
+
+/* The same of queries or keys, normalised where the model does so, and turned by their positions; NULL: 0, 1, 2 … */
+static tarn_tensor *turned_heads_of(const tarn_module *attention, int part, tarn_tensor *x, tarn_tensor *positions)
+{
+    const tarn_llama_config *c = attention->ctx;
+    const tarn_rope_options rope = {.axis = 1,
+                                    .base = c->rope_theta,
+                                    .scaling = c->rope_scaling,
+                                    .factor = c->rope_factor,
+                                    .low = c->rope_low,
+                                    .high = c->rope_high,
+                                    .original = c->rope_context};
+    tarn_tensor *y = heads_of(attention, part, x);
+    if (y && c->qk_norm)
+        y = tarn_forward(attention->child[part == TARN__LLAMA_Q ? TARN__LLAMA_Q_NORM : TARN__LLAMA_K_NORM], y);
+    return y ? tarn_rope(y, positions, &rope) : NULL;
+}
+
+/* What follows the tokens in the cache joins them there. */
+static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_tensor *positions, tarn__cache *cache, int64_t layer)
+{
+    const tarn_llama_config *c = attention->ctx;
+    tarn_tensor *part[] = {turned_heads_of(attention, TARN__LLAMA_Q, x, positions), turned_heads_of(attention, TARN__LLAMA_K, x, positions),
+                           heads_of(attention, TARN__LLAMA_V, x)};
+    for (int i = 0; i < 3; i++)
+        if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
+            return NULL;
+    tarn_tensor *y = cache ? tarn__cache_attend(cache, layer, part[0], part[1], part[2], 0)
+                           : tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true});
+    y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
+    y = y ? tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), c->heads * c->head_width)) : NULL;
+    return y ? tarn_forward(attention->child[TARN__LLAMA_O], y) : NULL;
+}
+
+tarn_tensor *tarn__llama_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return attention_with(attention, x, NULL, NULL, 0);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+
+tarn_tensor *tarn__llama_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    tarn_tensor *y = tarn_forward(block->child[TARN__LLAMA_NORM_1], x);
+    y = y ? tarn_forward(block->child[TARN__LLAMA_ATTENTION], y) : NULL;
+    y = add_and_normalise(&x, y, block->child[TARN__LLAMA_NORM_2]);
+    y = y ? tarn_forward(block->child[TARN__LLAMA_MLP], y) : NULL;
+    return y ? tarn_add(x, y) : NULL;
+}
+
+static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
+{
+    if (tokens->view.rank != 2 || tokens->view.shape[0] < 1 || tokens->view.shape[1] < 1)
+        return tarn__raise(TARN_ERROR_SHAPE, "llama: the tokens are %s; they must be [B, T], at least one of each",
+                           TARN__SHAPE_TEXT(tokens));
+    if (tokens->view.shape[1] > c->context)
+        return tarn__raise(TARN_ERROR_SHAPE, "llama: %lld tokens are more than the context of %lld", (long long)tokens->view.shape[1],
+                           (long long)c->context);
+    return true;
+}
+
+static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
+{
+    (void)count;
+    return tarn_forward(block, inputs[0]);
+}
+
+/* Blocks that backward runs a second time: what passes between them is one tensor, so additions and norms stay apart. */
+static tarn_tensor *hidden_recomputed(tarn_module *body, tarn_tensor *x)
+{
+    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
+    for (int i = 0; x && i < blocks->children; i++)
+        x = tarn_checkpoint(run_block, blocks->child[i], &x, 1);
+    return x ? tarn_forward(body->child[TARN__LLAMA_NORM], x) : NULL;
+}
+
+/* Where the tokens of a step stand, for all blocks. */
+typedef struct place {
+    tarn__cache *cache;     /* NULL: none */
+    tarn_tensor *positions; /* NULL: from the beginning */
+} place;
+
+/* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed. */
+static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
+{
+    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS], *block = blocks->child[i];
+    tarn_module *attention = block->child[TARN__LLAMA_ATTENTION];
+    tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__LLAMA_NORM_1] : body->child[TARN__LLAMA_NORM];
+    tarn_tensor *sum = *x, *normed = NULL;
+    tarn_scope *scope = tarn_scope_open();
+    if (scope) {
+        normed = p->cache ? attention_with(attention, *y, p->positions, p->cache, i) : tarn_forward(attention, *y);
+        normed = add_and_normalise(&sum, normed, block->child[TARN__LLAMA_NORM_2]);
+        normed = normed ? add_and_normalise(&sum, tarn_forward(block->child[TARN__LLAMA_MLP], normed), next) : NULL;
+    }
+    bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
+    tarn_scope_close(scope);
+    if (good) {
+        tarn_free(*x);
+        tarn_free(*y);
+        *x = sum;
+        *y = normed;
+    }
+    return good;
+}
+
+static tarn_tensor *pass_blocks(tarn_module *body, const place *p, tarn_tensor *x)
+{
+    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
+    tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__LLAMA_NORM_1], x) : NULL;
+    bool good = y != NULL;
+    for (int i = 0; good && i < blocks->children; i++)
+        good = pass_block(body, i, p, &x, &y);
+    return good ? y : NULL;
+}
+
+/* [B, T, width], after the last norm. */
+static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *cache)
+{
+    const tarn_llama_config *c = body->ctx;
+    if (!check_tokens(c, tokens))
+        return NULL;
+    place p = {.cache = cache, .positions = cache ? tarn__cache_positions(cache) : NULL};
+    tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens);
+    if (!x)
+        return NULL;
+    if (c->recompute == TARN_RECOMPUTE_BLOCK && !cache)
+        return hidden_recomputed(body, x);
+    if (c->recompute == TARN_RECOMPUTE_CHEAP)
+        tarn__thrift_open();
+    tarn_tensor *y = pass_blocks(body, &p, x);
+    if (c->recompute == TARN_RECOMPUTE_CHEAP)
+        tarn__thrift_close();
+    return y;
+}
+
+tarn_tensor *tarn__llama_body_forward(tarn_module *body, tarn_tensor *tokens, void *ctx)
+{
+    (void)ctx;
+    return hidden(body, tokens, NULL);
+}
+
+tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx)
+{
+    (void)ctx;
+    tarn_tensor *y = tarn_forward(model->child[TARN__MODEL_BODY], tokens);
+    return y ? tarn_forward(model->child[TARN__MODEL_HEAD], y) : NULL;
+}
+
+tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
+{
+    tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, cache);
+    int64_t T = tokens->view.shape[1];
+    tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
+    return last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL;
+}

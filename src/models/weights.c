@@ -1,0 +1,67 @@
+/* weights.c: a model's weights from safetensors files. */
+#include "models/weights.h"
+
+#include <string.h>
+
+bool tarn__ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+/* True when a module has a parameter under a name with dots. */
+static bool has_parameter(const tarn_module *module, const char *name)
+{
+    const char *dot = strchr(name, '.');
+    if (!dot)
+        return tarn__module_own(module, name) != NULL;
+    size_t length = (size_t)(dot - name);
+    for (int i = 0; i < module->children; i++)
+        if (strlen(module->child[i]->name) == length && memcmp(module->child[i]->name, name, length) == 0)
+            return has_parameter(module->child[i], dot + 1);
+    return false;
+}
+
+bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path, const char *what,
+                        bool (*ignores)(const char *name))
+{
+    for (int i = 0; i < tarn_safetensors_count(file); i++) {
+        const char *name = tarn_safetensors_name(file, i);
+        if (!ignores(name) && !has_parameter(module, name))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s of this config.json does not have", function, path,
+                               name, what);
+    }
+    return (!tarn_failed() && tarn__module_load_file(module, file, path, &(tarn_module_load_options){.allow_unexpected = true})) ||
+           tarn__raise_within(function);
+}
+
+static bool dtype_in(const char *function, const tarn_safetensors *file, const char *path, bool (*ignores)(const char *name),
+                     tarn_dtype *dtype)
+{
+    tarn_safetensors_entry entry;
+    *dtype = TARN_DTYPE_COUNT;
+    for (int i = 0; i < tarn_safetensors_count(file); i++) {
+        if (!tarn_safetensors_info(file, i, &entry))
+            return tarn__raise_within(function);
+        if (ignores(entry.name))
+            continue;
+        if (*dtype == TARN_DTYPE_COUNT && !tarn__check_parameter_dtype(function, entry.dtype))
+            return false;
+        if (*dtype != TARN_DTYPE_COUNT && entry.dtype != *dtype)
+            return tarn__raise(TARN_ERROR_DTYPE,
+                               "%s: '%s' holds weights of several dtypes ('%.200s' is %s, others are %s); name the one to convert them to",
+                               function, path, entry.name, entry.dtype_name, tarn_dtype_name(*dtype));
+        *dtype = entry.dtype;
+    }
+    return *dtype != TARN_DTYPE_COUNT || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds no weights", function, path);
+}
+
+bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype)
+{
+    tarn_safetensors *file = tarn_safetensors_open(path);
+    if (!file)
+        return tarn__raise_within(function);
+    bool good = dtype_in(function, file, path, ignores, dtype);
+    tarn_safetensors_close(file);
+    return good;
+}

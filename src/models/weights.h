@@ -1,0 +1,20 @@
+/* weights.h: a model's weights from safetensors files, where nothing may be lost in silence. */
+#ifndef TARN__WEIGHTS_H
+#define TARN__WEIGHTS_H
+
+#include <tarn/safetensors.h>
+
+#include "nn/module.h"
+
+/* True when a text ends so. */
+bool tarn__ends_with(const char *text, const char *end);
+
+/* Loads all of an open file into a module. Names for which `ignores` is true are passed over; any other that the module lacks is an error: it is
+ * something that `what` of this config.json does not have. */
+bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path, const char *what,
+                        bool (*ignores)(const char *name));
+
+/* The one dtype of all tensors of a file but those that are passed over. False with an error, also where they are of several. */
+bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype);
+
+#endif

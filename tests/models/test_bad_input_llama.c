@@ -1,0 +1,138 @@
+/* test_bad_input_llama.c: the Llama family, and what all language models share, are given what they do not take. */
+#include "support/files.h"
+#include "support/refuse.h"
+#include "tarn_features.h"
+
+#define CPU tarn_device_cpu()
+
+static const tarn_device nowhere = {6, 0};
+static const tarn_llama_config small = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .inner = 3};
+
+/* Configuration number `i`, each with one thing wrong; false: there are no more. */
+static bool spoil(int i, tarn_llama_config *c)
+{
+    *c = small;
+    switch (i) {
+    case 0: c->vocab = 0; return true;
+    case 1: c->vocab = INT64_MAX; return true;
+    case 2: c->context = -1; return true;
+    case 3: c->layers = 0; return true;
+    case 4: c->layers = 1025; return true;
+    case 5: c->heads = 0; return true;
+    case 6: c->heads = 3; return true; /* which do not divide the width */
+    case 7: c->width = 0; return true;
+    case 8: c->width = 6; return true; /* heads of three numbers */
+    case 9: c->inner = 0; return true;
+    case 10: c->inner = INT64_MIN; return true;
+    case 11: c->kv_heads = -1; return true;
+    case 12: c->kv_heads = 3; return true;
+    case 13: c->head_width = 3; return true;
+    case 14: c->head_width = 514; return true;
+    case 15: c->head_width = -2; return true;
+    case 16: c->epsilon = -1; return true;
+    case 17: c->epsilon = INFINITY; return true;
+    case 18: c->rope_theta = NAN; return true;
+    case 19: c->rope_theta = -10000; return true;
+    case 20: c->rope_scaling = (tarn_rope_scaling)3; return true;
+    case 21: c->rope_scaling = (tarn_rope_scaling)-1; return true;
+    case 22: c->rope_factor = -1; return true;
+    case 23: c->rope_scaling = TARN_ROPE_LLAMA3, c->rope_low = 5; return true;
+    case 24: c->rope_high = INFINITY; return true;
+    case 25: c->rope_context = -1; return true;
+    case 26: c->qkv_bias = true; return true; /* a Llama has none */
+    case 27: c->qk_norm = true; return true;
+    case 28: c->family = "qwen2"; return true; /* which has */
+    case 29: c->family = "qwen3"; return true;
+    case 30: c->family = "mixtral"; return true;
+    case 31: c->family = ""; return true;
+    case 32: c->dtype = TARN_I32; return true;
+    case 33: c->dtype = (tarn_dtype)99; return true;
+    case 34: c->has_end = true, c->end = 7; return true;
+    case 35: c->has_begin = true, c->begin = -1; return true;
+    case 36: c->has_end = true, c->also_end_count = 8; return true;
+    case 37: c->has_end = true, c->also_end_count = -1; return true;
+    case 38: c->has_end = true, c->also_end_count = 1, c->also_end[0] = 7; return true;
+    case 39: c->also_end_count = 1; return true; /* further ones, but no first */
+    case 40: c->recompute = (tarn_recompute)3; return true;
+    case 41: c->recompute = (tarn_recompute)-1; return true;
+    default: return false;
+    }
+}
+
+static void configurations(void **state)
+{
+    (void)state;
+    tarn_llama_config c;
+    REFUSE(tarn_llama_config_named, tarn_llama_config_named(NULL, &c));
+    REFUSE(tarn_llama_config_named, tarn_llama_config_named("llama-1b", NULL));
+    REFUSE(tarn_llama_config_named, tarn_llama_config_named("llama", &c));
+    REFUSE(tarn_llama_config_named, tarn_llama_config_named_sized("", &c, sizeof(c)));
+    REFUSE(tarn_model_llama, tarn_model_llama(NULL, CPU, 1));
+    REFUSE(tarn_model_llama, tarn_model_llama(&(tarn_llama_config){0}, CPU, 1));
+    REFUSE(tarn_model_llama, tarn_model_llama_sized(&small, 0, CPU, 1)); /* a header from before all fields */
+    REFUSE(tarn_model_llama, tarn_model_llama(&small, nowhere, 1));
+    for (int i = 0; spoil(i, &c); i++)
+        REFUSE(tarn_model_llama, tarn_model_llama(&c, CPU, (uint64_t)i));
+}
+
+static void models(void **state)
+{
+    (void)state;
+    tarn_llama_config c;
+    tarn_gpt2_config other_config;
+    tarn_model_facts facts;
+    tarn_module *model = tarn_model_llama(&small, CPU, 1), *other = tarn_linear(2, 2, CPU);
+    const tarn_gpt2_config small_gpt2 = {.vocab = 7, .context = 5, .layers = 1, .heads = 1, .width = 2};
+    tarn_module *gpt2 = tarn_model_gpt2(&small_gpt2, CPU, 1);
+    const int32_t ids[] = {0, 1, 2, 3, 4, 5}, outside[] = {0, 7};
+    tarn_tensor *two = tarn_from_i32(ids, TARN_SHAPE(1, 2), CPU), *six = tarn_from_i32(ids, TARN_SHAPE(1, 6), CPU);
+    REFUSE(tarn_llama, tarn_forward(model, six)); /* more than the context */
+    REFUSE(tarn_llama, tarn_forward(model, tarn_reshape(two, TARN_SHAPE(2))));
+    REFUSE(tarn_llama, tarn_forward(model, tarn_reshape(two, TARN_SHAPE(1, 1, 2))));
+    REFUSE(tarn_llama, tarn_forward(model, tarn_zeros(TARN_SHAPE(1, 0), TARN_I32, CPU)));
+    REFUSE(tarn_llama, tarn_forward(model, tarn_zeros(TARN_SHAPE(0, 2), TARN_I32, CPU)));
+    REFUSE(tarn_embedding, tarn_forward(model, tarn_cast(two, TARN_F32)));
+    REFUSE(tarn_embedding, tarn_forward(model, tarn_from_i32(outside, TARN_SHAPE(1, 2), CPU)));
+    REFUSE(tarn_model_loss, tarn_model_loss(NULL, two, two));
+    REFUSE(tarn_model_loss, tarn_model_loss(other, two, two));
+    REFUSE(tarn_model_loss, tarn_model_loss(model, NULL, two));
+    REFUSE(tarn_model_loss, tarn_model_loss(model, two, NULL));
+    REFUSE(tarn_model_loss, tarn_model_loss(model, six, six));
+    REFUSE(tarn_model_loss, tarn_model_loss(model, two, six));
+    REFUSE(tarn_model_loss, tarn_model_loss(gpt2, two, tarn_cast(two, TARN_F32)));
+    REFUSE(tarn_model_loss, tarn_model_loss(model, two, tarn_from_i32(outside, TARN_SHAPE(1, 2), CPU)));
+    REFUSE(tarn_gpt2_loss, tarn_gpt2_loss(model, two, two));
+    REFUSE(tarn_llama_config_of, tarn_llama_config_of(NULL, &c));
+    REFUSE(tarn_llama_config_of, tarn_llama_config_of(other, &c));
+    REFUSE(tarn_llama_config_of, tarn_llama_config_of(gpt2, &c));
+    REFUSE(tarn_llama_config_of, tarn_llama_config_of_sized(model, NULL, sizeof(c)));
+    REFUSE(tarn_gpt2_config_of, tarn_gpt2_config_of(model, &other_config));
+    REFUSE(tarn_model_facts_of, tarn_model_facts_of(NULL, &facts));
+    REFUSE(tarn_model_facts_of, tarn_model_facts_of(other, &facts));
+    REFUSE(tarn_model_facts_of, tarn_model_facts_of_sized(model, NULL, sizeof(facts)));
+    tarn_module_free(model);
+    tarn_module_free(other);
+    tarn_module_free(gpt2);
+}
+
+static void folders(void **state)
+{
+    (void)state;
+    tarn_module *model = tarn_model_llama(&small, CPU, 1);
+    if (TARN__HAVE_JANSSON) {
+        ACCEPT(tarn_model_write(model, scratch("out")));
+        REFUSE(tarn_model_open, tarn_model_open(scratch("out"), nowhere, NULL));
+        REFUSE(tarn_model_open, tarn_model_open(scratch("out"), CPU, &(tarn_model_open_options){.dtype = TARN_BF16, .as_stored = true}));
+    } else {
+        REFUSE(tarn_model_write, tarn_model_write(model, scratch("out")));
+    }
+    tarn_module_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(configurations, open_refusals, close_refusals),
+                                       cmocka_unit_test_setup_teardown(models, open_refusals, close_refusals),
+                                       cmocka_unit_test_setup_teardown(folders, open_refusals, close_refusals)};
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
