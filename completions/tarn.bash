@@ -97,11 +97,12 @@ _tarn()
         case ${COMP_WORDS[2]} in
         matmul) options+=" --sizes --runs --dtype" ;;
         ops) options+=" --sizes --runs --dtypes --only" ;;
+        weights) options+=" --runs --only" ;;
         train)
             options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --width --context --vocab"
             options+=" --dropout --precision --recompute --capture --workers --seed"
             ;;
-        *) options="matmul ops train --help" ;;
+        *) options="matmul ops weights train --help" ;;
         esac
         ;;
     help) options=$commands ;;

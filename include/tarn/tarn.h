@@ -7,6 +7,7 @@
 #include <tarn/data.h>
 #include <tarn/device.h>
 #include <tarn/generate.h>
+#include <tarn/gguf.h>
 #include <tarn/graph.h>
 #include <tarn/model.h>
 #include <tarn/nn.h>

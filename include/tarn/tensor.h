@@ -14,7 +14,8 @@ extern "C" {
 /* The largest number of axes. */
 #define TARN_MAX_RANK 8
 
-/* Element types. */
+/* Element types. The last ones hold blocks, as GGUF files do: some elements of the last axis (tarn_dtype_block() says how many) share scales and have a few bits
+ * each. Their tensors can be copied, moved, cast, read, gathered by rows, seen in parts along the other axes, and be the weight of tarn_linear_apply(). */
 typedef enum tarn_dtype {
     TARN_F32 = 0,
     TARN_F64,
@@ -24,6 +25,10 @@ typedef enum tarn_dtype {
     TARN_I64,
     TARN_U8,
     TARN_BOOL,
+    TARN_Q8_0, /* 32 elements in 34 bytes */
+    TARN_Q4_0, /* 32 in 18 */
+    TARN_Q4_K, /* 256 in 144 */
+    TARN_Q6_K, /* 256 in 210 */
     TARN_DTYPE_COUNT
 } tarn_dtype;
 
@@ -54,8 +59,11 @@ TARN_API const char *tarn_dtype_name(tarn_dtype dtype);
 /* The element type a text names ("f32"); TARN_DTYPE_COUNT, with an error, if there is none of that name. */
 TARN_API tarn_dtype tarn_dtype_parse(const char *text);
 
-/* Bytes of one element, 0 for a value that is no element type. */
+/* Bytes of one element, or of one block of a type that holds blocks; 0 for a value that is no element type. */
 TARN_API size_t tarn_dtype_size(tarn_dtype dtype);
+
+/* Elements of one block: 32 or 256, 1 for types without blocks, 0 for a value that is no element type. The last axis of a tensor has a multiple of it. */
+TARN_API int64_t tarn_dtype_block(tarn_dtype dtype);
 
 /* ---- scopes ---------------------------------------------------------------------------------------------------------------- */
 
@@ -105,7 +113,7 @@ TARN_API tarn_tensor *tarn_normal(tarn_shape shape, double mean, double deviatio
 /* Seeds the generators of all devices of this thread and starts them at offset 0. Every thread starts with seed 0. */
 TARN_API void tarn_seed(uint64_t seed);
 
-/* Copies a host array of `dtype`, row-major, to a device. */
+/* Copies a host array of `dtype`, row-major, to a device. Blocks are given as GGUF files hold them, byte for byte. */
 TARN_API tarn_tensor *tarn_from(const void *values, tarn_shape shape, tarn_dtype dtype, tarn_device device);
 TARN_API tarn_tensor *tarn_from_f32(const float *values, tarn_shape shape, tarn_device device);
 TARN_API tarn_tensor *tarn_from_f64(const double *values, tarn_shape shape, tarn_device device);

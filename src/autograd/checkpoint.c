@@ -67,7 +67,7 @@ tarn_tensor *tarn_checkpoint(tarn_block_fn block, void *ctx, tarn_tensor *const 
         return NULL;
     }
     for (int i = 0; i < count; i++)
-        if (!tarn__check("checkpoint", inputs[i], "an input"))
+        if (!tarn__check_any("checkpoint", inputs[i], "an input"))
             return NULL;
     checkpoint_params p = {block, ctx, tarn__random_save()};
     bool fresh;

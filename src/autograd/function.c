@@ -51,7 +51,7 @@ static bool check_function(tarn_tensor *const *inputs, int input_count, tarn_ten
     if (!inputs || input_count < 1 || !outputs || output_count < 1 || !backward)
         return tarn__raise(TARN_ERROR_ARGUMENT, "function: inputs, outputs and a backward are required");
     for (int i = 0; i < input_count; i++)
-        if (!tarn__check("function", inputs[i], "an input"))
+        if (!tarn__check_any("function", inputs[i], "an input"))
             return false;
     for (int i = 0; i < output_count; i++) {
         if (!tarn__check("function", outputs[i], "an output") || !tarn__check_dtype("function", outputs[i], TARN__FLOATS, "an output"))

@@ -131,7 +131,7 @@ bool tarn_gradcheck_sized(tarn_block_fn block, void *ctx, tarn_tensor *const *in
     if (!block || !inputs || count < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "gradcheck: a block and at least one input are required");
     for (int i = 0; i < count; i++) {
-        if (!tarn__check("gradcheck", inputs[i], "an input"))
+        if (!tarn__check_any("gradcheck", inputs[i], "an input"))
             return false;
         if (inputs[i]->requires_grad && !tarn__check_dtype("gradcheck", inputs[i], TARN__BIT(TARN_F64), "an input"))
             return false;

@@ -319,7 +319,7 @@ bool tarn__record(const tarn__recording *r)
 
 tarn_tensor *tarn_requires_grad(tarn_tensor *tensor, bool required)
 {
-    if (!tarn__check("requires_grad", tensor, "the tensor"))
+    if (!tarn__check_any("requires_grad", tensor, "the tensor"))
         return NULL;
     if (required && (tensor->is_constant || !tarn__check_dtype("requires_grad", tensor, TARN__FLOATS, "the tensor"))) {
         if (tensor->is_constant)
@@ -341,7 +341,7 @@ bool tarn_needs_grad(const tarn_tensor *tensor)
 
 tarn_tensor *tarn_grad(const tarn_tensor *tensor)
 {
-    if (!tarn__check("grad", tensor, "the tensor"))
+    if (!tarn__check_any("grad", tensor, "the tensor"))
         return NULL;
     return tensor->grad_is_set ? tensor->grad : NULL;
 }
@@ -360,5 +360,5 @@ void tarn_zero_grad(tarn_tensor *tensor)
 
 tarn_tensor *tarn_detach(tarn_tensor *tensor)
 {
-    return tarn__check("detach", tensor, "the tensor") ? tarn__tensor_view(tensor) : NULL;
+    return tarn__check_any("detach", tensor, "the tensor") ? tarn__tensor_view(tensor) : NULL;
 }

@@ -4,12 +4,12 @@
 
 #include <tarn/tensor.h>
 
-typedef enum tarn__kind { TARN__FLOAT, TARN__INTEGER, TARN__BOOLEAN } tarn__kind;
+typedef enum tarn__kind { TARN__FLOAT, TARN__INTEGER, TARN__BOOLEAN, TARN__BLOCK } tarn__kind;
 
 typedef struct tarn__dtype {
     const char *name;
     tarn__kind kind;
-    int block_elements; /* 1 for plain types; a block type packs several elements */
+    int block_elements; /* 1 for plain types; a block type packs several elements of the last axis */
     int block_bytes;
     int alignment;
 } tarn__dtype;
@@ -21,7 +21,8 @@ extern const tarn__dtype tarn__dtypes[TARN_DTYPE_COUNT];
 #define TARN__FLOATS (TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16))
 #define TARN__INTS (TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64) | TARN__BIT(TARN_U8))
 #define TARN__NUMBERS (TARN__FLOATS | TARN__INTS)
-#define TARN__ALL (TARN__NUMBERS | TARN__BIT(TARN_BOOL))
+#define TARN__ALL (TARN__NUMBERS | TARN__BIT(TARN_BOOL)) /* the plain ones */
+#define TARN__BLOCKS (TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K))
 #define TARN__INDEXES (TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64))
 
 static inline bool tarn__is_float(tarn_dtype dtype)
@@ -29,9 +30,22 @@ static inline bool tarn__is_float(tarn_dtype dtype)
     return (TARN__FLOATS >> dtype) & 1;
 }
 
+static inline bool tarn__is_blocks(tarn_dtype dtype)
+{
+    return (TARN__BLOCKS >> dtype) & 1;
+}
+
+/* Of one element of a plain type, or of one block. */
 static inline size_t tarn__dtype_bytes(tarn_dtype dtype)
 {
     return (size_t)tarn__dtypes[dtype].block_bytes;
+}
+
+/* Bytes of some elements: whole blocks of them. */
+static inline int64_t tarn__bytes_of(tarn_dtype dtype, int64_t elements)
+{
+    const tarn__dtype *row = &tarn__dtypes[dtype];
+    return row->block_elements == 1 ? elements * row->block_bytes : elements / row->block_elements * row->block_bytes;
 }
 
 /* The dtype of a parameter's gradient, and of sums over elements: f32 for the 16-bit floats. */

@@ -14,6 +14,9 @@ typedef struct tarn__map {
 
 /* Maps a regular file. False with an error that names `function`, the file and the system's reason. */
 bool tarn__map_open(tarn__map *map, const char *function, const char *path);
+
+/* The same; what is written into the map stays in memory and never reaches the file. */
+bool tarn__map_open_private(tarn__map *map, const char *function, const char *path);
 void tarn__map_close(tarn__map *map); /* all zero is allowed */
 
 /* A file being written under a temporary name in the folder of `path`. A link is followed: what it points to is replaced. */
@@ -22,6 +25,7 @@ typedef struct tarn__output {
     char *path;           /* what it will be called; owned */
     char *temporary;      /* what it is called until then; owned */
     int file;             /* -1: closed */
+    int64_t bytes;        /* appended so far */
 } tarn__output;
 
 /* Makes the temporary file. Either tarn__output_commit() or tarn__output_discard() must follow a success. */

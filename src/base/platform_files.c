@@ -32,7 +32,8 @@ static bool refused(const char *function, const char *path, const char *what, in
 
 /* ---- maps ------------------------------------------------------------------------------------------------------------------ */
 
-static bool map_file(tarn__map *map, const char *function, const char *path, int file)
+/* `writable` maps take no share of the memory that the system has promised: few of their pages are ever written. */
+static bool map_file(tarn__map *map, const char *function, const char *path, int file, bool writable)
 {
     struct stat about;
     if (fstat(file, &about) != 0)
@@ -42,22 +43,33 @@ static bool map_file(tarn__map *map, const char *function, const char *path, int
                            S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
     if (about.st_size == 0)
         return true;
-    void *memory = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ, flags = writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_PRIVATE;
+    void *memory = mmap(NULL, (size_t)about.st_size, protection, flags, file, 0);
     if (memory == MAP_FAILED)
         return refused(function, path, "cannot be mapped into memory", errno);
     *map = (tarn__map){memory, (size_t)about.st_size};
     return true;
 }
 
-bool tarn__map_open(tarn__map *map, const char *function, const char *path)
+static bool open_map(tarn__map *map, const char *function, const char *path, bool writable)
 {
     *map = (tarn__map){0};
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe without a writer must not hold us */
     if (file < 0)
         return refused(function, path, "cannot be opened", errno);
-    bool good = map_file(map, function, path, file);
+    bool good = map_file(map, function, path, file, writable);
     close(file); /* the map stays */
     return good;
+}
+
+bool tarn__map_open(tarn__map *map, const char *function, const char *path)
+{
+    return open_map(map, function, path, false);
+}
+
+bool tarn__map_open_private(tarn__map *map, const char *function, const char *path)
+{
+    return open_map(map, function, path, true);
 }
 
 void tarn__map_close(tarn__map *map)
@@ -133,6 +145,7 @@ bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
             return refused(output->function, output->path, "could not be written", written < 0 ? errno : ENOSPC);
         at += written;
         count -= (size_t)written;
+        output->bytes += written;
     }
     return true;
 }

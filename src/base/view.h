@@ -7,7 +7,7 @@
 /* The memory may be a device's handle without a plain address (OpenCL), so the offset stays apart. */
 typedef struct tarn__view {
     void *memory;   /* a storage's memory on its device */
-    int64_t offset; /* of the first element, in elements */
+    int64_t offset; /* of the first element, in elements; of blocks, a multiple of their size, as all strides but the last axis' */
     tarn_dtype dtype;
     int rank;
     int64_t shape[TARN_MAX_RANK];
@@ -17,7 +17,7 @@ typedef struct tarn__view {
 /* The address of the first element, where memory has plain addresses. */
 static inline void *tarn__view_at(const tarn__view *view)
 {
-    return (char *)view->memory + view->offset * (int64_t)tarn__dtype_bytes(view->dtype);
+    return (char *)view->memory + tarn__bytes_of(view->dtype, view->offset);
 }
 
 int64_t tarn__view_count(const tarn__view *view);

@@ -11,6 +11,7 @@ int tarn__ops(const tarn__options *options);
 int tarn__bench_matmul(const tarn__options *options);
 int tarn__bench_ops(const tarn__options *options);
 int tarn__bench_train(const tarn__options *options);
+int tarn__bench_weights(const tarn__options *options);
 int tarn__demo(const tarn__options *options);
 int tarn__train(const tarn__options *options);
 int tarn__runs(const tarn__options *options);

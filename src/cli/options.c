@@ -38,7 +38,7 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(tarn__options, field)
-#define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS)
+#define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS | TARN__BENCH_WEIGHTS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
 #define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS)
 #define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
@@ -47,7 +47,7 @@ static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)TARN__DEMO, AT(json), 0, "print one JSON object a line instead of a table"},
     {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)TARN__OPS, AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
-    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | RUNS | TARN__GENERATE | TARN__DEMO, AT(devices), AT(device_count),
+    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | RUNS | TARN__GENERATE | TARN__DEMO, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
     {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
@@ -62,6 +62,8 @@ static const option table[] = {
      "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on other devices than the CPU tf32 too]"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
      "measure only these rows or operations, such as add,sum-last,softmax"},
+    {"only", WORDS, 1, TARN__LIST_MAX, "", "DTYPE,DTYPE", TARN__BENCH_WEIGHTS, AT(only), AT(only_count),
+     "measure only weights of these element types: q8_0, q4_0, q4_k, q6_k, bf16 or f32"},
     {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
     {"batch", WHOLE, 1, 65536, NULL, "N", TARN__BENCH_TRAIN, AT(batch_size), 0, "windows or images in a step [32 windows, 128 images]"},
     {"steps", WHOLE, 1, 100000, "20", "N", TARN__BENCH_TRAIN, AT(steps), 0, "steps that are measured; the median counts"},

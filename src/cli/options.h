@@ -19,7 +19,8 @@ typedef enum tarn__command {
     TARN__GENERATE = 1 << 8,
     TARN__DEMO = 1 << 9,
     TARN__BENCH_TRAIN = 1 << 10,
-    TARN__RUNS = 1 << 11
+    TARN__RUNS = 1 << 11,
+    TARN__BENCH_WEIGHTS = 1 << 20
 } tarn__command;
 
 #define TARN__LIST_MAX 64

@@ -69,7 +69,7 @@ tarn_tensor *tarn_full(tarn_shape shape, double value, tarn_dtype dtype, tarn_de
 
 tarn_tensor *tarn_empty_like(const tarn_tensor *like)
 {
-    return tarn__check("empty_like", like, "like") ? tarn__tensor_new("empty_like", tarn__shape_of(like), like->view.dtype, tarn__device(like))
+    return tarn__check_any("empty_like", like, "like") ? tarn__tensor_new("empty_like", tarn__shape_of(like), like->view.dtype, tarn__device(like))
                                                    : NULL;
 }
 
@@ -194,7 +194,7 @@ tarn_tensor *tarn_from(const void *values, tarn_shape shape, tarn_dtype dtype, t
     tarn_tensor *tensor = tarn__tensor_new("from", shape, dtype, device);
     if (!tensor)
         return NULL;
-    size_t bytes = (size_t)tarn__view_count(&tensor->view) * tarn__dtype_bytes(dtype);
+    size_t bytes = (size_t)tarn__bytes_of(dtype, tarn__view_count(&tensor->view));
     if (!values && bytes > 0) {
         tarn__raise(TARN_ERROR_ARGUMENT, "from: the values are NULL");
         return NULL;

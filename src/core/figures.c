@@ -12,7 +12,7 @@ static double elements_of(const tarn__view *view)
 
 static double bytes_of(const tarn_tensor *tensor)
 {
-    return tensor ? elements_of(&tensor->view) * (double)tarn__dtype_bytes(tensor->view.dtype) : 0;
+    return tensor ? elements_of(&tensor->view) * (double)tarn__dtype_bytes(tensor->view.dtype) / tarn__dtypes[tensor->view.dtype].block_elements : 0;
 }
 
 static double count_of(const tarn_tensor *tensor)
@@ -61,6 +61,7 @@ static double operations_of(const tarn__launch *launch)
     case TARN__K_matmul:
     case TARN__K_matmul_gelu:
     case TARN__K_matmul_gelu_grad:
+    case TARN__K_matmul_blocks:
     case TARN__K_matmul_sums: return of_product(launch);
     case TARN__K_conv2d: return of_convolution(launch->out[0], launch->in[1]);
     case TARN__K_conv2d_grad_x: return of_convolution(launch->in[0], launch->in[1]);
@@ -77,6 +78,7 @@ tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
     case TARN__K_matmul:
     case TARN__K_matmul_gelu:
     case TARN__K_matmul_gelu_grad:
+    case TARN__K_matmul_blocks:
     case TARN__K_matmul_sums: return TARN_PROFILE_MATMUL;
     case TARN__K_conv2d:
     case TARN__K_conv2d_grad_x:

@@ -31,7 +31,7 @@ bool tarn__lane_new(const char *function, tarn__lane *lane, tarn_device device, 
 static bool send(tarn__lane *lane, size_t from, tarn_tensor *to, int64_t bytes)
 {
     const tarn__storage *storage = to->storage;
-    int64_t start = to->start * (int64_t)tarn__dtype_bytes(to->view.dtype);
+    int64_t start = tarn__bytes_of(to->view.dtype, to->start);
     if (!lane->handle)
         return tarn__storage_upload(to->storage, start, (const char *)lane->memory + from, (size_t)bytes);
     return tarn__backend_at(lane->device.backend)
@@ -58,7 +58,7 @@ static bool send_profiled(tarn__lane *lane, size_t from, tarn_tensor *to, int64_
 
 bool tarn__lane_send(const char *function, tarn__lane *lane, size_t from, tarn_tensor *to)
 {
-    int64_t size = (int64_t)tarn__dtype_bytes(to->view.dtype), bytes = tarn__view_count(&to->view) * size;
+    int64_t bytes = tarn__bytes_of(to->view.dtype, tarn__view_count(&to->view));
     if (!tarn__not_captured(function, lane->device, "a copy from the host"))
         return false;
     if (bytes == 0)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "core/blocks.h"
 #include "core/graph.h"
 #include "core/profiler.h"
 #include "core/stats.h"
@@ -16,7 +17,12 @@ static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
     const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
     for (int i = 1; !first && i < launch->inputs; i++)
         first = launch->in[i];
-    return !first || ((row->dtypes >> first->view.dtype) & 1);
+    uint32_t used = first ? TARN__BIT(first->view.dtype) : 0; /* and all kinds of blocks: whoever does not name them would take them for elements */
+    for (int i = 0; i < launch->inputs; i++)
+        used |= launch->in[i] ? TARN__BIT(launch->in[i]->view.dtype) & TARN__BLOCKS : 0;
+    for (int i = 0; i < launch->outputs; i++)
+        used |= launch->out[i] ? TARN__BIT(launch->out[i]->view.dtype) & TARN__BLOCKS : 0;
+    return (used & ~row->dtypes) == 0;
 }
 
 static bool run_row(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
@@ -89,11 +95,13 @@ typedef struct host_copy {
 /* Widens a stretch so that it holds what a tensor spans; it begins where an element of any size may. */
 static void take_in(host_copy *copy, const tarn_tensor *tensor)
 {
-    int64_t low, high, size = (int64_t)tarn__dtype_bytes(tensor->view.dtype);
+    tarn_dtype dtype = tensor->view.dtype;
+    int64_t low, high, block = tarn__dtypes[dtype].block_elements;
     if (tarn__view_count(&tensor->view) == 0)
         return;
     span_of(&tensor->view, &low, &high);
-    int64_t first = (tensor->start + low) * size / 8 * 8, end = (tensor->start + high + 1) * size;
+    int64_t first = tarn__bytes_of(dtype, tensor->start + low), end = tarn__bytes_of(dtype, tensor->start + high + block);
+    first = block == 1 ? first / 8 * 8 : first;
     bool is_empty = copy->first == copy->end;
     copy->first = is_empty || first < copy->first ? first : copy->first;
     copy->end = is_empty || end > copy->end ? end : copy->end;
@@ -111,7 +119,8 @@ static tarn__view view_in(const host_copy *copy, const tarn_tensor *tensor)
 {
     tarn__view view = tensor->view;
     view.memory = copy->memory;
-    view.offset = tensor->start - copy->first / (int64_t)tarn__dtype_bytes(view.dtype);
+    const tarn__dtype *row = &tarn__dtypes[view.dtype];
+    view.offset = tensor->start - copy->first / row->block_bytes * row->block_elements;
     return view;
 }
 
@@ -226,6 +235,8 @@ bool tarn__run(const tarn__launch *launch)
 static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     tarn__fill none = {0};
+    if (tarn__is_blocks(from->view.dtype) || tarn__is_blocks(to->view.dtype))
+        return tarn__blocks_copy(function, to, from);
     return tarn__run(&(tarn__launch){.kernel = TARN__K_copy, .function = function, .inputs = 1, .outputs = 1, .in = {from}, .out = {to},
                                      .params = &none, .params_bytes = sizeof(none)});
 }
@@ -252,9 +263,9 @@ static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from
     tarn_tensor *landing = direct ? to : tarn__tensor_new(function, tarn__shape_of(source), source->view.dtype, tarn__device(to));
     if (!landing)
         return false;
-    int64_t size = (int64_t)tarn__dtype_bytes(source->view.dtype);
-    return tarn__storage_transfer(landing->storage, landing->start * size, source->storage, source->start * size,
-                                  (size_t)(tarn__view_count(&source->view) * size)) &&
+    tarn_dtype dtype = source->view.dtype;
+    return tarn__storage_transfer(landing->storage, tarn__bytes_of(dtype, landing->start), source->storage, tarn__bytes_of(dtype, source->start),
+                                  (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view))) &&
            (direct || copy_on_device(function, to, landing));
 }
 

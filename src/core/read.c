@@ -19,16 +19,16 @@ static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype 
     } else if (!tarn__view_dense(&tensor->view)) {
         source = tarn__dense(function, source);
     }
-    int64_t size = (int64_t)tarn__dtype_bytes(dtype);
     bool good = source && tarn_synchronize(tarn__device(source)) &&
-                tarn__storage_download(source->storage, source->start * size, values, (size_t)(tarn__view_count(&source->view) * size));
+                tarn__storage_download(source->storage, tarn__bytes_of(dtype, source->start), values,
+                                       (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view)));
     tarn_scope_close(scope);
     return good;
 }
 
 static bool check_target(const char *function, const tarn_tensor *tensor, const void *values, uint64_t given, uint64_t needed)
 {
-    if (!tarn__check(function, tensor, "the tensor"))
+    if (!tarn__check_any(function, tensor, "the tensor"))
         return false;
     if (!values && needed > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the values are NULL", function);
@@ -39,7 +39,7 @@ static bool check_target(const char *function, const tarn_tensor *tensor, const 
 
 bool tarn_read(const tarn_tensor *tensor, void *values, size_t bytes)
 {
-    uint64_t needed = tensor ? (uint64_t)tarn__view_count(&tensor->view) * tarn__dtype_bytes(tensor->view.dtype) : 0;
+    uint64_t needed = tensor ? (uint64_t)tarn__bytes_of(tensor->view.dtype, tarn__view_count(&tensor->view)) : 0;
     return check_target("read", tensor, values, bytes, needed) && read_as("read", tensor, tensor->view.dtype, values);
 }
 
@@ -112,14 +112,13 @@ static bool check_writable(const char *function, const tarn_tensor *tensor)
 
 bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
 {
-    uint64_t needed = tensor ? (uint64_t)tarn__view_count(&tensor->view) * tarn__dtype_bytes(tensor->view.dtype) : 0;
+    uint64_t needed = tensor ? (uint64_t)tarn__bytes_of(tensor->view.dtype, tarn__view_count(&tensor->view)) : 0;
     if (!check_target("write", tensor, values, bytes, needed) || !check_writable("write", tensor) ||
         !tarn__not_captured("write", tarn__device(tensor), "a copy from the host"))
         return false;
     tarn__touch(tensor);
-    int64_t size = (int64_t)tarn__dtype_bytes(tensor->view.dtype);
     if (tarn__view_dense(&tensor->view))
-        return tarn__storage_upload(tensor->storage, tensor->start * size, values, bytes);
+        return tarn__storage_upload(tensor->storage, tarn__bytes_of(tensor->view.dtype, tensor->start), values, bytes);
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *landing = scope ? tarn_from(values, tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)) : NULL;
     bool good = landing && tarn__copy_elements("write", tensor, landing);
@@ -129,7 +128,7 @@ bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
 
 bool tarn_copy(tarn_tensor *to, const tarn_tensor *from)
 {
-    if (!tarn__check("copy", to, "the target") || !tarn__check("copy", from, "the source") || !check_writable("copy", to))
+    if (!tarn__check_any("copy", to, "the target") || !tarn__check_any("copy", from, "the source") || !check_writable("copy", to))
         return false;
     if (!tarn__same_shape(&to->view, &from->view))
         return tarn__raise(TARN_ERROR_SHAPE, "copy: %s cannot take the elements of %s", TARN__SHAPE_TEXT(to), TARN__SHAPE_TEXT(from));

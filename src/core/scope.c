@@ -146,7 +146,7 @@ static bool is_inside(const tarn_scope *scope, const tarn_scope *outer)
 
 tarn_tensor *tarn_scope_return(tarn_scope *scope, tarn_tensor *tensor)
 {
-    if (!tarn__check("scope_return", tensor, "the tensor"))
+    if (!tarn__check_any("scope_return", tensor, "the tensor"))
         return NULL;
     if (!scope || !is_open(scope)) {
         tarn__raise(TARN_ERROR_ARGUMENT, "scope_return: the scope is %s", scope ? "not open on this thread" : "NULL");
@@ -178,7 +178,7 @@ tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *
 
 tarn_tensor *tarn_keep(tarn_tensor *tensor)
 {
-    if (!tarn__check("keep", tensor, "the tensor") || !of_this_thread("keep", tensor))
+    if (!tarn__check_any("keep", tensor, "the tensor") || !of_this_thread("keep", tensor))
         return NULL;
     if (tensor->scope)
         take_from(tensor);

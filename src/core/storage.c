@@ -42,6 +42,20 @@ tarn__storage *tarn__storage_part(tarn__storage *parent, int64_t offset, size_t 
     return storage;
 }
 
+tarn__storage *tarn__storage_borrow(tarn_device device, void *memory, size_t bytes, void (*release)(void *owner), void *owner)
+{
+    tarn__storage *storage = tarn__alloc(sizeof(*storage));
+    if (!storage)
+        return NULL;
+    storage->references = 1;
+    storage->device = device;
+    storage->memory = memory;
+    storage->bytes = bytes;
+    storage->release = release;
+    storage->owner = owner;
+    return storage;
+}
+
 void tarn__storage_hold(tarn__storage *storage)
 {
     atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
@@ -53,6 +67,8 @@ void tarn__storage_drop(tarn__storage *storage)
         return;
     tarn__pool_give(storage->block);
     tarn__storage_drop(storage->parent);
+    if (storage->release)
+        storage->release(storage->owner);
     if (storage->name)
         tarn__release(storage->name, strlen(storage->name) + 1);
     tarn__release(storage, sizeof(*storage));

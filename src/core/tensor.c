@@ -10,9 +10,9 @@
 
 static void place_view(tarn_tensor *tensor)
 {
-    size_t size = tarn__dtype_bytes(tensor->view.dtype);
+    const tarn__dtype *row = &tarn__dtypes[tensor->view.dtype];
     tensor->view.memory = tensor->storage->memory;
-    tensor->view.offset = tensor->storage->offset / (int64_t)size + tensor->start;
+    tensor->view.offset = tensor->storage->offset / row->block_bytes * row->block_elements + tensor->start;
 }
 
 tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order)
@@ -34,7 +34,7 @@ tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, ta
         tensor->view.stride[axis] = next;
         next *= shape.size[axis] > 0 ? shape.size[axis] : 1;
     }
-    tensor->storage = tarn__storage_new(device, (size_t)tarn__view_count(&tensor->view) * tarn__dtype_bytes(dtype));
+    tensor->storage = tarn__storage_new(device, (size_t)tarn__bytes_of(dtype, tarn__view_count(&tensor->view)));
     if (!tensor->storage) {
         tarn__release(tensor, sizeof(*tensor));
         tarn__raise_within(function);
@@ -48,6 +48,25 @@ tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, ta
 tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device)
 {
     return tarn__tensor_new_ordered(function, shape, dtype, device, NULL);
+}
+
+tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage)
+{
+    tarn_tensor *tensor = !tarn_failed() && tarn__check_shape(function, shape, dtype) ? tarn__alloc(sizeof(*tensor)) : NULL;
+    if (!tensor) {
+        tarn__storage_drop(storage);
+        tarn__raise_within(function);
+        return NULL;
+    }
+    tensor->references = 1;
+    tensor->view.dtype = dtype;
+    tensor->view.rank = shape.rank;
+    memcpy(tensor->view.shape, shape.size, sizeof(tensor->view.shape));
+    tensor->storage = storage;
+    tarn__view_pack(&tensor->view);
+    place_view(tensor);
+    tarn__scope_add(tensor);
+    return tensor;
 }
 
 tarn_tensor *tarn__tensor_view(tarn_tensor *x)
@@ -111,11 +130,20 @@ void tarn__history_drop(tarn__history *history)
 
 /* ---- checks ---------------------------------------------------------------------------------------------------------------- */
 
-bool tarn__check(const char *function, const tarn_tensor *tensor, const char *role)
+bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char *role)
 {
     if (tarn_failed())
         return false;
     return tensor || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is NULL", function, role);
+}
+
+bool tarn__check(const char *function, const tarn_tensor *tensor, const char *role)
+{
+    if (!tarn__check_any(function, tensor, role))
+        return false;
+    return !tarn__is_blocks(tensor->view.dtype) ||
+           tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, which holds blocks: convert it with tarn_cast() first", function, role,
+                       tarn_dtype_name(tensor->view.dtype));
 }
 
 bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t mask, const char *role)
@@ -136,7 +164,10 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: %d is no element type", function, (int)dtype);
     if (shape.rank < 0 || shape.rank > TARN_MAX_RANK)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: rank %d is outside 0 to %d", function, shape.rank, TARN_MAX_RANK);
-    int64_t limit = INT64_MAX / 2 / (int64_t)tarn__dtype_bytes(dtype), count = 1;
+    int64_t limit = INT64_MAX / 2 / (int64_t)tarn__dtype_bytes(dtype), count = 1, block = tarn__dtypes[dtype].block_elements;
+    if (block > 1 && (shape.rank == 0 || shape.size[shape.rank - 1] % block != 0))
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the last axis of %s cannot hold %s: its size must be a multiple of %lld, the elements of a block", function,
+                           tarn__shape_text(shape.size, shape.rank, &(tarn__text){{0}}), tarn_dtype_name(dtype), (long long)block);
     for (int i = 0; i < shape.rank; i++) {
         int64_t size = shape.size[i];
         if (size < 0)
@@ -147,6 +178,20 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
         count *= size > 0 ? size : 1;
     }
     return true;
+}
+
+bool tarn__check_layout(const char *function, const tarn__view *layout)
+{
+    if (!tarn__is_blocks(layout->dtype))
+        return true;
+    int64_t block = tarn__dtypes[layout->dtype].block_elements;
+    int last = layout->rank - 1;
+    bool whole = last >= 0 && layout->shape[last] % block == 0, empty = tarn__view_count(layout) == 0;
+    whole = whole && (empty || (layout->stride[last] == 1 && layout->offset % block == 0));
+    for (int i = 0; whole && !empty && i < last; i++)
+        whole = layout->shape[i] == 1 || layout->stride[i] % block == 0;
+    return whole || tarn__raise(TARN_ERROR_SHAPE, "%s: x is %s, whose last axis holds blocks of %lld elements: it must stay the last, and be cut between them",
+                                function, tarn_dtype_name(layout->dtype), (long long)block);
 }
 
 int tarn__check_axis(const char *function, int axis, int rank)
@@ -223,7 +268,7 @@ int64_t tarn_count(const tarn_tensor *tensor)
 
 int64_t tarn_bytes(const tarn_tensor *tensor)
 {
-    return given("bytes", tensor) ? tarn__view_count(&tensor->view) * (int64_t)tarn__dtype_bytes(tensor->view.dtype) : -1;
+    return given("bytes", tensor) ? tarn__bytes_of(tensor->view.dtype, tarn__view_count(&tensor->view)) : -1;
 }
 
 tarn_device tarn_device_of(const tarn_tensor *tensor)
@@ -243,7 +288,7 @@ const char *tarn_name(const tarn_tensor *tensor)
 
 tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
 {
-    if (!tarn__check("set_name", tensor, "the tensor"))
+    if (!tarn__check_any("set_name", tensor, "the tensor"))
         return NULL;
     if (!name) {
         tarn__raise(TARN_ERROR_ARGUMENT, "set_name: the name is NULL");
@@ -263,7 +308,7 @@ tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
 
 void *tarn_data(const tarn_tensor *tensor)
 {
-    if (!tarn__check("data", tensor, "the tensor"))
+    if (!tarn__check_any("data", tensor, "the tensor"))
         return NULL;
     if (!tensor->storage || !tarn__backend_at(tarn__device(tensor).backend)->plain_addresses) {
         tarn__raise(TARN_ERROR_UNSUPPORTED, "data: %s", tensor->storage ? "memory of this device has no plain address" : "a tarn_scalar() has no memory");

@@ -41,6 +41,9 @@ tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype
 /* The same with a given layout of a dense tensor: axis order[0] has the largest stride. */
 tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order);
 
+/* A dense tensor on a storage that is there, in the open scope: takes the reference to it, on failure too. NULL with an error naming `function`. */
+tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage);
+
 /* A view of x's storage in the open scope; the caller sets shape and strides in result->view, and `start` with tarn__tensor_restart(). */
 tarn_tensor *tarn__tensor_view(tarn_tensor *x);
 void tarn__tensor_restart(tarn_tensor *view, int64_t start);
@@ -70,7 +73,13 @@ tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *
 /* ---- checks at the door ---------------------------------------------------------------------------------------------------- */
 
 /* False while an error is pending; raises one when the tensor is NULL. `role` is "x", "weight" … */
+bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char *role);
+
+/* The same, and raises one when the tensor holds blocks: what computes with elements takes none. */
 bool tarn__check(const char *function, const tarn_tensor *tensor, const char *role);
+
+/* Raises unless blocks stay whole and along the last axis in a view of them that has this layout; other dtypes may have any. */
+bool tarn__check_layout(const char *function, const tarn__view *layout);
 
 /* Raises unless the dtype is in the mask. */
 bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t mask, const char *role);

@@ -37,6 +37,9 @@ static bool check_field(const char *function, const tarn_field *fields, int inde
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: field %d has no name", function, index);
     if ((unsigned)field->dtype >= TARN_DTYPE_COUNT)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: field '%s': %d is no dtype", function, field->name, (int)field->dtype);
+    if (tarn__is_blocks(field->dtype))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: field '%s' is %s, which holds blocks; samples are plain elements", function, field->name,
+                           tarn_dtype_name(field->dtype));
     if (field->shape.rank > TARN_MAX_FIELD_RANK)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: field '%s' has %d axes; a field has at most %d, so that a batch has one more", function,
                            field->name, field->shape.rank, TARN_MAX_FIELD_RANK);

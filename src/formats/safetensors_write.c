@@ -8,11 +8,9 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/memory.h"
-#include "core/graph.h"
-#include "core/launch.h"
+#include "core/tensor.h"
+#include "formats/elements.h"
 #include "formats/safetensors.h"
-
-#define PIECE ((size_t)16 << 20) /* bytes that come from a device at a time */
 
 typedef struct item {
     char *name;          /* owned */
@@ -106,8 +104,11 @@ static bool make_room(tarn_safetensors_writer *writer)
 bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tarn_tensor *tensor)
 {
     const char *function = "safetensors_add";
-    if (!check_writer(function, writer) || !check_text(function, "name", name) || !tarn__check(function, tensor, "the tensor"))
+    if (!check_writer(function, writer) || !check_text(function, "name", name) || !tarn__check_any(function, tensor, "the tensor"))
         return false;
+    if (tarn__is_blocks(tensor->view.dtype))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%.200s' is %s, which safetensors files cannot hold; convert it with tarn_cast() first, or write a GGUF file",
+                           function, name, tarn_dtype_name(tensor->view.dtype));
     if (!name[0] || strcmp(name, "__metadata__") == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' cannot be a tensor's name", function, name);
     if (json_object_get(writer->names, name))
@@ -205,41 +206,7 @@ static bool write_header(const tarn_safetensors_writer *writer, tarn__output *ou
     return good;
 }
 
-/* ---- the elements ---------------------------------------------------------------------------------------------------------- */
-
-static bool write_from_device(const tarn__storage *storage, int64_t offset, size_t bytes, tarn__output *output)
-{
-    size_t piece = bytes < PIECE ? bytes : PIECE;
-    char *staging = tarn__alloc(piece);
-    bool good = staging != NULL;
-    for (size_t done = 0; good && done < bytes; done += piece) {
-        size_t now = bytes - done < piece ? bytes - done : piece;
-        good = tarn__storage_download(storage, offset + (int64_t)done, staging, now) && tarn__output_write(output, staging, now);
-    }
-    tarn__release(staging, piece);
-    return good;
-}
-
-static bool write_elements(tarn_tensor *tensor, tarn__output *output)
-{
-    const char *function = "safetensors_finish";
-    size_t bytes = (size_t)bytes_of(tensor);
-    tarn_device device = tarn__device(tensor);
-    if (bytes == 0)
-        return true;
-    tarn_scope *scope = tarn__not_captured(function, device, "values read by the host") ? tarn_scope_open() : NULL;
-    tarn_tensor *dense = scope ? tarn__dense(function, tensor) : NULL;
-    bool good = dense && tarn_synchronize(device);
-    if (good) {
-        int64_t offset = dense->start * (int64_t)tarn__dtype_bytes(dense->view.dtype);
-        const tarn__storage *storage = dense->storage;
-        good = tarn__backend_at(device.backend)->on_host
-                   ? tarn__output_write(output, (const char *)storage->memory + storage->offset + offset, bytes)
-                   : write_from_device(storage, offset, bytes, output);
-    }
-    tarn_scope_close(scope);
-    return good;
-}
+/* ---- the file -------------------------------------------------------------------------------------------------------------- */
 
 static bool write_file(tarn_safetensors_writer *writer)
 {
@@ -250,7 +217,7 @@ static bool write_file(tarn_safetensors_writer *writer)
         return false;
     bool good = write_header(writer, &output);
     for (int i = 0; good && i < writer->count; i++)
-        good = write_elements(writer->item[i].tensor, &output);
+        good = tarn__write_elements("safetensors_finish", writer->item[i].tensor, &output);
     if (good)
         return tarn__output_commit(&output);
     tarn__output_discard(&output);

@@ -115,7 +115,7 @@ void tarn_module_free(tarn_module *module)
 /* What holds for parameters and buffers. */
 static bool check_state(const char *function, const tarn_module *module, const char *name, const tarn_tensor *tensor)
 {
-    if (!tarn__check(function, tensor, "the tensor") || !tarn__check_module(function, module) || !tarn__check_name(function, module, name))
+    if (!tarn__check_any(function, tensor, "the tensor") || !tarn__check_module(function, module) || !tarn__check_name(function, module, name))
         return false;
     if (tensor->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is a tarn_scalar(), a constant", function, name);
@@ -154,11 +154,11 @@ static void take_reference(tarn_tensor *tensor)
 tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor)
 {
     const char *function = "module_add_parameter";
-    bool good = check_state(function, module, name, tensor) && tarn__check_dtype(function, tensor, TARN__FLOATS, name) &&
+    bool good = check_state(function, module, name, tensor) && tarn__check_dtype(function, tensor, TARN__FLOATS | TARN__BLOCKS, name) &&
                 append(module, name, tensor, false);
     if (good) {
         tarn__hold(tensor);
-        tensor->requires_grad = true;
+        tensor->requires_grad = tarn__is_float(tensor->view.dtype); /* blocks stay as they are */
     }
     take_reference(tensor);
     return good ? tensor : NULL;

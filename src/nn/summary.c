@@ -58,7 +58,7 @@ static char *label_of(const tarn_module *module, const char *path)
 static void count_tensor(table *t, row *r, const tarn__parameter *parameter)
 {
     const tarn_tensor *tensor = parameter->tensor;
-    int64_t count = tarn__view_count(&tensor->view), bytes = count * (int64_t)tarn_dtype_size(tensor->view.dtype);
+    int64_t count = tarn__view_count(&tensor->view), bytes = tarn_bytes(tensor);
     r->bytes += bytes;
     if (parameter->is_buffer) {
         t->buffer_bytes += bytes;
@@ -110,7 +110,7 @@ static void saw(tarn__observer *observer, tarn_module *module, const tarn_tensor
         if (!r->ran)
             r->shape = tarn__shape_of(y);
         r->ran = true;
-        r->output_bytes += tarn__view_count(&y->view) * (int64_t)tarn_dtype_size(y->view.dtype);
+        r->output_bytes += tarn_bytes(y);
         return;
     }
 }

@@ -1,5 +1,5 @@
 /* convert.c: the same values in another dtype, on another device, or in memory of their own. */
-#include "ops/op.h"
+#include "ops/blocks.h"
 
 /* ---- cast ------------------------------------------------------------------------------------------------------------------ */
 
@@ -10,7 +10,7 @@ static bool cast_backward(const tarn__backward *b)
 
 tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
 {
-    if (!tarn__check("cast", x, "x"))
+    if (!tarn__check_any("cast", x, "x"))
         return NULL;
     if ((unsigned)dtype >= TARN_DTYPE_COUNT) {
         tarn__raise(TARN_ERROR_DTYPE, "cast: %d is no element type", (int)dtype);
@@ -18,9 +18,11 @@ tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
     }
     if (x->view.dtype == dtype && !x->is_constant)
         return x;
+    if (tarn__is_blocks(dtype))
+        return tarn__cast_to_blocks(x, dtype);
     tarn_tensor *y = tarn__result_like("cast", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), dtype, tarn__device(x));
     tarn__fill none = {0};
-    if (!y || !tarn__kernel_call(TARN__K_copy, "cast", none, TARN__IN(x), TARN__OUT(y)))
+    if (!y || !tarn__copy_elements("cast", y, x))
         return NULL;
     bool smooth = tarn__is_float(dtype) && tarn__is_float(x->view.dtype);
     return tarn__finish("cast", smooth ? cast_backward : NULL, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
@@ -41,7 +43,7 @@ static bool to_backward(const tarn__backward *b)
 
 tarn_tensor *tarn_to(tarn_tensor *x, tarn_device device)
 {
-    if (!tarn__check("to", x, "the tensor") || !tarn__backend_of(device, "to"))
+    if (!tarn__check_any("to", x, "the tensor") || !tarn__backend_of(device, "to"))
         return NULL;
     if (tarn__same_device(tarn__device(x), device))
         return x;
@@ -63,19 +65,19 @@ static tarn_tensor *dense_copy(const char *function, tarn_tensor *x)
 {
     tarn_tensor *y = tarn__tensor_new(function, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     tarn__fill none = {0};
-    if (!y || !tarn__kernel_call(TARN__K_copy, function, none, TARN__IN(x), TARN__OUT(y)))
+    if (!y || !tarn__copy_elements(function, y, x))
         return NULL;
     return tarn__finish(function, clone_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
 tarn_tensor *tarn_clone(tarn_tensor *x)
 {
-    return tarn__check("clone", x, "the tensor") ? dense_copy("clone", x) : NULL;
+    return tarn__check_any("clone", x, "the tensor") ? dense_copy("clone", x) : NULL;
 }
 
 tarn_tensor *tarn_contiguous(tarn_tensor *x)
 {
-    if (!tarn__check("contiguous", x, "x"))
+    if (!tarn__check_any("contiguous", x, "x"))
         return NULL;
     return tarn__view_dense(&x->view) ? x : dense_copy("contiguous", x);
 }

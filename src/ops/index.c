@@ -3,6 +3,7 @@
  * What backward adds to at an index goes straight into the operand's sink: into zeros, or on top of what arrived before. */
 #include <string.h>
 
+#include "ops/blocks.h"
 #include "ops/index.h"
 
 /* An i32 or i64 tensor. */
@@ -157,8 +158,10 @@ static bool select_backward(const tarn__backward *b)
 
 tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index)
 {
-    if (!tarn__check("index_select", x, "x") || !check_index("index_select", index))
+    if (!tarn__check_any("index_select", x, "x") || !check_index("index_select", index))
         return NULL;
+    if (tarn__is_blocks(x->view.dtype))
+        return tarn__select_blocks("index_select", x, axis, index);
     tarn_tensor *operand[] = {tarn__materialize("index_select", x, TARN_F32, tarn__device(index)), index};
     if (!operand[0] || !tarn__same_place("index_select", operand, 2))
         return NULL;
@@ -198,8 +201,10 @@ static bool check_embedding(const tarn_tensor *weight, const tarn_tensor *index)
 
 tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
 {
-    if (!tarn__check("embedding", weight, "the weight") || !check_index("embedding", index) || !check_embedding(weight, index))
+    if (!tarn__check_any("embedding", weight, "the weight") || !check_index("embedding", index) || !check_embedding(weight, index))
         return NULL;
+    if (tarn__is_blocks(weight->view.dtype))
+        return tarn__embedding_blocks(weight, index);
     tarn_tensor *operand[] = {weight, index};
     if (!tarn__same_place("embedding", operand, 2))
         return NULL;

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "ops/blocks.h"
 #include "ops/matmul.h"
 
 static atomic_bool allows_tf32;
@@ -360,6 +361,8 @@ static bool check_linear(tarn_tensor **operand, bool has_bias, bool in_out)
 static tarn_tensor *apply_linear(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, bool in_out)
 {
     tarn_tensor *operand[] = {x, weight, bias};
+    if (weight && !in_out && tarn__is_blocks(weight->view.dtype))
+        return tarn__linear_blocks(x, weight, bias);
     if (!check_linear(operand, bias != NULL, in_out))
         return NULL;
     x = operand[0], weight = operand[1], bias = operand[2];

@@ -8,9 +8,9 @@
 #include "ops/op.h"
 
 /* A view of x with the rank, shape and strides of `layout`, beginning `skip` elements after x does. */
-static tarn_tensor *view_of(tarn_tensor *x, const tarn__view *layout, int64_t skip)
+static tarn_tensor *view_of(const char *function, tarn_tensor *x, const tarn__view *layout, int64_t skip)
 {
-    tarn_tensor *view = tarn__tensor_view(x);
+    tarn_tensor *view = tarn__check_layout(function, layout) ? tarn__tensor_view(x) : NULL;
     if (!view)
         return NULL;
     view->view = *layout;
@@ -100,7 +100,7 @@ static bool reshape_backward(const tarn__backward *b)
 
 tarn_tensor *tarn_reshape(tarn_tensor *x, tarn_shape shape)
 {
-    if (!(x = tarn__take("reshape", x)) || !resolve_shape(x, &shape))
+    if (!(x = tarn__take_any("reshape", x)) || !resolve_shape(x, &shape))
         return NULL;
     tarn__view layout = x->view;
     layout.rank = shape.rank;
@@ -108,7 +108,7 @@ tarn_tensor *tarn_reshape(tarn_tensor *x, tarn_shape shape)
     int none = 0;
     tarn_tensor *y;
     if (restride(&layout, &x->view)) {
-        y = view_of(x, &layout, 0);
+        y = view_of("reshape", x, &layout, 0);
     } else {
         y = tarn__tensor_new("reshape", tarn__shape_of(x), x->view.dtype, tarn__device(x));
         if (!y || !tarn__copy_elements("reshape", y, x))
@@ -129,7 +129,7 @@ bool tarn__apply_reshape(const tarn__invocation *v, tarn_tensor **out)
 
 tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
 {
-    if (!(x = tarn__take("unsqueeze", x)))
+    if (!(x = tarn__take_any("unsqueeze", x)))
         return NULL;
     int rank = x->view.rank;
     if (rank == TARN_MAX_RANK) {
@@ -145,13 +145,13 @@ tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
     layout.stride[axis] = axis < rank ? x->view.shape[axis] * x->view.stride[axis] : 1;
     layout.rank++;
     int none = 0;
-    tarn_tensor *y = view_of(x, &layout, 0);
+    tarn_tensor *y = view_of("unsqueeze", x, &layout, 0);
     return y && tarn__finish("unsqueeze", reshape_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
 tarn_tensor *tarn_squeeze(tarn_tensor *x, int axis)
 {
-    if (!(x = tarn__take("squeeze", x)) || (axis = tarn__check_axis("squeeze", axis, x->view.rank)) < 0)
+    if (!(x = tarn__take_any("squeeze", x)) || (axis = tarn__check_axis("squeeze", axis, x->view.rank)) < 0)
         return NULL;
     tarn__view layout = x->view;
     if (x->view.rank > 0) {
@@ -165,7 +165,7 @@ tarn_tensor *tarn_squeeze(tarn_tensor *x, int axis)
         memmove(layout.stride + axis, x->view.stride + axis + 1, sizeof(int64_t) * (size_t)(layout.rank - axis));
     }
     int none = 0;
-    tarn_tensor *y = view_of(x, &layout, 0);
+    tarn_tensor *y = view_of("squeeze", x, &layout, 0);
     return y && tarn__finish("squeeze", reshape_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
@@ -196,14 +196,14 @@ static tarn_tensor *permute(const char *function, tarn_tensor *x, const int *ord
         layout.stride[i] = x->view.stride[order[i]];
         inverse.axis[order[i]] = i;
     }
-    tarn_tensor *y = view_of(x, &layout, 0);
+    tarn_tensor *y = view_of(function, x, &layout, 0);
     return y && tarn__finish(function, permute_backward, inverse, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
 tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
 {
     uint32_t mask;
-    if (!(x = tarn__take("permute", x)))
+    if (!(x = tarn__take_any("permute", x)))
         return NULL;
     if (axes.count != x->view.rank) {
         tarn__raise(TARN_ERROR_SHAPE, "permute: %d axes given for x %s of rank %d", axes.count, TARN__SHAPE_TEXT(x), x->view.rank);
@@ -219,7 +219,7 @@ tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
 tarn_tensor *tarn_transpose(tarn_tensor *x, int a, int b)
 {
     int order[TARN_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
-    if (!(x = tarn__take("transpose", x)) || (a = tarn__check_axis("transpose", a, x->view.rank)) < 0 ||
+    if (!(x = tarn__take_any("transpose", x)) || (a = tarn__check_axis("transpose", a, x->view.rank)) < 0 ||
         (b = tarn__check_axis("transpose", b, x->view.rank)) < 0)
         return NULL;
     order[a] = b;
@@ -261,7 +261,7 @@ static bool expand_axis(const tarn_tensor *x, tarn_shape *shape, int axis, tarn_
 
 tarn_tensor *tarn_expand(tarn_tensor *x, tarn_shape shape)
 {
-    if (!(x = tarn__take("expand", x)))
+    if (!(x = tarn__take_any("expand", x)))
         return NULL;
     if (shape.rank < x->view.rank || shape.rank > TARN_MAX_RANK) {
         tarn__raise(TARN_ERROR_SHAPE, "expand: x %s cannot have %d axes, only %d to %d", TARN__SHAPE_TEXT(x), shape.rank, x->view.rank,
@@ -276,7 +276,7 @@ tarn_tensor *tarn_expand(tarn_tensor *x, tarn_shape shape)
     if (!tarn__check_shape("expand", shape, x->view.dtype))
         return NULL;
     int none = 0;
-    tarn_tensor *y = view_of(x, &layout, 0);
+    tarn_tensor *y = view_of("expand", x, &layout, 0);
     return y && tarn__finish("expand", expand_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
@@ -296,7 +296,7 @@ static tarn_tensor *flipped(tarn_tensor *x, uint32_t mask)
             skip += empty ? 0 : (x->view.shape[i] - 1) * x->view.stride[i];
             layout.stride[i] = -x->view.stride[i];
         }
-    return view_of(x, &layout, skip);
+    return view_of("flip", x, &layout, skip);
 }
 
 static bool flip_backward(const tarn__backward *b)
@@ -308,7 +308,7 @@ static bool flip_backward(const tarn__backward *b)
 tarn_tensor *tarn_flip(tarn_tensor *x, tarn_axes axes)
 {
     uint32_t mask;
-    if (!(x = tarn__take("flip", x)) || !tarn__axes_mask("flip", axes, x->view.rank, &mask))
+    if (!(x = tarn__take_any("flip", x)) || !tarn__axes_mask("flip", axes, x->view.rank, &mask))
         return NULL;
     tarn_tensor *y = flipped(x, mask);
     return y && tarn__finish("flip", flip_backward, mask, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;

@@ -25,6 +25,7 @@ tarn_tensor *tarn__materialize(const char *function, tarn_tensor *x, tarn_dtype 
 
 /* Operand x of an operation that only moves elements: itself, or a constant as an f32 tensor. NULL with an error when there is none. */
 tarn_tensor *tarn__take(const char *function, tarn_tensor *x);
+tarn_tensor *tarn__take_any(const char *function, tarn_tensor *x); /* which may hold blocks */
 
 /* Axes as a mask, negative ones resolved; an empty list is all of them. False with an error on a bad or repeated axis. */
 bool tarn__axes_mask(const char *function, tarn_axes axes, int rank, uint32_t *mask);

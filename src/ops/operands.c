@@ -103,7 +103,12 @@ tarn_tensor *tarn__materialize(const char *function, tarn_tensor *x, tarn_dtype 
 
 tarn_tensor *tarn__take(const char *function, tarn_tensor *x)
 {
-    return tarn__check(function, x, "x") ? tarn__materialize(function, x, TARN_F32, tarn_device_cpu()) : NULL;
+    return tarn__check(function, x, "x") ? tarn__take_any(function, x) : NULL;
+}
+
+tarn_tensor *tarn__take_any(const char *function, tarn_tensor *x)
+{
+    return tarn__check_any(function, x, "x") ? tarn__materialize(function, x, TARN_F32, tarn_device_cpu()) : NULL;
 }
 
 bool tarn__axes_mask(const char *function, tarn_axes axes, int rank, uint32_t *mask)

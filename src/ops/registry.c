@@ -227,7 +227,7 @@ bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, c
         outputs[i] = NULL;
     for (int i = 0; i < input_count; i++) {
         in[i] = inputs[i];
-        if (i < row->min_inputs && !tarn__check(name, in[i], "an input"))
+        if (i < row->min_inputs && !tarn__check_any(name, in[i], "an input"))
             return false;
     }
     tarn__invocation v = {name, in, input_count, attributes, attribute_count};
@@ -239,10 +239,10 @@ void tarn_array_free(tarn_array *array)
 {
     if (!array || !array->data)
         return;
-    size_t bytes = tarn_dtype_size(array->dtype);
+    int64_t count = 1;
     for (int i = 0; i < array->shape.rank; i++)
-        bytes *= (size_t)array->shape.size[i];
-    tarn__release(array->data, bytes);
+        count *= array->shape.size[i];
+    tarn__release(array->data, (size_t)tarn__bytes_of(array->dtype, count));
     *array = (tarn_array){0};
 }
 

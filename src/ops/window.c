@@ -18,7 +18,7 @@ static window whole(const tarn_tensor *x)
     return w;
 }
 
-static tarn_tensor *window_of(tarn_tensor *x, const window *w)
+static tarn_tensor *window_of(const char *function, tarn_tensor *x, const window *w)
 {
     tarn__view layout = x->view;
     int64_t skip = 0;
@@ -27,7 +27,8 @@ static tarn_tensor *window_of(tarn_tensor *x, const window *w)
         layout.stride[i] = w->size[i] > 1 ? x->view.stride[i] * w->step[i] : x->view.stride[i];
         skip += w->begin[i] * x->view.stride[i];
     }
-    tarn_tensor *view = tarn__tensor_view(x);
+    layout.offset += skip;
+    tarn_tensor *view = tarn__check_layout(function, &layout) ? tarn__tensor_view(x) : NULL;
     if (!view)
         return NULL;
     view->view = layout;
@@ -58,7 +59,7 @@ static bool window_backward(const tarn__backward *b)
         return false;
     if (sink.beta != 0 || !tarn__view_dense(&sink.to->view))
         return (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
-               put_in_window(b->function, &sink, window_of(sink.to, w), b->grads[0]) && tarn__sink_close(b, 0, &sink);
+               put_in_window(b->function, &sink, window_of(b->function, sink.to, w), b->grads[0]) && tarn__sink_close(b, 0, &sink);
     tarn__spread spread = {0};
     memcpy(spread.begin, w->begin, sizeof(spread.begin));
     memcpy(spread.step, w->step, sizeof(spread.step));
@@ -76,7 +77,7 @@ static bool check_list(const char *function, const tarn_tensor *x, tarn_shape li
 
 static tarn_tensor *take_window(const char *function, tarn_tensor *x, const window *w)
 {
-    tarn_tensor *y = window_of(x, w);
+    tarn_tensor *y = window_of(function, x, w);
     return y && tarn__finish(function, window_backward, *w, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
@@ -92,7 +93,7 @@ static bool cut(const char *function, const tarn_tensor *x, window *w, int axis,
 
 tarn_tensor *tarn_shrink(tarn_tensor *x, tarn_shape begin, tarn_shape end)
 {
-    if (!(x = tarn__take("shrink", x)) || !check_list("shrink", x, begin, "beginnings") || !check_list("shrink", x, end, "ends"))
+    if (!(x = tarn__take_any("shrink", x)) || !check_list("shrink", x, begin, "beginnings") || !check_list("shrink", x, end, "ends"))
         return NULL;
     window w = whole(x);
     for (int i = 0; i < x->view.rank; i++)
@@ -112,7 +113,7 @@ static int real_axis(const char *function, const tarn_tensor *x, int axis)
 
 tarn_tensor *tarn_slice(tarn_tensor *x, int axis, int64_t begin, int64_t end)
 {
-    if (!(x = tarn__take("slice", x)) || (axis = real_axis("slice", x, axis)) < 0)
+    if (!(x = tarn__take_any("slice", x)) || (axis = real_axis("slice", x, axis)) < 0)
         return NULL;
     window w = whole(x);
     return cut("slice", x, &w, axis, begin, end) ? take_window("slice", x, &w) : NULL;
@@ -120,7 +121,7 @@ tarn_tensor *tarn_slice(tarn_tensor *x, int axis, int64_t begin, int64_t end)
 
 tarn_tensor *tarn_stride(tarn_tensor *x, tarn_shape steps)
 {
-    if (!(x = tarn__take("stride", x)) || !check_list("stride", x, steps, "steps"))
+    if (!(x = tarn__take_any("stride", x)) || !check_list("stride", x, steps, "steps"))
         return NULL;
     window w = whole(x);
     for (int i = 0; i < x->view.rank; i++) {
@@ -165,7 +166,7 @@ static bool split_backward(const tarn__backward *b)
     window w = good ? whole(sink.to) : (window){0};
     for (int i = 0; good && i < b->node->outputs; i++) {
         w.size[*axis] = b->node->made[i].shape.size[*axis];
-        tarn_tensor *part = window_of(sink.to, &w);
+        tarn_tensor *part = window_of(b->function, sink.to, &w);
         if (b->grads[i])
             good = put_in_window(b->function, &sink, part, b->grads[i]);
         else
@@ -190,7 +191,7 @@ static bool check_split(const tarn_tensor *x, int axis, const int64_t *sizes, in
 
 bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_tensor **parts)
 {
-    if (!(x = tarn__take("split", x)))
+    if (!(x = tarn__take_any("split", x)))
         return false;
     if (!sizes || !parts || count < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "split: %d parts%s", count,
@@ -201,7 +202,7 @@ bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_
     bool good = true;
     for (int i = 0; good && i < count; i++) {
         w.size[axis] = sizes[i];
-        good = (parts[i] = window_of(x, &w)) != NULL;
+        good = (parts[i] = window_of("split", x, &w)) != NULL;
         w.begin[axis] += sizes[i];
     }
     return good && tarn__finish("split", split_backward, axis, TARN__INPUTS(x), .outputs = parts, .output_count = count);

@@ -49,7 +49,7 @@ static void round_trip(tarn_device from, tarn_device to)
     tarn_tensor *kept[8][6];
     char name[32];
     tarn_safetensors_writer *writer = tarn_safetensors_create(scratch("round.safetensors"));
-    for (int dtype = 0; dtype < TARN_DTYPE_COUNT; dtype++)
+    for (int dtype = 0; dtype <= TARN_BOOL; dtype++)
         for (int i = 0; i < 6; i++) {
             snprintf(name, sizeof(name), "t.%d.%d", i, dtype);
             kept[dtype][i] = pattern(shapes[i], (tarn_dtype)dtype, &random, from);
@@ -59,7 +59,7 @@ static void round_trip(tarn_device from, tarn_device to)
     tarn_safetensors *file = tarn_safetensors_open(scratch("round.safetensors"));
     assert_ok();
     assert_int_equal(tarn_safetensors_count(file), 48);
-    for (int dtype = 0; dtype < TARN_DTYPE_COUNT; dtype++)
+    for (int dtype = 0; dtype <= TARN_BOOL; dtype++)
         for (int i = 0; i < 6; i++) {
             snprintf(name, sizeof(name), "t.%d.%d", i, dtype);
             tarn_tensor *read = good(tarn_safetensors_read(file, name, to));

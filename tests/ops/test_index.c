@@ -155,7 +155,7 @@ static void one_hot_puts_a_one_into_a_new_last_axis(void **state)
 {
     (void)state;
     tarn_tensor *index = INDEX(TARN_SHAPE(2, 2), 0, 2, 1, 0);
-    for (int dtype = 0; dtype < TARN_DTYPE_COUNT; dtype++)
+    for (int dtype = 0; dtype <= TARN_BOOL; dtype++)
         expect(tarn_one_hot(tarn_transpose(index, 0, 1), 3, (tarn_dtype)dtype), TARN_SHAPE(2, 2, 3),
                VALUES(1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0));
     expect(tarn_one_hot(INDEX(TARN_SCALAR, 1), 2, TARN_F32), TARN_SHAPE(2), VALUES(0, 1));

@@ -47,6 +47,7 @@ DEFINED_BY = {
     "autograd.h": "autograd",
     "ops.h": "ops",
     "safetensors.h": "formats",
+    "gguf.h": "formats",
     "nn.h": "nn",
     "optim.h": "optim",
     "data.h": "data",

@@ -12,8 +12,8 @@
  *  3. Floating to integer cuts toward zero. i32 and i64 saturate and take NaN as 0; u8 is the low byte of the i32.
  *  4. Integer to a narrower integer keeps the low bits. To bool is x != 0, so NaN is true.
  *
- * Scalar forms are branch-free and vectorise from SSE2 on, and static: the header is included by files compiled for different instruction
- * sets. The loaders and storers themselves are compiled once for each, in convert.c; where vectors do better by
+ * Scalar forms, of which base/half.h has those between f32 and the 16-bit floats, are branch-free and vectorise from SSE2 on, and static: the
+ * header is included by files compiled for different instruction sets. The loaders and storers themselves are compiled once for each, in convert.c; where vectors do better by
  * hand (f16, bf16), dense tiles use that.
  */
 #ifndef TARN_BACKENDS_CPU_CONVERT_H
@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "backends/cpu/level.h"
+#include "base/half.h"
 
 #if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -36,78 +37,6 @@
 #endif
 
 /* ---- scalars ---- */
-
-static inline uint32_t tarn__float_bits(float x) {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static inline float tarn__float_from(uint32_t u) {
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-static inline float tarn__bf16_to_f32(uint16_t h) {
-    uint32_t u = (uint32_t)h << 16;
-    float x = tarn__float_from(u);
-    return x != x ? tarn__float_from(u | 0x00400000u) : x;
-}
-
-/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up; the carry may run on into
- * the exponent and to infinity, which is right. */
-static inline uint16_t tarn__f32_to_bf16(float x) {
-    uint32_t u = tarn__float_bits(x);
-    uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
-    return (uint16_t)((x != x ? u | 0x00400000u : rounded) >> 16);
-}
-
-#if defined(__aarch64__)
-
-static inline float tarn__f16_to_f32(uint16_t h) {
-    __fp16 x;
-    memcpy(&x, &h, sizeof x);
-    return (float)x;
-}
-
-static inline uint16_t tarn__f32_to_f16(float x) {
-    __fp16 y = (__fp16)x;
-    uint16_t h;
-    memcpy(&h, &y, sizeof h);
-    return h;
-}
-
-#else
-
-/* Moved to f32's exponent bias. A subnormal is read as 2^-14 (1 + m) and the 2^-14 taken off, which is exact. */
-static inline float tarn__f16_to_f32(uint16_t h) {
-    uint32_t sign = ((uint32_t)h & 0x8000u) << 16;
-    int32_t a = (int32_t)h & 0x7fff;
-    uint32_t moved = (uint32_t)a << 13;
-    uint32_t normal = moved + 0x38000000u;
-    uint32_t small = tarn__float_bits(tarn__float_from(moved + 0x38800000u) - 0x1p-14f);
-    uint32_t special = moved | (a > 0x7c00 ? 0x7fc00000u : 0x7f800000u);
-    uint32_t u = a < 0x0400 ? small : normal;
-    u = a >= 0x7c00 ? special : u;
-    return tarn__float_from(u | sign);
-}
-
-/* Normal results are rounded like bf16. For the rest, adding 1/2 puts the last place of f32 where f16 has its last: the addition rounds. */
-static inline uint16_t tarn__f32_to_f16(float x) {
-    uint32_t u = tarn__float_bits(x);
-    uint32_t sign = (u >> 16) & 0x8000u;
-    int32_t a = (int32_t)(u & 0x7fffffffu);
-    uint32_t normal = ((uint32_t)a - 0x38000000u + 0xfffu + (((uint32_t)a >> 13) & 1u)) >> 13;
-    uint32_t small = tarn__float_bits(tarn__float_from((uint32_t)a) + 0.5f) - 0x3f000000u;
-    uint32_t nan = 0x7e00u | (((uint32_t)a >> 13) & 0x3ffu);
-    uint32_t h = a < 0x38800000 ? small : normal;
-    h = a >= 0x477ff000 ? 0x7c00u : h;
-    h = a > 0x7f800000 ? nan : h;
-    return (uint16_t)(h | sign);
-}
-
-#endif
 
 /* x cut to 24 significant bits, the last of which is set if anything was lost ("rounded to odd"): a later rounding to fewer bits then
  * sees on which side of a tie x was. (low + mask) carries into that bit exactly when low is not 0. */

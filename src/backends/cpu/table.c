@@ -11,6 +11,7 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
     TARN__AT_LEVEL(tarn__cpu_index)(rows);
     TARN__AT_LEVEL(tarn__cpu_sort)(rows);
     TARN__AT_LEVEL(tarn__cpu_matmul)(rows);
+    TARN__AT_LEVEL(tarn__cpu_blocks)(rows);
     TARN__AT_LEVEL(tarn__cpu_fused)(rows);
     TARN__AT_LEVEL(tarn__cpu_scale_grad)(rows);
     TARN__AT_LEVEL(tarn__cpu_conv)(rows);

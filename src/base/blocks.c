@@ -1,0 +1,134 @@
+/* blocks.c: packed numbers to f32, bit for bit as the gguf package has them, and f32 to the types whose scale is the largest element's. Those whose scales are
+ * searched for are packed in blocks_search.c.
+ *
+ * Nothing here may be contracted into a fused multiply-add: the package rounds each product. */
+#include "base/blocks.h"
+
+#include <math.h>
+
+#include "base/blocks_search.h"
+#include "base/half.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian machine would have to swap the bytes of every scale");
+_Static_assert(sizeof(tarn__q8_0) == 34 && sizeof(tarn__q4_0) == 18 && sizeof(tarn__q4_k) == 144 && sizeof(tarn__q6_k) == 210,
+               "blocks stand in memory as in files");
+
+/* ---- to f32 ---------------------------------------------------------------------------------------------------------------- */
+
+static void decode_q8_0(const tarn__q8_0 *block, float *values)
+{
+    float scale = tarn__f16_to_f32(block->scale);
+    for (int i = 0; i < 32; i++)
+        values[i] = (float)block->q[i] * scale;
+}
+
+static void decode_q4_0(const tarn__q4_0 *block, float *values)
+{
+    float scale = tarn__f16_to_f32(block->scale);
+    for (int i = 0; i < 16; i++) {
+        values[i] = scale * (float)((block->q[i] & 15) - 8);
+        values[i + 16] = scale * (float)((block->q[i] >> 4) - 8);
+    }
+}
+
+void tarn__q4_k_group(const tarn__q4_k *block, int group, int *scale, int *least)
+{
+    const uint8_t *s = block->scales;
+    int i = group & 3;
+    *scale = group < 4 ? s[i] & 63 : (s[8 + i] & 15) | (s[i] >> 6 << 4);
+    *least = group < 4 ? s[4 + i] & 63 : s[8 + i] >> 4 | (s[4 + i] >> 6 << 4);
+}
+
+static void decode_q4_k(const tarn__q4_k *block, float *values)
+{
+    for (int group = 0; group < 8; group++) {
+        const uint8_t *q = block->q + group / 2 * 32;
+        int code, low, shift = group % 2 * 4;
+        tarn__q4_k_group(block, group, &code, &low);
+        float scale = tarn__f16_to_f32(block->scale) * (float)code, least = tarn__f16_to_f32(block->least) * (float)low;
+        for (int i = 0; i < 32; i++)
+            values[group * 32 + i] = scale * (float)(q[i] >> shift & 15) - least;
+    }
+}
+
+static void decode_q6_k(const tarn__q6_k *block, float *values)
+{
+    float scale = tarn__f16_to_f32(block->scale), scales[16];
+    for (int i = 0; i < 16; i++)
+        scales[i] = scale * (float)block->scales[i];
+    for (int part = 0; part < 8; part++) { /* 32 elements with the same shifts, of two groups */
+        const uint8_t *low = block->low + part / 4 * 64 + part % 2 * 32, *high = block->high + part / 4 * 32;
+        int low_shift = part / 2 % 2 * 4, high_shift = part % 4 * 2;
+        for (int i = 0; i < 32; i++) {
+            int q = (low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4;
+            values[part * 32 + i] = scales[part * 2 + i / 16] * (float)(q - 32);
+        }
+    }
+}
+
+void tarn__blocks_decode(tarn_dtype dtype, const void *blocks, int64_t count, float *values)
+{
+    int64_t elements = tarn__dtypes[dtype].block_elements;
+    const char *block = blocks;
+    for (int64_t i = 0; i < count; i += elements, block += tarn__dtype_bytes(dtype))
+        switch (dtype) {
+        case TARN_Q8_0: decode_q8_0((const void *)block, values + i); break;
+        case TARN_Q4_0: decode_q4_0((const void *)block, values + i); break;
+        case TARN_Q4_K: decode_q4_k((const void *)block, values + i); break;
+        case TARN_Q6_K: decode_q6_k((const void *)block, values + i); break;
+        default: return;
+        }
+}
+
+/* ---- from f32 -------------------------------------------------------------------------------------------------------------- */
+
+/* 1 / d; 0 where every element is so small that it has no inverse: the scale is 0 in f16 then. */
+static float inverse(float d)
+{
+    float inverted = d != 0 ? 1 / d : 0;
+    return isfinite(inverted) ? inverted : 0;
+}
+
+static void encode_q8_0(const float *values, tarn__q8_0 *block)
+{
+    float largest = 0;
+    for (int i = 0; i < 32; i++)
+        largest = fmaxf(largest, fabsf(values[i]));
+    float scale = largest / 127, inverted = inverse(scale);
+    block->scale = tarn__f32_to_f16(scale);
+    for (int i = 0; i < 32; i++)
+        block->q[i] = (int8_t)roundf(values[i] * inverted);
+}
+
+static int nibble(float value, float inverted)
+{
+    int q = (int)(value * inverted + 8.5f);
+    return q < 15 ? q : 15;
+}
+
+/* The element of the largest magnitude becomes -8 · scale exactly: that side has one step more. */
+static void encode_q4_0(const float *values, tarn__q4_0 *block)
+{
+    float largest = 0;
+    for (int i = 0; i < 32; i++)
+        if (fabsf(values[i]) > fabsf(largest))
+            largest = values[i];
+    float scale = largest / -8, inverted = inverse(scale);
+    block->scale = tarn__f32_to_f16(scale);
+    for (int i = 0; i < 16; i++)
+        block->q[i] = (uint8_t)(nibble(values[i], inverted) | nibble(values[i + 16], inverted) << 4);
+}
+
+void tarn__blocks_encode(tarn_dtype dtype, const float *values, int64_t count, void *blocks)
+{
+    int64_t elements = tarn__dtypes[dtype].block_elements;
+    char *block = blocks;
+    for (int64_t i = 0; i < count; i += elements, block += tarn__dtype_bytes(dtype))
+        switch (dtype) {
+        case TARN_Q8_0: encode_q8_0(values + i, (void *)block); break;
+        case TARN_Q4_0: encode_q4_0(values + i, (void *)block); break;
+        case TARN_Q4_K: tarn__q4_k_encode(values + i, (void *)block); break;
+        case TARN_Q6_K: tarn__q6_k_encode(values + i, (void *)block); break;
+        default: return;
+        }
+}

@@ -1,0 +1,12 @@
+/* elements.h: a tensor's elements on their way to a file. */
+#ifndef TARN__ELEMENTS_H
+#define TARN__ELEMENTS_H
+
+#include <tarn/tensor.h>
+
+#include "base/file.h"
+
+/* Appends the elements of a tensor of any device and layout, row-major, in its own dtype. False with an error: then discard. */
+bool tarn__write_elements(const char *function, tarn_tensor *tensor, tarn__output *output);
+
+#endif

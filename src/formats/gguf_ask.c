@@ -1,0 +1,334 @@
+/* gguf_ask.c: what an open file holds: its tensors and its metadata. */
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "core/graph.h"
+#include "core/tensor.h"
+#include "formats/gguf.h"
+
+/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+
+static bool check_file(const char *function, const tarn_gguf *file)
+{
+    if (tarn_failed())
+        return false;
+    return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the file is NULL", function);
+}
+
+static const tarn__gguf_tensor *tensor_at(const char *function, const tarn_gguf *file, int index)
+{
+    if (!check_file(function, file))
+        return NULL;
+    if (index >= 0 && index < file->tensors)
+        return &file->tensor[index];
+    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no tensor %d; '%s' has %d", function, index, file->path, file->tensors);
+    return NULL;
+}
+
+int tarn_gguf_count(const tarn_gguf *file)
+{
+    return check_file("gguf_count", file) ? file->tensors : -1;
+}
+
+const char *tarn_gguf_name(const tarn_gguf *file, int index)
+{
+    const tarn__gguf_tensor *t = tensor_at("gguf_name", file, index);
+    return t ? t->name : NULL;
+}
+
+bool tarn_gguf_info(const tarn_gguf *file, int index, tarn_gguf_entry *entry)
+{
+    const tarn__gguf_tensor *t = tensor_at("gguf_info", file, index);
+    if (!t)
+        return false;
+    if (!entry)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "gguf_info: the entry to fill in is NULL");
+    const tarn__gguf_dtype *type = &tarn__gguf_dtypes[t->type];
+    *entry = (tarn_gguf_entry){t->name, type->name, type->dtype, t->shape, t->begin, t->bytes};
+    return true;
+}
+
+int tarn_gguf_find(const tarn_gguf *file, const char *name)
+{
+    if (!check_file("gguf_find", file))
+        return -1;
+    if (name)
+        return tarn__gguf_find(file->tensor_named, file->tensors, name);
+    tarn__raise(TARN_ERROR_ARGUMENT, "gguf_find: the name is NULL");
+    return -1;
+}
+
+/* A tensor that lies in the map, and keeps it. */
+static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t, tarn_device device)
+{
+    void *memory = (void *)(file->memory + t->begin);
+    tarn__storage *storage = tarn__storage_borrow(device, memory, (size_t)t->bytes, tarn__gguf_map_drop, file->map);
+    if (!storage) {
+        tarn__raise_within(function);
+        return NULL;
+    }
+    atomic_fetch_add_explicit(&file->map->references, 1, memory_order_relaxed);
+    return tarn__tensor_on(function, t->shape, tarn__gguf_dtypes[t->type].dtype, storage);
+}
+
+static tarn_tensor *copy_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t, tarn_device device)
+{
+    tarn_tensor *tensor = tarn__tensor_new(function, t->shape, tarn__gguf_dtypes[t->type].dtype, device);
+    bool good = tensor && tarn__not_captured(function, device, "a copy from the host") &&
+                tarn__storage_upload(tensor->storage, 0, file->memory + t->begin, (size_t)t->bytes);
+    return good ? tensor : NULL;
+}
+
+tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device device)
+{
+    const char *function = "gguf_tensor";
+    const tarn__gguf_tensor *t = tensor_at(function, file, index);
+    const tarn__backend *backend = t ? tarn__backend_of(device, function) : NULL;
+    if (!backend)
+        return NULL;
+    if (tarn__gguf_dtypes[t->type].dtype == TARN_DTYPE_COUNT) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K", function,
+                    file->path, TARN__GGUF_SHOWN, t->name, tarn__gguf_dtypes[t->type].name);
+        return NULL;
+    }
+    return backend->on_host && t->bytes > 0 ? map_tensor(function, file, t, device) : copy_tensor(function, file, t, device);
+}
+
+/* ---- metadata -------------------------------------------------------------------------------------------------------------- */
+
+int tarn_gguf_metadata_count(const tarn_gguf *file)
+{
+    return check_file("gguf_metadata_count", file) ? file->keys : -1;
+}
+
+static tarn_gguf_value value_of(const tarn__gguf_key *key)
+{
+    return (tarn_gguf_value){key->name, key->type, key->element, key->count};
+}
+
+bool tarn_gguf_metadata_at(const tarn_gguf *file, int index, tarn_gguf_value *value)
+{
+    const char *function = "gguf_metadata_at";
+    if (!check_file(function, file))
+        return false;
+    if (index < 0 || index >= file->keys)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no key %d; '%s' has %d", function, index, file->path, file->keys);
+    if (!value)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the value to fill in is NULL", function);
+    *value = value_of(&file->key[index]);
+    return true;
+}
+
+bool tarn_gguf_has(const tarn_gguf *file, const char *key, tarn_gguf_value *value)
+{
+    if (!check_file("gguf_has", file))
+        return false;
+    if (!key)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "gguf_has: the key is NULL");
+    int index = tarn__gguf_find(file->key_named, file->keys, key);
+    if (index >= 0 && value)
+        *value = value_of(&file->key[index]);
+    return index >= 0;
+}
+
+/* The key that must be there, with a place for what it holds. */
+static const tarn__gguf_key *key_of(const char *function, const tarn_gguf *file, const char *key, const void *place)
+{
+    if (!check_file(function, file))
+        return NULL;
+    if (!key || !place) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, key ? "place for the value" : "key");
+        return NULL;
+    }
+    int index = tarn__gguf_find(file->key_named, file->keys, key);
+    if (index < 0)
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no key '%.*s'", function, file->path, TARN__GGUF_SHOWN, key);
+    return index < 0 ? NULL : &file->key[index];
+}
+
+/* Is false. */
+static bool other_type(const char *function, const tarn_gguf *file, const tarn__gguf_key *key, const char *wanted)
+{
+    bool is_list = key->type == TARN_GGUF_LIST;
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %s%s, not %s", function, file->path, TARN__GGUF_SHOWN, key->name,
+                       is_list ? "a list of " : "of type ", tarn_gguf_type_name(key->element), wanted);
+}
+
+/* A number that stands at a place; false where it is no whole one, or above what 64 bits with a sign hold. */
+static bool whole_at(const char *at, tarn_gguf_type type, int64_t *value)
+{
+    uint8_t u8;
+    uint16_t u16;
+    uint32_t u32;
+    uint64_t u64;
+    memcpy(&u8, at, 1);
+    switch (type) {
+    case TARN_GGUF_BOOL:
+    case TARN_GGUF_U8: *value = u8; return true;
+    case TARN_GGUF_I8: *value = (int8_t)u8; return true;
+    case TARN_GGUF_U16:
+        memcpy(&u16, at, 2);
+        *value = u16;
+        return true;
+    case TARN_GGUF_I16:
+        memcpy(&u16, at, 2);
+        *value = (int16_t)u16;
+        return true;
+    case TARN_GGUF_U32:
+        memcpy(&u32, at, 4);
+        *value = u32;
+        return true;
+    case TARN_GGUF_I32:
+        memcpy(&u32, at, 4);
+        *value = (int32_t)u32;
+        return true;
+    case TARN_GGUF_I64: memcpy(value, at, 8); return true;
+    case TARN_GGUF_U64:
+        memcpy(&u64, at, 8);
+        *value = (int64_t)u64;
+        return u64 <= INT64_MAX;
+    default: return false;
+    }
+}
+
+static bool real_at(const char *at, tarn_gguf_type type, double *value)
+{
+    float f32;
+    uint64_t u64;
+    int64_t whole = 0;
+    if (type == TARN_GGUF_F32) {
+        memcpy(&f32, at, 4);
+        *value = f32;
+    } else if (type == TARN_GGUF_F64) {
+        memcpy(value, at, 8);
+    } else if (type == TARN_GGUF_U64) {
+        memcpy(&u64, at, 8);
+        *value = (double)u64;
+    } else {
+        bool good = whole_at(at, type, &whole);
+        *value = (double)whole;
+        return good;
+    }
+    return true;
+}
+
+static bool is_number(tarn_gguf_type type)
+{
+    return type != TARN_GGUF_TEXT && type != TARN_GGUF_LIST && type != TARN_GGUF_BOOL;
+}
+
+bool tarn_gguf_whole(const tarn_gguf *file, const char *key, int64_t low, int64_t high, int64_t *value)
+{
+    const char *function = "gguf_whole";
+    const tarn__gguf_key *k = key_of(function, file, key, value);
+    int64_t found = 0;
+    if (!k)
+        return false;
+    if (!is_number(k->type) || k->type == TARN_GGUF_F32 || k->type == TARN_GGUF_F64)
+        return other_type(function, file, k, "a whole number");
+    bool fits = whole_at(file->memory + k->begin, k->type, &found);
+    if (!fits || found < low || found > high)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %" PRIu64 "%s, outside %lld to %lld", function, file->path,
+                           TARN__GGUF_SHOWN, key, fits && found < 0 ? (uint64_t)0 - (uint64_t)found : (uint64_t)found,
+                           fits && found < 0 ? " below zero" : "", (long long)low, (long long)high);
+    *value = found;
+    return true;
+}
+
+bool tarn_gguf_real(const tarn_gguf *file, const char *key, double *value)
+{
+    const tarn__gguf_key *k = key_of("gguf_real", file, key, value);
+    if (!k)
+        return false;
+    return is_number(k->type) ? real_at(file->memory + k->begin, k->type, value) : other_type("gguf_real", file, k, "a number");
+}
+
+bool tarn_gguf_bool(const tarn_gguf *file, const char *key, bool *value)
+{
+    const tarn__gguf_key *k = key_of("gguf_bool", file, key, value);
+    if (!k)
+        return false;
+    if (k->type != TARN_GGUF_BOOL)
+        return other_type("gguf_bool", file, k, "a bool");
+    *value = file->memory[k->begin] != 0;
+    return true;
+}
+
+const char *tarn_gguf_text(const tarn_gguf *file, const char *key, size_t *length)
+{
+    const tarn__gguf_key *k = key_of("gguf_text", file, key, file);
+    if (!k)
+        return NULL;
+    if (k->type != TARN_GGUF_TEXT) {
+        other_type("gguf_text", file, k, "a text");
+        return NULL;
+    }
+    if (length)
+        *length = k->length;
+    return k->text;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------------------------------------- */
+
+/* The key of a list of numbers or bools with so many values. */
+static const tarn__gguf_key *list_of(const char *function, const tarn_gguf *file, const char *key, const void *values, int64_t count)
+{
+    const tarn__gguf_key *k = key_of(function, file, key, values);
+    if (!k)
+        return NULL;
+    if (k->type != TARN_GGUF_LIST || k->element == TARN_GGUF_TEXT || k->element == TARN_GGUF_LIST)
+        other_type(function, file, k, "a list of numbers");
+    else if (k->count != count)
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' has %lld values, not %lld", function, file->path, TARN__GGUF_SHOWN, key,
+                    (long long)k->count, (long long)count);
+    else
+        return k;
+    return NULL;
+}
+
+bool tarn_gguf_wholes(const tarn_gguf *file, const char *key, int64_t *values, int64_t count)
+{
+    const char *function = "gguf_wholes";
+    const tarn__gguf_key *k = list_of(function, file, key, values, count);
+    if (!k)
+        return false;
+    if (k->element == TARN_GGUF_F32 || k->element == TARN_GGUF_F64)
+        return other_type(function, file, k, "a list of whole numbers");
+    for (int64_t i = 0; i < count; i++)
+        if (!whole_at(file->memory + k->begin + i * tarn__gguf_type_bytes(k->element), k->element, &values[i]))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s': value %lld is above %lld", function, file->path, TARN__GGUF_SHOWN, key,
+                               (long long)i, (long long)INT64_MAX);
+    return true;
+}
+
+bool tarn_gguf_reals(const tarn_gguf *file, const char *key, double *values, int64_t count)
+{
+    const tarn__gguf_key *k = list_of("gguf_reals", file, key, values, count);
+    for (int64_t i = 0; k && i < count; i++)
+        real_at(file->memory + k->begin + i * tarn__gguf_type_bytes(k->element), k->element, &values[i]);
+    return k != NULL;
+}
+
+const char *tarn_gguf_texts(const tarn_gguf *file, const char *key, int64_t index, size_t *length)
+{
+    const char *function = "gguf_texts";
+    const tarn__gguf_key *k = key_of(function, file, key, length);
+    uint64_t bytes = 0;
+    if (!k)
+        return NULL;
+    if (k->type != TARN_GGUF_LIST || k->element != TARN_GGUF_TEXT) {
+        other_type(function, file, k, "a list of texts");
+        return NULL;
+    }
+    if (index < 0 || index >= k->count) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s': '%.*s' has no text %lld; it has %lld", function, file->path, TARN__GGUF_SHOWN, key,
+                    (long long)index, (long long)k->count);
+        return NULL;
+    }
+    memcpy(&bytes, file->memory + k->texts[index], 8);
+    *length = (size_t)bytes;
+    return file->memory + k->texts[index] + 8;
+}

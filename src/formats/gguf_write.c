@@ -1,0 +1,391 @@
+/* gguf_write.c: the writer. Metadata is kept as the bytes that it will be; tensors are laid out and written at the end, in the order they were added, each at a
+ * multiple of the alignment, as the gguf package does. */
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/utf8.h"
+#include "core/tensor.h"
+#include "formats/elements.h"
+#include "formats/gguf.h"
+
+#define MOST_AXES 4
+
+typedef struct bytes {
+    char *at;
+    size_t count, room;
+} bytes;
+
+typedef struct item {
+    char *name; /* owned */
+    int type;   /* row of tarn__gguf_dtypes */
+    tarn_shape shape;
+    int64_t bytes;
+    tarn_tensor *tensor; /* held; or */
+    tarn__gguf_write_fn write;
+    void *ctx;
+} item;
+
+struct tarn_gguf_writer {
+    char *path;
+    bytes metadata, names; /* names: of keys, each with its zero byte */
+    uint64_t keys;
+    uint32_t alignment;
+    item *item;
+    int count, room;
+};
+
+/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
+
+static bool put(bytes *to, const void *from, size_t count)
+{
+    if (count > to->room - to->count) {
+        size_t room = to->count + count > 2 * to->room ? to->count + count : 2 * to->room;
+        char *wider = tarn__alloc(room);
+        if (!wider)
+            return false;
+        if (to->count)
+            memcpy(wider, to->at, to->count);
+        tarn__release(to->at, to->room);
+        to->at = wider;
+        to->room = room;
+    }
+    if (count)
+        memcpy(to->at + to->count, from, count);
+    to->count += count;
+    return true;
+}
+
+static bool put_u32(bytes *to, uint32_t value)
+{
+    return put(to, &value, sizeof(value));
+}
+
+static bool put_u64(bytes *to, uint64_t value)
+{
+    return put(to, &value, sizeof(value));
+}
+
+static bool put_text(bytes *to, const char *text, size_t length)
+{
+    return put_u64(to, length) && put(to, text, length);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+
+tarn_gguf_writer *tarn_gguf_create(const char *path)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!path || !path[0]) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "gguf_create: the path is %s", path ? "empty" : "NULL");
+        return NULL;
+    }
+    tarn_gguf_writer *writer = tarn__alloc(sizeof(*writer));
+    if (!writer)
+        return NULL;
+    writer->alignment = TARN__GGUF_ALIGNMENT;
+    if ((writer->path = tarn__text_copy(path)))
+        return writer;
+    tarn_gguf_cancel(writer);
+    return NULL;
+}
+
+void tarn_gguf_cancel(tarn_gguf_writer *writer)
+{
+    if (!writer)
+        return;
+    for (int i = 0; i < writer->count; i++) {
+        tarn__text_release(writer->item[i].name);
+        tarn__drop(writer->item[i].tensor);
+    }
+    tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
+    tarn__release(writer->metadata.at, writer->metadata.room);
+    tarn__release(writer->names.at, writer->names.room);
+    tarn__text_release(writer->path);
+    tarn__release(writer, sizeof(*writer));
+}
+
+/* ---- metadata -------------------------------------------------------------------------------------------------------------- */
+
+static bool check_writer(const char *function, const tarn_gguf_writer *writer)
+{
+    if (tarn_failed())
+        return false;
+    return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the writer is NULL", function);
+}
+
+static bool check_name(const char *function, const char *what, const char *name)
+{
+    if (!name)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, what);
+    size_t length = strlen(name);
+    if (length == 0 || length > TARN__GGUF_NAME)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s has %zu bytes; from 1 to %d are possible", function, what, length,
+                           TARN__GGUF_NAME);
+    return tarn__utf8_valid(name) || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s '%.200s' is not valid UTF-8", function, what, name);
+}
+
+static bool has_key(const tarn_gguf_writer *writer, const char *key)
+{
+    for (size_t at = 0; at < writer->names.count; at += strlen(writer->names.at + at) + 1)
+        if (strcmp(writer->names.at + at, key) == 0)
+            return true;
+    return false;
+}
+
+/* What a key may be, and the beginning of its bytes. */
+static bool begin_key(const char *function, tarn_gguf_writer *writer, const char *key)
+{
+    if (!check_writer(function, writer) || !check_name(function, "key", key))
+        return false;
+    if (has_key(writer, key))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a key '%.*s' already", function, TARN__GGUF_SHOWN, key);
+    return put_text(&writer->metadata, key, strlen(key));
+}
+
+/* Ends what begin_key() began at `from`: all of it is there, or nothing. */
+static bool end_key(tarn_gguf_writer *writer, const char *key, size_t from, bool good)
+{
+    if (good && put(&writer->names, key, strlen(key) + 1)) {
+        writer->keys++;
+        return true;
+    }
+    if (writer)
+        writer->metadata.count = from;
+    return false;
+}
+
+static size_t place(const tarn_gguf_writer *writer)
+{
+    return writer ? writer->metadata.count : 0;
+}
+
+static bool check_number(const char *function, tarn_gguf_type type, const void *values, int64_t count)
+{
+    if ((unsigned)type >= TARN_GGUF_TYPE_COUNT || type == TARN_GGUF_TEXT || type == TARN_GGUF_LIST)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s (%d) is no type of numbers or bools", function, tarn_gguf_type_name(type),
+                           (int)type);
+    if (count < 0 || count > INT64_MAX / 8)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list cannot have %lld values", function, (long long)count);
+    if (!values && count > 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the values are NULL", function);
+    for (int64_t i = 0; type == TARN_GGUF_BOOL && i < count; i++)
+        if (((const uint8_t *)values)[i] > 1)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: value %lld is %d, which is no bool", function, (long long)i,
+                               ((const uint8_t *)values)[i]);
+    return true;
+}
+
+/* Elements are laid out by it. */
+static bool heed_alignment(const char *function, tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *value)
+{
+    uint32_t alignment = 0;
+    if (strcmp(key, "general.alignment") != 0)
+        return true;
+    if (type == TARN_GGUF_U32)
+        memcpy(&alignment, value, sizeof(alignment));
+    if (alignment < 8 || alignment > TARN__GGUF_ALIGNMENT_MOST || (alignment & (alignment - 1)))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: general.alignment must be a u32 that is a power of two from 8 to %d", function,
+                           TARN__GGUF_ALIGNMENT_MOST);
+    writer->alignment = alignment;
+    return true;
+}
+
+bool tarn_gguf_add_value(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *value)
+{
+    const char *function = "gguf_add_value";
+    size_t from = place(writer);
+    bool good = begin_key(function, writer, key) && check_number(function, type, value, 1) &&
+                heed_alignment(function, writer, key, type, value) && put_u32(&writer->metadata, type) &&
+                put(&writer->metadata, value, (size_t)tarn__gguf_type_bytes(type));
+    return end_key(writer, key, from, good);
+}
+
+static bool check_no_alignment(const char *function, const char *key)
+{
+    return strcmp(key, "general.alignment") != 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: general.alignment must be a u32", function);
+}
+
+bool tarn_gguf_add_text(tarn_gguf_writer *writer, const char *key, const char *text, size_t length)
+{
+    const char *function = "gguf_add_text";
+    size_t from = place(writer);
+    bool good = begin_key(function, writer, key) && check_no_alignment(function, key);
+    good = good && (text || length == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the text is NULL", function));
+    good = good && put_u32(&writer->metadata, TARN_GGUF_TEXT) && put_text(&writer->metadata, text, length);
+    return end_key(writer, key, from, good);
+}
+
+bool tarn_gguf_add_list(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *values, int64_t count)
+{
+    const char *function = "gguf_add_list";
+    size_t from = place(writer);
+    bool good = begin_key(function, writer, key) && check_no_alignment(function, key) && check_number(function, type, values, count) &&
+                put_u32(&writer->metadata, TARN_GGUF_LIST) && put_u32(&writer->metadata, type) &&
+                put_u64(&writer->metadata, (uint64_t)count) &&
+                put(&writer->metadata, values, (size_t)count * (size_t)tarn__gguf_type_bytes(type));
+    return end_key(writer, key, from, good);
+}
+
+bool tarn_gguf_add_texts(tarn_gguf_writer *writer, const char *key, const char *const *texts, const size_t *lengths, int64_t count)
+{
+    const char *function = "gguf_add_texts";
+    size_t from = place(writer);
+    bool good = begin_key(function, writer, key) && check_no_alignment(function, key);
+    if (good && (count < 0 || (!texts && count > 0)))
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, texts ? "a list cannot have fewer than 0 texts" : "the texts are NULL");
+    good = good && put_u32(&writer->metadata, TARN_GGUF_LIST) && put_u32(&writer->metadata, TARN_GGUF_TEXT) &&
+           put_u64(&writer->metadata, (uint64_t)count);
+    for (int64_t i = 0; good && i < count; i++)
+        good = (texts[i] || tarn__raise(TARN_ERROR_ARGUMENT, "%s: text %lld is NULL", function, (long long)i)) &&
+               put_text(&writer->metadata, texts[i], lengths ? lengths[i] : strlen(texts[i]));
+    return end_key(writer, key, from, good);
+}
+
+bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int index)
+{
+    const char *function = "gguf_add_from";
+    tarn_gguf_value value;
+    if (!check_writer(function, writer))
+        return false;
+    if (!tarn_gguf_metadata_at(file, index, &value))
+        return tarn__raise_within(function);
+    const tarn__gguf_key *key = &file->key[index];
+    size_t from = place(writer);
+    bool good = begin_key(function, writer, key->name) && put_u32(&writer->metadata, key->type);
+    good = good &&
+           (key->type != TARN_GGUF_LIST || (put_u32(&writer->metadata, key->element) && put_u64(&writer->metadata, (uint64_t)key->count)));
+    good = good && put(&writer->metadata, file->memory + key->begin, (size_t)(key->end - key->begin)) &&
+           heed_alignment(function, writer, key->name, key->type, file->memory + key->begin);
+    return end_key(writer, key->name, from, good);
+}
+
+/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+
+static bool make_room(tarn_gguf_writer *writer)
+{
+    if (writer->count < writer->room)
+        return true;
+    int wider = writer->room ? writer->room * 2 : 64;
+    item *list = tarn__alloc(sizeof(item) * (size_t)wider);
+    if (!list)
+        return false;
+    if (writer->count)
+        memcpy(list, writer->item, sizeof(item) * (size_t)writer->count);
+    tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
+    writer->item = list;
+    writer->room = wider;
+    return true;
+}
+
+static bool add_item(const char *function, tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, item new)
+{
+    if (!check_name(function, "name", name))
+        return false;
+    for (int i = 0; i < writer->count; i++)
+        if (strcmp(writer->item[i].name, name) == 0)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.*s' already", function, TARN__GGUF_SHOWN, name);
+    new.type = tarn__gguf_dtype_of(dtype);
+    if (new.type < 0)
+        return tarn__raise(TARN_ERROR_DTYPE,
+                           "%s: tensor '%.*s' is %s, which is not written to GGUF files; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are", function,
+                           TARN__GGUF_SHOWN, name, tarn_dtype_name(dtype));
+    if (new.shape.rank > MOST_AXES)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor '%.*s' has %d axes; the format has at most %d", function, TARN__GGUF_SHOWN, name,
+                           new.shape.rank, MOST_AXES);
+    if (!tarn__check_shape(function, new.shape, dtype) || !make_room(writer) || !(new.name = tarn__text_copy(name)))
+        return false;
+    int64_t count = 1;
+    for (int i = 0; i < new.shape.rank; i++)
+        count *= new.shape.size[i];
+    new.bytes = tarn__bytes_of(dtype, count);
+    writer->item[writer->count++] = new;
+    return true;
+}
+
+bool tarn_gguf_add(tarn_gguf_writer *writer, const char *name, tarn_tensor *tensor)
+{
+    const char *function = "gguf_add";
+    if (!check_writer(function, writer) || !tarn__check_any(function, tensor, "the tensor"))
+        return false;
+    if (!add_item(function, writer, name, tensor->view.dtype, (item){.shape = tarn__shape_of(tensor), .tensor = tensor}))
+        return false;
+    tarn__hold(tensor);
+    return true;
+}
+
+bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__gguf_write_fn write,
+                         void *ctx)
+{
+    return check_writer("gguf_add", writer) &&
+           add_item("gguf_add", writer, name, dtype, (item){.shape = shape, .write = write, .ctx = ctx});
+}
+
+/* ---- the file -------------------------------------------------------------------------------------------------------------- */
+
+/* The least multiple of the alignment that is not below `at`. */
+static int64_t align(const tarn_gguf_writer *writer, int64_t at)
+{
+    return (at + writer->alignment - 1) / writer->alignment * writer->alignment;
+}
+
+static bool put_header(const tarn_gguf_writer *writer, bytes *to)
+{
+    int64_t offset = 0;
+    bool good = put(to, "GGUF", 4) && put_u32(to, 3) && put_u64(to, (uint64_t)writer->count) && put_u64(to, writer->keys) &&
+                put(to, writer->metadata.at, writer->metadata.count);
+    for (int i = 0; good && i < writer->count; i++) {
+        const item *one = &writer->item[i];
+        good = put_text(to, one->name, strlen(one->name)) && put_u32(to, (uint32_t)one->shape.rank);
+        for (int k = one->shape.rank - 1; good && k >= 0; k--)
+            good = put_u64(to, (uint64_t)one->shape.size[k]);
+        good = good && put_u32(to, (uint32_t)one->type) && put_u64(to, (uint64_t)offset);
+        offset = align(writer, offset + one->bytes);
+    }
+    return good;
+}
+
+static bool fill(const tarn_gguf_writer *writer, tarn__output *output)
+{
+    static const char zeros[256];
+    for (int64_t left = align(writer, output->bytes) - output->bytes; left > 0; left -= (int64_t)sizeof(zeros))
+        if (!tarn__output_write(output, zeros, left < (int64_t)sizeof(zeros) ? (size_t)left : sizeof(zeros)))
+            return false;
+    return true;
+}
+
+static bool write_item(const tarn_gguf_writer *writer, const item *one, tarn__output *output)
+{
+    int64_t begin = output->bytes;
+    if (!(one->tensor ? tarn__write_elements("gguf_finish", one->tensor, output) : one->write(output, one->ctx)))
+        return false;
+    if (output->bytes - begin != one->bytes)
+        return tarn__raise(TARN_ERROR_INTERNAL, "gguf_finish: '%s': tensor '%.*s' became %lld bytes instead of %lld", writer->path,
+                           TARN__GGUF_SHOWN, one->name, (long long)(output->bytes - begin), (long long)one->bytes);
+    return fill(writer, output);
+}
+
+static bool write_file(const tarn_gguf_writer *writer)
+{
+    tarn__output output;
+    bytes header = {0};
+    if (!tarn__output_open(&output, "gguf_finish", writer->path))
+        return false;
+    bool good = put_header(writer, &header) && tarn__output_write(&output, header.at, header.count) && fill(writer, &output);
+    tarn__release(header.at, header.room);
+    for (int i = 0; good && i < writer->count; i++)
+        good = write_item(writer, &writer->item[i], &output);
+    if (good)
+        return tarn__output_commit(&output);
+    tarn__output_discard(&output);
+    return false;
+}
+
+bool tarn_gguf_finish(tarn_gguf_writer *writer)
+{
+    bool good = check_writer("gguf_finish", writer) && write_file(writer);
+    tarn_gguf_cancel(writer);
+    return good;
+}

@@ -1,0 +1,195 @@
+/* blocks.c: weights that hold blocks: made of floats, multiplied, gathered by rows.
+ *
+ * Such a weight has no gradient: it stays as it is. Where a device has no product for blocks, and in backward, some rows of the weight at a time are turned into
+ * elements, so that the whole never exists. */
+#include "ops/blocks.h"
+
+#include "core/blocks.h"
+#include "ops/matmul.h"
+
+/* Elements of a weight that are there at a time. */
+#define TILE ((int64_t)4 << 20)
+
+/* ---- cast ------------------------------------------------------------------------------------------------------------------ */
+
+/* Blocks have scales of 16 bits: elements of 2^18 and more would not all fit. Scaled so that these overflow, they are counted with those that are not finite. */
+#define TOO_LARGE 0x1p18
+static bool check_range(tarn_tensor *x, tarn_dtype dtype)
+{
+    tarn__fill none = {0};
+    tarn_tensor *scaled = tarn_mul(x, tarn_scalar(0x1p128 / TOO_LARGE));
+    tarn_tensor *count = scaled ? tarn__tensor_new("cast", TARN_SCALAR, TARN_I64, tarn__device(x)) : NULL;
+    if (!count || !tarn__kernel_call(TARN__K_nonfinite, "cast", none, TARN__IN(scaled), TARN__OUT(count)))
+        return false;
+    double bad = tarn_item(count);
+    return bad == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "cast: %.0f elements of x are not finite, or %.0f and beyond, which %s cannot hold", bad, TOO_LARGE,
+                                   tarn_dtype_name(dtype));
+}
+
+static tarn_tensor *encode(tarn_tensor *x, tarn_dtype dtype)
+{
+    tarn__fill none = {0};
+    tarn_tensor *plain = tarn__dense("cast", tarn_cast(tarn_detach(x), TARN_F32));
+    tarn_tensor *y = plain && check_range(plain, dtype) ? tarn__tensor_new("cast", tarn__shape_of(x), dtype, tarn__device(x)) : NULL;
+    return y && tarn__kernel_call(TARN__K_blocks_encode, "cast", none, TARN__IN(plain), TARN__OUT(y)) ? y : NULL;
+}
+
+tarn_tensor *tarn__cast_to_blocks(tarn_tensor *x, tarn_dtype dtype)
+{
+    if (x->is_constant || (!tarn__is_float(x->view.dtype) && !tarn__is_blocks(x->view.dtype))) {
+        tarn__raise(TARN_ERROR_DTYPE, "cast: x is %s; blocks of %s are made of float tensors", x->is_constant ? "a tarn_scalar()" : tarn_dtype_name(x->view.dtype),
+                    tarn_dtype_name(dtype));
+        return NULL;
+    }
+    if (!tarn__check_shape("cast", tarn__shape_of(x), dtype))
+        return NULL;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *y = scope ? encode(x, dtype) : NULL;
+    if (y)
+        tarn_scope_return(scope, y);
+    tarn_scope_close(scope);
+    return y;
+}
+
+/* ---- gathering rows -------------------------------------------------------------------------------------------------------- */
+
+tarn_tensor *tarn__select_blocks(const char *function, tarn_tensor *x, int axis, tarn_tensor *index)
+{
+    if ((axis = tarn__check_axis(function, axis, x->view.rank)) < 0)
+        return NULL;
+    if (axis == x->view.rank - 1) {
+        tarn__raise(TARN_ERROR_SHAPE, "%s: the last axis of x holds blocks of %s, which cannot be taken apart; convert it with tarn_cast() first",
+                    function, tarn_dtype_name(x->view.dtype));
+        return NULL;
+    }
+    if (index->view.rank != 1) {
+        tarn__raise(TARN_ERROR_SHAPE, "%s: the index %s has rank %d, not 1", function, TARN__SHAPE_TEXT(index), index->view.rank);
+        return NULL;
+    }
+    tarn_tensor *operand[] = {x, index};
+    if (!tarn__same_place(function, operand, 2))
+        return NULL;
+    tarn_shape shape = tarn__shape_of(x);
+    shape.size[axis] = index->view.shape[0];
+    tarn__along along = {.axis = axis};
+    tarn_tensor *y = tarn__tensor_new(function, shape, x->view.dtype, tarn__device(operand[0]));
+    tarn_tensor *from = y ? tarn__blocks_bytes(operand[0]) : NULL, *to = from ? tarn__blocks_bytes(y) : NULL;
+    return to && tarn__kernel_call(TARN__K_index_select, function, along, TARN__IN(from, operand[1]), TARN__OUT(to)) ? y : NULL;
+}
+
+tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index)
+{
+    tarn_shape shape = tarn__shape_of(index);
+    shape.size[shape.rank++] = weight->view.shape[1];
+    tarn_tensor *list = tarn_reshape(index, TARN_SHAPE(tarn__view_count(&index->view)));
+    tarn_tensor *rows = list ? tarn__select_blocks("embedding", weight, 0, list) : NULL;
+    return rows ? tarn_reshape(tarn_cast(rows, TARN_F32), shape) : NULL;
+}
+
+/* ---- linear: one tile of the weight after the other ------------------------------------------------------------------------ */
+
+/* Rows `begin` to `end` of the weight, in elements of `dtype`. */
+static tarn_tensor *opened(tarn_tensor *weight, int64_t begin, int64_t end, tarn_dtype dtype)
+{
+    return tarn_cast(tarn_slice(weight, 0, begin, end), dtype);
+}
+
+static int64_t tile_rows(const tarn_tensor *weight)
+{
+    int64_t rows = TILE / (weight->view.shape[1] + 1);
+    return rows > 0 ? rows : 1;
+}
+
+/* y = x @ weightᵀ + bias; x and y are (rows, in) and (rows, out). */
+static bool multiply_tiles(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *y)
+{
+    int64_t out = weight->view.shape[0], step = tile_rows(weight);
+    bool good = true;
+    tarn_tensor *same = bias ? tarn_cast(bias, x->view.dtype) : NULL;
+    for (int64_t begin = 0; good && begin < out; begin += step) {
+        int64_t end = begin + step < out ? begin + step : out;
+        tarn_scope *scope = tarn_scope_open();
+        good = scope && tarn__multiply("linear_apply", x, tarn__transposed(opened(weight, begin, end, x->view.dtype)),
+                                       same ? tarn_slice(same, 0, begin, end) : NULL, 0, tarn_slice(y, 1, begin, end));
+        tarn_scope_close(scope);
+    }
+    return good && !tarn_failed();
+}
+
+/* dx = g @ weight, added up in f32. */
+static tarn_tensor *gradient_of_x(tarn_tensor *g, tarn_tensor *weight)
+{
+    int64_t out = weight->view.shape[0], step = tile_rows(weight);
+    tarn_tensor *wide = tarn_cast(g, TARN_F32);
+    tarn_tensor *to = wide ? tarn__tensor_new("linear_apply", TARN_SHAPE(g->view.shape[0], weight->view.shape[1]), TARN_F32, tarn__device(g)) : NULL;
+    bool good = to && (out > 0 || tarn__fill_with("linear_apply", to, 0));
+    for (int64_t begin = 0; good && begin < out; begin += step) {
+        int64_t end = begin + step < out ? begin + step : out;
+        tarn_scope *scope = tarn_scope_open();
+        good = scope && tarn__multiply("linear_apply", tarn_slice(wide, 1, begin, end), opened(weight, begin, end, TARN_F32), NULL, begin > 0, to);
+        tarn_scope_close(scope);
+    }
+    return good ? to : NULL;
+}
+
+static bool linear_backward(const tarn__backward *b)
+{
+    tarn_tensor *g = tarn__rows_of("linear_apply", b->grads[0]);
+    if (!g)
+        return false;
+    if (tarn__wants(b, 0)) {
+        tarn_tensor *of_x = gradient_of_x(g, b->saved[0]);
+        if (!of_x || !tarn__put(b, 0, tarn_reshape(of_x, tarn__input_meta(b, 0)->shape)))
+            return false;
+    }
+    return b->node->inputs < 3 || !tarn__wants(b, 2) || tarn__put(b, 2, g);
+}
+
+/* ---- linear ---------------------------------------------------------------------------------------------------------------- */
+
+static bool check_linear(tarn_tensor **operand)
+{
+    const uint32_t takes = TARN__FLOATS & ~TARN__BIT(TARN_F64);
+    tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
+    if (!tarn__check("linear_apply", x, "x") || !tarn__check_dtype("linear_apply", x, takes, "x"))
+        return false;
+    if (x->is_constant || x->view.rank < 1 || weight->view.rank != 2 || x->view.shape[x->view.rank - 1] != weight->view.shape[1])
+        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: x %s and weight %s do not fit: weight is [out, in], and x ends in `in`", TARN__SHAPE_TEXT(x),
+                           TARN__SHAPE_TEXT(weight));
+    if (!bias)
+        return tarn__same_place("linear_apply", operand, 2);
+    if (!tarn__check("linear_apply", bias, "bias") || !tarn__check_dtype("linear_apply", bias, takes, "bias"))
+        return false;
+    if (bias->is_constant || bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[0])
+        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]", TARN__SHAPE_TEXT(bias),
+                           TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[0]);
+    return tarn__same_place("linear_apply", operand, 3);
+}
+
+static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *y)
+{
+    tarn__fill none = {0};
+    tarn_tensor *rows = tarn__rows_of("linear_apply", x), *to = rows ? tarn__rows_of("linear_apply", y) : NULL;
+    if (!to)
+        return false;
+    if (!tarn__backend_at(tarn__device(x).backend)->kernels[TARN__K_matmul_blocks].run)
+        return multiply_tiles(rows, weight, bias, to);
+    return tarn__kernel_call(TARN__K_matmul_blocks, "linear_apply", none, TARN__IN(rows, weight, bias), TARN__OUT(to));
+}
+
+tarn_tensor *tarn__linear_blocks(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias)
+{
+    tarn_tensor *operand[] = {x, weight, bias};
+    if (!check_linear(operand))
+        return NULL;
+    x = operand[0], weight = operand[1], bias = operand[2];
+    tarn_shape shape = tarn__shape_of(x);
+    shape.size[shape.rank - 1] = weight->view.shape[0];
+    tarn_tensor *y = tarn__tensor_new("linear_apply", shape, x->view.dtype, tarn__device(x));
+    tarn_scope *scope = y ? tarn_scope_open() : NULL;
+    bool good = scope && multiply(tarn_detach(x), weight, bias ? tarn_detach(bias) : NULL, y);
+    tarn_scope_close(scope);
+    int none = 0;
+    tarn_tensor *saved = tarn_needs_grad(x) ? weight : NULL;
+    return good && tarn__finish("linear_apply", linear_backward, none, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y), TARN__SAVED(saved)) ? y : NULL;
+}

@@ -1,0 +1,19 @@
+/* blocks.h: what operations do with weights that hold blocks. */
+#ifndef TARN__OPS_BLOCKS_H
+#define TARN__OPS_BLOCKS_H
+
+#include "ops/op.h"
+
+/* tarn_cast() to blocks: x of a float dtype, finite. Not differentiable. */
+tarn_tensor *tarn__cast_to_blocks(tarn_tensor *x, tarn_dtype dtype);
+
+/* tarn_linear_apply() with a weight of blocks. */
+tarn_tensor *tarn__linear_blocks(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
+
+/* tarn_embedding() with a weight of blocks: f32. */
+tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index);
+
+/* tarn_index_select() of blocks along an axis that is not the last. */
+tarn_tensor *tarn__select_blocks(const char *function, tarn_tensor *x, int axis, tarn_tensor *index);
+
+#endif

@@ -1,0 +1,154 @@
+/* test_blocks.c: numbers packed in blocks: known blocks give known numbers; packing keeps to the error that the steps allow, and is never worse than scaling by
+ * the extremes. tests/parity/gguf.py compares with the gguf package. */
+#include <math.h>
+
+#include "base/blocks.h"
+#include "base/half.h"
+#include "support/check.h"
+
+static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+
+static void known_blocks_give_known_numbers(void **state)
+{
+    (void)state;
+    float values[256];
+    tarn__q8_0 eight = {0x4000, {127, -128, 0, 1}}; /* a scale of 2 */
+    tarn__blocks_decode(TARN_Q8_0, &eight, 32, values);
+    assert_true(values[0] == 254 && values[1] == -256 && values[2] == 0 && values[3] == 2);
+    tarn__q4_0 four = {0xb800, {0xf0, 0x08}}; /* -0.5 */
+    tarn__blocks_decode(TARN_Q4_0, &four, 32, values);
+    assert_true(values[0] == 4 && values[16] == -3.5f && values[1] == 0 && values[17] == 4);
+    tarn__q4_k k4 = {.scale = 0x3c00, .least = 0x3800};
+    k4.scales[1] = 0x80 | 3; /* group 1: 3; group 5: 2 << 4 */
+    k4.scales[4] = 0x40 | 5; /* least of group 0: 5; of group 4: 1 << 4 */
+    k4.scales[9] = 0x2f;     /* group 5: 15, least 2 */
+    k4.q[0] = 0xa7, k4.q[64] = 0x40;
+    tarn__blocks_decode(TARN_Q4_K, &k4, 256, values);
+    assert_true(values[0] == -2.5f && values[32] == 30 && values[128] == -8 && values[160] == 47 * 4 - 1);
+    tarn__q6_k k6 = {.scale = 0x3c00, .scales = {1, -2, [10] = 3}};
+    k6.low[0] = 0x05, k6.high[0] = 0x03, k6.low[16] = 0x01, k6.low[96] = 0x0f, k6.high[32] = 0x04;
+    tarn__blocks_decode(TARN_Q6_K, &k6, 256, values);
+    assert_true(values[0] == 0x35 - 32 && values[16] == (1 - 32) * -2 && values[160] == (0x1f - 32) * 3);
+}
+
+static double uniform(uint64_t *random)
+{
+    return (double)(random_bits(random) >> 11) * 0x1p-53;
+}
+
+/* Numbers of several kinds, by number: normal, with a heavy tail, constant in blocks, all positive, tiny, mostly zero. */
+static void fill(int kind, float *x, int count, uint64_t *random)
+{
+    float constant = (float)uniform(random) - 0.5f;
+    for (int i = 0; i < count; i++) {
+        double sum = -6;
+        for (int k = 0; k < 12; k++)
+            sum += uniform(random);
+        float normal = (float)sum, divisor = (float)uniform(random) + 0.01f;
+        const float all[] = {0.02f * normal, normal / divisor, constant, 3 + divisor, 1e-4f * normal, divisor < 0.1f ? normal : 0};
+        x[i] = all[kind];
+    }
+}
+
+static double error_of(tarn_dtype dtype, const float *x, const void *block, int count)
+{
+    float decoded[256];
+    double sum = 0;
+    tarn__blocks_decode(dtype, block, count, decoded);
+    for (int i = 0; i < count; i++)
+        sum += ((double)decoded[i] - x[i]) * ((double)decoded[i] - x[i]);
+    return sum;
+}
+
+/* The error of scaling each group by its extremes, with scales of any precision. */
+static double plain_error(const float *x, bool has_least, int group)
+{
+    double sum = 0;
+    for (int from = 0; from < 256; from += group) {
+        double low = 0, high = 0, largest = 0;
+        for (int i = from; i < from + group; i++) {
+            low = fmin(low, x[i]);
+            high = fmax(high, x[i]);
+            largest = fmax(largest, fabs(x[i]));
+        }
+        double scale = has_least ? (high - low) / 15 : largest / 31, least = has_least ? low : 0;
+        for (int i = from; i < from + group; i++) {
+            double off = scale > 0 ? round((x[i] - least) / scale) * scale + least - x[i] : 0;
+            sum += off * off;
+        }
+    }
+    return sum;
+}
+
+static void searched_scales_are_better_than_the_extremes(void **state)
+{
+    (void)state;
+    uint64_t random = test_seed(7);
+    for (int kind = 0; kind < 2; kind++) {
+        double error[2] = {0}, plain[2] = {0};
+        for (int i = 0; i < 200; i++) {
+            float x[256];
+            tarn__q4_k k4;
+            tarn__q6_k k6;
+            fill(kind, x, 256, &random);
+            tarn__blocks_encode(TARN_Q4_K, x, 256, &k4);
+            tarn__blocks_encode(TARN_Q6_K, x, 256, &k6);
+            error[0] += error_of(TARN_Q4_K, x, &k4, 256);
+            error[1] += error_of(TARN_Q6_K, x, &k6, 256);
+            plain[0] += plain_error(x, true, 32);
+            plain[1] += plain_error(x, false, 16);
+        }
+        print_message("error by error of the extremes: q4_k %.3f, q6_k %.3f\n", sqrt(error[0] / plain[0]), sqrt(error[1] / plain[1]));
+        assert_true(error[0] < 0.9 * plain[0] && error[1] < 0.95 * plain[1]);
+    }
+}
+
+/* No element is farther off than a step or two of its block. */
+static void packing_stays_within_the_steps(void **state)
+{
+    (void)state;
+    const double steps[] = {127, 8, 15, 31};
+    uint64_t random = test_seed(8);
+    for (int kind = 0; kind < 6; kind++)
+        for (int k = 0; k < 4; k++) {
+            float x[256], decoded[256];
+            char blocks[8 * 34];
+            double largest = 0;
+            fill(kind, x, 256, &random);
+            for (int i = 0; i < 256; i++)
+                largest = fmax(largest, fabs(x[i]));
+            tarn__blocks_encode(kinds[k], x, 256, blocks);
+            tarn__blocks_decode(kinds[k], blocks, 256, decoded);
+            for (int i = 0; i < 256; i++)
+                if (fabs((double)decoded[i] - x[i]) > 2 * largest / steps[k] + 127 * 0x1p-25) /* and what f16 rounds a small scale by */
+                    fail_msg("%s, kind %d, element %d: %g became %g", tarn_dtype_name(kinds[k]), kind, i, x[i], decoded[i]);
+        }
+}
+
+static void zeros_and_extreme_numbers_are_packed_too(void **state)
+{
+    (void)state;
+    const float extremes[] = {0, -0.0f, 1e-45f, -1e-39f, 1e38f, -3e38f};
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < 6; i++) {
+            float x[256], decoded[256];
+            char blocks[8 * 34];
+            for (int j = 0; j < 256; j++)
+                x[j] = j % 3 ? extremes[i] : -extremes[i] / 2;
+            tarn__blocks_encode(kinds[k], x, 256, blocks);
+            tarn__blocks_decode(kinds[k], blocks, 256, decoded);
+            for (int j = 0; i < 4 && j < 256; j++)
+                assert_true(fabsf(decoded[j]) < 1e-7f); /* those that f16 has no scale for are the caller's to refuse */
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_blocks_give_known_numbers),
+        cmocka_unit_test(searched_scales_are_better_than_the_extremes),
+        cmocka_unit_test(packing_stays_within_the_steps),
+        cmocka_unit_test(zeros_and_extreme_numbers_are_packed_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
