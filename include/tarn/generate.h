@@ -200,7 +200,7 @@ typedef struct tarn_piece {
 } tarn_piece;
 
 /* The next piece of any sequence; false when all have ended, or on an error. A text that may be the beginning of a stop text, or of a character, is held back
- * until it is certain; when a text ends otherwise, bytes that are no character come as they are. */
+ * until it is certain; bytes that are no character come as U+FFFD: see tarn_text_stream_push(). */
 TARN_API bool tarn_writer_next_sized(tarn_writer *writer, tarn_piece *piece, size_t piece_size);
 #define tarn_writer_next(writer, piece) tarn_writer_next_sized(writer, piece, sizeof(tarn_piece))
 

@@ -18,9 +18,10 @@ extern "C" {
 
 typedef struct tarn_tokenizer tarn_tokenizer;
 
-/* Opens a tokenizer of Hugging Face: a folder, a tokenizer.json, or a vocab.json with merges.txt beside it (also as encoder.json and
- * vocab.bpe; then tokenizer_config.json, where it is there, names the pattern and the special tokens, and GPT-2's are used otherwise).
- * Padding and truncation in the file are not applied. The caller owns it. */
+/* Opens a tokenizer: a folder of Hugging Face, a tokenizer.json, SentencePiece's tokenizer.model (BPE), or a vocab.json with merges.txt beside it
+ * (also as encoder.json and vocab.bpe; then tokenizer_config.json, where it is there, names the pattern and the special tokens, and GPT-2's are
+ * used otherwise). Padding and truncation in the file are not applied. What tarn would do differently from the file is refused by its name. The
+ * caller owns it. */
 TARN_API tarn_tokenizer *tarn_tokenizer_open(const char *path);
 
 /* A tokenizer whose 256 ids are the bytes. The caller owns it. */
@@ -37,7 +38,7 @@ TARN_API void tarn_tokenizer_free(tarn_tokenizer *tokenizer);
  * opens it with the same results, for characters and bytes too; tarn_tokenizer_open() does. */
 TARN_API bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder);
 
-/* "bpe", "characters" or "bytes". The text lives as long as the program. */
+/* "bpe", "spm" (SentencePiece's BPE), "characters" or "bytes". The text lives as long as the program. */
 TARN_API const char *tarn_tokenizer_kind(const tarn_tokenizer *tokenizer);
 
 /* The size of the vocabulary: every id is below it. */
@@ -59,6 +60,13 @@ TARN_API bool tarn_tokenizer_is_special(const tarn_tokenizer *tokenizer, int32_t
 /* The id of the token that ends a document: <|endoftext|>, <|end_of_text|>, </s> or <eos>; -1, which is no error, when there is none. */
 TARN_API int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer);
 
+/* The id of the token that begins a text, as the file says, or by its name: <s>, <|begin_of_text|> or <bos>; -1, which is no error, when there
+ * is none. */
+TARN_API int32_t tarn_tokenizer_begin(const tarn_tokenizer *tokenizer);
+
+/* The id of the token by which a model ends what it says, as the file says; else tarn_tokenizer_end_of_text(). In chat models the two differ. */
+TARN_API int32_t tarn_tokenizer_end(const tarn_tokenizer *tokenizer);
+
 /* How to encode; zero is every field's default. */
 typedef struct tarn_encode_options {
     bool special_as_text; /* a special token's text in the input is text like any other; else it becomes that token */
@@ -73,11 +81,37 @@ TARN_API int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, c
     tarn_tokenizer_encode_sized(tokenizer, text, length, options, sizeof(tarn_encode_options), count)
 
 /* The bytes of many tokens, special ones as their text, and a 0 after them that *length does not count. Ids of part of a text may give
- * part of a character. The caller frees the result with tarn_tokenizer_release(). */
+ * part of a character. The space that SentencePiece puts before a text is left out at the beginning. The caller frees the result with
+ * tarn_tokenizer_release(). */
 TARN_API char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t count, size_t *length);
 
 /* Frees what tarn_tokenizer_encode() or tarn_tokenizer_decode() gave. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_tokenizer_release(void *result);
+
+/* ---- text as its ids come -------------------------------------------------------------------------------------------------- */
+
+typedef struct tarn_text_stream tarn_text_stream;
+
+/* How to stream; zero is every field's default. */
+typedef struct tarn_stream_options {
+    bool continues;    /* the ids go on where others ended: a space at the beginning is one, and not what SentencePiece puts there */
+    bool skip_special; /* special tokens give no text */
+} tarn_stream_options;
+
+/* Text from ids, one at a time, in whole characters: what comes out is valid UTF-8. Bytes that cannot become a character come out as U+FFFD, once for
+ * as many as could have begun one; tarn_tokenizer_decode() gives them as they are. `options` may be NULL. Borrows the tokenizer, which must outlive
+ * it. One thread at a time. The caller owns it. */
+TARN_API tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, const tarn_stream_options *options, size_t options_size);
+#define tarn_text_stream_new(tokenizer, ...) tarn_text_stream_new_sized(tokenizer, __VA_ARGS__, sizeof(tarn_stream_options))
+
+/* Takes an id; gives the text that is ready, which may be empty, its length, and a 0 behind it. Borrowed until the stream is next used. */
+TARN_API const char *tarn_text_stream_push(tarn_text_stream *stream, int32_t id, size_t *length);
+
+/* Gives what is left: U+FFFD for a character that did not come to its end. The stream then begins anew. */
+TARN_API const char *tarn_text_stream_end(tarn_text_stream *stream, size_t *length);
+
+/* Frees a stream. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_text_stream_free(tarn_text_stream *stream);
 
 /* ---- training a tokenizer -------------------------------------------------------------------------------------------------- */
 

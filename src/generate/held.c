@@ -78,38 +78,23 @@ static size_t find_beginning(const tarn__held *held)
     return held->length;
 }
 
-/* Bytes that a character has, by its first one; 1 for a byte that begins none. */
-static size_t character_bytes(unsigned char first)
-{
-    return first >= 0xf8 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 1;
-}
-
-/* `end`, or less where a character is not complete there. */
-static size_t before_broken_character(const char *text, size_t end)
-{
-    for (size_t back = 1; back <= 3 && back <= end; back++) {
-        unsigned char byte = (unsigned char)text[end - back];
-        if ((byte & 0xc0) != 0x80)
-            return character_bytes(byte) > back ? end - back : end;
-    }
-    return end;
-}
-
-bool tarn__held_add(tarn__held *held, const char *bytes, size_t count, bool is_end)
+bool tarn__held_add(tarn__held *held, const char *bytes, size_t count)
 {
     if (!make_room(held, count))
         return false;
-    if (held->is_over)
-        return true;
-    if (count > 0)
+    if (count > 0 && !held->is_over)
         memcpy(held->text + held->length, bytes, count);
-    held->length += count;
+    held->length += held->is_over ? 0 : count;
+    return true;
+}
+
+void tarn__held_settle(tarn__held *held, bool is_end)
+{
     size_t stop = find_stop(held);
     if (stop < held->length) {
         held->is_over = true;
         held->given = held->length = stop;
-        return true;
+        return;
     }
-    held->given = is_end ? held->length : before_broken_character(held->text, find_beginning(held));
-    return true;
+    held->given = is_end ? held->length : find_beginning(held);
 }

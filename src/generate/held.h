@@ -1,4 +1,4 @@
-/* held.h: text that is held back until it is certain: whole characters only, and nothing that may be the beginning of a stop text. */
+/* held.h: text that is held back until it is certain that it is not the beginning of a stop text. */
 #ifndef TARN__HELD_H
 #define TARN__HELD_H
 
@@ -22,8 +22,11 @@ typedef struct tarn__held {
 bool tarn__held_open(tarn__held *held, const char *const *stops, int count);
 void tarn__held_close(tarn__held *held); /* all zero is allowed */
 
-/* Adds bytes. What is certain now is held->text, held->given bytes, until the next call: all of it where the text ends here. After a stop text, which sets
- * is_over, nothing more comes. False with an error. */
-bool tarn__held_add(tarn__held *held, const char *bytes, size_t count, bool is_end);
+/* Adds bytes behind what is held back; what was given out before is dropped. False with an error. */
+bool tarn__held_add(tarn__held *held, const char *bytes, size_t count);
+
+/* Finds what is certain now: held->text, held->given bytes, until bytes are added; all of it where the text ends here. After a stop text, which sets is_over, nothing
+ * more comes. */
+void tarn__held_settle(tarn__held *held, bool is_end);
 
 #endif

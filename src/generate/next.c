@@ -126,17 +126,21 @@ static bool ends_text(const tarn_writer *w, const tarn__sequence *s, int64_t tok
     return facts->end == token;
 }
 
-/* The bytes of a token, or of none, join those held back. */
+/* The text of a token, or of none, joins what is held back. A vocabulary may be filled up with tokens that have no text. */
 static bool add_text(const tarn_writer *w, tarn__sequence *s, int32_t token, bool is_end)
 {
     size_t length = 0;
+    const char *text = "";
     if (!w->tokenizer)
         return true;
-    bool has_text = token >= 0 && token < tarn_tokenizer_count(w->tokenizer); /* a vocabulary may be filled up with tokens that have none */
-    char *text = has_text ? tarn_tokenizer_decode(w->tokenizer, &token, 1, &length) : NULL;
-    bool good = (!has_text || text) && tarn__held_add(&s->held, text, length, is_end);
-    tarn_tokenizer_release(text);
-    return good;
+    if (token >= 0 && token < tarn_tokenizer_count(w->tokenizer))
+        text = tarn_text_stream_push(s->stream, token, &length);
+    if (!text || !tarn__held_add(&s->held, text, length))
+        return false;
+    if (is_end && (!(text = tarn_text_stream_end(s->stream, &length)) || !tarn__held_add(&s->held, text, length)))
+        return false;
+    tarn__held_settle(&s->held, is_end);
+    return true;
 }
 
 static bool add_logprobs(tarn__sequence *s, tarn_piece *piece)

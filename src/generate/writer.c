@@ -80,9 +80,11 @@ static void close_prompt(tarn__sequence *s)
     tarn__sequence_end(s);
     tarn__release(s->stop, sizeof(*s->stop) * (size_t)s->options.stop_count);
     tarn_sampler_free(s->sampler);
+    tarn_text_stream_free(s->stream);
     tarn__held_close(&s->held);
     s->stop = NULL;
     s->sampler = NULL;
+    s->stream = NULL;
     s->options = (tarn_generate_options){0};
 }
 
@@ -202,7 +204,7 @@ static bool check_options(const tarn_writer *w, int64_t count, const tarn_genera
 }
 
 /* What the prompt's options need; the old ones are gone. */
-static bool open_prompt(tarn__sequence *s, const tarn_generate_options *o, int64_t most)
+static bool open_prompt(const tarn_writer *w, tarn__sequence *s, const tarn_generate_options *o, int64_t most)
 {
     close_prompt(s);
     s->made = 0;
@@ -214,7 +216,9 @@ static bool open_prompt(tarn__sequence *s, const tarn_generate_options *o, int64
                                                           .min_p = o->min_p,
                                                           .repeat_penalty = o->repeat_penalty,
                                                           .repeat_window = o->repeat_window});
-    if (!s->sampler || !tarn__held_open(&s->held, o->stop_texts, o->stop_text_count))
+    if (w->tokenizer)
+        s->stream = tarn_text_stream_new(w->tokenizer, &(tarn_stream_options){.continues = true});
+    if (tarn_failed() || !tarn__held_open(&s->held, o->stop_texts, o->stop_text_count))
         return false;
     if (o->stop_count > 0 && !(s->stop = tarn__alloc(sizeof(*s->stop) * (size_t)o->stop_count)))
         return false;
@@ -265,7 +269,7 @@ bool tarn__writer_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens
     if (w->is_read && !tarn__writer_step(w)) /* so that all texts stand at a token that was drawn and not read */
         return false;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && open_prompt(s, o, w->decoder->cache.shape.room - count) && begin(w, sequence, tokens, count);
+    bool good = scope && open_prompt(w, s, o, w->decoder->cache.shape.room - count) && begin(w, sequence, tokens, count);
     tarn_scope_close(scope);
     if (good)
         return true;

@@ -16,6 +16,7 @@ typedef struct tarn__sequence {
     tarn_generate_options options;
     int32_t *stop; /* own copy of options.stop */
     tarn_sampler *sampler;
+    tarn_text_stream *stream; /* from tokens to whole characters; NULL without a tokenizer */
     tarn__held held;
     tarn_tensor *drawn;    /* i64 [1, 1], kept: the token after the last one, which the host has not read yet; NULL: it must be computed */
     tarn_tensor *logprobs; /* of it, as tarn_token_logprobs() has them, kept; NULL: not wanted */

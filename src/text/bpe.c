@@ -1,18 +1,16 @@
 /* bpe.c: byte-level BPE. A text falls into words by patterns; a word begins as the tokens of its bytes, and the pair of neighbours whose
  * merge has the lowest rank becomes one token, the leftmost of equals first, until no pair merges.
  *
- * Words repeat, so every coder remembers the ids of those it met. Short words are merged by looking for the lowest rank again and again;
- * long ones with a list and a heap, so that a megabyte without a space costs n log n. */
+ * Short words are merged by looking for the lowest rank again and again; long ones with a list and a heap (merge.c). */
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "text/merge.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
-#define SHORT_WORD 48           /* bytes: beyond these a heap pays */
-#define REMEMBERED_BYTES 64     /* longest word that is remembered */
-#define REMEMBERED_WORDS 131072 /* most words that are */
+#define SHORT_WORD 48 /* bytes: beyond these a heap pays */
 
 /* ---- merges ---------------------------------------------------------------------------------------------------------------- */
 
@@ -103,81 +101,12 @@ static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
 
 /* ---- long words ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct symbol {
-    int32_t id;            /* -1: became part of the one before it */
-    int32_t before, after; /* -1: none */
-} symbol;
-
-/* A pair that could be merged. It is stale when its symbols have changed: then their merge makes another token. */
-typedef struct candidate {
-    int32_t rank, place, made;
-} candidate;
-
-static bool comes_first(candidate a, candidate b)
+static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank, int32_t *made)
 {
-    return a.rank != b.rank ? a.rank < b.rank : a.place < b.place;
-}
-
-static bool push(tarn__buffer *heap, candidate added)
-{
-    if (!tarn__buffer_reserve(heap, 1, sizeof(added)))
-        return false;
-    candidate *all = (candidate *)(void *)heap->data;
-    size_t at = heap->count++;
-    for (; at > 0 && comes_first(added, all[(at - 1) / 2]); at = (at - 1) / 2)
-        all[at] = all[(at - 1) / 2];
-    all[at] = added;
-    return true;
-}
-
-static candidate pop(tarn__buffer *heap)
-{
-    candidate *all = (candidate *)(void *)heap->data, first = all[0], last = all[--heap->count];
-    size_t at = 0, child;
-    for (; (child = 2 * at + 1) < heap->count; at = child) {
-        child += child + 1 < heap->count && comes_first(all[child + 1], all[child]);
-        if (!comes_first(all[child], last))
-            break;
-        all[at] = all[child];
-    }
-    all[at] = last;
-    return first;
-}
-
-static bool propose(const tarn__bpe *bpe, tarn__buffer *heap, const symbol *symbols, int32_t place)
-{
-    int32_t after = place < 0 ? -1 : symbols[place].after;
-    const tarn__merge_slot *merge = after < 0 ? NULL : tarn__bpe_find(bpe, symbols[place].id, symbols[after].id);
-    return !merge || push(heap, (candidate){merge->rank, place, merge->made});
-}
-
-static bool is_stale(const tarn__bpe *bpe, const symbol *symbols, candidate c)
-{
-    int32_t after = symbols[c.place].after;
-    const tarn__merge_slot *now = symbols[c.place].id < 0 || after < 0 ? NULL : tarn__bpe_find(bpe, symbols[c.place].id, symbols[after].id);
-    return !now || now->made != c.made;
-}
-
-static bool merge_long(const tarn__bpe *bpe, symbol *symbols, int32_t count, tarn__buffer *heap)
-{
-    heap->count = 0;
-    for (int32_t i = 0; i < count; i++)
-        if (!propose(bpe, heap, symbols, i))
-            return false;
-    while (heap->count > 0) {
-        candidate c = pop(heap);
-        if (is_stale(bpe, symbols, c))
-            continue;
-        symbol *left = &symbols[c.place], *right = &symbols[left->after];
-        left->id = c.made;
-        right->id = -1;
-        left->after = right->after;
-        if (left->after >= 0)
-            symbols[left->after].before = c.place;
-        if (!propose(bpe, heap, symbols, left->before) || !propose(bpe, heap, symbols, c.place))
-            return false;
-    }
-    return true;
+    const tarn__merge_slot *merge = tarn__bpe_find(ctx, left->id, right->id);
+    *rank = merge ? merge->rank : 0;
+    *made = merge ? merge->made : -1;
+    return merge != NULL;
 }
 
 /* ---- words ----------------------------------------------------------------------------------------------------------------- */
@@ -201,15 +130,15 @@ static bool encode_long(const tarn__bpe *bpe, tarn__coder *coder, const char *wo
     if (length > INT32_MAX)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a word of %zu bytes is longer than %d", length, INT32_MAX);
     coder->symbols.count = 0;
-    if (!tarn__buffer_reserve(&coder->symbols, length, sizeof(symbol)))
+    if (!tarn__buffer_reserve(&coder->symbols, length, sizeof(tarn__symbol)))
         return false;
-    symbol *symbols = (symbol *)(void *)coder->symbols.data;
+    tarn__symbol *symbols = (tarn__symbol *)(void *)coder->symbols.data;
     for (int32_t i = 0; i < (int32_t)length; i++) {
-        symbols[i] = (symbol){bpe->byte_id[(unsigned char)word[i]], i - 1, i + 1 < (int32_t)length ? i + 1 : -1};
+        symbols[i] = (tarn__symbol){bpe->byte_id[(unsigned char)word[i]], i - 1, i + 1 < (int32_t)length ? i + 1 : -1, i, 1, false};
         if (symbols[i].id < 0)
             return no_token((unsigned char)word[i]);
     }
-    if (!merge_long(bpe, symbols, (int32_t)length, &coder->heap))
+    if (!tarn__merge_symbols(find_pair, bpe, symbols, (int32_t)length, &coder->heap))
         return false;
     for (int32_t i = 0; i >= 0; i = symbols[i].after)
         if (!tarn__ids_add(ids, symbols[i].id))
@@ -233,56 +162,7 @@ static bool encode_new(const tarn_tokenizer *tokenizer, tarn__coder *coder, cons
     return length <= SHORT_WORD ? encode_short(bpe, word, length, ids) : encode_long(bpe, coder, word, length, ids);
 }
 
-/* ---- words met before ------------------------------------------------------------------------------------------------------ */
-
-typedef struct tarn__word {
-    uint64_t hash;
-    size_t bytes, ids; /* where they begin */
-    uint16_t length, count;
-} tarn__word;
-
-static size_t word_place(const tarn__coder *coder, uint64_t hash, const char *word, size_t length)
-{
-    size_t at = (size_t)hash & (coder->word_slots - 1);
-    for (const tarn__word *w; (w = &coder->word[at])->length; at = (at + 1) & (coder->word_slots - 1))
-        if (w->hash == hash && w->length == length && memcmp(coder->word_bytes.data + w->bytes, word, length) == 0)
-            break;
-    return at;
-}
-
-static bool grow_words(tarn__coder *coder)
-{
-    if (2 * (coder->words + 1) <= coder->word_slots)
-        return true;
-    size_t slots = coder->word_slots ? 4 * coder->word_slots : 128, mask = slots - 1;
-    tarn__word *grown = tarn__alloc(slots * sizeof(*grown));
-    if (!grown)
-        return false;
-    for (size_t i = 0; i < coder->word_slots; i++)
-        if (coder->word[i].length) {
-            size_t at = (size_t)coder->word[i].hash & mask;
-            while (grown[at].length)
-                at = (at + 1) & mask;
-            grown[at] = coder->word[i];
-        }
-    tarn__release(coder->word, coder->word_slots * sizeof(*grown));
-    coder->word = grown;
-    coder->word_slots = slots;
-    return true;
-}
-
-static bool remember(tarn__coder *coder, uint64_t hash, const char *word, size_t length, const int32_t *ids, size_t count)
-{
-    if (coder->words >= REMEMBERED_WORDS)
-        return true;
-    tarn__word added = {hash, coder->word_bytes.count, coder->word_ids.count, (uint16_t)length, (uint16_t)count};
-    if (!grow_words(coder) || !tarn__buffer_add(&coder->word_bytes, word, length, 1) ||
-        !tarn__buffer_add(&coder->word_ids, ids, count, sizeof(*ids)))
-        return false;
-    coder->word[word_place(coder, hash, word, length)] = added;
-    coder->words++;
-    return true;
-}
+/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
 
 typedef struct encoding {
     const tarn_tokenizer *tokenizer;
@@ -293,32 +173,8 @@ typedef struct encoding {
 static bool encode_word(const char *word, size_t length, void *ctx)
 {
     const encoding *e = ctx;
-    tarn__coder *coder = e->coder;
-    if (length > REMEMBERED_BYTES)
-        return encode_new(e->tokenizer, coder, word, length, e->ids);
-    uint64_t hash = tarn__hash(word, length, 0);
-    const tarn__word *known = coder->word_slots ? &coder->word[word_place(coder, hash, word, length)] : NULL;
-    if (known && known->length)
-        return tarn__buffer_add(e->ids, coder->word_ids.data + known->ids * sizeof(int32_t), known->count, sizeof(int32_t));
-    size_t before = e->ids->count;
-    return encode_new(e->tokenizer, coder, word, length, e->ids) &&
-           remember(coder, hash, word, length, (const int32_t *)(const void *)e->ids->data + before, e->ids->count - before);
+    return tarn__word_encode(e->tokenizer, e->coder, word, length, encode_new, e->ids);
 }
-
-void tarn__coder_free(tarn__coder *coder)
-{
-    tarn__matcher_free(coder->matcher);
-    tarn__release(coder->word, coder->word_slots * sizeof(*coder->word));
-    tarn__buffer_free(&coder->word_bytes, 1);
-    tarn__buffer_free(&coder->word_ids, sizeof(int32_t));
-    tarn__buffer_free(&coder->symbols, sizeof(symbol));
-    tarn__buffer_free(&coder->heap, sizeof(candidate));
-    tarn__buffer_free(&coder->normal, 1);
-    tarn__buffer_free(&coder->spaced, 1);
-    *coder = (tarn__coder){0};
-}
-
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
 
 typedef struct walk {
     const tarn__bpe *bpe;

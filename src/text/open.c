@@ -34,21 +34,52 @@ static tarn_tokenizer *read_parts(const char *folder, size_t length, const char 
                                       tarn__path_exists(config) ? config : NULL);
 }
 
-static tarn_tokenizer *open_folder(const char *folder)
+/* A tokenizer with what lies beside it in its folder. Takes the tokenizer, and frees it where that fails. */
+static tarn_tokenizer *with_config(tarn_tokenizer *tokenizer, const char *folder, size_t length, bool is_model)
 {
-    char path[LONGEST_PATH];
-    size_t length = strlen(folder);
-    if (tarn__path_exists(below(path, folder, length, "tokenizer.json")))
-        return tarn__tokenizer_read_file(path);
-    for (int i = 0; i < PARTS; i++)
-        if (tarn__path_exists(below(path, folder, length, parts[i][0])))
-            return read_parts(folder, length, parts[i][0], parts[i][1]);
-    tarn__raise(TARN_ERROR_IO,
-                "tokenizer_open: '%s' has neither tokenizer.json, nor vocab.json and merges.txt, nor encoder.json and vocab.bpe", folder);
+    char config[LONGEST_PATH], chat[LONGEST_PATH];
+    bool has_config = tarn__path_exists(below(config, folder, length, "tokenizer_config.json"));
+    bool has_chat = tarn__path_exists(below(chat, folder, length, "chat_template.jinja"));
+    if (tokenizer && is_model && !has_config && !tarn__tokenizer_surround(tokenizer, true, false)) {
+        tarn_tokenizer_free(tokenizer);
+        return NULL;
+    }
+    if (!tokenizer || (!has_config && !has_chat) ||
+        tarn__tokenizer_read_config(tokenizer, has_config ? config : NULL, has_chat ? chat : NULL, is_model))
+        return tokenizer;
+    tarn_tokenizer_free(tokenizer);
     return NULL;
 }
 
-/* A file: a vocabulary or its merges by their usual names, when the other lies beside it; else a tokenizer.json. */
+static tarn_tokenizer *open_parts(const char *folder)
+{
+    char path[LONGEST_PATH];
+    size_t length = strlen(folder);
+    for (int i = 0; i < PARTS; i++)
+        if (tarn__path_exists(below(path, folder, length, parts[i][0])))
+            return with_config(read_parts(folder, length, parts[i][0], parts[i][1]), folder, length, false);
+    if (tarn__path_exists(below(path, folder, length, "tokenizer.model")))
+        return with_config(tarn__tokenizer_read_model(path), folder, length, true);
+    tarn__raise(TARN_ERROR_IO,
+                "tokenizer_open: '%s' has neither tokenizer.json, nor vocab.json and merges.txt, nor encoder.json and vocab.bpe, nor "
+                "tokenizer.model",
+                folder);
+    return NULL;
+}
+
+static tarn_tokenizer *open_folder(const char *folder)
+{
+    char path[LONGEST_PATH];
+    bool has_json = tarn__path_exists(below(path, folder, strlen(folder), "tokenizer.json"));
+    return has_json ? with_config(tarn__tokenizer_read_file(path), folder, strlen(folder), false) : open_parts(folder);
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
+}
+
+/* A file: a vocabulary or its merges by their usual names, when the other lies beside it; a model of SentencePiece; else a tokenizer.json. */
 static tarn_tokenizer *open_file(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -57,8 +88,11 @@ static tarn_tokenizer *open_file(const char *path)
     for (int i = 0; i < PARTS; i++)
         for (int k = 0; k < 2; k++)
             if (strcmp(name, parts[i][k]) == 0 && tarn__path_exists(below(other, path, length, parts[i][1 - k])))
-                return read_parts(path, length, parts[i][0], parts[i][1]);
-    return tarn__tokenizer_read_file(path);
+                return with_config(read_parts(path, length, parts[i][0], parts[i][1]), path, length, false);
+    if (ends_in(name, ".model"))
+        return with_config(tarn__tokenizer_read_model(path), path, length, true);
+    tarn_tokenizer *tokenizer = tarn__tokenizer_read_file(path);
+    return strcmp(name, "tokenizer.json") == 0 ? with_config(tokenizer, path, length, false) : tokenizer;
 }
 
 tarn_tokenizer *tarn_tokenizer_open(const char *path)

@@ -1,6 +1,7 @@
 /* pieces.c: a vocabulary, and the letters by which byte-level files write bytes. */
 #include "text/pieces.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -60,7 +61,7 @@ bool tarn__pieces_add(tarn__pieces *pieces, int32_t id, const char *bytes, size_
 {
     if (!grow_pieces(pieces, id) || !grow_slots(pieces) || !tarn__buffer_reserve(&pieces->bytes, length + 1, 1))
         return false;
-    pieces->piece[id] = (tarn__piece){pieces->bytes.count, (uint32_t)length, 1, literal, 0};
+    pieces->piece[id] = (tarn__piece){pieces->bytes.count, (uint32_t)length, 1, literal, 0, 0};
     tarn__buffer_add(&pieces->bytes, bytes, length, 1);
     tarn__buffer_add(&pieces->bytes, "", 1, 1);
     size_t at = slot_of(pieces, bytes, length);
@@ -76,10 +77,28 @@ int32_t tarn__pieces_find(const tarn__pieces *pieces, const char *bytes, size_t 
     return pieces->slots ? pieces->slot[slot_of(pieces, bytes, length)] - 1 : -1;
 }
 
+/* Whether a text is these bytes with a mark for each space. */
+static bool is_spaced(const char *bytes, size_t size, const char *text, size_t length)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < size; i++) {
+        const char *part = bytes[i] == ' ' ? TARN__MARK : bytes + i;
+        size_t part_size = bytes[i] == ' ' ? TARN__MARK_BYTES : 1;
+        if (part_size > length - at || memcmp(text + at, part, part_size) != 0)
+            return false;
+        at += part_size;
+    }
+    return at == length;
+}
+
 bool tarn__pieces_is_written(const tarn__pieces *pieces, int32_t id, const char *text, size_t length)
 {
     size_t size;
     const char *bytes = tarn__pieces_bytes(pieces, id, &size);
+    if (pieces->piece[id].byte)
+        return tarn__byte_of_name(text, length) == (unsigned char)bytes[0];
+    if (pieces->spaced && !pieces->piece[id].literal)
+        return is_spaced(bytes, size, text, length);
     if (pieces->piece[id].literal)
         return size == length && memcmp(bytes, text, length) == 0;
     size_t at = 0, i = 0;
@@ -93,18 +112,71 @@ bool tarn__pieces_is_written(const tarn__pieces *pieces, int32_t id, const char 
     return i == size && at == length;
 }
 
+/* A text with spaces for its marks; false where it has a space itself, which stands for nothing else. */
+static bool unmark(char *bytes, size_t *count, const char *text, size_t length)
+{
+    *count = 0;
+    for (size_t at = 0; at < length;) {
+        bool is_mark = length - at >= TARN__MARK_BYTES && memcmp(text + at, TARN__MARK, TARN__MARK_BYTES) == 0;
+        if (text[at] == ' ')
+            return false;
+        bytes[(*count)++] = is_mark ? ' ' : text[at];
+        at += is_mark ? TARN__MARK_BYTES : 1;
+    }
+    return true;
+}
+
 int32_t tarn__pieces_find_written(const tarn__pieces *pieces, const char *text, size_t length)
 {
     char few[256], *bytes = length <= sizeof(few) ? few : tarn__alloc(length);
     size_t count;
     if (!bytes)
         return -1;
-    int32_t id = tarn__bytes_of_letters(bytes, &count, text, length) ? tarn__pieces_find(pieces, bytes, count) : -1;
+    bool is_read = pieces->spaced ? unmark(bytes, &count, text, length) : tarn__bytes_of_letters(bytes, &count, text, length);
+    int32_t id = is_read ? tarn__pieces_find(pieces, bytes, count) : -1;
     if (bytes != few)
         tarn__release(bytes, length);
     if (id < 0 || pieces->piece[id].literal)
         id = tarn__pieces_find(pieces, text, length);
     return id >= 0 && tarn__pieces_is_written(pieces, id, text, length) ? id : -1;
+}
+
+bool tarn__pieces_write(const tarn__pieces *pieces, int32_t id, tarn__buffer *text)
+{
+    size_t length;
+    const char *bytes = tarn__pieces_bytes(pieces, id, &length);
+    char name[8];
+    if (pieces->piece[id].byte)
+        return tarn__buffer_add(text, name, (size_t)snprintf(name, sizeof(name), "<0x%02X>", (unsigned char)bytes[0]), 1);
+    if (pieces->piece[id].literal)
+        return tarn__buffer_add(text, bytes, length, 1);
+    if (!pieces->spaced)
+        return tarn__letters_of_bytes(text, bytes, length);
+    bool good = true;
+    for (size_t i = 0; good && i < length; i++)
+        good = tarn__buffer_add(text, bytes[i] == ' ' ? TARN__MARK : bytes + i, bytes[i] == ' ' ? TARN__MARK_BYTES : 1, 1);
+    return good;
+}
+
+bool tarn__pieces_add_spaced(tarn__pieces *pieces, int32_t id, const char *text, size_t length)
+{
+    char few[256], *bytes = length <= sizeof(few) ? few : tarn__alloc(length);
+    size_t count;
+    if (!bytes)
+        return false;
+    bool is_read = unmark(bytes, &count, text, length);
+    bool good = tarn__pieces_add(pieces, id, is_read ? bytes : text, is_read ? count : length, !is_read);
+    if (bytes != few)
+        tarn__release(bytes, length);
+    return good;
+}
+
+bool tarn__pieces_add_byte(tarn__pieces *pieces, int32_t id, unsigned char byte)
+{
+    if (!tarn__pieces_add(pieces, id, &(char){(char)byte}, 1, true))
+        return false;
+    pieces->piece[id].byte = 1;
+    return true;
 }
 
 bool tarn__pieces_has(const tarn__pieces *pieces, int64_t id)
@@ -124,6 +196,28 @@ void tarn__pieces_free(tarn__pieces *pieces)
     tarn__release(pieces->piece, pieces->room * sizeof(*pieces->piece));
     tarn__release(pieces->slot, pieces->slots * sizeof(*pieces->slot));
     *pieces = (tarn__pieces){0};
+}
+
+/* ---- spaces and bytes of SentencePiece -------------------------------------------------------------------------------------- */
+
+static int digit_of(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+int tarn__byte_of_name(const char *text, size_t length)
+{
+    if (length != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>' || digit_of(text[3]) < 0 || digit_of(text[4]) < 0)
+        return -1;
+    return 16 * digit_of(text[3]) + digit_of(text[4]);
+}
+
+const char *tarn__find_mark(const char *text, size_t length)
+{
+    for (const char *at = text, *end = text + length; (at = memchr(at, TARN__MARK[0], (size_t)(end - at))) != NULL; at++)
+        if (end - at >= TARN__MARK_BYTES && memcmp(at, TARN__MARK, TARN__MARK_BYTES) == 0)
+            return at;
+    return NULL;
 }
 
 /* ---- letters for bytes ----------------------------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@ typedef struct tarn__piece {
     uint8_t used;    /* 0: no token has this id */
     uint8_t literal; /* the file's text is not made of letters for bytes: it stands for itself */
     uint8_t outside; /* an added token that the model's own vocabulary lacks */
+    uint8_t byte;    /* literal: a byte that files write as <0x0A> */
 } tarn__piece;
 
 typedef struct tarn__pieces {
@@ -24,6 +25,7 @@ typedef struct tarn__pieces {
     int32_t *slot;      /* ids and one more by the hash of their bytes; 0: free */
     size_t slots;       /* a power of two, at least twice `used` */
     size_t used;
+    bool spaced; /* files write a space as U+2581 and some bytes as <0x0A>; else every byte as a letter */
 } tarn__pieces;
 
 /* Adds a piece under an id that is free. Of two with the same bytes the first is found, but a literal one last. False with an error of no
@@ -33,14 +35,33 @@ bool tarn__pieces_add(tarn__pieces *pieces, int32_t id, const char *bytes, size_
 /* The id of a text, -1: none. */
 int32_t tarn__pieces_find(const tarn__pieces *pieces, const char *bytes, size_t length);
 
-/* The same for a text as a file writes it: the letters of its bytes, or a literal text. And whether an id's piece is written so. */
+/* The same for a text as a file writes it: the letters of its bytes, or a literal text. Whether an id's piece is written so; and how it is written,
+ * appended to a text: false with an error. */
 int32_t tarn__pieces_find_written(const tarn__pieces *pieces, const char *text, size_t length);
 bool tarn__pieces_is_written(const tarn__pieces *pieces, int32_t id, const char *text, size_t length);
+
+bool tarn__pieces_write(const tarn__pieces *pieces, int32_t id, tarn__buffer *text);
+
+/* Adds a piece as files of SentencePiece write it; or the piece of a byte. False with an error of no memory. */
+bool tarn__pieces_add_spaced(tarn__pieces *pieces, int32_t id, const char *text, size_t length);
+bool tarn__pieces_add_byte(tarn__pieces *pieces, int32_t id, unsigned char byte);
+
+/* The byte that <0x0A> stands for, -1: the text is none such. */
+int tarn__byte_of_name(const char *text, size_t length);
 
 /* True when the id has a piece. */
 bool tarn__pieces_has(const tarn__pieces *pieces, int64_t id);
 const char *tarn__pieces_bytes(const tarn__pieces *pieces, int32_t id, size_t *length);
 void tarn__pieces_free(tarn__pieces *pieces);
+
+/* ---- spaces -----------------------------------------------------------------------------------------------------------------*/
+
+/* U+2581, for which files of SentencePiece have a space. */
+#define TARN__MARK "\xE2\x96\x81"
+#define TARN__MARK_BYTES 3
+
+/* Where a mark stands in a text, from a place on; NULL: nowhere. */
+const char *tarn__find_mark(const char *text, size_t length);
 
 /* ---- letters for bytes ----------------------------------------------------------------------------------------------------- */
 

@@ -81,6 +81,10 @@ static bool read_piece(const tarn__reading *reading, const char *text, json_t *v
     if (tarn__pieces_has(pieces, id))
         return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the id %lld is there twice; the second time for '%.100s'", (long long)id,
                                 text);
+    if (pieces->spaced && tarn__byte_of_name(text, length) >= 0)
+        return tarn__pieces_add_byte(pieces, (int32_t)id, (unsigned char)tarn__byte_of_name(text, length));
+    if (pieces->spaced)
+        return tarn__pieces_add_spaced(pieces, (int32_t)id, text, length);
     bool letters = byte_level && tarn__bytes_of_letters(scratch, &count, text, length);
     return tarn__pieces_add(pieces, (int32_t)id, letters ? scratch : text, letters ? count : length, !letters);
 }

@@ -14,7 +14,7 @@ static bool is_empty(const json_t *value)
 
 /* ---- the model ------------------------------------------------------------------------------------------------------------- */
 
-static bool read_merges(const tarn__reading *reading, json_t *merges)
+bool tarn__read_merges(const tarn__reading *reading, json_t *merges)
 {
     size_t index;
     json_t *merge;
@@ -46,7 +46,34 @@ static bool read_unknown(const tarn__reading *reading, json_t *model, int32_t *u
     return !tarn_failed();
 }
 
-static bool read_bpe(const tarn__reading *reading, json_t *model)
+/* ---- what stands around it ------------------------------------------------------------------------------------------------------ */
+
+static bool read_normalizer(const tarn__reading *reading, json_t *normalizer)
+{
+    json_t *list = json_object_get(normalizer, "normalizers");
+    if (is_empty(normalizer))
+        return true;
+    const char *type = tarn__read_text(reading, normalizer, "type");
+    if (!type)
+        return false;
+    if (strcmp(type, "Sequence") == 0 && json_is_array(list) && json_array_size(list) <= 1)
+        return json_array_size(list) == 0 || read_normalizer(reading, json_array_get(list, 0));
+    reading->tokenizer->nfc = strcmp(type, "NFC") == 0;
+    return reading->tokenizer->nfc ||
+           tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "the normalizer '%.60s' is none that tarn has", type);
+}
+
+static bool check_decoder(const tarn__reading *reading, json_t *decoder, const char *wanted)
+{
+    const char *type = is_empty(decoder) ? wanted : tarn__read_text(reading, decoder, "type");
+    if (!type)
+        return false;
+    return strcmp(type, wanted) == 0 ||
+           tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "the decoder '%.60s' is not '%s', which belongs to this model", type, wanted);
+}
+
+/* BPE on bytes, or SentencePiece's: it falls back to bytes for what it lacks. */
+static bool read_bpe(const tarn__reading *reading, json_t *root, json_t *model)
 {
     tarn__bpe *bpe = &reading->tokenizer->bpe;
     bool fuse, fall_back;
@@ -55,16 +82,20 @@ static bool read_bpe(const tarn__reading *reading, json_t *model)
         !tarn__read_flag(reading, model, "byte_fallback", false, &fall_back) ||
         !tarn__read_flag(reading, model, "ignore_merges", false, &bpe->ignore_merges))
         return false;
-    if (fall_back || !is_empty(json_object_get(model, "continuing_subword_prefix")) ||
-        !is_empty(json_object_get(model, "end_of_word_suffix")))
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                "a BPE with byte_fallback, continuing_subword_prefix or end_of_word_suffix");
+    if (!is_empty(json_object_get(model, "continuing_subword_prefix")) || !is_empty(json_object_get(model, "end_of_word_suffix")))
+        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with continuing_subword_prefix or end_of_word_suffix");
     if (!is_empty(dropout) && json_number_value(dropout) != 0)
         return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with dropout gives other ids every time");
-    if (!tarn__read_vocabulary(reading, json_object_get(model, "vocab"), true) || !read_merges(reading, json_object_get(model, "merges")) ||
-        !read_unknown(reading, model, &bpe->unknown))
+    if (fall_back)
+        return tarn__read_spm(reading, root, model) && read_unknown(reading, model, &bpe->unknown);
+    if (!tarn__read_vocabulary(reading, json_object_get(model, "vocab"), true) ||
+        !tarn__read_merges(reading, json_object_get(model, "merges")) || !read_unknown(reading, model, &bpe->unknown))
         return false;
-    return !fuse || bpe->unknown < 0 || tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with fuse_unk");
+    if (fuse && bpe->unknown >= 0)
+        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with fuse_unk");
+    return tarn__read_splits(reading, json_object_get(root, "pre_tokenizer")) &&
+           check_decoder(reading, json_object_get(root, "decoder"), "ByteLevel") &&
+           read_normalizer(reading, json_object_get(root, "normalizer"));
 }
 
 /* ---- characters and bytes -------------------------------------------------------------------------------------------------- */
@@ -98,28 +129,11 @@ static bool is_bytes(const tarn_tokenizer *t)
 
 /* ---- the whole ------------------------------------------------------------------------------------------------------------- */
 
-static bool read_normalizer(const tarn__reading *reading, json_t *normalizer)
+/* Pieces of users stand among the added tokens for other readers; here they are pieces. */
+static bool is_user_piece(const tarn_tokenizer *t, json_t *id)
 {
-    json_t *list = json_object_get(normalizer, "normalizers");
-    if (is_empty(normalizer))
-        return true;
-    const char *type = tarn__read_text(reading, normalizer, "type");
-    if (!type)
-        return false;
-    if (strcmp(type, "Sequence") == 0 && json_is_array(list) && json_array_size(list) <= 1)
-        return json_array_size(list) == 0 || read_normalizer(reading, json_array_get(list, 0));
-    reading->tokenizer->nfc = strcmp(type, "NFC") == 0;
-    return reading->tokenizer->nfc ||
-           tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "the normalizer '%.60s' is none that tarn has", type);
-}
-
-static bool check_decoder(const tarn__reading *reading, json_t *decoder, const char *wanted)
-{
-    const char *type = is_empty(decoder) ? wanted : tarn__read_text(reading, decoder, "type");
-    if (!type)
-        return false;
-    return strcmp(type, wanted) == 0 ||
-           tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "the decoder '%.60s' is not '%s', which belongs to this model", type, wanted);
+    return t->spm.types && json_is_integer(id) && json_integer_value(id) >= 0 && (uint64_t)json_integer_value(id) < t->spm.count &&
+           t->spm.types[json_integer_value(id)] == TARN__TOKEN_USER;
 }
 
 static bool read_added_tokens(const tarn__reading *reading, json_t *list)
@@ -131,6 +145,8 @@ static bool read_added_tokens(const tarn__reading *reading, json_t *list)
     json_array_foreach(list, index, about)
     {
         json_t *id = json_object_get(about, "id");
+        if (is_user_piece(reading->tokenizer, id))
+            continue;
         if (!tarn__read_added(reading, about, json_is_integer(id) ? json_integer_value(id) : -1))
             return false;
     }
@@ -142,19 +158,19 @@ static bool read_model(const tarn__reading *reading, json_t *root, json_t *model
     json_t *named = json_object_get(model, "type"), *merges = json_object_get(model, "merges");
     const char *type = json_is_string(named) ? json_string_value(named) : merges ? "BPE" : "";
     if (strcmp(type, "BPE") == 0)
-        return read_bpe(reading, model) && tarn__read_splits(reading, json_object_get(root, "pre_tokenizer")) &&
-               check_decoder(reading, json_object_get(root, "decoder"), "ByteLevel");
+        return read_bpe(reading, root, model);
     if (strcmp(type, "WordLevel") == 0)
-        return read_characters(reading, root, model) && check_decoder(reading, json_object_get(root, "decoder"), "Fuse");
+        return read_characters(reading, root, model) && check_decoder(reading, json_object_get(root, "decoder"), "Fuse") &&
+               read_normalizer(reading, json_object_get(root, "normalizer"));
     return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                            "the model '%.60s' is none that tarn has: byte-level BPE, or WordLevel on characters", type);
+                            "the model '%.60s' is none that tarn has: BPE on bytes or with byte_fallback, or WordLevel on characters",
+                            type);
 }
 
 static bool read_root(tarn__reading *reading, json_t *root)
 {
     tarn_tokenizer *t = reading->tokenizer;
-    if (!read_model(reading, root, json_object_get(root, "model")) || !read_normalizer(reading, json_object_get(root, "normalizer")) ||
-        !read_added_tokens(reading, json_object_get(root, "added_tokens")) ||
+    if (!read_model(reading, root, json_object_get(root, "model")) || !read_added_tokens(reading, json_object_get(root, "added_tokens")) ||
         !tarn__read_around(reading, json_object_get(root, "post_processor")))
         return false;
     if (is_bytes(t))

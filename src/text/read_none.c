@@ -25,6 +25,12 @@ tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *m
     return NULL;
 }
 
+bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, const char *chat, bool is_model)
+{
+    (void)tokenizer, (void)config, (void)chat, (void)is_model;
+    return missing("tokenizer_open");
+}
+
 bool tarn__line_text(tarn__buffer *text, const char *line, size_t length, const char *field, const char *path, int64_t number)
 {
     (void)text, (void)line, (void)length, (void)field, (void)path, (void)number;

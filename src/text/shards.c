@@ -185,13 +185,24 @@ static bool add_block(job *j, const block *b)
 
 /* ---- inputs ---------------------------------------------------------------------------------------------------------------- */
 
+/* Whether SentencePiece could make a token of the end of a line and what is beside it, or looks at the ends of a text. */
+static bool joins_lines(const tarn_tokenizer *t)
+{
+    bool joins = t->spm.squeezes || !t->spm.has_bytes;
+    for (int32_t id = 0; id < t->pieces.count && !joins; id++) {
+        const tarn__piece *piece = &t->pieces.piece[id];
+        joins = piece->used && !piece->literal && piece->length > 1 && memchr(t->pieces.bytes.data + piece->begin, '\n', piece->length);
+    }
+    return joins;
+}
+
 /* Whether something reaches across every place where a text could be cut: words without a pattern, which are the whole text, and tokens
  * with a line's end in them or that take the spaces beside them. */
 static bool needs_whole_texts(const job *j)
 {
     const tarn_tokenizer *t = j->tokenizer;
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
-    if (t->kind == &tarn__kind_bpe && t->bpe.pattern_count == 0)
+    if ((t->kind == &tarn__kind_bpe && t->bpe.pattern_count == 0) || (t->kind == &tarn__kind_spm && joins_lines(t)))
         return true;
     for (size_t i = 0; i < t->added.tokens.count; i++) {
         bool is_found = !added[i].special || j->options.parse_special;

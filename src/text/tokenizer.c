@@ -14,7 +14,8 @@ tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind)
     tarn_tokenizer *tokenizer = tarn__alloc(sizeof(*tokenizer));
     if (tokenizer) {
         tokenizer->kind = kind;
-        tokenizer->unknown = tokenizer->bpe.unknown = -1;
+        tokenizer->unknown = tokenizer->bpe.unknown = tokenizer->begin = tokenizer->end = -1;
+        tokenizer->pieces.spaced = kind == &tarn__kind_spm;
     }
     return tokenizer;
 }
@@ -26,6 +27,8 @@ void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
     tarn__pieces_free(&tokenizer->pieces);
     tarn__added_free(&tokenizer->added);
     tarn__bpe_free(&tokenizer->bpe);
+    tarn__spm_free(&tokenizer->spm);
+    tarn__text_release(tokenizer->chat);
     tarn__buffer_free(&tokenizer->before, sizeof(int32_t));
     tarn__buffer_free(&tokenizer->after, sizeof(int32_t));
     tarn__release(tokenizer, sizeof(*tokenizer));
@@ -53,12 +56,29 @@ static uint64_t hash_numbers(const tarn__buffer *numbers, size_t each, uint64_t 
     return hash;
 }
 
+/* What SentencePiece has beside its pieces. Scores count by their order: it alone makes ids. */
+static uint64_t hash_spm(const tarn_tokenizer *t, uint64_t hash)
+{
+    const tarn__spm *spm = &t->spm;
+    const unsigned char flags[] = {(unsigned char)spm->prefix, spm->prefix_if_missing, spm->squeezes, spm->is_late, spm->has_bytes};
+    if (t->kind != &tarn__kind_spm)
+        return hash;
+    hash = tarn__hash(flags, sizeof(flags), hash);
+    for (size_t i = 0; spm->rank && i < spm->count; i++) {
+        uint32_t rank = (uint32_t)spm->rank[i];
+        const unsigned char bytes[] = {(unsigned char)rank, (unsigned char)(rank >> 8), (unsigned char)(rank >> 16),
+                                       (unsigned char)(rank >> 24), spm->types[i] == TARN__TOKEN_USER};
+        hash = tarn__hash(bytes, sizeof(bytes), hash);
+    }
+    return hash;
+}
+
 static uint64_t hash_all(const tarn_tokenizer *t)
 {
     const unsigned char flags[] = {t->bpe.ignore_merges, t->bpe.prefix_space, t->nfc};
-    const uint64_t unknown = (uint64_t)(t->kind == &tarn__kind_bpe ? t->bpe.unknown : t->unknown) + 1;
+    const uint64_t unknown = (uint64_t)(t->kind == &tarn__kind_bpe || t->kind == &tarn__kind_spm ? t->bpe.unknown : t->unknown) + 1;
     uint64_t hash = hash_pieces(&t->pieces, tarn__hash(t->kind->name, strlen(t->kind->name), unknown));
-    hash = hash_numbers(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash));
+    hash = hash_spm(t, hash_numbers(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash)));
     for (int i = 0; i < t->bpe.pattern_count; i++)
         hash = tarn__hash(tarn__pattern_text(t->bpe.pattern[i]), strlen(tarn__pattern_text(t->bpe.pattern[i])), hash);
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
@@ -69,17 +89,31 @@ static uint64_t hash_all(const tarn_tokenizer *t)
     return hash_numbers(&t->after, 1, hash_numbers(&t->before, 1, hash));
 }
 
+/* A text as it is where tokens are looked for in normalised text. Appends to `form`. False with an error. */
+static bool normalise(const tarn_tokenizer *tokenizer, const tarn__coder *coder, const char *text, size_t length, tarn__buffer *form)
+{
+    return tokenizer->nfc ? tarn__normal_form(form, text, length) : tarn__spm_respace(&tokenizer->spm, coder, text, length, form);
+}
+
+static bool normalises(const tarn_tokenizer *tokenizer)
+{
+    return tokenizer->nfc || (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.is_late);
+}
+
 /* A token that is looked for in normalised text is normalised text itself. */
 static bool check_normal(const tarn_tokenizer *tokenizer, const char *function, const char *name)
 {
     const tarn__added_token *added = (const tarn__added_token *)(const void *)tokenizer->added.tokens.data;
+    const tarn__coder coder = {0};
     tarn__buffer form = {0};
-    for (size_t i = 0; tokenizer->nfc && i < tokenizer->added.tokens.count && !tarn_failed(); i++) {
+    for (size_t i = 0; normalises(tokenizer) && i < tokenizer->added.tokens.count && !tarn_failed(); i++) {
         form.count = 0;
-        if (added[i].normalized && tarn__normal_form(&form, added[i].text, added[i].length) &&
+        if (added[i].normalized && normalise(tokenizer, &coder, added[i].text, added[i].length, &form) &&
             (form.count != added[i].length || memcmp(form.data, added[i].text, form.count) != 0))
-            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the added token '%.100s' is not in Unicode's form C, as the text would be",
-                        function, name, added[i].text);
+            tarn__raise(
+                TARN_ERROR_UNSUPPORTED,
+                "%s: '%s': the added token '%.100s' is looked for in normalised text (\"normalized\"), where it would be another: %s",
+                function, name, added[i].text, tokenizer->nfc ? "it is not in Unicode's form C" : "spaces are changed there");
     }
     tarn__buffer_free(&form, 1);
     return !tarn_failed();
@@ -105,10 +139,20 @@ bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, con
         return false;
     if (!tarn__added_sort(&tokenizer->added))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token is there twice", function, name);
-    if (!check_normal(tokenizer, function, name) || (tokenizer->kind == &tarn__kind_bpe && !find_bytes(tokenizer, function, name)))
+    if (!check_normal(tokenizer, function, name) || (tokenizer->kind == &tarn__kind_bpe && !find_bytes(tokenizer, function, name)) ||
+        (tokenizer->kind == &tarn__kind_spm && !tarn__spm_finish(tokenizer, function, name)))
         return false;
     tokenizer->hash = hash_all(tokenizer);
     return true;
+}
+
+bool tarn__tokenizer_surround(tarn_tokenizer *tokenizer, bool begins, bool ends)
+{
+    tokenizer->before.count = tokenizer->after.count = 0;
+    bool good = (!begins || tokenizer->begin < 0 || tarn__ids_add(&tokenizer->before, tokenizer->begin)) &&
+                (!ends || tokenizer->end < 0 || tarn__ids_add(&tokenizer->after, tokenizer->end));
+    tokenizer->hash = hash_all(tokenizer);
+    return good;
 }
 
 /* ---- what it is ------------------------------------------------------------------------------------------------------------ */
@@ -191,17 +235,36 @@ bool tarn_tokenizer_is_special(const tarn_tokenizer *tokenizer, int32_t id)
     return false;
 }
 
-int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer)
+/* The first of some names that is a token. */
+static int32_t find_any(const tarn_tokenizer *tokenizer, const char *const *names, size_t count)
 {
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
-    if (!is_there(tokenizer, "tokenizer_end_of_text"))
-        return -1;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < count; i++) {
         int32_t id = find(tokenizer, names[i], strlen(names[i]));
         if (id >= 0)
             return id;
     }
     return -1;
+}
+
+int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer)
+{
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
+    return is_there(tokenizer, "tokenizer_end_of_text") ? find_any(tokenizer, names, sizeof(names) / sizeof(names[0])) : -1;
+}
+
+int32_t tarn_tokenizer_begin(const tarn_tokenizer *tokenizer)
+{
+    static const char *const names[] = {"<s>", "<|begin_of_text|>", "<bos>"};
+    if (!is_there(tokenizer, "tokenizer_begin"))
+        return -1;
+    return tokenizer->begin >= 0 ? tokenizer->begin : find_any(tokenizer, names, sizeof(names) / sizeof(names[0]));
+}
+
+int32_t tarn_tokenizer_end(const tarn_tokenizer *tokenizer)
+{
+    if (!is_there(tokenizer, "tokenizer_end"))
+        return -1;
+    return tokenizer->end >= 0 ? tokenizer->end : tarn_tokenizer_end_of_text(tokenizer);
 }
 
 /* ---- text to ids ----------------------------------------------------------------------------------------------------------- */
@@ -248,6 +311,7 @@ static bool cut(const job *j, bool normalized, const char *text, size_t length, 
         if ((done < begin && !between(j, text + done, begin - done)) || !tarn__ids_add(j->ids, token->id))
             return false;
         j->coder->continues = false; /* what follows a token begins anew */
+        j->coder->is_inside = true;
         done = end;
     }
     return done >= length || between(j, text + done, length - done);
@@ -260,9 +324,9 @@ static bool encode_plain(const job *j, const char *text, size_t length)
 
 static bool encode_normal(const job *j, const char *text, size_t length)
 {
-    if (j->tokenizer->nfc) {
+    if (normalises(j->tokenizer)) {
         j->coder->normal.count = 0;
-        if (!tarn__normal_form(&j->coder->normal, text, length))
+        if (!normalise(j->tokenizer, j->coder, text, length, &j->coder->normal))
             return false;
         text = j->coder->normal.data;
         length = j->coder->normal.count;
@@ -270,13 +334,20 @@ static bool encode_normal(const job *j, const char *text, size_t length)
     return cut(j, true, text, length, encode_plain);
 }
 
+bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, bool with_special,
+                                    bool is_inside, tarn__buffer *ids)
+{
+    const job j = {tokenizer, coder, with_special, ids};
+    coder->is_inside = is_inside;
+    return cut(&j, false, text, length, encode_normal);
+}
+
 bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
                             const tarn_encode_options *options, tarn__buffer *ids)
 {
-    job j = {tokenizer, coder, !options->special_as_text, ids};
     bool around = options->add_special;
     return (!around || tarn__buffer_add(ids, tokenizer->before.data, tokenizer->before.count, sizeof(int32_t))) &&
-           cut(&j, false, text, length, encode_normal) &&
+           tarn__tokenizer_append_section(tokenizer, coder, text, length, !options->special_as_text, coder->continues, ids) &&
            (!around || tarn__buffer_add(ids, tokenizer->after.data, tokenizer->after.count, sizeof(int32_t)));
 }
 
@@ -342,6 +413,9 @@ char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int32_t *ids,
         const char *piece = tarn__pieces_bytes(&tokenizer->pieces, ids[i], &piece_length);
         memcpy(text + at, piece, piece_length);
     }
-    *length = bytes;
+    bool strips = tokenizer->spm.strips && bytes > 0 && text[0] == ' '; /* the one that encoding has put there */
+    if (strips)
+        memmove(text, text + 1, bytes); /* with the 0 behind it */
+    *length = bytes - strips;
     return text;
 }

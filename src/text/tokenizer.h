@@ -1,7 +1,7 @@
 /* tokenizer.h: what a tokenizer is made of, for the files that make, use and write one.
  *
  * A text goes through three steps, each a file: special tokens are cut out of it (added.c), what is between them is normalised (normal.c),
- * and the kind of the tokenizer (bpe.c, plain.c) turns it into ids. Only a coder changes while that happens, and every thread has its
+ * and the kind of the tokenizer (bpe.c, spm.c, plain.c) turns it into ids. Only a coder changes while that happens, and every thread has its
  * own. */
 #ifndef TARN__TOKENIZER_H
 #define TARN__TOKENIZER_H
@@ -52,6 +52,36 @@ typedef struct tarn__bpe {
     int pattern_count;
 } tarn__bpe;
 
+/* What a piece of SentencePiece is; the numbers are those of tokenizer.model and of GGUF. */
+typedef enum tarn__token_type {
+    TARN__TOKEN_NORMAL = 1,
+    TARN__TOKEN_UNKNOWN, /* stands for what has no token */
+    TARN__TOKEN_CONTROL,
+    TARN__TOKEN_USER, /* found in a text before anything is merged */
+    TARN__TOKEN_UNUSED,
+    TARN__TOKEN_BYTE
+} tarn__token_type;
+
+/* Which texts get a space before them. */
+typedef enum tarn__prefix { TARN__PREFIX_NONE, TARN__PREFIX_FIRST, TARN__PREFIX_ALWAYS } tarn__prefix;
+
+/* SentencePiece's BPE (spm.c). Pieces are kept with spaces, where files have U+2581. */
+typedef struct tarn__spm {
+    float *scores;                /* by id; the best merges first. NULL: merges have ranks, in tarn__bpe */
+    uint8_t *types;               /* by id; tarn__token_type */
+    int32_t *rank;                /* by id: the place of its score among all; equal scores have one */
+    size_t count;                 /* of these three */
+    size_t longest, longest_user; /* bytes of a piece that merges; of one that is found before; 0: none */
+    int32_t byte_id[256];         /* -1: none, then all are */
+    bool has_bytes;               /* what has no token becomes its bytes; else tarn__bpe's unknown */
+    tarn__prefix prefix;
+    bool prefix_if_missing; /* only before texts that do not begin with a space */
+    bool squeezes;          /* several spaces are one, and those at the ends none */
+    bool is_late;           /* spaces are changed behind the search for tokens in normalised text: a pre-tokenizer, not a normalizer */
+    bool strips;            /* decoding leaves out a space at the beginning */
+    bool has_words;         /* no piece has a space behind something else: words are encoded one by one */
+} tarn__spm;
+
 typedef struct tarn__coder tarn__coder;
 
 /* What kinds of tokenizers do differently. */
@@ -61,16 +91,19 @@ typedef struct tarn__tokenizer_kind {
     bool (*encode)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids);
 } tarn__tokenizer_kind;
 
-extern const tarn__tokenizer_kind tarn__kind_bpe, tarn__kind_bytes, tarn__kind_characters;
+extern const tarn__tokenizer_kind tarn__kind_bpe, tarn__kind_spm, tarn__kind_bytes, tarn__kind_characters;
 
 struct tarn_tokenizer {
     const tarn__tokenizer_kind *kind;
     tarn__pieces pieces;
     tarn__added added;
-    tarn__bpe bpe;
+    tarn__bpe bpe; /* of SentencePiece too: merges with ranks, `unknown` and `ignore_merges` */
+    tarn__spm spm;
     bool nfc;                   /* normalises to Unicode's form C */
     int32_t unknown;            /* characters: what stands for those that are missing; -1: none */
     tarn__buffer before, after; /* ids that add_special adds */
+    int32_t begin, end;         /* what the file says begins and ends a text; -1: nothing */
+    char *chat;                 /* its chat template, as it stands in the file; NULL: none; owned */
     uint64_t hash;
 };
 
@@ -83,6 +116,7 @@ struct tarn__coder {
     tarn__buffer symbols, heap;
     tarn__buffer normal, spaced;
     bool continues; /* the next text goes on where another ended: it gets no space before it */
+    bool is_inside; /* the next text is not the beginning of the whole */
 };
 void tarn__coder_free(tarn__coder *coder);
 
@@ -90,7 +124,9 @@ void tarn__coder_free(tarn__coder *coder);
 tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind);
 bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
 
-/* Appends the ids of a text. False with an error. */
+/* Appends the ids of a text with what stands around it; of a text alone, which may be a part of a whole. False with an error. */
+bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, bool with_special,
+                                    bool is_inside, tarn__buffer *ids);
 bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
                             const tarn_encode_options *options, tarn__buffer *ids);
 
@@ -113,12 +149,51 @@ void tarn__bpe_free(tarn__bpe *bpe);
 typedef bool (*tarn__word_fn)(const char *word, size_t length, void *ctx);
 bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__word_fn see, void *ctx);
 
+/* Appends the ids of a word: those that are remembered, or what `encode` gives. False with an error. */
+typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length,
+                                     tarn__buffer *ids);
+bool tarn__word_encode(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length, tarn__word_encode_fn encode,
+                       tarn__buffer *ids);
+
+/* A text with its spaces as SentencePiece has them: one before it, U+2581 as a space. Appends to `out`. False with an error. */
+bool tarn__spm_respace(const tarn__spm *spm, const tarn__coder *coder, const char *text, size_t length, tarn__buffer *out);
+
+/* What is known once all pieces are there. False with an error. */
+bool tarn__spm_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
+void tarn__spm_free(tarn__spm *spm);
+
 /* A text in Unicode's normalisation form C. Valid UTF-8 is changed; what is none passes. False with an error. */
 bool tarn__normal_form(tarn__buffer *out, const char *text, size_t length);
 
+/* What a vocabulary of SentencePiece consists of. Everything is borrowed. */
+typedef struct tarn__spm_parts {
+    const char *function, *name; /* for errors: who asks, and the file */
+    const char *const *pieces;   /* as files write them: U+2581 for spaces, <0x0A> for bytes */
+    const size_t *lengths;
+    const float *scores;
+    const int32_t *types; /* tarn__token_type */
+    int64_t count;
+    int64_t begin, end, unknown; /* ids; -1: none */
+    bool has_bytes;              /* what has no token becomes its bytes */
+    bool user_is_added;          /* pieces of users are looked for like added tokens; else as SentencePiece does */
+    tarn__spm settings;          /* of these `prefix`, `prefix_if_missing`, `squeezes` and `strips` */
+} tarn__spm_parts;
+
+/* A tokenizer without what comes before and after a text. It is finished: but tokens may be added, and tarn__tokenizer_finish() called again.
+ * The caller owns it. NULL with an error. */
+tarn_tokenizer *tarn__spm_from_parts(const tarn__spm_parts *parts);
+
 /* Puts what a file gave into a tokenizer. NULL with an error. */
+tarn_tokenizer *tarn__tokenizer_read_model(const char *path); /* a tokenizer.model */
 tarn_tokenizer *tarn__tokenizer_read_file(const char *path);
 tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *merges,
                                            const char *config); /* config: NULL where there is none */
+
+/* Takes what lies beside a tokenizer: its tokenizer_config.json and its chat_template.jinja (NULL: there is none). `is_model`: beside a
+ * tokenizer.model, which leaves more to it. False with an error. */
+bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, const char *chat, bool is_model);
+
+/* add_special adds the token that begins a text, where there is one, and the one that ends it; nothing else. False with an error. */
+bool tarn__tokenizer_surround(tarn_tokenizer *tokenizer, bool begins, bool ends);
 
 #endif

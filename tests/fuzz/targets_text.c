@@ -4,6 +4,7 @@
 
 #include "fuzz/targets.h"
 #include "support/files.h"
+#include "support/small_model.h"
 #include "support/small_tokenizer.h"
 
 /* ---- tokenizers ------------------------------------------------------------------------------------------------------------ */
@@ -51,6 +52,31 @@ static void tokenizer_seeds(fuzz_seed_fn use, void *ctx)
     fuzz_must(tarn_tokenizer_save(t, scratch("characters")), "a tokenizer of characters is saved");
     tarn_tokenizer_free(t);
     fuzz_seed_file("characters/tokenizer.json", use, ctx);
+    char model[8192];
+    t = tarn_tokenizer_open(fuzz_write("seed.model", model, small_model(model, &(small_model_options){0})));
+    fuzz_must(tarn_tokenizer_save(t, scratch("pieces")), "a tokenizer of SentencePiece is saved");
+    tarn_tokenizer_free(t);
+    fuzz_seed_file("pieces/tokenizer.json", use, ctx);
+}
+
+/* Saves what a model of SentencePiece gave, now and then: that waits for the disk. */
+static bool take_model(const void *from, size_t count)
+{
+    static int taken;
+    tarn_tokenizer *t = tarn_tokenizer_open(fuzz_write("fuzz.model", from, count));
+    if (t && taken++ % 16 == 0 && !tarn_tokenizer_save(t, scratch("model"))) {
+        fuzz_must(tarn_error_code() == TARN_ERROR_UNSUPPORTED, "a model is saved, but for one without bytes");
+        tarn_clear_error();
+    }
+    return used(t);
+}
+
+static void model_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const small_model_options kinds[] = {{0}, {.squeezes = true, .more = "hell", .more_type = 4}, {.no_bytes = true}};
+    char model[8192];
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        use(model, small_model(model, &kinds[i]), ctx);
 }
 
 /* vocab.json, merges.txt and tokenizer_config.json, with a 0 between them. */
@@ -141,6 +167,7 @@ static void line_seeds(fuzz_seed_fn use, void *ctx)
 
 const fuzz_target fuzz_text_targets[] = {
     {"tokenizer", fuzz_has_bpe, tokenizer_seeds, take_tokenizer},
+    {"tokenizer_model", NULL, model_seeds, take_model},
     {"vocabulary", fuzz_has_bpe, vocabulary_seeds, take_vocabulary},
     {"shard", fuzz_has_json, shard_seeds, take_shard},
     {"shard_index", fuzz_has_json, index_seeds, take_index},

@@ -75,9 +75,9 @@ static void characters_come_whole(void **state)
     expect_pieces("a\303\251b", 4, NULL, 0, "a||\303\251|b|", TARN_END_LENGTH);
     expect_pieces("\342\202\254!", 4, NULL, 0, "||\342\202\254|!|", TARN_END_LENGTH);
     expect_pieces("\360\237\230\200", 4, NULL, 0, "|||\360\237\230\200|", TARN_END_LENGTH);
-    expect_pieces("\303(", 2, NULL, 0, "|\303(|", TARN_END_LENGTH);     /* no character: as it is */
-    expect_pieces("a\342\202", 3, NULL, 0, "a||\342\202|", TARN_END_LENGTH); /* nothing follows */
-    expect_pieces("\200\377", 2, NULL, 0, "\200|\377|", TARN_END_LENGTH);
+    expect_pieces("\303(", 2, NULL, 0, "|\357\277\275(|", TARN_END_LENGTH);         /* no character: U+FFFD */
+    expect_pieces("a\342\202", 3, NULL, 0, "a||\357\277\275|", TARN_END_LENGTH); /* nothing follows */
+    expect_pieces("\200\377", 2, NULL, 0, "\357\277\275|\357\277\275|", TARN_END_LENGTH);
 }
 
 /* ---- several texts --------------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "support/files.h"
+#include "support/small_model.h"
 #include "tarn_features.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -34,7 +35,7 @@ static const char tokenizer_json[] =
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
     "ab\":4},\"merges\":[\"a b\",\"\xC4\xA0 ab\"]}}";
 
-static char path[512], lines[512], folder[512], saved[512];
+static char path[512], model[512], lines[512], folder[512], saved[512];
 
 static void open_and_encode(void)
 {
@@ -47,6 +48,23 @@ static void open_and_encode(void)
     int32_t *ids = tarn_tokenizer_encode(t, "ab ab<e>ab", 10, NULL, &count);
     tarn_tokenizer_release(tarn_tokenizer_decode(t, ids, count, &length));
     tarn_tokenizer_release(ids);
+    tarn_tokenizer_free(t);
+}
+
+static void open_model_and_encode(void)
+{
+    int64_t count;
+    size_t length;
+    tarn_tokenizer *t = tarn_tokenizer_open(model);
+    int32_t *ids = tarn_tokenizer_encode(t, "hello w<s>\xE6\x97 aaa", 16, &(tarn_encode_options){.add_special = true}, &count);
+    tarn_tokenizer_release(tarn_tokenizer_decode(t, ids, count, &length));
+    tarn_text_stream *stream = tarn_text_stream_new(t, NULL);
+    for (int64_t i = 0; i < count; i++)
+        tarn_text_stream_push(stream, ids[i], &length);
+    tarn_text_stream_end(stream, &length);
+    tarn_text_stream_free(stream);
+    tarn_tokenizer_release(ids);
+    tarn_tokenizer_save(t, saved);
     tarn_tokenizer_free(t);
 }
 
@@ -103,11 +121,14 @@ static void every_allocation_fails_in_turn(void **state)
 {
     (void)state;
     snprintf(path, sizeof(path), "%s", write_text("fuzz.json", tokenizer_json));
+    char bytes_of[8192];
+    snprintf(model, sizeof(model), "%s", write_file("small.model", bytes_of, small_model(bytes_of, &(small_model_options){0})));
     snprintf(lines, sizeof(lines), "%s", write_text("lines", "{\"text\": \"ab\"}\n{\"text\": \"cd\"}\n"));
     snprintf(folder, sizeof(folder), "%s", scratch("prepared"));
     snprintf(saved, sizeof(saved), "%s", scratch("saved"));
     assert_true(tarn_set_allocator(&(tarn_allocator){count_alloc, count_release, NULL}));
     run_failing(make_and_save, 1);
+    run_failing(open_model_and_encode, 1);
     if (TARN__HAVE_PCRE2)
         run_failing(train, 1);
     if (TARN__HAVE_PCRE2 && TARN__HAVE_JANSSON)

@@ -49,6 +49,30 @@ static void tokenizers(void **state)
     tarn_tokenizer_free(t);
 }
 
+static void streams(void **state)
+{
+    (void)state;
+    size_t length;
+    tarn_tokenizer *t = tarn_tokenizer_bytes();
+    tarn_text_stream *stream = tarn_text_stream_new(t, NULL);
+    REFUSE(tarn_tokenizer_begin, tarn_tokenizer_begin(NULL));
+    REFUSE(tarn_tokenizer_end, tarn_tokenizer_end(NULL));
+    ACCEPT(tarn_tokenizer_begin(t));
+    ACCEPT(tarn_tokenizer_end(t));
+    REFUSE(tarn_text_stream_new, tarn_text_stream_new_sized(NULL, NULL, 0));
+    REFUSE(tarn_text_stream_push, tarn_text_stream_push(NULL, 65, &length));
+    REFUSE(tarn_text_stream_push, tarn_text_stream_push(stream, 65, NULL));
+    REFUSE(tarn_text_stream_push, tarn_text_stream_push(stream, 256, &length));
+    REFUSE(tarn_text_stream_push, tarn_text_stream_push(stream, -1, &length));
+    REFUSE(tarn_text_stream_end, tarn_text_stream_end(NULL, &length));
+    REFUSE(tarn_text_stream_end, tarn_text_stream_end(stream, NULL));
+    ACCEPT(tarn_text_stream_push(stream, 65, &length));
+    ACCEPT(tarn_text_stream_end(stream, &length));
+    ACCEPT(tarn_text_stream_free(stream), true);
+    ACCEPT(tarn_text_stream_free(NULL), true);
+    tarn_tokenizer_free(t);
+}
+
 static void training(void **state)
 {
     (void)state;
@@ -143,6 +167,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tokenizers, open_refusals, close_refusals),
+        cmocka_unit_test_setup_teardown(streams, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(training, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(shards, open_refusals, close_refusals),
         in_scope(nothing_happens_while_an_error_is_pending),

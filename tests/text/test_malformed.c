@@ -72,6 +72,7 @@ static void wrong_tokenizer_files(void **state)
          "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[^\\\\S]\"}, \"behavior\": \"Isolated\", \"add", UNSUPPORTED, "brackets"},
         {"{\"type\": \"ByteLevel\", \"add", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\\\\C\"}, \"behavior\": \"Isolated\", \"add",
          FORMAT, "pattern 'a\\C' is wrong"},
+        {"\"type\": \"BPE\"", "\"type\": \"WordPiece\"", UNSUPPORTED, "WordPiece"},
         {"\"use_regex\": true", "\"use_regex\": 7", FORMAT, "use_regex"},
         {"\"<tag>\"", "\"e\xCC\x81\", \"normalized\": true}], \"normalizer\": {\"type\": \"NFC\"}, \"x\": [{\"y\": 1", UNSUPPORTED,
          "form C"},
