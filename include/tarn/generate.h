@@ -213,6 +213,37 @@ TARN_API bool tarn_writer_stop(tarn_writer *writer, int64_t sequence);
 /* Frees a writer. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_writer_free(tarn_writer *writer);
 
+/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+
+/* What to measure; zero is the default of all but the first. */
+typedef struct tarn_decode_options {
+    const char *model;  /* the name of a size: "gpt2-124m", "llama-1b" …, as tarn train has them */
+    tarn_dtype dtype;   /* of the weights; with blocks, matrices are blocks and all else is f32, or bf16 where the device is not the CPU; default f32 */
+    tarn_device device; /* default: the CPU */
+    int64_t prompt;     /* tokens; default 512 */
+    int64_t tokens;     /* that are decoded after it; default 64 */
+    int64_t sequences;  /* at once; default 1 */
+    tarn_kv kv;
+    int64_t chunk; /* of the prompt; default: all of it */
+    int64_t runs;  /* of which the median counts; default 3 */
+    int64_t vocab, layers, heads, width; /* other sizes than those of the name */
+} tarn_decode_options;
+
+/* How long it takes. Times are medians, in milliseconds. */
+typedef struct tarn_decode_timing {
+    int64_t parameters, weight_bytes; /* all of them */
+    int64_t read_bytes;               /* weights that a token needs: all but a table of which rows are taken */
+    int64_t cache_bytes, peak_bytes;  /* keys and values; all memory that was used on the device at once */
+    double prompt_ms;                 /* the prompt, for all sequences */
+    double first_ms;                  /* the same until the first token is known to the host */
+    double token_ms, least_token_ms;  /* one token for all sequences, chosen greedily and read by the host */
+} tarn_decode_timing;
+
+/* Measures how fast a model of random weights reads a prompt and decodes. Sets the counters of tarn_stats() to zero. `...` is a const tarn_decode_options *. */
+TARN_API bool tarn_decode_measure_sized(tarn_decode_timing *timing, size_t timing_size, const tarn_decode_options *options, size_t options_size);
+#define tarn_decode_measure(timing, ...) \
+    tarn_decode_measure_sized(timing, sizeof(tarn_decode_timing), __VA_ARGS__, sizeof(tarn_decode_options))
+
 #ifdef __cplusplus
 }
 #endif

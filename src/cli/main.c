@@ -20,6 +20,7 @@ static const command commands[] = {
     {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul, "matrix products: a plain loop, BLAS called directly, and tarn", ""},
     {"bench ops", TARN__BENCH_OPS, tarn__bench_ops, "operations forward and backward, beside a plain copy of the same bytes", ""},
     {"bench weights", TARN__BENCH_WEIGHTS, tarn__bench_weights, "products with a language model's weights, beside reading their bytes", ""},
+    {"bench decode", TARN__BENCH_DECODE, tarn__bench_decode, "how fast a language model of random weights reads a prompt and writes", ""},
     {"bench train", TARN__BENCH_TRAIN, tarn__bench_train, "a step of training: forward, backward, update, memory, share of the peak", ""},
     {"train", TARN__TRAIN, tarn__train, "train a model: progress, curves, checkpoints, resume", "[CONFIG.json] "},
     {"runs", TARN__RUNS, tarn__runs, "the log of runs: how long they took, on what, and how well they did", "[FOLDER] "},

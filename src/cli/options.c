@@ -40,14 +40,14 @@ typedef struct option {
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS | TARN__BENCH_WEIGHTS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS)
+#define EVERY (TARN__BENCH_DECODE | TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS)
 #define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)TARN__DEMO, AT(json), 0, "print one JSON object a line instead of a table"},
     {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)TARN__OPS, AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
-    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | RUNS | TARN__GENERATE | TARN__DEMO, AT(devices), AT(device_count),
+    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | RUNS | TARN__GENERATE | TARN__DEMO, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
     {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
@@ -65,6 +65,16 @@ static const option table[] = {
     {"only", WORDS, 1, TARN__LIST_MAX, "", "DTYPE,DTYPE", TARN__BENCH_WEIGHTS, AT(only), AT(only_count),
      "measure only weights of these element types: q8_0, q4_0, q4_k, q6_k, bf16 or f32"},
     {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
+    {"runs", WHOLE, 1, 100, "3", "N", TARN__BENCH_DECODE, AT(runs), 0, "times each figure is measured; the median counts"},
+    {"model", TEXT, 0, 0, "gpt2-124m", "NAME", TARN__BENCH_DECODE, AT(model), 0, "the name of a size: gpt2-124m, llama-1b, llama-3b …"},
+    {"dtype", TEXT, 0, 0, "f32", "DTYPE", TARN__BENCH_DECODE, AT(weights), 0,
+     "element type of the weights: f32, bf16, f16, or blocks: q8_0, q4_0, q4_k, q6_k"},
+    {"prompt", WHOLE, 1, 1 << 20, "512", "N", TARN__BENCH_DECODE, AT(prompt_tokens), 0, "tokens of the prompt"},
+    {"tokens", WHOLE, 1, 1000000, "64", "N", TARN__BENCH_DECODE, AT(tokens), 0, "tokens that are decoded after it"},
+    {"n", WHOLE, 1, 1024, "1", "N", TARN__BENCH_DECODE, AT(sequences), 0, "texts at once"},
+    {"kv", TEXT, 0, 0, NULL, "KIND", TARN__BENCH_DECODE, AT(kv), 0,
+     "how keys and values are stored: f32, bf16, f16, int8, or model, as the model computes [model]"},
+    {"chunk", WHOLE, 0, 1000000, "0", "N", TARN__BENCH_DECODE, AT(chunk), 0, "tokens of the prompt that are computed at a time; 0 means all"},
     {"batch", WHOLE, 1, 65536, NULL, "N", TARN__BENCH_TRAIN, AT(batch_size), 0, "windows or images in a step [32 windows, 128 images]"},
     {"steps", WHOLE, 1, 100000, "20", "N", TARN__BENCH_TRAIN, AT(steps), 0, "steps that are measured; the median counts"},
     {"warmup", WHOLE, 0, 100000, "5", "N", TARN__BENCH_TRAIN, AT(warmup), 0, "steps before them"},

@@ -20,7 +20,9 @@ typedef enum tarn__command {
     TARN__DEMO = 1 << 9,
     TARN__BENCH_TRAIN = 1 << 10,
     TARN__RUNS = 1 << 11,
-    TARN__BENCH_WEIGHTS = 1 << 20
+    TARN__BENCH_WEIGHTS = 1 << 20,
+    TARN__BENCH_DECODE = 1 << 21,
+    TARN__CHAT = 1 << 22
 } tarn__command;
 
 #define TARN__LIST_MAX 64
@@ -60,7 +62,8 @@ typedef struct tarn__options {
     int64_t tokens, top_k, seed;
     double temperature, top_p;
     bool ignore_end, echo;
-    const char *prompt_file, *kv; /* NULL: not given */
+    const char *prompt_file, *kv, *model, *weights; /* NULL: not given */
+    int64_t prompt_tokens;
     const char *stops[TARN__STOPS_MAX];
     int stop_count;
     int64_t sequences, repeat_window, logprobs, chunk, context;

@@ -137,6 +137,23 @@ static void texts(void **state)
     tarn_module_free(other);
 }
 
+static void measures(void **state)
+{
+    (void)state;
+    tarn_decode_timing timing;
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, NULL));
+    REFUSE(tarn_decode_measure, tarn_decode_measure_sized(NULL, 0, &(tarn_decode_options){.model = "gpt2"}, sizeof(tarn_decode_options)));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){0}));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt9"}));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .dtype = TARN_I32}));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .dtype = (tarn_dtype)99}));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .prompt = 1024}));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .prompt = -1}));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .tokens = -1}));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .sequences = 2000}));
+    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .runs = 200}));
+}
+
 static void writers(void **state)
 {
     (void)state;
@@ -205,6 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(decoders, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(samplers, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(texts, open_refusals, close_refusals),
+                                       cmocka_unit_test_setup_teardown(measures, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(writers, open_refusals, close_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
