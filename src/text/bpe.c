@@ -54,6 +54,29 @@ bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge)
     return true;
 }
 
+bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number, const char *left,
+                           size_t left_length, const char *right, size_t right_length)
+{
+    const tarn__pieces *pieces = &tokenizer->pieces;
+    size_t length = left_length + right_length;
+    char few[256], *both = length <= sizeof(few) ? few : tarn__alloc(length);
+    if (!both)
+        return false;
+    memcpy(both, left, left_length);
+    memcpy(both + left_length, right, right_length);
+    tarn__merge merge = {tarn__pieces_find_written(pieces, left, left_length), tarn__pieces_find_written(pieces, right, right_length),
+                         tarn__pieces_find_written(pieces, both, length)};
+    if (!tarn_failed() && (merge.left < 0 || merge.right < 0 || merge.made < 0))
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': merge %zu, '%.*s' and '%.*s': %s is not in the vocabulary", function, name, number,
+                    (int)(left_length < 60 ? left_length : 60), left, (int)(right_length < 60 ? right_length : 60), right,
+                    merge.left < 0    ? "the first"
+                    : merge.right < 0 ? "the second"
+                                      : "what they make");
+    if (both != few)
+        tarn__release(both, length);
+    return !tarn_failed() && tarn__bpe_add(&tokenizer->bpe, merge);
+}
+
 const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32_t right)
 {
     if (!bpe->slots)

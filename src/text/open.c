@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/platform.h"
-#include "text/tokenizer.h"
+#include "text/gguf_tokenizer.h"
 
 #define LONGEST_PATH 4096
 
@@ -79,7 +79,16 @@ static bool ends_in(const char *text, const char *end)
     return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }
 
-/* A file: a vocabulary or its merges by their usual names, when the other lies beside it; a model of SentencePiece; else a tokenizer.json. */
+static tarn_tokenizer *read_gguf(const char *path)
+{
+    tarn_gguf *file = tarn_gguf_open(path);
+    tarn_tokenizer *tokenizer = file ? tarn__tokenizer_from_gguf("tokenizer_open", path, file) : NULL;
+    tarn_gguf_close(file);
+    return tokenizer;
+}
+
+/* A file: a vocabulary or its merges by their usual names, when the other lies beside it; a model of SentencePiece; a GGUF file; else a
+ * tokenizer.json. */
 static tarn_tokenizer *open_file(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -91,6 +100,8 @@ static tarn_tokenizer *open_file(const char *path)
                 return with_config(read_parts(path, length, parts[i][0], parts[i][1]), path, length, false);
     if (ends_in(name, ".model"))
         return with_config(tarn__tokenizer_read_model(path), path, length, true);
+    if (ends_in(name, ".gguf"))
+        return read_gguf(path);
     tarn_tokenizer *tokenizer = tarn__tokenizer_read_file(path);
     return strcmp(name, "tokenizer.json") == 0 ? with_config(tokenizer, path, length, false) : tokenizer;
 }

@@ -110,24 +110,7 @@ bool tarn__read_vocabulary(const tarn__reading *reading, json_t *vocabulary, boo
 bool tarn__read_merge(const tarn__reading *reading, size_t number, const char *left, size_t left_length, const char *right,
                       size_t right_length)
 {
-    const tarn__pieces *pieces = &reading->tokenizer->pieces;
-    size_t length = left_length + right_length;
-    char few[256], *both = length <= sizeof(few) ? few : tarn__alloc(length);
-    if (!both)
-        return false;
-    memcpy(both, left, left_length);
-    memcpy(both + left_length, right, right_length);
-    tarn__merge merge = {tarn__pieces_find_written(pieces, left, left_length), tarn__pieces_find_written(pieces, right, right_length),
-                         tarn__pieces_find_written(pieces, both, length)};
-    if (!tarn_failed() && (merge.left < 0 || merge.right < 0 || merge.made < 0))
-        tarn__read_wrong(reading, TARN_ERROR_FORMAT, "merge %zu, '%.*s' and '%.*s': %s is not in the vocabulary", number,
-                         (int)(left_length < 60 ? left_length : 60), left, (int)(right_length < 60 ? right_length : 60), right,
-                         merge.left < 0    ? "the first"
-                         : merge.right < 0 ? "the second"
-                                           : "what they make");
-    if (both != few)
-        tarn__release(both, length);
-    return !tarn_failed() && tarn__bpe_add(&reading->tokenizer->bpe, merge);
+    return tarn__bpe_add_written(reading->tokenizer, "tokenizer_open", reading->name, number, left, left_length, right, right_length);
 }
 
 /* ---- added tokens ---------------------------------------------------------------------------------------------------------- */

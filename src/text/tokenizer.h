@@ -142,6 +142,10 @@ const tarn__added_token *tarn__added_next(const tarn__added *added, bool normali
 
 /* Adds a merge at the end; all pieces are in the vocabulary. A pair that is there already gets the new rank. False with an error. */
 bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge);
+
+/* The same for pieces as files write them; `number` is the merge's, `name` the file's, for errors. */
+bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number, const char *left,
+                           size_t left_length, const char *right, size_t right_length);
 const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32_t right); /* NULL: no merge */
 void tarn__bpe_free(tarn__bpe *bpe);
 

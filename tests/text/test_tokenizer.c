@@ -145,6 +145,19 @@ static void qwen2_gives_the_ids_of_others(void **state)
     tarn_tokenizer_free(t);
 }
 
+static void llama_gives_the_ids_of_others(void **state)
+{
+    (void)state;
+    tarn_tokenizer *t = open_real("llama-spm/vocab.gguf");
+    assert_int_equal(tarn_tokenizer_count(t), 32000);
+    assert_string_equal(tarn_tokenizer_kind(t), "spm");
+    EXPECT(t, "Hello world", (&(tarn_encode_options){.add_special = true}), 1, 15043, 3186);
+    assert_int_equal(tarn_tokenizer_begin(t), 1);
+    assert_int_equal(tarn_tokenizer_end(t), 2);
+    check_goldens(t, "llama-spm");
+    tarn_tokenizer_free(t);
+}
+
 static void tinyshakespeare_has_as_many_tokens_as_others_count(void **state)
 {
     (void)state;
@@ -407,6 +420,7 @@ static void real_tokenizers_are_saved_too(void **state)
     (void)state;
     save_and_open(open_real("gpt2-bpe"));
     save_and_open(open_real("qwen2-bpe"));
+    save_and_open(open_real("llama-spm/vocab.gguf"));
 }
 
 int main(void)
@@ -415,6 +429,7 @@ int main(void)
         in_scope(gpt2_gives_the_ids_of_others),
         in_scope(gpt2_opens_by_each_of_its_files),
         in_scope(qwen2_gives_the_ids_of_others),
+        in_scope(llama_gives_the_ids_of_others),
         in_scope(tinyshakespeare_has_as_many_tokens_as_others_count),
         in_scope(any_bytes_come_back),
         in_scope(a_word_of_a_megabyte_is_no_trouble),

@@ -1,0 +1,31 @@
+/* gguf_tokenizer.h: tokenizers in GGUF files: the keys tokenizer.ggml.* and tokenizer.chat_template. */
+#ifndef TARN__GGUF_TOKENIZER_H
+#define TARN__GGUF_TOKENIZER_H
+
+#include <tarn/gguf.h>
+
+#include "text/tokenizer.h"
+
+/* How text falls into words, by the name that GGUF files have for it ("tokenizer.ggml.pre"). */
+typedef struct tarn__gguf_words {
+    const char *name, *others[3]; /* the name that is written, and others for the same; NULL: no more */
+    const char *pattern[2];       /* NULL: no more */
+    bool uses_regex;              /* the last is GPT-2's own, inside the byte-level step */
+    bool nfc, ignore_merges;
+    bool begins; /* a text gets the token that begins one, where the file does not say */
+} tarn__gguf_words;
+
+/* The kinds that tarn has; a name of NULL ends them. */
+extern const tarn__gguf_words tarn__gguf_words_known[];
+
+/* A key of tarn's own: how the pre-tokenizer Metaspace puts spaces ("first", "always", "never"), which the format's own keys cannot say. */
+#define TARN__GGUF_METASPACE "tarn.tokenizer.metaspace"
+
+/* Makes a tokenizer of a file's metadata; `path` is its name, for errors. The caller owns it. NULL with an error. */
+tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path, const tarn_gguf *file);
+
+/* Adds a tokenizer's metadata to a file that is being written, with as many tokens as the model has rows for (0: as many as there are): numbers without a token
+ * become unused ones. What the format cannot say of it is an error. */
+bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, int64_t rows, tarn_gguf_writer *writer);
+
+#endif
