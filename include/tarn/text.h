@@ -18,7 +18,7 @@ extern "C" {
 
 typedef struct tarn_tokenizer tarn_tokenizer;
 
-/* Opens a tokenizer: a folder of Hugging Face, a tokenizer.json, SentencePiece's tokenizer.model (BPE), or a vocab.json with merges.txt beside it
+/* Opens a tokenizer: a folder of Hugging Face, a tokenizer.json, SentencePiece's tokenizer.model (BPE), a GGUF file, or a vocab.json with merges.txt beside it
  * (also as encoder.json and vocab.bpe; then tokenizer_config.json, where it is there, names the pattern and the special tokens, and GPT-2's are
  * used otherwise). Padding and truncation in the file are not applied. What tarn would do differently from the file is refused by its name. The
  * caller owns it. */
@@ -87,6 +87,32 @@ TARN_API char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int3
 
 /* Frees what tarn_tokenizer_encode() or tarn_tokenizer_decode() gave. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_tokenizer_release(void *result);
+
+/* ---- conversations --------------------------------------------------------------------------------------------------------- */
+
+/* What someone said: "system", "user" or "assistant", and what, in UTF-8. */
+typedef struct tarn_chat_message {
+    const char *role, *content;
+} tarn_chat_message;
+
+/* Which of the common chat templates the model has: "chatml", "llama2", "llama3" or "mistral". It is found by reading the template in the model's
+ * tokenizer_config.json, chat_template.jinja or GGUF file, which must consist of what is published for that family; any other is an error that says so, as
+ * is none at all. The text lives as long as the program. */
+TARN_API const char *tarn_chat_name(const tarn_tokenizer *tokenizer);
+
+/* Messages as the model's chat template puts them together; with `add_generation_prompt` up to where an answer begins. The text has the template's tokens in
+ * it (also the one that begins a text), so that what people wrote can look like them: for a model take tarn_chat_encode(). Roles that the template does not have, or
+ * in an order that it does not, are errors. The caller frees the result with tarn_tokenizer_release(). */
+TARN_API char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count, bool add_generation_prompt,
+                                size_t *length);
+
+/* The ids of the same: those of tarn_chat_render()'s text, but what looks like a special token in a message stays text. *id_count says how many. The caller frees
+ * the result with tarn_tokenizer_release(). */
+TARN_API int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count, bool add_generation_prompt,
+                                   int64_t *id_count);
+
+/* The id of the token that ends an answer in such a conversation; -1, which is no error, when there is none. */
+TARN_API int32_t tarn_chat_end(const tarn_tokenizer *tokenizer);
 
 /* ---- text as its ids come -------------------------------------------------------------------------------------------------- */
 

@@ -146,7 +146,8 @@ static const tarn__gguf_words *find_words(const source *s)
     }
     if (name)
         tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "%s: '%s': how text falls into words is not known: tokenizer.ggml.pre is '%.60s', and tarn has %s; use the tokenizer.json of the model",
+                    "%s: '%s': how text falls into words is not known: tokenizer.ggml.pre is '%.60s', and tarn has %s; use the "
+                    "tokenizer.json of the model",
                     s->function, s->path, name, known);
     return NULL;
 }
@@ -157,7 +158,8 @@ static bool add_token(tarn_tokenizer *t, const source *s, int32_t id)
     const char *text = s->pieces[id];
     bool is_found = s->types[id] == TARN__TOKEN_CONTROL || s->types[id] == TARN__TOKEN_UNKNOWN || s->types[id] == TARN__TOKEN_USER;
     if (length == 0 || length > TARN__LONGEST_PIECE || s->types[id] < TARN__TOKEN_NORMAL)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': token %d is empty, too long, or of a type that is none", s->function, s->path, (int)id);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': token %d is empty, too long, or of a type that is none", s->function, s->path,
+                           (int)id);
     if (is_found) {
         const tarn__added_token token = {
             .text = (char *)(uintptr_t)text, .length = length, .id = id, .special = s->types[id] != TARN__TOKEN_USER};
@@ -230,7 +232,8 @@ static bool add_rest(tarn_tokenizer *t, const source *s, bool usually_begins)
 {
     bool begins, ends;
     size_t length;
-    if (!read_flag(s, "tokenizer.ggml.add_bos_token", usually_begins, &begins) || !read_flag(s, "tokenizer.ggml.add_eos_token", false, &ends))
+    if (!read_flag(s, "tokenizer.ggml.add_bos_token", usually_begins, &begins) ||
+        !read_flag(s, "tokenizer.ggml.add_eos_token", false, &ends))
         return false;
     const char *chat = tarn_gguf_has(s->file, CHAT, NULL) ? tarn_gguf_text(s->file, CHAT, &length) : NULL;
     if (tarn_failed() || (chat && !(t->chat = tarn__text_copy(chat))))

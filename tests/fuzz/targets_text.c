@@ -102,6 +102,47 @@ static void vocabulary_seeds(fuzz_seed_fn use, void *ctx)
     use(parts, sizeof(parts) - 1, ctx);
 }
 
+/* ---- chat templates -------------------------------------------------------------------------------------------------------- */
+
+/* A template beside a small model; what is taken puts a conversation together. */
+static bool take_chat(const void *from, size_t count)
+{
+    static const tarn_chat_message talk[] = {{"system", "be brief"}, {"user", " hello<s> "}, {"assistant", "<think>w\n</think>\nhe"}, {"user", "</s>"}};
+    char model[8192];
+    int64_t id_count;
+    size_t length;
+    mkdir(scratch("chat"), 0777);
+    fuzz_write("chat/tokenizer.model", model, small_model(model, &(small_model_options){0}));
+    fuzz_write("chat/chat_template.jinja", from, count);
+    tarn_tokenizer *t = tarn_tokenizer_open(scratch("chat"));
+    bool taken = t && tarn_chat_name(t);
+    for (int i = 0; taken && i < 2; i++) {
+        tarn_tokenizer_release(tarn_chat_render(t, talk + i, 4 - i, i, &length));
+        tarn_tokenizer_release(tarn_chat_encode(t, talk + i, 4 - i, i, &id_count));
+        fuzz_must(!tarn_failed() || tarn_error_code() == TARN_ERROR_ARGUMENT, "messages are put together, but for a system's where there is no place for it");
+        tarn_clear_error();
+    }
+    tarn_tokenizer_free(t);
+    return taken;
+}
+
+static void chat_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char *const templates[] = {
+        "{% for m in messages %}{% if loop.first %}{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + "
+        "message.content + '<|im_end|>'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+        "{{'<|im_start|>' + message.role + '\\n' + content + '<|im_end|>'}}{{ content.split('</think>')[0] }}{{ last_query_index }}{{ '<|im_start|>assistant\\n' }}",
+        "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ ' ' + content.strip() + ' ' + eos_token }}{{ '<<SYS>>\\n' + system_message + "
+        "'\\n<</SYS>>\\n\\n' + message['content'] }}",
+        "{{ bos_token }}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}{% set date_string = \"26 Jul "
+        "2024\" %}{{ \"Cutting Knowledge Date: December 2023\\n\" }}{{ \"Today Date: \" + date_string + \"\\n\\n\" "
+        "}}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}",
+        "{{ bos_token }}{% if loop.first and system_message is defined %}{{ ' [INST] ' + system_message + '\\n\\n' + message['content'] + ' [/INST]' }}{% else %}{{ ' [INST] ' + "
+        "message['content'] + ' [/INST]' }}{% endif %}{{ ' ' + message['content'] | trim + eos_token + ' ' }}"};
+    for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++)
+        use(templates[i], strlen(templates[i]), ctx);
+}
+
 /* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
 
 static bool used_tokens(tarn_tokens *tokens)
@@ -168,6 +209,7 @@ static void line_seeds(fuzz_seed_fn use, void *ctx)
 const fuzz_target fuzz_text_targets[] = {
     {"tokenizer", fuzz_has_bpe, tokenizer_seeds, take_tokenizer},
     {"tokenizer_model", NULL, model_seeds, take_model},
+    {"chat_template", fuzz_has_json, chat_seeds, take_chat},
     {"vocabulary", fuzz_has_bpe, vocabulary_seeds, take_vocabulary},
     {"shard", fuzz_has_json, shard_seeds, take_shard},
     {"shard_index", fuzz_has_json, index_seeds, take_index},

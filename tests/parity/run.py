@@ -154,6 +154,16 @@ def run_text(options):
     return run_files("text", importlib.import_module("text").run, options)
 
 
+def run_pieces(options):
+    """Tokenizers of SentencePiece, beside its own package and transformers."""
+    return run_files("pieces", importlib.import_module("pieces").run, options)
+
+
+def run_chat(options):
+    """Chat templates: texts and ids."""
+    return run_files("chat", importlib.import_module("chat").run, options)
+
+
 def run_verdicts(title, checks, options):
     """Checks of (name, dtype, verdicts)."""
     tally = Tally()
@@ -234,7 +244,8 @@ def run_mnist(options):
 
 # What is compared beside operations.
 EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "data": run_data,
-          "events": run_events, "images": run_images, "text": run_text, "gpt2": run_gpt2, "llama": run_llama, "generate": run_generate,
+          "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "gpt2": run_gpt2,
+          "llama": run_llama, "generate": run_generate,
           "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 

@@ -296,6 +296,14 @@ FUNCTIONS = {
     "tokenizer_encode_sized": (POINTER, [POINTER, c.c_char_p, c.c_size_t, c.POINTER(EncodeOptions), c.c_size_t, c.POINTER(c.c_int64)]),
     "tokenizer_decode": (POINTER, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_size_t)]),
     "tokenizer_release": (None, [POINTER]),
+    "tokenizer_hash": (c.c_uint64, [POINTER]),
+    "text_stream_new_sized": (POINTER, [POINTER, POINTER, c.c_size_t]),
+    "text_stream_push": (POINTER, [POINTER, c.c_int32, c.POINTER(c.c_size_t)]),
+    "text_stream_end": (POINTER, [POINTER, c.POINTER(c.c_size_t)]),
+    "text_stream_free": (None, [POINTER]),
+    "chat_name": (c.c_char_p, [POINTER]),
+    "chat_render": (POINTER, [POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_size_t)]),
+    "chat_encode": (POINTER, [POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_int64)]),
     "bpe_train_sized": (POINTER, [c.POINTER(c.c_char_p), c.POINTER(c.c_size_t), c.c_int, c.c_int64, c.POINTER(BpeOptions), c.c_size_t]),
 }
 

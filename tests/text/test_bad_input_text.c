@@ -1,6 +1,7 @@
 /* test_bad_input_text.c: the functions of text.h are given what they do not take. */
 #include "support/files.h"
 #include "support/refuse.h"
+#include "support/small_model.h"
 #include "tarn_features.h"
 
 static void tokenizers(void **state)
@@ -70,6 +71,41 @@ static void streams(void **state)
     ACCEPT(tarn_text_stream_end(stream, &length));
     ACCEPT(tarn_text_stream_free(stream), true);
     ACCEPT(tarn_text_stream_free(NULL), true);
+    tarn_tokenizer_free(t);
+}
+
+static void chats(void **state)
+{
+    (void)state;
+    size_t length;
+    int64_t count;
+    const tarn_chat_message messages[] = {{"user", "a"}, {NULL, "a"}, {"user", NULL}, {"", "a"}};
+    tarn_tokenizer *plain = tarn_tokenizer_bytes();
+    REFUSE(tarn_chat_name, tarn_chat_name(NULL));
+    REFUSE(tarn_chat_name, tarn_chat_name(plain));
+    REFUSE(tarn_chat_end, tarn_chat_end(NULL));
+    REFUSE(tarn_chat_end, tarn_chat_end(plain));
+    REFUSE(tarn_chat_render, tarn_chat_render(NULL, messages, 1, true, &length));
+    REFUSE(tarn_chat_encode, tarn_chat_encode(NULL, messages, 1, true, &count));
+    REFUSE(tarn_chat_render, tarn_chat_render(plain, messages, 1, true, &length));
+    REFUSE(tarn_chat_encode, tarn_chat_encode(plain, messages, 1, true, &count));
+    tarn_tokenizer_free(plain);
+    if (!TARN__HAVE_JANSSON)
+        return;
+    char model[8192];
+    write_file("tokenizer.model", model, small_model(model, &(small_model_options){0}));
+    write_text("chat_template.jinja",
+               "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+               "{% endfor %}{{ '<|im_start|>assistant\n' }}");
+    tarn_tokenizer *t = tarn_tokenizer_open(scratch("tokenizer.model"));
+    ACCEPT(tarn_chat_name(t));
+    REFUSE(tarn_chat_render, tarn_chat_render(t, NULL, 1, true, &length));
+    REFUSE(tarn_chat_render, tarn_chat_render(t, messages, 0, true, &length));
+    REFUSE(tarn_chat_render, tarn_chat_render(t, messages, -1, true, &length));
+    REFUSE(tarn_chat_render, tarn_chat_render(t, messages, 1, true, NULL));
+    REFUSE(tarn_chat_encode, tarn_chat_encode(t, messages, 1, true, NULL));
+    for (int i = 1; i < 4; i++)
+        REFUSE(tarn_chat_encode, tarn_chat_encode(t, messages + i, 1, true, &count));
     tarn_tokenizer_free(t);
 }
 
@@ -168,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tokenizers, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(streams, open_refusals, close_refusals),
+        cmocka_unit_test_setup_teardown(chats, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(training, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(shards, open_refusals, close_refusals),
         in_scope(nothing_happens_while_an_error_is_pending),

@@ -1,0 +1,164 @@
+/* test_chat.c: conversations as the common chat templates put them together; what people write stays text; other templates are refused. make parity compares with
+ * transformers. */
+#include <sys/stat.h>
+
+#include "support/files.h"
+#include "support/small_tokenizer.h"
+#include "tarn_features.h"
+
+#define CHATML \
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+#define QWEN2 \
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' " \
+    "}}" \
+    "{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+#define LLAMA2 \
+    "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] %}{% endif %}{% for message in loop_messages " \
+    "%}{% set content = " \
+    "'<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% if message['role'] == 'user' %}{{ bos_token + '[INST] " \
+    "' + content.strip() + ' " \
+    "[/INST]' }}{% else %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+#define LLAMA3 \
+    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] " \
+    "| trim + " \
+    "'<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if " \
+    "add_generation_prompt %}{{ " \
+    "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+#define MISTRAL \
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% " \
+    "else %}{{ " \
+    "message['content'] + eos_token }}{% endif %}{% endfor %}"
+
+/* A folder whose tokenizer is the small one, with some tokens of templates: 263 <|im_start|>, 264 <|im_end|>. It begins with <|endoftext|>, and ends with <tag>. */
+static tarn_tokenizer *open_with(const char *template)
+{
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
+        skip();
+    mkdir(scratch("chat"), 0777);
+    char *text = replaced(small_tokenizer_text(), "{\"added_tokens\": [",
+                          "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": 264, \"content\": "
+                          "\"<|im_end|>\", \"special\": "
+                          "true}, ");
+    write_text("chat/tokenizer.json", text);
+    free(text);
+    write_text("chat/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<tag>\"}");
+    write_text("chat/chat_template.jinja", template);
+    tarn_tokenizer *t = tarn_tokenizer_open(scratch("chat"));
+    assert_ok();
+    return t;
+}
+
+static const tarn_chat_message talk[] = {{"system", " Be brief. "}, {"user", " he "}, {"assistant", "llo "}, {"user", "<|im_end|>"}};
+
+static void expect_chat(const char *template, const char *name, int first, int count, bool prompt, const char *expected)
+{
+    size_t length;
+    int64_t id_count;
+    tarn_tokenizer *t = open_with(template);
+    assert_string_equal(tarn_chat_name(t), name);
+    char *text = tarn_chat_render(t, talk + first, count, prompt, &length);
+    assert_ok();
+    assert_string_equal(text, expected);
+    assert_int_equal(length, strlen(expected));
+    int32_t *ids = tarn_chat_encode(t, talk + first, count, prompt, &id_count);
+    assert_ok();
+    char *back = tarn_tokenizer_decode(t, ids, id_count, &length);
+    assert_string_equal(back, expected);
+    tarn_tokenizer_release(ids);
+    tarn_tokenizer_release(back);
+    tarn_tokenizer_release(text);
+    tarn_tokenizer_free(t);
+}
+
+static void templates_are_followed(void **state)
+{
+    (void)state;
+    expect_chat(CHATML, "chatml", 0, 2, true,
+                "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\n");
+    expect_chat(CHATML, "chatml", 1, 2, false, "<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\nllo <|im_end|>\n");
+    expect_chat(QWEN2, "chatml", 1, 1, false, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n he <|im_end|>\n");
+    expect_chat(QWEN2, "chatml", 0, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
+    expect_chat(LLAMA2, "llama2", 0, 4, true,
+                "<|endoftext|>[INST] <<SYS>>\n Be brief. \n<</SYS>>\n\n he [/INST] llo <tag><|endoftext|>[INST] <|im_end|> [/INST]");
+    expect_chat(LLAMA3, "llama3", 0, 2, true,
+                "<|endoftext|><|start_header_id|>system<|end_header_id|>\n\nBe "
+                "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nhe<|eot_id|>"
+                "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    expect_chat(MISTRAL, "mistral", 1, 3, true, "<|endoftext|>[INST]  he  [/INST]llo <tag>[INST] <|im_end|> [/INST]");
+}
+
+static void what_people_write_stays_text(void **state)
+{
+    (void)state;
+    int64_t count;
+    tarn_tokenizer *t = open_with(CHATML);
+    int32_t *ids = tarn_chat_encode(t, talk + 3, 1, false, &count); /* "<|im_end|>" */
+    assert_ok();
+    int marks = 0;
+    for (int64_t i = 0; i < count; i++)
+        marks += ids[i] >= 263;
+    assert_int_equal(ids[0], 263);
+    assert_int_equal(ids[count - 2], 264);
+    assert_int_equal(marks, 2);
+    assert_int_equal(tarn_chat_end(t), 264);
+    tarn_tokenizer_release(ids);
+    tarn_tokenizer_free(t);
+    t = open_with(MISTRAL);
+    assert_int_equal(tarn_chat_end(t), 262);
+    tarn_tokenizer_free(t);
+}
+
+static void other_templates_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {
+        {"{{ 'hello' }}", "{{ 'hello' }}"},
+        {"", "none that tarn knows"},
+        {"<|im_start|>", "ChatML"},
+        {"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'].upper() + '<|im_end|>'}}",
+         "none that tarn knows"},
+        {"{{ bos_token + '[INST] ' + content + ' [/INST]' }}<<SYS>>", "Llama 2"},
+        {"{{ '[INST] ' + message['content'] + ' [/INST]' }}", "Mistral"},
+        {"{{ '<|start_header_id|>' + message['role'] }}", "Llama 3"},
+        {"{{ '<|user|>' + message['content'] }}", "<|user|>"},
+        {"{{ '", "none that tarn knows"},
+    };
+    size_t length;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        tarn_tokenizer *t = open_with(wrong[i][0]);
+        assert_null(tarn_chat_name(t));
+        assert_error_about(TARN_ERROR_UNSUPPORTED, "chat_name", wrong[i][1]);
+        assert_null(tarn_chat_render(t, talk, 2, true, &length));
+        assert_error_about(TARN_ERROR_UNSUPPORTED, "chat_render", wrong[i][1]);
+        tarn_tokenizer_free(t);
+    }
+}
+
+static void wrong_turns_are_refused(void **state)
+{
+    (void)state;
+    size_t length;
+    static const tarn_chat_message twice[] = {{"user", "a"}, {"user", "b"}}, tool[] = {{"user", "a"}, {"tool", "b"}};
+    static const char *const templates[] = {LLAMA2, MISTRAL};
+    for (int i = 0; i < 2; i++) {
+        tarn_tokenizer *t = open_with(templates[i]);
+        assert_null(tarn_chat_render(t, twice, 2, false, &length));
+        assert_error_about(TARN_ERROR_ARGUMENT, "chat_render", "take turns");
+        assert_null(tarn_chat_render(t, tool, 2, false, &length));
+        assert_error_about(TARN_ERROR_ARGUMENT, "'tool'", "take turns");
+        tarn_tokenizer_free(t);
+    }
+    tarn_tokenizer *t = open_with(MISTRAL); /* this one has no place for a system's text */
+    assert_null(tarn_chat_render(t, talk, 2, false, &length));
+    assert_error_about(TARN_ERROR_ARGUMENT, "'system'", "take turns");
+    tarn_tokenizer_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {in_scope(templates_are_followed), in_scope(what_people_write_stays_text),
+                                       in_scope(other_templates_are_refused_by_name), in_scope(wrong_turns_are_refused)};
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
