@@ -18,6 +18,7 @@ int tarn__train(const tarn__options *options);
 int tarn__runs(const tarn__options *options);
 int tarn__eval(const tarn__options *options);
 int tarn__predict(const tarn__options *options);
+int tarn__chat(const tarn__options *options);
 int tarn__generate(const tarn__options *options);
 int tarn__tokenize(const tarn__options *options);
 

@@ -27,6 +27,7 @@ static const command commands[] = {
     {"eval", TARN__EVAL, tarn__eval, "loss and accuracy of a trained model, class by class", "RUN "},
     {"predict", TARN__PREDICT, tarn__predict, "what a trained model sees in images", "RUN IMAGE... "},
     {"generate", TARN__GENERATE, tarn__generate, "let a language model write", "MODEL [PROMPT] "},
+    {"chat", TARN__CHAT, tarn__chat, "talk with a language model", "MODEL "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize, "text to tokens and back; learn a tokenizer; prepare files to train on", "[FILE...] "},
 };
 #define COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))

@@ -62,7 +62,7 @@ typedef struct tarn__options {
     int64_t tokens, top_k, seed;
     double temperature, top_p;
     bool ignore_end, echo;
-    const char *prompt_file, *kv, *model, *weights; /* NULL: not given */
+    const char *prompt_file, *kv, *model, *weights, *system, *on_full; /* NULL: not given */
     int64_t prompt_tokens;
     const char *stops[TARN__STOPS_MAX];
     int stop_count;
