@@ -218,7 +218,7 @@ TARN_API void tarn_writer_free(tarn_writer *writer);
 /* What to measure; zero is the default of all but the first. */
 typedef struct tarn_decode_options {
     const char *model;  /* the name of a size: "gpt2-124m", "llama-1b" …, as tarn train has them */
-    tarn_dtype dtype;   /* of the weights; with blocks, matrices are blocks and all else is f32, or bf16 where the device is not the CPU; default f32 */
+    tarn_dtype dtype;   /* of the weights; with blocks, matrices are blocks and all else is f32; default f32 */
     tarn_device device; /* default: the CPU */
     int64_t prompt;     /* tokens; default 512 */
     int64_t tokens;     /* that are decoded after it; default 64 */
