@@ -25,7 +25,7 @@ _tarn()
         return
         ;;
     --model)
-        mapfile -t COMPREPLY < <(compgen -W "mlp lenet resnet20 gpt2 gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "mlp lenet resnet20 gpt2 gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b llama mistral qwen2 qwen3 llama-1b llama-3b smollm-135m" -- "$current")
         return
         ;;
     --optimizer)
@@ -62,7 +62,7 @@ _tarn()
         ;;
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
-    --min-lr | --beta2 | --layers | --heads | --width | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
+    --min-lr | --beta2 | --layers | --heads | --kv-heads | --width | --inner | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
@@ -78,7 +78,7 @@ _tarn()
     train)
         options+=" --json --threads --device --model --data --hidden --epochs --steps --batch-size --optimizer --lr --weight-decay"
         options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
-        options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --width --context --vocab --dropout"
+        options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --width --inner --context --vocab --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
         ;;
     eval) options+=" --json --threads --device --data --batch-size" ;;
@@ -103,7 +103,7 @@ _tarn()
         ops) options+=" --sizes --runs --dtypes --only" ;;
         weights) options+=" --runs --only" ;;
         train)
-            options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --width --context --vocab"
+            options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --kv-heads --width --inner --context --vocab"
             options+=" --dropout --precision --recompute --capture --workers --seed"
             ;;
         decode) options+=" --model --dtype --prompt --tokens --n --kv --chunk --runs" ;;

@@ -1,6 +1,6 @@
 /* train.h: training as a whole: a run is described by options, lives in a folder, and can be stopped and gone on with at any step.
  *
- * Classifiers learn from samples with labels, language models (the gpt2 models) from text. What a run is follows from its data.
+ * Classifiers learn from samples with labels, language models (gpt2, llama and their like) from text. What a run is follows from its data.
  *
  * A run's folder holds config.json (what the run is), model.safetensors (the last weights), best.safetensors (the best ones),
  * optimizer.safetensors and trainer.json (where it stands), metrics.jsonl (one JSON object a line), curves.html and events for TensorBoard.
@@ -26,7 +26,7 @@ extern "C" {
 /* What a run is. Zero, or an empty text, is every field's default. The fields are the options of `tarn train`: its --help explains them. */
 typedef struct tarn_train_options {
     char model
-        [16]; /* "mlp", "lenet", "resnet20" or a name that tarn_gpt2_config_named() knows; default: gpt2 for text, lenet for images, mlp otherwise */
+        [16]; /* "mlp", "lenet", "resnet20", "gpt2", "llama" or another language model, which --help lists; default: gpt2 for text, lenet for images, mlp otherwise */
     char data
         [1024]; /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS", "text:FILE" or
                         "shards:FOLDER" */
@@ -78,6 +78,10 @@ typedef struct tarn_train_options {
      * multiplied by drop_factor. */
     int64_t drop_every, drop_epochs;
     double drop_factor; /* default 0.1 */
+
+    /* Of language models, too. */
+    int64_t kv_heads; /* heads of keys and values, of Llama models; default: the model's, or as many as heads */
+    int64_t inner;    /* numbers for each token inside an mlp; default: the model's; of GPT-2 4 · width, of a llama 8/3 · width in whole 32s */
 } tarn_train_options;
 
 /* What kind of value an option takes. */

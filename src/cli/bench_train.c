@@ -78,13 +78,18 @@ static void print_json(const tarn_train_timing *t, const tarn__yardstick *y)
     tarn__json_end(&json);
 }
 
+static bool is_classifier(const char *model)
+{
+    return strcmp(model, "mlp") == 0 || strcmp(model, "lenet") == 0 || strcmp(model, "resnet20") == 0;
+}
+
 int tarn__bench_train(const tarn__options *options)
 {
     tarn_train_timing timing;
     tarn__yardstick y;
     tarn_train_options train = options->train;
     train.batch_size = options->batch_size;
-    if (!(train.clip_norm > 0) && (!train.model[0] || strncmp(train.model, "gpt2", 4) == 0))
+    if (!(train.clip_norm > 0) && !is_classifier(train.model))
         train.clip_norm = 1; /* as models of language are trained */
     if (!tarn_train_measure(options->warmup, options->steps, &timing, &train)) {
         int misused = tarn_error_code() == TARN_ERROR_ARGUMENT;

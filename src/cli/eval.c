@@ -85,11 +85,11 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
 /* Windows are long: fewer of them than samples go through a model at once. */
 static int evaluate_text(const tarn__options *options, tarn_run *run)
 {
-    tarn_gpt2_config config;
+    tarn_model_facts facts;
     tarn_text_evaluation evaluation;
-    if (!tarn_gpt2_config_of(tarn_run_model(run), &config))
+    if (!tarn_model_facts_of(tarn_run_model(run), &facts))
         return tarn__complain("eval");
-    int64_t most = TOKENS_AT_ONCE / config.context > 0 ? TOKENS_AT_ONCE / config.context : 1;
+    int64_t most = TOKENS_AT_ONCE / facts.context > 0 ? TOKENS_AT_ONCE / facts.context : 1;
     if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most, &evaluation)) {
         bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
         tarn__complain("eval");

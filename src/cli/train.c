@@ -46,8 +46,11 @@ static void print_data(const tarn_train_plan *p)
     }
     printf("  data        %s: %lld tokens to train on, %lld to judge by\n", o->data, (long long)p->training_tokens,
            (long long)p->validation_tokens);
-    printf("  model       %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld, dropout %g\n", (long long)o->layers,
-           (long long)o->heads, (long long)o->width, (long long)o->context, (long long)p->classes, o->dropout);
+    printf("  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
+    if (o->kv_heads != o->heads)
+        printf(" (of keys %lld)", (long long)o->kv_heads);
+    printf(", width %lld, context %lld, vocabulary %lld, inner %lld, dropout %g\n", (long long)o->width, (long long)o->context,
+           (long long)p->classes, (long long)o->inner, o->dropout);
 }
 
 static void print_steps(const tarn_train_plan *p)

@@ -291,6 +291,11 @@ static double numbers(const char *name, const tarn__model_sizes *s)
     return width * (double)(s->vocab + s->context) + (double)s->layers * (4 * width * width + 2 * width * (double)s->inner);
 }
 
+static int64_t working(const tarn__model_sizes *s)
+{
+    return s->recompute == TARN_RECOMPUTE_BLOCK ? 12 * s->width + 4 * s->inner : 4 * s->width + 3 * s->inner;
+}
+
 static tarn_module *fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)
 {
     (void)name;
@@ -326,5 +331,6 @@ const tarn__model_kind tarn__gpt2_kind = {
     .step = tarn__gpt2_step,
     .complete = complete,
     .numbers = numbers,
+    .working = working,
     .fresh = fresh,
 };

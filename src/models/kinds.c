@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
+
 static const tarn__model_kind *const kinds[] = {&tarn__gpt2_kind, &tarn__llama_kind};
 #define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
 
@@ -88,7 +90,11 @@ tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_ten
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_HEAD], "weight");
     tarn_tensor *x = tarn_forward(model->child[TARN__MODEL_BODY], tokens);
-    tarn_tensor *loss = tarn_linear_cross_entropy(x, weight, targets, &(tarn_cross_entropy_options){.ignore_index = &ignored});
+    const tarn_cross_entropy_options options = {.ignore_index = &ignored};
+    /* A head of packed numbers makes its logits by itself; a model that can be trained has none. */
+    bool is_packed = x && !tarn__is_float(weight->view.dtype);
+    tarn_tensor *loss = is_packed ? tarn_cross_entropy(tarn_linear_apply(x, weight, NULL), targets, &options)
+                                  : tarn_linear_cross_entropy(x, weight, targets, &options);
     if (loss)
         tarn_scope_return(scope, loss);
     else

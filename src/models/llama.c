@@ -251,5 +251,6 @@ const tarn__model_kind tarn__llama_kind = {
     .step = tarn__llama_step,
     .complete = tarn__llama_complete_sizes,
     .numbers = tarn__llama_numbers,
+    .working = tarn__llama_working,
     .fresh = tarn__llama_fresh,
 };

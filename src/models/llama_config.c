@@ -203,13 +203,16 @@ bool tarn__llama_complete(const char *function, tarn_llama_config *c)
 
 #define WINDOW 2048 /* tokens: few train on windows as long as the published models can look back */
 
-const char *const tarn__llama_names[] = {"llama", "llama-1b", "llama-3b", "smollm-135m", NULL};
+const char *const tarn__llama_names[] = {"llama", "mistral", "qwen2", "qwen3", "llama-1b", "llama-3b", "smollm-135m", NULL};
 
-/* A published model, or one that has no size of its own, whose head shares the tokens' table as in all small ones. */
+/* A published model, or a family, which has no size of its own; its head shares the tokens' table as in all small ones. */
 static tarn_llama_config begin_with(const char *name)
 {
     const published *found = find_published(name);
-    return found ? found->config : (tarn_llama_config){.tied = true};
+    const tarn__llama_family *family = found ? NULL : tarn__llama_family_of(name);
+    if (found)
+        return found->config;
+    return (tarn_llama_config){.tied = true, .family = family->type, .qkv_bias = family->qkv_bias, .qk_norm = family->qk_norm};
 }
 
 static int64_t first_of(int64_t given, int64_t otherwise)
@@ -240,9 +243,9 @@ bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__mo
     return !missing ||
            tarn__raise(
                TARN_ERROR_ARGUMENT,
-               "%s: %s is missing: a llama has no size of its own; give layers, heads, width and context, or a model with a size, such as "
+               "%s: %s is missing: a %s has no size of its own; give layers, heads, width and context, or a model with a size, such as "
                "smollm-135m",
-               function, missing);
+               function, missing, name);
 }
 
 static tarn_llama_config config_of(const char *name, const tarn__model_sizes *s)
@@ -270,6 +273,11 @@ double tarn__llama_numbers(const char *name, const tarn__model_sizes *s)
     double width = (double)c.width, head = c.head_width ? (double)c.head_width : floor(width / (double)c.heads);
     double block = 2 * width * head * (double)(c.heads + c.kv_heads) + 3 * width * (double)c.inner;
     return width * (double)c.vocab * (c.tied ? 1 : 2) + (double)c.layers * block;
+}
+
+int64_t tarn__llama_working(const tarn__model_sizes *s)
+{
+    return s->recompute == TARN_RECOMPUTE_BLOCK ? 10 * s->width + 6 * s->inner : 4 * s->width + 3 * s->inner;
 }
 
 tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)

@@ -56,8 +56,11 @@ static void add_model(tarn__facts *facts, const tarn_train_plan *p)
         add_count(facts, "Frozen parameters", p->frozen, "");
     if (!p->is_text)
         return;
-    add(facts, "Size", "%" PRId64 " layer%s, %" PRId64 " head%s, width %" PRId64, o->layers, o->layers == 1 ? "" : "s", o->heads,
-        o->heads == 1 ? "" : "s", o->width);
+    char kv_heads[40] = "";
+    if (o->kv_heads != o->heads)
+        snprintf(kv_heads, sizeof(kv_heads), " (of keys %" PRId64 ")", o->kv_heads);
+    add(facts, "Size", "%" PRId64 " layer%s, %" PRId64 " head%s%s, width %" PRId64 ", inner %" PRId64, o->layers, o->layers == 1 ? "" : "s", o->heads,
+        o->heads == 1 ? "" : "s", kv_heads, o->width, o->inner);
     add_count(facts, "Context", o->context, "token");
     add_count(facts, "Vocabulary", o->vocab, "token");
     if (o->dropout > 0)

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/platform.h"
+#include "models/kinds.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -29,7 +30,9 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
                 {"tokenizer", true, o->tokenizer[0] != 0},
                 {"layers", true, o->layers > 0},
                 {"heads", true, o->heads > 0},
+                {"kv_heads", true, o->kv_heads > 0},
                 {"width", true, o->width > 0},
+                {"inner", true, o->inner > 0},
                 {"context", true, o->context > 0},
                 {"vocab", true, o->vocab > 0},
                 {"dropout", true, o->dropout > 0},
@@ -47,52 +50,80 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
 bool tarn__language_check(const char *function, const tarn_train_options *o, bool is_text)
 {
     const char *name = out_of_place(o, is_text);
-    bool is_gpt2 = strncmp(o->model, "gpt2", 4) == 0;
+    bool is_language = tarn__model_kind_trained(o->model) != NULL;
     if (name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for %s, but the data is '%.200s'", function, name,
                            is_text ? "classifiers" : "language models", o->data);
-    if (o->model[0] && is_gpt2 != is_text)
+    if (o->model[0] && is_language != is_text)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s learns from %s, but the data is '%.200s'", function, o->model,
-                           is_gpt2 ? "text (text:FILE or shards:FOLDER)" : "samples with labels", o->data);
+                           is_language ? "text (text:FILE or shards:FOLDER)" : "samples with labels", o->data);
     return is_text || strcmp(o->precision, "bf16") != 0 ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision bf16 is for language models, but the data is '%.200s'", function, o->data);
 }
 
 /* A run that goes on has all sizes in its config.json, and weights for them: a damaged one must not make another model, or a huge one. False with an
  * error. */
-static bool check_sizes_again(const char *function, const tarn_trainer *t)
+static bool check_sizes_again(const char *function, const tarn_trainer *t, const tarn__model_kind *kind, const tarn__model_sizes *sizes)
 {
     const tarn_train_options *o = &t->options;
     tarn__path path;
-    if (o->layers < 1 || o->heads < 1 || o->width < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
-                           o->out);
-    double width = (double)o->width, numbers = width * (double)(o->vocab + o->context) + (double)o->layers * 12 * width * width;
-    double wanted = numbers * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
+    double wanted = kind->numbers(o->model, sizes) * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
     int64_t found = tarn__platform_file_bytes(tarn__path_in(o->out, "model.safetensors", &path));
     return found < 0 || wanted <= (double)found ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' tells of a model whose weights take %.0f bytes, but '%s' has only %" PRId64, function, o->out,
                        wanted, path.text, found);
 }
 
-/* Sizes that were not given are those of the published model, but for the vocabulary, which is the tokenizer's. */
+static tarn__model_sizes sizes_of(const tarn_train_options *o)
+{
+    return (tarn__model_sizes){.vocab = o->vocab,
+                               .context = o->context,
+                               .layers = o->layers,
+                               .heads = o->heads,
+                               .kv_heads = o->kv_heads,
+                               .width = o->width,
+                               .inner = o->inner,
+                               .dropout = o->dropout,
+                               .dtype = strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32,
+                               .recompute = strcmp(o->recompute, "block") == 0   ? TARN_RECOMPUTE_BLOCK
+                                            : strcmp(o->recompute, "cheap") == 0 ? TARN_RECOMPUTE_CHEAP
+                                                                                 : TARN_RECOMPUTE_NONE};
+}
+
+/* Sizes that were not given are those of the model that is named. */
+static bool complete_sizes(const char *function, tarn_trainer *t)
+{
+    tarn_train_options *o = &t->options;
+    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    tarn__model_sizes sizes = sizes_of(o);
+    if (!kind)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no language model '%.64s'", function, o->model);
+    if (!kind->complete(function, o->model, &sizes) || (t->is_resumed && !check_sizes_again(function, t, kind, &sizes)))
+        return false;
+    o->layers = sizes.layers;
+    o->heads = sizes.heads;
+    o->kv_heads = sizes.kv_heads;
+    o->width = sizes.width;
+    o->inner = sizes.inner;
+    o->context = sizes.context;
+    o->vocab = sizes.vocab;
+    return true;
+}
+
+/* The vocabulary is the tokenizer's, unless more was given. */
 static bool complete(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    tarn_gpt2_config named = {0};
     int64_t tokens = t->corpus.tokenizer ? tarn_tokenizer_count(t->corpus.tokenizer) : 0;
-    if (t->is_resumed && !check_sizes_again(function, t))
-        return false;
+    if (t->is_resumed && (o->layers < 1 || o->heads < 1 || o->width < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
+                           o->out);
     if (!o->model[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
-    if (!tarn_gpt2_config_named(o->model, &named))
-        return tarn__raise_within(function);
-    o->layers = o->layers ? o->layers : named.layers;
-    o->heads = o->heads ? o->heads : named.heads;
-    o->width = o->width ? o->width : named.width;
-    o->context = o->context ? o->context : named.context;
-    o->vocab = o->vocab ? o->vocab : tokens ? tokens : named.vocab;
+    o->vocab = o->vocab ? o->vocab : tokens;
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
+    if (!complete_sizes(function, t))
+        return false;
     if (o->vocab < tokens)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens", function, o->vocab,
                            tokens);
@@ -142,32 +173,22 @@ bool tarn__language_take(const char *function, tarn_trainer *t)
 tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
+    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    tarn__model_sizes sizes = sizes_of(o);
     int32_t end = t->corpus.tokenizer ? tarn_tokenizer_end_of_text(t->corpus.tokenizer) : -1;
-    tarn_gpt2_config config = {.vocab = o->vocab,
-                               .context = o->context,
-                               .layers = o->layers,
-                               .heads = o->heads,
-                               .width = o->width,
-                               .dropout = o->dropout,
-                               .dtype = strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32,
-                               .has_end = end >= 0,
-                               .end = end >= 0 ? end : 0,
-                               .recompute = strcmp(o->recompute, "block") == 0   ? TARN_RECOMPUTE_BLOCK
-                                            : strcmp(o->recompute, "cheap") == 0 ? TARN_RECOMPUTE_CHEAP
-                                                                                 : TARN_RECOMPUTE_NONE};
-    tarn_module *model = tarn_model_gpt2(&config, t->device, (uint64_t)o->seed);
-    if (!model)
-        tarn__raise_within(function);
-    return model;
+    sizes.has_end = end >= 0;
+    sizes.end = end >= 0 ? end : 0;
+    return kind->fresh(function, o->model, &sizes, t->device, (uint64_t)o->seed);
 }
 
-/* Backward frees what was stored as it goes, so its own tensors count for one block alone: measured, 14 widths for each token, and as many again where it
- * makes a block's own. Or the logits of the loss, made a part at a time, where those are more. */
+/* Backward frees what was stored as it goes, so its own tensors count for one block alone. Or the logits of the loss, made a part at a time, where those
+ * are more. */
 int64_t tarn__language_working_bytes(const tarn_train_options *o)
 {
     const int64_t most_logits = INT64_C(256) << 20;
+    tarn__model_sizes sizes = sizes_of(o);
     int64_t bytes = strcmp(o->precision, "bf16") == 0 ? 2 : 4, tokens = o->micro_batch * o->context;
-    int64_t block = tokens * o->width * bytes * (strcmp(o->recompute, "block") == 0 ? 28 : 14), logits = tokens * o->vocab * bytes;
+    int64_t block = tokens * bytes * tarn__model_kind_trained(o->model)->working(&sizes), logits = tokens * o->vocab * bytes;
     logits = logits < most_logits ? logits : most_logits;
     return block > logits ? block : logits;
 }
@@ -183,7 +204,7 @@ static bool add_micro_batch(tarn_trainer *t, tarn_tensor *loss)
     if (!tarn__next_batch(t, fields))
         return false;
     tarn__mark(t, TARN__PHASE_FORWARD);
-    tarn_tensor *part = tarn_mul(tarn_gpt2_loss(t->model, fields[0], fields[1]), share);
+    tarn_tensor *part = tarn_mul(tarn_model_loss(t->model, fields[0], fields[1]), share);
     tarn__mark(t, TARN__PHASE_BACKWARD);
     return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
 }
@@ -210,7 +231,7 @@ static bool add_batch(tarn_module *model, tarn_tensor *const *fields, tarn_tenso
 {
     tarn_tensor *counted = tarn_cast(tarn_ge(fields[1], tarn_scalar(0)), TARN_F64);
     tarn_tensor *count = tarn_sum(counted, TARN_ALL_AXES, false);
-    tarn_tensor *loss = tarn_cast(tarn_gpt2_loss(model, fields[0], fields[1]), TARN_F64);
+    tarn_tensor *loss = tarn_cast(tarn_model_loss(model, fields[0], fields[1]), TARN_F64);
     return tarn_add_inplace(losses, tarn_mul(loss, count)) && tarn_add_inplace(counts, count);
 }
 

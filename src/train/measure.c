@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/platform.h"
 #include "core/profiler.h"
+#include "models/kinds.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -127,8 +128,11 @@ double tarn__step_operations(const tarn_trainer *t)
     const tarn_train_options *o = &t->options;
     if (!t->description.is_text)
         return 0;
-    double parameters = (double)tarn_module_element_count(t->model);
-    return (double)(t->batch_size * o->context) * (6 * parameters + 12 * (double)(o->layers * o->width * o->context));
+    tarn_model_facts facts;
+    if (!tarn_model_facts_of(t->model, &facts))
+        return 0;
+    double parameters = (double)tarn_module_element_count(t->model), attended = (double)(facts.layers * facts.heads * facts.head_width * o->context);
+    return (double)(t->batch_size * o->context) * (6 * parameters + 12 * attended);
 }
 
 static void describe(const tarn_trainer *t, tarn_train_timing *timing)
@@ -196,7 +200,7 @@ bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a whole run; here a step on random data is measured", function, name);
     if (!own.model[0])
         memcpy(own.model, "gpt2-124m", sizeof("gpt2-124m"));
-    own.batch_size = own.batch_size ? own.batch_size : strncmp(own.model, "gpt2", 4) == 0 ? 32 : 128;
+    own.batch_size = own.batch_size ? own.batch_size : tarn__model_kind_trained(own.model) ? 32 : 128;
     own.steps = warmup + steps + 3 * ASIDE;
     memcpy(own.schedule, "constant", sizeof("constant"));
     bool good = measure(&own, warmup, steps, &found);

@@ -25,7 +25,7 @@ typedef struct row {
 #define EXACT 9007199254740991.0 /* the largest whole number that a double and JSON readers hold exactly */
 
 static const row rows[] = {
-    ROW(model, TARN_OPTION_WORD, 0, 0, "", "mlp|lenet|resnet20|gpt2|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1.5b", false,
+    ROW(model, TARN_OPTION_WORD, 0, 0, "", "mlp|lenet|resnet20|gpt2|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1.5b|llama|mistral|qwen2|qwen3|llama-1b|llama-3b|smollm-135m", false,
         "the network [gpt2 for text, lenet for images, mlp for other data]"),
     ROW(data, TARN_OPTION_TEXT, 0, 0, "digits", "DATA", false,
         "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column), npy:INPUTS,LABELS, "
@@ -61,8 +61,10 @@ static const row rows[] = {
         "text: a model's folder, tokenizer.json or vocab.json; bytes; or characters [characters; shards have their own]"),
     ROW(layers, TARN_OPTION_WHOLE, 1, 1024, "", "N", false, "text: blocks of the model [the model's]"),
     ROW(heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "text: heads of attention, which divide the width [the model's]"),
+    ROW(kv_heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "text: heads of keys and values, which divide the heads; of Llama models [the model's, or the heads]"),
     ROW(width, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false, "text: numbers for each token [the model's]"),
-    ROW(context, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false, "text: tokens in a window [the model's]"),
+    ROW(inner, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false, "text: numbers for each token inside an mlp [the model's; of gpt2 4, of llama 8/3 times the width]"),
+    ROW(context, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false, "text: tokens in a window [the model's, of llama-1b and llama-3b 2048]"),
     ROW(vocab, TARN_OPTION_WHOLE, 1, 16777216, "", "N", false, "text: tokens that the model has room for [the tokenizer's]"),
     ROW(dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "text: share of the numbers that are left out while training"),
     ROW(micro_batch, TARN_OPTION_WHOLE, 1, 65536, "", "N", false,
@@ -198,7 +200,7 @@ static bool is_one_of(const char *word, const char *words)
 
 static bool set_text(const char *function, const row *r, const char *text, char *place)
 {
-    char problem[128];
+    char problem[192];
     if (r->option.type == TARN_OPTION_WORD && text[0] && !is_one_of(text, r->option.value)) {
         snprintf(problem, sizeof(problem), "is none of %s", r->option.value);
         return refuse(function, r, text, problem);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/philox.h"
+#include "models/kinds.h"
 #include "text/buffer.h"
 #include "train/trainer.h"
 
@@ -33,13 +34,15 @@ static bool draw_tokens(tarn_trainer *t, int64_t vocab, int64_t count)
 
 static bool open_tokens(const char *function, tarn_trainer *t)
 {
-    tarn_gpt2_config named;
-    if (!tarn_gpt2_config_named(t->options.model, &named))
-        return tarn__raise_within(function);
-    int64_t context = t->options.context ? t->options.context : named.context;
-    if (!t->options.vocab)
-        t->options.vocab = (named.vocab + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;
-    return draw_tokens(t, t->options.vocab, BATCHES * t->options.batch_size * context + 1) && tarn__language_take(function, t);
+    tarn_train_options *o = &t->options;
+    tarn__model_sizes named = {.vocab = o->vocab, .context = o->context, .layers = o->layers, .heads = o->heads, .width = o->width};
+    if (!tarn__model_kind_trained(o->model)->complete(function, o->model, &named))
+        return false;
+    if (!named.vocab)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab", function, o->model);
+    if (!o->vocab)
+        o->vocab = (named.vocab + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;
+    return draw_tokens(t, o->vocab, BATCHES * o->batch_size * named.context + 1) && tarn__language_take(function, t);
 }
 
 /* ---- images ------------------------------------------------------------------------------------------------------------------ */
@@ -76,7 +79,7 @@ static bool open_images(const char *function, tarn_trainer *t)
 bool tarn__random_open(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    bool is_text = strncmp(o->model, "gpt2", 4) == 0;
+    bool is_text = tarn__model_kind_trained(o->model) != NULL;
     snprintf(o->data, sizeof(o->data), "random %s", is_text ? "tokens" : "images");
     return tarn__language_check(function, o, is_text) && (is_text ? open_tokens(function, t) : open_images(function, t));
 }

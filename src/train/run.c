@@ -6,8 +6,11 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "models/kinds.h"
 #include "train/options.h"
 #include "train/trainer.h"
+
+enum { WIDEST_WINDOW = 4096 }; /* tokens that an evaluation looks back at: more take long, and change little */
 
 struct tarn_run {
     tarn_train_options options;
@@ -25,7 +28,7 @@ static bool holds_language_model(const char *folder)
     tarn__error_record none;
     tarn__document *document = tarn__document_open("run_open", tarn__path_in(folder, "config.json", &path));
     const char *name = document && tarn__document_has(document, "model_type") ? tarn__document_text(document, "model_type") : NULL;
-    bool is_one = name && strcmp(name, "gpt2") == 0;
+    bool is_one = name && tarn__model_kind_known(name);
     tarn__document_free(document);
     tarn__error_save(&none);
     return is_one;
@@ -46,7 +49,10 @@ static bool open_language_model(tarn_run *run, const char *folder)
     bool good =
         document && (!tarn__document_has(document, "train") || tarn__train_options_read(function, &run->options, document, "train"));
     tarn__document_free(document);
-    snprintf(run->options.model, sizeof(run->options.model), "gpt2");
+    tarn_model_facts facts;
+    good = good && tarn_model_facts_of(run->model, &facts);
+    if (good)
+        snprintf(run->options.model, sizeof(run->options.model), "%s", facts.type);
     snprintf(run->folder, sizeof(run->folder), "%s", folder);
     return good;
 }
@@ -229,15 +235,15 @@ static bool fits(const char *function, int64_t vocab, const tarn__corpus *corpus
 bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size, tarn_text_evaluation *evaluation)
 {
     const char *function = "run_evaluate_text";
-    tarn_gpt2_config config;
+    tarn_model_facts facts;
     tarn__corpus corpus = {0};
     if (!check_language(function, run))
         return false;
     if (batch_size < 1 || !evaluation)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, evaluation ? "a batch has at least 1 window" : "the result is NULL");
     tarn_dataset *windows = NULL;
-    if (tarn_gpt2_config_of(run->model, &config) && open_text(run, function, data, &corpus) && fits(function, config.vocab, &corpus))
-        windows = tarn__windows_in_order(function, &corpus.validation, config.context, 0);
+    if (tarn_model_facts_of(run->model, &facts) && open_text(run, function, data, &corpus) && fits(function, facts.vocab, &corpus))
+        windows = tarn__windows_in_order(function, &corpus.validation, facts.context < WIDEST_WINDOW ? facts.context : WIDEST_WINDOW, 0);
     bool good = windows && tarn__language_evaluate(function, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
     tarn__corpus_free(&corpus);

@@ -123,7 +123,7 @@ static void count_steps(tarn_trainer *t)
 /* One sample of zeros, applied as in a step; NULL with an error. */
 static tarn_tensor *apply_once(tarn_trainer *t, tarn_tensor *x)
 {
-    return t->description.is_text ? tarn_gpt2_loss(t->model, x, x) : tarn_forward(t->model, x);
+    return t->description.is_text ? tarn_model_loss(t->model, x, x) : tarn_forward(t->model, x);
 }
 
 /* Bytes for each parameter: itself, its gradient, the optimizer's state, and a master weight where it has 16 bits. */

@@ -1,5 +1,6 @@
 /* targets_runs.c: the files of models and of runs, each damaged beside good ones. */
 #include <tarn/model.h>
+#include <tarn/safetensors.h>
 #include <tarn/train.h>
 
 #include "fuzz/targets.h"
@@ -45,6 +46,70 @@ static void weights_seeds(fuzz_seed_fn use, void *ctx)
 {
     make_model();
     fuzz_seed_file("model/model.safetensors", use, ctx);
+}
+
+/* ---- models of the Llama family, in several files ------------------------------------------------------------------------- */
+
+/* The weights of the folder "llama" in two files, and an index of them. */
+static void split_weights(void)
+{
+    static const char *const names[] = {"a.safetensors", "b.safetensors"};
+    char text[4096] = "{\"weight_map\": {";
+    tarn_scope *scope = tarn_scope_open();
+    tarn_safetensors *file = tarn_safetensors_open(scratch("llama/model.safetensors"));
+    tarn_safetensors_writer *writer[] = {tarn_safetensors_create(scratch("llama/a.safetensors")), tarn_safetensors_create(scratch("llama/b.safetensors"))};
+    for (int i = 0; i < tarn_safetensors_count(file); i++) {
+        const char *name = tarn_safetensors_name(file, i);
+        tarn_safetensors_add(writer[i % 2], name, tarn_safetensors_read(file, name, CPU));
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof(text) - used, "%s\"%s\": \"%s\"", i ? ", " : "", name, names[i % 2]);
+    }
+    tarn_safetensors_close(file);
+    fuzz_must(tarn_safetensors_finish(writer[0]) && tarn_safetensors_finish(writer[1]), "weights are split");
+    tarn_scope_close(scope);
+    strcat(text, "}}");
+    fuzz_write("llama/model.safetensors.index.json", text, strlen(text));
+    remove(scratch("llama/model.safetensors"));
+}
+
+static void make_llama(void)
+{
+    const tarn_llama_config config = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .inner = 3, .kv_heads = 1, .has_end = true, .end = 6,
+                                      .rope_scaling = TARN_ROPE_LLAMA3};
+    tarn_module *model = tarn_model_llama(&config, CPU, 1);
+    fuzz_must(model && tarn_model_write(model, scratch("llama")), "a model is written");
+    tarn_module_free(model);
+    split_weights();
+}
+
+static bool take_llama_file(const char *name, const void *from, size_t count)
+{
+    fuzz_write(name, from, count);
+    tarn_module *model = tarn_model_open(scratch("llama"), CPU, NULL);
+    tarn_module_free(model);
+    return model != NULL;
+}
+
+static bool take_llama_config(const void *from, size_t count)
+{
+    return take_llama_file("llama/config.json", from, count);
+}
+
+static bool take_index(const void *from, size_t count)
+{
+    return take_llama_file("llama/model.safetensors.index.json", from, count);
+}
+
+static void llama_config_seeds(fuzz_seed_fn use, void *ctx)
+{
+    make_llama();
+    fuzz_seed_file("llama/config.json", use, ctx);
+}
+
+static void index_seeds(fuzz_seed_fn use, void *ctx)
+{
+    make_llama();
+    fuzz_seed_file("llama/model.safetensors.index.json", use, ctx);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------------ */
@@ -109,6 +174,8 @@ RUN_FILE(optimizer, "optimizer.safetensors")
 const fuzz_target fuzz_run_targets[] = {
     {"model_config", fuzz_has_json, config_seeds, take_config},
     {"model_weights", fuzz_has_json, weights_seeds, take_weights},
+    {"llama_config", fuzz_has_json, llama_config_seeds, take_llama_config},
+    {"weights_index", fuzz_has_json, index_seeds, take_index},
     {"run_config", fuzz_has_json, run_config_seeds, take_run_config},
     {"run_place", fuzz_has_json, place_seeds, take_place},
     {"run_optimizer", fuzz_has_json, optimizer_seeds, take_optimizer},
