@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train runs eval predict generate tokenize inspect quantize convert ops bench version help" options="--help"
+    local commands="info demo train runs eval predict generate chat tokenize inspect quantize convert ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -88,7 +88,14 @@ _tarn()
     eval) options+=" --json --threads --device --data --batch-size" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top" ;;
-    generate) options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --seed --ignore-end" ;;
+    generate)
+        options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
+        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --chunk --context"
+        ;;
+    chat)
+        options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
+        options+=" --on-full --kv --chunk --context"
+        ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
         options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
@@ -106,7 +113,8 @@ _tarn()
             options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --kv-heads --width --inner --context --vocab"
             options+=" --dropout --precision --recompute --capture --workers --seed"
             ;;
-        *) options="matmul ops weights train --help" ;;
+        decode) options+=" --model --dtype --prompt --tokens --n --kv --chunk --runs" ;;
+        *) options="matmul ops weights decode train --help" ;;
         esac
         ;;
     help) options=$commands ;;
@@ -114,7 +122,7 @@ _tarn()
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     # Runs, configurations, images, models and texts are files.
-    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|tokenize|inspect|quantize|convert) && $current != -* ]]; then
+    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|chat|tokenize|inspect|quantize|convert) && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

@@ -1,32 +1,47 @@
-/* generate.c: `tarn generate`: a language model goes on with a prompt; what it writes is printed as it comes. The tokenizer lies in the model's
- * folder; with --ids there is none, and numbers take the place of text. */
-#include <errno.h>
+/* generate.c: `tarn generate`: a language model goes on with a prompt; what it writes is printed as it comes. The tokenizer lies with the model; with --ids there is
+ * none, and numbers take the place of text. Several texts, and JSON, are printed when all are written. */
 #include <stdlib.h>
 #include <string.h>
-#include <tarn/generate.h>
-#include <tarn/text.h>
+#include <time.h>
 
-#include "cli/cli.h"
+#include "cli/prompt.h"
 
 #define USUAL 100 /* tokens, unless told */
 
+/* One token, and what is known of it. */
+typedef struct token {
+    int32_t id;
+    double logprob;
+    tarn_candidate *likeliest; /* of it: --logprobs; NULL without */
+} token;
+
+/* One text that is written. */
+typedef struct text {
+    token *tokens;
+    int64_t count, room;
+    char *bytes;
+    size_t length, byte_room;
+    tarn_end end;
+} text;
+
 typedef struct writing {
     const tarn__options *options;
+    tarn_kv kv;
+    tarn_module *model;
     tarn_tokenizer *tokenizer; /* NULL: numbers */
-    int32_t *prompt;
-    int64_t prompt_count;
-    int32_t *made;
-    int64_t count, room;
-    bool failed; /* there was no memory */
+    tarn_model_facts facts;
+    tarn__prompt prompt;
+    tarn_writer *writer;
+    text *texts;
+    double began, first, ended; /* seconds */
+    bool streams;               /* pieces are printed as they come */
 } writing;
 
-static int misuse(const char *sentence, const char *text)
+static int misuse(const char *sentence)
 {
-    fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? text : "", text ? "' " : "", sentence);
+    fprintf(stderr, "tarn generate: %s\n", sentence);
     return TARN__MISUSED;
 }
-
-/* ---- the prompt ------------------------------------------------------------------------------------------------------------ */
 
 static int no_memory(void)
 {
@@ -34,179 +49,269 @@ static int no_memory(void)
     return TARN__FAILED;
 }
 
-/* "1,2,3" */
-static int read_ids(writing *w, const char *text)
+/* What the library found wrong: the caller's fault, or not. */
+static int complain(void)
 {
-    size_t commas = 0;
-    for (const char *c = text; *c; c++)
-        commas += *c == ',';
-    w->prompt = malloc((commas + 1) * sizeof(*w->prompt));
-    if (!w->prompt)
-        return no_memory();
-    for (const char *at = text;;) {
-        char *end;
-        errno = 0;
-        long long id = strtoll(at, &end, 10);
-        if (end == at || *at == ' ' || *at == '+' || (*end && *end != ','))
-            return misuse("is no list of whole numbers, separated by commas", text);
-        if (id < 0 || id > INT32_MAX || errno)
-            return misuse("has a number that no token has", text);
-        w->prompt[w->prompt_count++] = (int32_t)id;
-        if (!*end)
-            return TARN__DONE;
-        at = end + 1;
-    }
+    bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT || tarn_error_code() == TARN_ERROR_SHAPE;
+    tarn__complain("generate");
+    return misused ? TARN__MISUSED : TARN__FAILED;
 }
 
-/* Without a prompt a text begins after the token that ends texts, as GPT-2 was trained. */
-static int read_end(writing *w, const tarn_module *model)
+static double seconds(void)
 {
-    tarn_gpt2_config config;
-    if (!tarn_gpt2_config_of(model, &config))
-        return tarn__complain("generate");
-    if (!config.has_end)
-        return misuse("a prompt is missing, and the model has no token that texts begin with", NULL);
-    w->prompt = malloc(sizeof(*w->prompt));
-    if (!w->prompt)
-        return no_memory();
-    w->prompt[w->prompt_count++] = (int32_t)config.end;
-    return TARN__DONE;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static int read_words(writing *w, const char *text)
-{
-    int64_t count = 0;
-    int32_t *ids = tarn_tokenizer_encode(w->tokenizer, text, strlen(text), &(tarn_encode_options){.add_special = true}, &count);
-    if (!ids)
-        return tarn__complain("generate");
-    w->prompt = malloc((size_t)(count + 1) * sizeof(*w->prompt));
-    if (w->prompt && count)
-        memcpy(w->prompt, ids, (size_t)count * sizeof(*w->prompt));
-    tarn_tokenizer_release(ids);
-    w->prompt_count = count;
-    return w->prompt ? TARN__DONE : no_memory();
-}
+/* ---- remembering ----------------------------------------------------------------------------------------------------------- */
 
-static int read_prompt(writing *w, const tarn_module *model)
+static bool remember_token(text *t, const tarn_piece *piece)
 {
-    const tarn__options *o = w->options;
-    if (o->ids)
-        return read_ids(w, o->ids);
-    w->tokenizer = tarn_tokenizer_open(o->words[0]);
-    if (!w->tokenizer)
-        return tarn__complain("generate");
-    return o->word_count > 1 && o->words[1][0] ? read_words(w, o->words[1]) : read_end(w, model);
-}
-
-/* ---- the text -------------------------------------------------------------------------------------------------------------- */
-
-static bool remember(writing *w, int32_t token)
-{
-    if (w->count == w->room) {
-        int64_t room = w->room ? 2 * w->room : 256;
-        int32_t *made = realloc(w->made, (size_t)room * sizeof(*made));
-        if (!made)
+    if (t->count == t->room) {
+        int64_t room = t->room ? 2 * t->room : 256;
+        token *tokens = realloc(t->tokens, (size_t)room * sizeof(*tokens));
+        if (!tokens)
             return false;
-        w->made = made;
-        w->room = room;
+        t->tokens = tokens;
+        t->room = room;
     }
-    w->made[w->count++] = token;
+    token *now = &t->tokens[t->count];
+    *now = (token){.id = piece->token, .logprob = piece->logprob};
+    size_t bytes = sizeof(*now->likeliest) * (size_t)piece->likeliest_count;
+    if (bytes > 0 && !(now->likeliest = malloc(bytes)))
+        return false;
+    if (bytes > 0)
+        memcpy(now->likeliest, piece->likeliest, bytes);
+    t->count++;
     return true;
 }
 
-static bool print_token(const writing *w, int32_t token)
+static bool remember(text *t, const tarn_piece *piece)
 {
-    size_t length = 0;
-    if (!w->tokenizer) {
-        printf("%s%d", w->count > 1 ? " " : "", (int)token);
-        return fflush(stdout) == 0;
+    if (t->length + piece->length > t->byte_room) {
+        size_t room = 2 * (t->length + piece->length);
+        char *bytes = realloc(t->bytes, room);
+        if (!bytes)
+            return false;
+        t->bytes = bytes;
+        t->byte_room = room;
     }
-    char *text = tarn_tokenizer_decode(w->tokenizer, &token, 1, &length); /* of a letter, perhaps a part */
-    if (!text)
-        return false;
-    fwrite(text, 1, length, stdout);
-    tarn_tokenizer_release(text);
-    return fflush(stdout) == 0;
+    if (piece->length > 0)
+        memcpy(t->bytes + t->length, piece->text, piece->length);
+    t->length += piece->length;
+    t->end = piece->end;
+    return piece->token < 0 || remember_token(t, piece);
 }
 
-static bool on_token(int32_t token, void *ctx)
+/* ---- printing -------------------------------------------------------------------------------------------------------------- */
+
+static void print_piece(const writing *w, const tarn_piece *piece)
 {
-    writing *w = ctx;
-    if (!remember(w, token)) {
-        w->failed = true;
-        return false;
-    }
-    if (!w->options->json && !print_token(w, token))
-        return false;
-    return (w->options->tokens > 0 || w->count < USUAL) && !ferror(stdout);
+    if (w->tokenizer)
+        fwrite(piece->text, 1, piece->length, stdout);
+    else if (piece->token >= 0)
+        printf("%s%d", w->texts[0].count > 1 || w->options->echo ? " " : "", (int)piece->token);
+    fflush(stdout);
 }
 
-static void print_ids(tarn__json *json, const char *key, const int32_t *ids, int64_t count)
+static void print_prompt(const writing *w)
 {
-    tarn__json_open(json, key, '[');
-    for (int64_t i = 0; i < count; i++)
-        tarn__json_whole(json, NULL, ids[i]);
+    if (w->tokenizer)
+        fwrite(w->prompt.text, 1, w->prompt.length, stdout);
+    for (int64_t i = 0; !w->tokenizer && i < w->prompt.count; i++)
+        printf("%s%d", i ? " " : "", (int)w->prompt.tokens[i]);
+}
+
+/* One of several texts, under a line with its number. */
+static void print_text(const writing *w, int64_t i)
+{
+    const text *t = &w->texts[i];
+    tarn__heading("--- %lld of %lld ---", (long long)i + 1, (long long)w->options->sequences);
+    if (w->options->echo)
+        print_prompt(w);
+    if (w->tokenizer)
+        fwrite(t->bytes, 1, t->length, stdout);
+    for (int64_t k = 0; !w->tokenizer && k < t->count; k++)
+        printf("%s%d", k || w->options->echo ? " " : "", (int)t->tokens[k].id);
+    printf("\n");
+}
+
+static void print_logprobs(tarn__json *json, const writing *w, const text *t)
+{
+    tarn__json_open(json, "logprobs", '[');
+    for (int64_t i = 0; i < t->count; i++) {
+        tarn__json_open(json, NULL, '{');
+        tarn__json_whole(json, "token", t->tokens[i].id);
+        tarn__json_real(json, "logprob", t->tokens[i].logprob, 6);
+        tarn__json_open(json, "likeliest", '[');
+        for (int64_t k = 0; k < w->options->logprobs; k++) {
+            tarn__json_open(json, NULL, '{');
+            tarn__json_whole(json, "token", t->tokens[i].likeliest[k].token);
+            tarn__json_real(json, "logprob", t->tokens[i].likeliest[k].logprob, 6);
+            tarn__json_close(json, '}');
+        }
+        tarn__json_close(json, ']');
+        tarn__json_close(json, '}');
+    }
     tarn__json_close(json, ']');
 }
 
-static int print_json(const writing *w)
+static void print_speed(tarn__json *json, const writing *w)
 {
+    int64_t all = 0;
+    for (int64_t i = 0; i < w->options->sequences; i++)
+        all += w->texts[i].count;
+    double wrote = w->ended - w->first;
+    tarn__json_real(json, "first_token_ms", 1e3 * (w->first - w->began), 3);
+    tarn__json_real(json, "tokens_per_second", wrote > 0 && all > w->options->sequences ? (double)(all - w->options->sequences) / wrote : 0, 2);
+}
+
+static void print_json(const writing *w, int64_t i)
+{
+    static const char *const ends[] = {"none", "token", "text", "length"};
+    const text *t = &w->texts[i];
     tarn__json json = {stdout, false};
-    size_t length = 0;
-    char *text = w->tokenizer ? tarn_tokenizer_decode(w->tokenizer, w->made, w->count, &length) : NULL;
-    if (w->tokenizer && !text)
-        return tarn__complain("generate");
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "model", w->options->words[0]);
-    tarn__json_whole(&json, "seed", w->options->seed);
-    print_ids(&json, "prompt", w->prompt, w->prompt_count);
-    print_ids(&json, "tokens", w->made, w->count);
-    if (text)
-        tarn__json_bytes(&json, "text", text, length);
+    tarn__json_whole(&json, "seed", w->options->seed + i);
+    tarn__json_open(&json, "prompt", '[');
+    for (int64_t k = 0; k < w->prompt.count; k++)
+        tarn__json_whole(&json, NULL, w->prompt.tokens[k]);
+    tarn__json_close(&json, ']');
+    tarn__json_open(&json, "tokens", '[');
+    for (int64_t k = 0; k < t->count; k++)
+        tarn__json_whole(&json, NULL, t->tokens[k].id);
+    tarn__json_close(&json, ']');
+    if (w->tokenizer && w->options->echo)
+        tarn__json_bytes(&json, "prompt_text", w->prompt.text, w->prompt.length);
+    if (w->tokenizer)
+        tarn__json_bytes(&json, "text", t->bytes, t->length);
+    tarn__json_text(&json, "end", ends[t->end]);
+    if (w->options->logprobs)
+        print_logprobs(&json, w, t);
+    print_speed(&json, w);
     tarn__json_end(&json);
-    tarn_tokenizer_release(text);
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+
+/* How many tokens to make, at most, and what there must be room for. False with an error: the prompt is too long, or too much is asked for. */
+static bool plan(const writing *w, int64_t *tokens, int64_t *context)
+{
+    const tarn__options *o = w->options;
+    int64_t most = o->context ? o->context : w->facts.context, left = most - w->prompt.count;
+    *tokens = o->tokens ? o->tokens : left < USUAL ? left : USUAL;
+    *context = o->context ? o->context : w->prompt.count + *tokens;
+    if (left < 1)
+        return tarn_set_error(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld", (long long)w->prompt.count,
+                              (long long)most);
+    if (*tokens > left)
+        return tarn_set_error(TARN_ERROR_SHAPE, "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
+                              (long long)w->prompt.count, (long long)*tokens, (long long)most, (long long)left);
+    return true;
+}
+
+static bool begin(writing *w)
+{
+    const tarn__options *o = w->options;
+    int64_t tokens, context;
+    if (!plan(w, &tokens, &context))
+        return false;
+    w->writer = tarn_writer_new(
+        w->model, w->tokenizer, &(tarn_writer_options){.sequences = o->sequences, .context = context, .kv = w->kv, .chunk = o->chunk});
+    for (int64_t i = 0; w->writer && i < o->sequences; i++) {
+        const tarn_generate_options how = {.tokens = tokens,
+                                           .temperature = o->temperature,
+                                           .top_k = o->top_k,
+                                           .top_p = o->top_p,
+                                           .min_p = o->min_p,
+                                           .repeat_penalty = o->repeat_penalty,
+                                           .repeat_window = o->repeat_window,
+                                           .seed = (uint64_t)(o->seed + i),
+                                           .stop_texts = o->stops,
+                                           .stop_text_count = o->stop_count,
+                                           .ignore_end = o->ignore_end,
+                                           .logprobs = o->logprobs > 0,
+                                           .likeliest = (int)o->logprobs};
+        if (!tarn_writer_prompt(w->writer, i, w->prompt.tokens, w->prompt.count, &how))
+            return false;
+    }
+    return w->writer != NULL;
+}
+
+/* Writes until all texts have ended, or nobody reads. */
+static int write_texts(writing *w)
+{
+    tarn_piece piece;
+    w->began = seconds();
+    if (!begin(w))
+        return complain();
+    if (w->streams && w->options->echo)
+        print_prompt(w);
+    while (!ferror(stdout) && tarn_writer_next(w->writer, &piece)) {
+        w->first = w->first > 0 ? w->first : seconds();
+        if (!remember(&w->texts[piece.sequence], &piece))
+            return no_memory();
+        if (w->streams)
+            print_piece(w, &piece);
+    }
+    w->ended = seconds();
+    if (tarn_failed())
+        return complain();
+    for (int64_t i = 0; !w->streams && i < w->options->sequences; i++)
+        (w->options->json ? print_json : print_text)(w, i);
+    if (w->streams)
+        printf("\n");
     return TARN__DONE;
 }
 
-static int write_text(writing *w, tarn_module *model)
+static int run(writing *w)
 {
     const tarn__options *o = w->options;
-    int64_t made = tarn_generate(model, w->prompt, w->prompt_count, NULL,
-                                 &(tarn_generate_options){.tokens = o->tokens,
-                                                          .temperature = o->temperature,
-                                                          .top_k = o->top_k,
-                                                          .top_p = o->top_p,
-                                                          .seed = (uint64_t)o->seed,
-                                                          .ignore_end = o->ignore_end,
-                                                          .on_token = on_token,
-                                                          .ctx = w});
-    if (made < 0) {
-        bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT || tarn_error_code() == TARN_ERROR_SHAPE;
-        tarn__complain("generate");
-        return misused ? TARN__MISUSED : TARN__FAILED;
+    w->model = tarn_model_open(o->words[0], o->device, &(tarn_model_open_options){.dtype = o->dtypes[0].dtype});
+    if (!w->model || !tarn_model_facts_of(w->model, &w->facts))
+        return tarn__complain("generate");
+    if (!o->ids && !(w->tokenizer = tarn_tokenizer_open(o->words[0])))
+        return tarn__complain("generate");
+    int status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->facts);
+    if (status != TARN__DONE)
+        return status;
+    w->texts = calloc((size_t)o->sequences, sizeof(*w->texts));
+    return w->texts ? write_texts(w) : no_memory();
+}
+
+static void close(writing *w)
+{
+    for (int64_t i = 0; w->texts && i < w->options->sequences; i++) {
+        for (int64_t k = 0; k < w->texts[i].count; k++)
+            free(w->texts[i].tokens[k].likeliest);
+        free(w->texts[i].tokens);
+        free(w->texts[i].bytes);
     }
-    if (w->failed)
-        return no_memory();
-    if (o->json)
-        return print_json(w);
-    printf("\n");
-    return TARN__DONE;
+    free(w->texts);
+    tarn_writer_free(w->writer);
+    tarn__prompt_free(&w->prompt);
+    tarn_tokenizer_free(w->tokenizer);
+    tarn_module_free(w->model);
 }
 
 int tarn__generate(const tarn__options *options)
 {
-    writing w = {.options = options};
-    if (options->word_count > 1 && options->ids)
-        return misuse("a prompt in words and --ids are two prompts; give one", NULL);
-    tarn_module *model = tarn_model_open(options->words[0], options->device, &(tarn_model_open_options){.dtype = options->dtypes[0].dtype});
-    if (!model)
-        return tarn__complain("generate");
-    int status = read_prompt(&w, model);
-    if (status == TARN__DONE)
-        status = write_text(&w, model);
-    free(w.prompt);
-    free(w.made);
-    tarn_tokenizer_free(w.tokenizer);
-    tarn_module_free(model);
+    writing w = {.options = options, .streams = !options->json && options->sequences == 1};
+    int prompts = (options->word_count > 1) + (options->ids != NULL) + (options->prompt_file != NULL);
+    if (prompts > 1)
+        return misuse("a prompt in words, --prompt-file and --ids are two prompts; give one");
+    if (options->ids && options->stop_count)
+        return misuse("--stop needs text, but with --ids there are numbers only");
+    if (options->logprobs && !options->json)
+        return misuse("--logprobs needs --json");
+    if (options->kv && !tarn_kv_parse(options->kv, &w.kv)) {
+        fprintf(stderr, "tarn generate: --kv: '%s' is none of model, f32, bf16, f16 and int8\n", options->kv);
+        tarn_clear_error();
+        return TARN__MISUSED;
+    }
+    int status = run(&w);
+    close(&w);
     return status;
 }

@@ -21,7 +21,8 @@ typedef enum kind {
     DTYPES, /* element types, separated by commas; `high` says how many; tf32 where there may be several */
     WORDS,  /* any words, separated by commas */
     DEVICE, /* devices, separated by commas; `high` says how many */
-    TEXT    /* anything */
+    TEXT,   /* anything */
+    TEXTS   /* anything, and several times; `high` says how often */
 } kind;
 
 typedef struct option {
@@ -40,14 +41,17 @@ typedef struct option {
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS | TARN__BENCH_WEIGHTS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
 #define FILES (TARN__INSPECT | TARN__QUANTIZE | TARN__CONVERT)
-#define EVERY (TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | TARN__GENERATE | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS | FILES)
+#define WRITES (TARN__GENERATE | TARN__CHAT)
+#define EVERY                                                                                                                              \
+    (TARN__BENCH_DECODE | TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | WRITES | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | \
+     TARN__RUNS | FILES)
 #define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
 
 static const option table[] = {
-    {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)TARN__DEMO, AT(json), 0, "print one JSON object a line instead of a table"},
+    {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)(TARN__DEMO | TARN__CHAT), AT(json), 0, "print one JSON object a line instead of a table"},
     {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT), AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
-    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | RUNS | TARN__GENERATE | TARN__DEMO, AT(devices), AT(device_count),
+    {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | RUNS | WRITES | TARN__DEMO, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
     {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
@@ -56,7 +60,7 @@ static const option table[] = {
     {"sizes", BYTES, 256, (int64_t)4 << 30, "", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
      "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; on other devices than the CPU "
      "model]"},
-    {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL | TARN__GENERATE, AT(dtypes), AT(dtype_count),
+    {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL | WRITES, AT(dtypes), AT(dtype_count),
      "element type: f32, f64, bf16 or f16"},
     {"dtypes", DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
      "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on other devices than the CPU tf32 too]"},
@@ -65,6 +69,16 @@ static const option table[] = {
     {"only", WORDS, 1, TARN__LIST_MAX, "", "DTYPE,DTYPE", TARN__BENCH_WEIGHTS, AT(only), AT(only_count),
      "measure only weights of these element types: q8_0, q4_0, q4_k, q6_k, bf16 or f32"},
     {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
+    {"runs", WHOLE, 1, 100, "3", "N", TARN__BENCH_DECODE, AT(runs), 0, "times each figure is measured; the median counts"},
+    {"model", TEXT, 0, 0, "gpt2-124m", "NAME", TARN__BENCH_DECODE, AT(model), 0, "the name of a size: gpt2-124m, llama-1b, llama-3b …"},
+    {"dtype", TEXT, 0, 0, "f32", "DTYPE", TARN__BENCH_DECODE, AT(weights), 0,
+     "element type of the weights: f32, bf16, f16, or blocks: q8_0, q4_0, q4_k, q6_k"},
+    {"prompt", WHOLE, 1, 1 << 20, "512", "N", TARN__BENCH_DECODE, AT(prompt_tokens), 0, "tokens of the prompt"},
+    {"tokens", WHOLE, 1, 1000000, "64", "N", TARN__BENCH_DECODE, AT(tokens), 0, "tokens that are decoded after it"},
+    {"n", WHOLE, 1, 1024, "1", "N", TARN__BENCH_DECODE, AT(sequences), 0, "texts at once"},
+    {"kv", TEXT, 0, 0, NULL, "KIND", TARN__BENCH_DECODE, AT(kv), 0,
+     "how keys and values are stored: f32, bf16, f16, int8, or model, as the model computes [model]"},
+    {"chunk", WHOLE, 0, 1000000, "0", "N", TARN__BENCH_DECODE, AT(chunk), 0, "tokens of the prompt that are computed at a time; 0 means all"},
     {"batch", WHOLE, 1, 65536, NULL, "N", TARN__BENCH_TRAIN, AT(batch_size), 0, "windows or images in a step [32 windows, 128 images]"},
     {"steps", WHOLE, 1, 100000, "20", "N", TARN__BENCH_TRAIN, AT(steps), 0, "steps that are measured; the median counts"},
     {"warmup", WHOLE, 0, 100000, "5", "N", TARN__BENCH_TRAIN, AT(warmup), 0, "steps before them"},
@@ -83,13 +97,30 @@ static const option table[] = {
      "the prompt as numbers of tokens; then numbers are printed, too, and no tokenizer is needed"},
     {"tokens", WHOLE, 0, 1000000, "0", "N", TARN__GENERATE, AT(tokens), 0,
      "how many tokens to make at most; 0 means 100, or what the model's context has room for"},
-    {"temperature", REAL, 0, 100, "0.8", "X", TARN__GENERATE, AT(temperature), 0,
+    {"temperature", REAL, 0, 100, "0.8", "X", WRITES, AT(temperature), 0,
      "how freely to choose; 0 takes the likeliest token always"},
-    {"top-k", WHOLE, 0, 1000000, "40", "N", TARN__GENERATE, AT(top_k), 0, "choose among so many of the likeliest tokens; 0 means all"},
-    {"top-p", ABOVE, 0, 1, "1", "X", TARN__GENERATE, AT(top_p), 0,
+    {"top-k", WHOLE, 0, 1000000, "40", "N", WRITES, AT(top_k), 0, "choose among so many of the likeliest tokens; 0 means all"},
+    {"top-p", ABOVE, 0, 1, "1", "X", WRITES, AT(top_p), 0,
      "choose among the likeliest tokens that together reach this probability"},
-    {"seed", WHOLE, 0, EXACT, "0", "N", TARN__GENERATE | TARN__DEMO, AT(seed), 0, "of what is random; the same seed gives the same text"},
+    {"seed", WHOLE, 0, EXACT, "0", "N", WRITES | TARN__DEMO, AT(seed), 0, "of what is random; the same seed gives the same text"},
+    {"min-p", REAL, 0, 1, "0", "X", WRITES, AT(min_p), 0, "choose among tokens at least X times as likely as the likeliest"},
+    {"repeat-penalty", ABOVE, 0, 100, "1", "X", WRITES, AT(repeat_penalty), 0,
+     "makes tokens less likely that the text has already; 1 means not"},
+    {"repeat-window", WHOLE, 0, 1000000, "0", "N", WRITES, AT(repeat_window), 0,
+     "with --repeat-penalty: how many of the last tokens count; 0 means all"},
     {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_end), 0, "go on after the token that ends a text"},
+    {"stop", TEXTS, 0, TARN__STOPS_MAX, NULL, "TEXT", TARN__GENERATE, AT(stops), AT(stop_count),
+     "end before this text; may be given several times"},
+    {"prompt-file", TEXT, 0, 0, NULL, "PATH", TARN__GENERATE, AT(prompt_file), 0, "take the prompt from a file; - is standard input"},
+    {"echo", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(echo), 0, "print the prompt first"},
+    {"n", WHOLE, 1, 1024, "1", "N", TARN__GENERATE, AT(sequences), 0, "texts to write at once; the seed of each is one more than the last"},
+    {"logprobs", WHOLE, 0, 100, "0", "N", TARN__GENERATE, AT(logprobs), 0,
+     "with --json: how likely each token was, and the N likeliest in its place; 0 means not"},
+    {"kv", TEXT, 0, 0, NULL, "KIND", WRITES, AT(kv), 0,
+     "how keys and values are stored: f32, bf16, f16, int8, or model, as the model computes [model]"},
+    {"chunk", WHOLE, 1, 1000000, "512", "N", WRITES, AT(chunk), 0, "tokens of a prompt that are computed at a time"},
+    {"context", WHOLE, 0, 1 << 30, "0", "N", TARN__GENERATE, AT(context), 0,
+     "tokens to have room for; 0 means as many as the prompt and what is written need"},
     {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
      "a model's folder, tokenizer.json, tokenizer.model, vocab.json or a .gguf file; bytes; or characters: those of the files"},
     {"text", TEXT, 0, 0, NULL, "TEXT", TARN__TOKENIZE, AT(text), 0, "take this instead of files or standard input"},
@@ -115,6 +146,11 @@ static const option table[] = {
     {"no-separator", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(no_separator), 0, "with --prepare: no token behind a document"},
     {"parse-special", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(parse_special), 0,
      "with --prepare: special tokens in the files become tokens"},
+    {"tokens", WHOLE, 0, 1000000, "0", "N", TARN__CHAT, AT(tokens), 0, "tokens of an answer at most; 0 means as many as there is room for"},
+    {"context", WHOLE, 0, 1 << 30, "0", "N", TARN__CHAT, AT(context), 0, "tokens to have room for; 0 means 4096, or what the model has"},
+    {"system", TEXT, 0, 0, NULL, "TEXT", TARN__CHAT, AT(system), 0, "what the model is told first"},
+    {"on-full", TEXT, 0, 0, "refuse", "WHAT", TARN__CHAT, AT(on_full), 0,
+     "when the context is full: refuse, or forget the oldest turns"},
     {"help", FLAG, 0, 1, NULL, NULL, EVERY, AT(help), 0, "explain the command"},
 };
 #define ROWS ((int)(sizeof(table) / sizeof(table[0])))
@@ -301,6 +337,13 @@ static int read_value(const char *command, const option *row, const char *text, 
         *(const char **)place = text;
         return TARN__DONE;
     }
+    if (row->type == TEXTS) {
+        int *count = (int *)((char *)options + row->count);
+        if (*count == row->high)
+            return misuse(command, row, text, "is one too many");
+        ((const char **)place)[(*count)++] = text;
+        return TARN__DONE;
+    }
     if (row->type == REAL || row->type == ABOVE)
         return read_real(command, row, text, (double *)place);
     return row->type == WHOLE ? read_number(command, row, text, (int64_t *)place) : read_list(command, row, text, options);
@@ -382,13 +425,14 @@ static int read_words(tarn__command command, const char *command_name, int count
 {
     bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
     bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
-    bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS || command == TARN__INSPECT;
+    bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS || command == TARN__INSPECT || command == TARN__CHAT;
     bool needs_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__PREDICT;
-    bool needs_one = command == TARN__EVAL || command == TARN__GENERATE || command == TARN__INSPECT;
+    bool needs_one = command == TARN__EVAL || (command & WRITES) || command == TARN__INSPECT;
     int most = takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0, least_words = needs_two ? 2 : needs_one ? 1 : 0;
     options->words = words;
-    while (options->word_count < count && options->word_count < most && words[options->word_count][0] != '-')
-        options->word_count++;
+    while (options->word_count < count && options->word_count < most &&
+           (words[options->word_count][0] != '-' || (command == TARN__GENERATE && options->word_count == 1 && !words[1][1])))
+        options->word_count++; /* a prompt may be -: standard input */
     *used = options->word_count;
     for (int i = 0; i < count; i++)
         if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
@@ -398,7 +442,7 @@ static int read_words(tarn__command command, const char *command_name, int count
         const char *what = command == TARN__INSPECT                              ? "a file or a model's folder"
                            : command == TARN__QUANTIZE || command == TARN__CONVERT ? (has_one ? "the path to write to" : "a model's folder or GGUF file")
                            : has_one                                               ? "an image"
-                           : command == TARN__GENERATE                             ? "a model's folder"
+                           : (command & WRITES)                                    ? "a model's folder"
                                                                                    : "a run's folder";
         fprintf(stderr, "tarn %s: %s is missing; see tarn %s --help\n", command_name, what, command_name);
         return TARN__MISUSED;

@@ -21,12 +21,15 @@ typedef enum tarn__command {
     TARN__BENCH_TRAIN = 1 << 10,
     TARN__RUNS = 1 << 11,
     TARN__BENCH_WEIGHTS = 1 << 20,
+    TARN__BENCH_DECODE = 1 << 21,
+    TARN__CHAT = 1 << 22,
     TARN__INSPECT = 1 << 24,
     TARN__QUANTIZE = 1 << 25,
     TARN__CONVERT = 1 << 26
 } tarn__command;
 
 #define TARN__LIST_MAX 64
+#define TARN__STOPS_MAX 16
 #define TARN__MODEL_SIZE 0 /* in a list of sizes: "model", each row at the sizes it has in a model */
 
 /* An element type to measure, and how its products are made. */
@@ -62,7 +65,13 @@ typedef struct tarn__options {
     const char *ids;    /* NULL: not given */
     int64_t tokens, top_k, seed;
     double temperature, top_p;
-    bool ignore_end;
+    bool ignore_end, echo;
+    const char *prompt_file, *kv, *model, *weights, *system, *on_full; /* NULL: not given */
+    int64_t prompt_tokens;
+    const char *stops[TARN__STOPS_MAX];
+    int stop_count;
+    int64_t sequences, repeat_window, logprobs, chunk, context;
+    double min_p, repeat_penalty;
     const char *tokenizer, *text, *out, *prepare, *field, *separator; /* NULL: not given */
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;
     int64_t vocabulary, shard_tokens; /* 0: not given */

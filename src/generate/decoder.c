@@ -1,4 +1,4 @@
-/* decoder.c: a language model that sees a text token by token: what it has seen stays in a cache on the model's device. */
+/* decoder.c: a language model that sees texts token by token: what it has seen stays in a cache on the model's device. */
 #include <string.h>
 #include <tarn/autograd.h>
 #include <tarn/generate.h>
@@ -6,44 +6,65 @@
 #include "base/memory.h"
 #include "generate/decoder.h"
 
-static bool choose(const tarn_decoder_options *options, const tarn__model_facts *facts, tarn__cache_shape *shape)
+#define USUAL_CHUNK 512
+
+/* ---- making one ------------------------------------------------------------------------------------------------------------ */
+
+static bool check_options(const tarn_decoder_options *o, const tarn__model_facts *facts)
 {
-    int64_t batch = options->batch ? options->batch : 1, room = options->context ? options->context : facts->context;
-    if (batch < 1 || batch > INT32_MAX)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_new: .batch is %lld; there must be at least one text", (long long)batch);
-    if (room < 1 || room > facts->context)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_new: .context is %lld; the model's goes from 1 to %lld", (long long)room,
+    if (o->batch < 0 || o->batch > INT32_MAX)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_new: .batch is %lld; there must be at least one text", (long long)o->batch);
+    if (o->context < 0 || o->context > facts->context)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_new: .context is %lld; the model's goes from 1 to %lld", (long long)o->context,
                            (long long)facts->context);
-    *shape = (tarn__cache_shape){.layers = facts->layers,
-                                 .batch = batch,
-                                 .heads = facts->kv_heads,
-                                 .room = room,
-                                 .width = facts->head_width,
-                                 .dtype = facts->dtype,
-                                 .device = facts->device};
-    return true;
+    if (o->chunk < 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_new: .chunk is %lld; it must be at least 0", (long long)o->chunk);
+    return tarn_kv_name(o->kv) != NULL;
+}
+
+static tarn_dtype stored_dtype(tarn_kv kv, tarn_dtype of_model)
+{
+    static const tarn_dtype dtypes[] = {
+        [TARN_KV_F32] = TARN_F32, [TARN_KV_BF16] = TARN_BF16, [TARN_KV_F16] = TARN_F16, [TARN_KV_INT8] = TARN_U8};
+    return kv == TARN_KV_MODEL ? of_model : dtypes[kv];
+}
+
+static tarn__cache_shape shape_of(const tarn_decoder_options *o, const tarn__model_facts *facts)
+{
+    return (tarn__cache_shape){.layers = facts->layers,
+                               .batch = o->batch ? o->batch : 1,
+                               .heads = facts->kv_heads,
+                               .room = o->context ? o->context : facts->context,
+                               .width = facts->head_width,
+                               .dtype = stored_dtype(o->kv, facts->dtype),
+                               .device = facts->device};
 }
 
 tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_options *options, size_t options_size)
 {
     const char *function = "decoder_new";
     tarn_decoder_options chosen = {0};
-    tarn__cache_shape shape;
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     const tarn__model_kind *kind = tarn__model_kind_of(function, model);
     if (!kind)
         return NULL;
-    tarn_decoder own = {.kind = kind, .model = model};
+    tarn_decoder own = {.kind = kind, .model = model, .chunk = chosen.chunk ? chosen.chunk : USUAL_CHUNK};
     kind->facts(model, &own.facts);
-    if (!choose(&chosen, &own.facts, &shape))
+    if (!check_options(&chosen, &own.facts)) {
+        tarn__raise_within(function);
         return NULL;
+    }
+    tarn__cache_shape shape = shape_of(&chosen, &own.facts);
     own.batch = shape.batch;
+    tarn__captured_decoding_plan(&own.captured, own.facts.device, !chosen.no_capture);
     tarn_decoder *decoder = tarn__alloc(sizeof(*decoder));
     if (decoder && tarn__cache_open(function, &own.cache, &shape)) {
         *decoder = own;
         return decoder;
     }
+    if (decoder && tarn_error_code() == TARN_ERROR_MEMORY)
+        tarn__decoder_no_room(function, &shape, &own.facts);
     tarn__release(decoder, sizeof(*decoder));
     return NULL;
 }
@@ -52,9 +73,12 @@ void tarn_decoder_free(tarn_decoder *decoder)
 {
     if (!decoder)
         return;
+    tarn__captured_decoding_close(&decoder->captured);
     tarn__cache_close(&decoder->cache);
     tarn__release(decoder, sizeof(*decoder));
 }
+
+/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
 
 /* Raises when there is none. */
 static bool check_decoder(const char *function, const tarn_decoder *decoder)
@@ -64,55 +88,157 @@ static bool check_decoder(const char *function, const tarn_decoder *decoder)
     return decoder || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the decoder is NULL", function);
 }
 
-static bool check_tokens(const tarn_decoder *d, const tarn_tensor *tokens)
+static bool check_sequence(const char *function, const tarn_decoder *decoder, int64_t sequence)
 {
-    const tarn__view *view = &tokens->view;
-    if (view->rank != 2 || view->shape[0] != d->batch || view->shape[1] < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "decoder_feed: the tokens are %s; they must be [%lld, T], T at least 1",
-                           TARN__SHAPE_TEXT(tokens), (long long)d->batch);
-    if (view->shape[1] > d->cache.room - d->cache.length)
-        return tarn__raise(TARN_ERROR_SHAPE, "decoder_feed: %lld tokens after %lld are more than the context of %lld",
-                           (long long)view->shape[1], (long long)d->cache.length, (long long)d->cache.room);
-    return true;
-}
-
-tarn_tensor *tarn_decoder_feed(tarn_decoder *decoder, tarn_tensor *tokens)
-{
-    const char *function = "decoder_feed";
-    if (!check_decoder(function, decoder) || !tarn__check(function, tokens, "tokens") || !check_tokens(decoder, tokens))
-        return NULL;
-    tarn_scope *scope = tarn_scope_open();
-    if (!scope)
-        return NULL;
-    tarn_no_grad_open();
-    tarn_tensor *logits = decoder->kind->step(decoder->model, tokens, &decoder->cache);
-    tarn_no_grad_close();
-    logits = logits ? tarn_scope_return(scope, logits) : NULL;
-    tarn_scope_close(scope);
-    if (logits)
-        decoder->cache.length += tokens->view.shape[1];
-    else
-        tarn__raise_within(function);
-    return logits;
+    return check_decoder(function, decoder) &&
+           ((sequence >= 0 && sequence < decoder->batch) ||
+            tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no sequence %lld; there are %lld, from 0", function, (long long)sequence,
+                        (long long)decoder->batch));
 }
 
 int64_t tarn_decoder_length(const tarn_decoder *decoder)
 {
-    return check_decoder("decoder_length", decoder) ? decoder->cache.length : -1;
+    int64_t most = 0;
+    if (!check_decoder("decoder_length", decoder))
+        return -1;
+    for (int64_t i = 0; i < decoder->batch; i++)
+        most = decoder->cache.length[i] > most ? decoder->cache.length[i] : most;
+    return most;
+}
+
+int64_t tarn_decoder_length_of(const tarn_decoder *decoder, int64_t sequence)
+{
+    return check_sequence("decoder_length_of", decoder, sequence) ? decoder->cache.length[sequence] : -1;
 }
 
 int64_t tarn_decoder_room(const tarn_decoder *decoder)
 {
-    return check_decoder("decoder_room", decoder) ? decoder->cache.room : -1;
+    return check_decoder("decoder_room", decoder) ? decoder->cache.shape.room : -1;
+}
+
+/* ---- going on -------------------------------------------------------------------------------------------------------------- */
+
+static bool check_tokens(const char *function, const tarn_decoder *d, const tarn_tensor *tokens, int64_t first, int64_t count)
+{
+    const tarn__view *view = &tokens->view;
+    if (view->rank != 2 || view->shape[0] != count || view->shape[1] < 1)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s; they must be [%lld, T], T at least 1", function,
+                           TARN__SHAPE_TEXT(tokens), (long long)count);
+    for (int64_t i = first; i < first + count; i++)
+        if (view->shape[1] > d->cache.shape.room - d->cache.length[i])
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld tokens after %lld are more than the context of %lld", function,
+                               (long long)view->shape[1], (long long)d->cache.length[i], (long long)d->cache.shape.room);
+    return true;
+}
+
+/* Logits of what follows tokens [count, T], which are one chunk; they count then. */
+static tarn_tensor *feed_chunk(tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *logits = NULL;
+    int64_t T = tarn_size(tokens, 1);
+    if (scope && tarn__cache_begin(&d->cache, first, count, T, 0))
+        logits = d->kind->step(d->model, tokens, &d->cache);
+    if (logits && tarn__cache_end(&d->cache))
+        tarn__cache_moved(&d->cache, first, count, T);
+    logits = logits && !tarn_failed() ? tarn_scope_return(scope, logits) : NULL;
+    tarn_scope_close(scope);
+    return logits;
+}
+
+/* Takes back chunks that counted before one failed. The pending error stays. */
+static void take_back(tarn_decoder *d, int64_t first, int64_t count, int64_t tokens)
+{
+    tarn__error_record why;
+    tarn__error_save(&why);
+    for (int64_t i = first; i < first + count && tokens > 0; i++)
+        tarn__cache_rewind(&d->cache, i, d->cache.length[i] - tokens);
+    tarn__error_restore(&why);
+}
+
+static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
+{
+    if (!check_tokens(function, d, tokens, first, count))
+        return NULL;
+    int64_t T = tokens->view.shape[1], done = 0;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *logits = NULL;
+    tarn_no_grad_open();
+    for (bool good = scope != NULL; good && done < T;) {
+        int64_t end = T - done > d->chunk ? done + d->chunk : T;
+        tarn_free(logits); /* of an earlier chunk */
+        logits = feed_chunk(d, first, count, done == 0 && end == T ? tokens : tarn_slice(tokens, 1, done, end));
+        good = logits != NULL;
+        done = good ? end : done;
+    }
+    tarn_no_grad_close();
+    if (done < T)
+        take_back(d, first, count, done);
+    logits = done == T ? tarn_scope_return(scope, logits) : NULL;
+    tarn_scope_close(scope);
+    if (!logits)
+        tarn__raise_within(function);
+    return logits;
+}
+
+/* One token for every sequence, by the recorded step. */
+static tarn_tensor *feed_recorded(const char *function, tarn_decoder *d, tarn_tensor *tokens)
+{
+    if (!check_tokens(function, d, tokens, 0, d->batch) || !tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens"))
+        return NULL;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *logits = scope ? tarn__captured_decoding_feed(d, tokens) : NULL;
+    logits = logits ? tarn_scope_return(scope, logits) : NULL;
+    tarn_scope_close(scope);
+    if (!logits)
+        tarn__raise_within(function);
+    return logits;
+}
+
+/* Tokens for some sequences; for all of them, one by one, by the recorded step. */
+static tarn_tensor *feed_some(const char *function, tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
+{
+    if (!tarn__check(function, tokens, "tokens"))
+        return NULL;
+    bool is_one = tokens->view.rank == 2 && tokens->view.shape[1] == 1;
+    return d->captured.is_wanted && is_one && count == d->batch ? feed_recorded(function, d, tokens) : feed(function, d, first, count, tokens);
+}
+
+tarn_tensor *tarn_decoder_feed(tarn_decoder *decoder, tarn_tensor *tokens)
+{
+    return check_decoder("decoder_feed", decoder) ? feed_some("decoder_feed", decoder, 0, decoder->batch, tokens) : NULL;
+}
+
+tarn_tensor *tarn_decoder_feed_one(tarn_decoder *decoder, int64_t sequence, tarn_tensor *tokens)
+{
+    return check_sequence("decoder_feed_one", decoder, sequence) ? feed_some("decoder_feed_one", decoder, sequence, 1, tokens) : NULL;
+}
+
+/* ---- going back ------------------------------------------------------------------------------------------------------------ */
+
+static bool rewind_to(const char *function, tarn_decoder *d, int64_t sequence, int64_t length)
+{
+    if (length < 0 || length > d->cache.length[sequence])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: to %lld tokens, but there are %lld", function, (long long)length,
+                           (long long)d->cache.length[sequence]);
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && tarn__cache_rewind(&d->cache, sequence, length);
+    tarn_scope_close(scope);
+    return good || tarn__raise_within(function);
 }
 
 bool tarn_decoder_rewind(tarn_decoder *decoder, int64_t length)
 {
-    if (!check_decoder("decoder_rewind", decoder))
-        return false;
-    if (length < 0 || length > decoder->cache.length)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_rewind: to %lld tokens, but there are %lld", (long long)length,
-                           (long long)decoder->cache.length);
-    decoder->cache.length = length;
-    return true;
+    bool good = check_decoder("decoder_rewind", decoder);
+    for (int64_t i = 0; good && i < decoder->batch; i++) /* all, or none */
+        if (decoder->cache.length[i] < length)
+            good = rewind_to("decoder_rewind", decoder, i, length);
+    for (int64_t i = 0; good && i < decoder->batch; i++)
+        good = rewind_to("decoder_rewind", decoder, i, length);
+    return good;
+}
+
+bool tarn_decoder_rewind_one(tarn_decoder *decoder, int64_t sequence, int64_t length)
+{
+    return check_sequence("decoder_rewind_one", decoder, sequence) && rewind_to("decoder_rewind_one", decoder, sequence, length);
 }

@@ -4,14 +4,19 @@
 
 #include <tarn/generate.h>
 
+#include "generate/captured.h"
 #include "models/kinds.h"
 
 struct tarn_decoder {
     const tarn__model_kind *kind;
     tarn_module *model; /* borrowed */
     tarn__model_facts facts;
-    int64_t batch;
+    int64_t batch, chunk;
     tarn__cache cache;
+    tarn__captured_decoding captured;
 };
+
+/* Raises that the cache of a decoder found no room: how much is missing, and what would fit. Replaces the pending error, which says where memory ran out. */
+bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn__model_facts *facts);
 
 #endif

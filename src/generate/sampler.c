@@ -1,5 +1,8 @@
 /* sampler.c: choosing tokens from logits, on their device.
  *
+ * Logits are changed in the order of transformers' processors: repetition penalty, temperature, top_k, top_p, min_p. What was seen is a list of tokens on the
+ * device, too; the penalty marks them in a row of the vocabulary.
+ *
  * A token is drawn by a race: each gets a random time from an exponential distribution, divided by its probability, and the first one wins; the
  * winner is i with probability p[i], and tokens of probability 0 never win. Where only the likeliest tokens may win the logits are sorted, so
  * that the likeliest comes first: the one that is taken when all times are infinite. */
@@ -16,9 +19,13 @@
 #define COLDEST 1e-4 /* temperature */
 #define HOTTEST 100.0
 
+#define MILDEST 0.01 /* repetition penalty */
+#define HARDEST 100.0
+
 struct tarn_sampler {
     tarn_sampler_options options;
     tarn__generator generator;
+    tarn_tensor *seen; /* i64 [batch, n], kept: tokens that the penalty is for; NULL: none */
 };
 
 static bool check_options(const tarn_sampler_options *o)
@@ -30,6 +37,13 @@ static bool check_options(const tarn_sampler_options *o)
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .top_k is %lld; it must be at least 0", (long long)o->top_k);
     if (!(o->top_p >= 0 && o->top_p <= 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .top_p is %g; it must be from 0 to 1", o->top_p);
+    if (!(o->min_p >= 0 && o->min_p <= 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .min_p is %g; it must be from 0 to 1", o->min_p);
+    if (o->repeat_penalty != 0 && !(o->repeat_penalty >= MILDEST && o->repeat_penalty <= HARDEST))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_penalty is %g; it must be 0, or from %g to %g", o->repeat_penalty, MILDEST,
+                           HARDEST);
+    if (o->repeat_window < 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_window is %lld; it must be at least 0", (long long)o->repeat_window);
     return true;
 }
 
@@ -48,8 +62,90 @@ tarn_sampler *tarn_sampler_new_sized(const tarn_sampler_options *options, size_t
 
 void tarn_sampler_free(tarn_sampler *sampler)
 {
+    if (sampler)
+        tarn_free(sampler->seen);
     tarn__release(sampler, sizeof(*sampler));
 }
+
+/* Raises when there is none. */
+static bool check_sampler(const char *function, const tarn_sampler *sampler)
+{
+    if (tarn_failed())
+        return false;
+    return sampler || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the sampler is NULL", function);
+}
+
+/* ---- what was seen --------------------------------------------------------------------------------------------------------- */
+
+static bool has_penalty(const tarn_sampler *sampler)
+{
+    return sampler->options.repeat_penalty != 0 && sampler->options.repeat_penalty != 1;
+}
+
+/* Adds i64 tokens [batch, T] behind those seen, and drops what leaves the window. */
+static bool remember(tarn_sampler *sampler, tarn_tensor *tokens)
+{
+    int64_t window = sampler->options.repeat_window;
+    tarn_tensor *both[] = {sampler->seen, tokens};
+    tarn_tensor *all = sampler->seen ? tarn_concat(both, 2, 1) : tokens;
+    int64_t length = all ? tarn_size(all, 1) : 0;
+    if (all && window > 0 && length > window)
+        all = tarn_slice(all, 1, length - window, length);
+    tarn_tensor *kept = all ? tarn_keep(tarn_clone(all)) : NULL;
+    if (!kept)
+        return false;
+    tarn_free(sampler->seen);
+    sampler->seen = kept;
+    return true;
+}
+
+static bool check_tokens(const char *function, const tarn_tensor *tokens)
+{
+    const tarn__view *view = &tokens->view;
+    if (view->rank != 2 || view->shape[0] < 1 || view->shape[1] < 1)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s; they must be [batch, T], at least one of each", function,
+                           TARN__SHAPE_TEXT(tokens));
+    return tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens");
+}
+
+bool tarn_sampler_see(tarn_sampler *sampler, tarn_tensor *tokens)
+{
+    const char *function = "sampler_see";
+    if (!check_sampler(function, sampler) || !tarn__check(function, tokens, "the tokens") || !check_tokens(function, tokens))
+        return false;
+    if (sampler->seen && tarn_size(sampler->seen, 0) != tokens->view.shape[0])
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s, but those before were of %lld texts", function, TARN__SHAPE_TEXT(tokens),
+                           (long long)tarn_size(sampler->seen, 0));
+    if (!has_penalty(sampler))
+        return true;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && remember(sampler, tarn_cast(tokens, TARN_I64));
+    tarn_scope_close(scope);
+    return good || tarn__raise_within(function);
+}
+
+bool tarn_sampler_forget(tarn_sampler *sampler)
+{
+    if (!check_sampler("sampler_forget", sampler))
+        return false;
+    tarn_free(sampler->seen);
+    sampler->seen = NULL;
+    return true;
+}
+
+/* Logits [B, V] with those of tokens seen made smaller: divided where positive, multiplied where negative. */
+static tarn_tensor *penalised(const tarn_sampler *sampler, tarn_tensor *logits)
+{
+    double penalty = sampler->options.repeat_penalty;
+    if (!has_penalty(sampler) || !sampler->seen)
+        return logits;
+    tarn_tensor *none = tarn_zeros_like(logits), *marks = tarn_full(tarn_shape_of(sampler->seen), 1, tarn_dtype_of(logits), tarn_device_of(logits));
+    tarn_tensor *seen = tarn_gt(tarn_scatter_add(none, 1, sampler->seen, marks), tarn_scalar(0));
+    tarn_tensor *smaller = tarn_where(tarn_lt(logits, tarn_scalar(0)), tarn_mul(logits, tarn_scalar(penalty)), tarn_div(logits, tarn_scalar(penalty)));
+    return tarn_where(seen, smaller, logits);
+}
+
+/* ---- drawing --------------------------------------------------------------------------------------------------------------- */
 
 /* The place of the winner in each row of probabilities [B, N]: [B, 1]. */
 static tarn_tensor *race(tarn_sampler *sampler, tarn_tensor *probability)
@@ -84,6 +180,8 @@ static tarn_tensor *draw(tarn_sampler *sampler, tarn_tensor *logits)
     tarn_tensor *probability = tarn_softmax(cool, 1);
     if (by_sum)
         probability = nucleus(probability, o->top_p);
+    if (o->min_p > 0)
+        probability = tarn_where(tarn_ge(cool, tarn_scalar(log(o->min_p))), probability, tarn_scalar(0));
     tarn_tensor *winner = race(sampler, probability);
     return index ? tarn_gather(index, 1, winner) : winner;
 }
@@ -95,36 +193,82 @@ static tarn_tensor *marked(tarn_tensor *token, tarn_tensor *logits)
     return tarn_where(tarn_eq(gap, tarn_scalar(0)), token, tarn_scalar(-1));
 }
 
-static bool check_logits(const tarn_tensor *logits)
+static bool check_logits(const char *function, const tarn_tensor *logits)
 {
     const tarn__view *view = &logits->view;
     if (view->rank != 2 || view->shape[0] < 1 || view->shape[1] < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "sampler_draw: the logits are %s; they must be [batch, vocab], at least one of each",
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the logits are %s; they must be [batch, vocab], at least one of each", function,
                            TARN__SHAPE_TEXT(logits));
-    return tarn__check_dtype("sampler_draw", logits, TARN__FLOATS, "the logits");
+    return tarn__check_dtype(function, logits, TARN__FLOATS, "the logits");
+}
+
+static bool check_rows(const tarn_sampler *sampler, const tarn_tensor *logits)
+{
+    int64_t rows = logits->view.shape[0];
+    return !sampler->seen || tarn_size(sampler->seen, 0) == rows ||
+           tarn__raise(TARN_ERROR_SHAPE, "sampler_draw: there are logits of %lld texts, but the tokens seen are of %lld", (long long)rows,
+                       (long long)tarn_size(sampler->seen, 0));
 }
 
 tarn_tensor *tarn_sampler_draw(tarn_sampler *sampler, tarn_tensor *logits)
 {
     const char *function = "sampler_draw";
-    if (tarn_failed())
-        return NULL;
-    if (!sampler) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the sampler is NULL", function);
-        return NULL;
-    }
-    if (!tarn__check(function, logits, "the logits") || !check_logits(logits))
+    if (!check_sampler(function, sampler) || !tarn__check(function, logits, "the logits") || !check_logits(function, logits) ||
+        !check_rows(sampler, logits))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
     if (!scope)
         return NULL;
     tarn_no_grad_open();
     tarn_tensor *wide = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
-    tarn_tensor *token = wide ? marked(draw(sampler, wide), wide) : NULL;
+    tarn_tensor *token = wide ? marked(draw(sampler, penalised(sampler, wide)), wide) : NULL;
+    if (token && has_penalty(sampler) && !remember(sampler, tarn_maximum(token, tarn_scalar(0))))
+        token = NULL;
     tarn_no_grad_close();
     token = token ? tarn_scope_return(scope, token) : NULL;
     tarn_scope_close(scope);
     if (!token)
         tarn__raise_within(function);
     return token;
+}
+
+/* ---- logarithms of probabilities ------------------------------------------------------------------------------------------- */
+
+/* f64 [B, 1 + 2 · top] from f32 or f64 logits [B, V]. */
+static tarn_tensor *logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64_t top)
+{
+    tarn_tensor *all = tarn_log_softmax(logits, 1), *value = NULL, *index = NULL;
+    tarn_tensor *part[3] = {tarn_cast(tarn_gather(all, 1, tokens), TARN_F64)};
+    if (top == 0 || !part[0])
+        return part[0];
+    if (!tarn_topk(all, top, 1, true, &value, &index))
+        return NULL;
+    part[1] = tarn_cast(index, TARN_F64);
+    part[2] = tarn_cast(value, TARN_F64);
+    return tarn_concat(part, 3, 1);
+}
+
+tarn_tensor *tarn_token_logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64_t top)
+{
+    const char *function = "token_logprobs";
+    if (!tarn__check(function, logits, "the logits") || !check_logits(function, logits) || !tarn__check(function, tokens, "the tokens") ||
+        !check_tokens(function, tokens))
+        return NULL;
+    if (tokens->view.shape[0] != logits->view.shape[0] || tokens->view.shape[1] != 1 || top < 0 || top > logits->view.shape[1]) {
+        tarn__raise(TARN_ERROR_SHAPE, "%s: tokens %s and the %lld likeliest do not fit logits %s: there is one token a row, and no more are likely than there are",
+                    function, TARN__SHAPE_TEXT(tokens), (long long)top, TARN__SHAPE_TEXT(logits));
+        return NULL;
+    }
+    tarn_scope *scope = tarn_scope_open();
+    if (!scope)
+        return NULL;
+    tarn_no_grad_open();
+    tarn_tensor *wide = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
+    tarn_tensor *found = wide ? logprobs(wide, tokens, top) : NULL;
+    tarn_no_grad_close();
+    found = found ? tarn_scope_return(scope, found) : NULL;
+    tarn_scope_close(scope);
+    if (!found)
+        tarn__raise_within(function);
+    return found;
 }

@@ -5,17 +5,32 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/index.h"
+
+#define LARGEST_CODE 127
+#define ZERO_CODE 128 /* of an unsigned byte */
+
+/* ---- room ------------------------------------------------------------------------------------------------------------------ */
+
+static bool open_part(tarn__cache_part *part, const tarn__cache_shape *s)
+{
+    part->rows = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, s->width), s->dtype, s->device));
+    if (part->rows && s->dtype == TARN_U8)
+        part->scale = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, 1), TARN_F32, s->device));
+    return !tarn_failed();
+}
 
 bool tarn__cache_open(const char *function, tarn__cache *cache, const tarn__cache_shape *s)
 {
-    size_t bytes = sizeof(tarn_tensor *) * (size_t)s->layers;
-    *cache = (tarn__cache){.layers = s->layers, .room = s->room, .key = tarn__alloc(bytes), .value = tarn__alloc(bytes)};
-    bool good = cache->key && cache->value;
-    for (int64_t i = 0; good && i < 2 * s->layers; i++) {
-        tarn_tensor *place = tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, s->width), s->dtype, s->device);
-        good = place != NULL;
-        (i % 2 ? cache->value : cache->key)[i / 2] = tarn_keep(place);
-    }
+    *cache = (tarn__cache){.shape = *s,
+                           .length = tarn__alloc(sizeof(int64_t) * (size_t)s->batch),
+                           .key = tarn__alloc(sizeof(tarn__cache_part) * (size_t)(2 * s->layers))};
+    bool good = cache->length && cache->key;
+    if (good)
+        cache->lengths = tarn_keep(tarn_zeros(TARN_SHAPE(s->batch), TARN_I64, s->device));
+    good = good && cache->lengths;
+    for (int64_t i = 0; good && i < 2 * s->layers; i++)
+        good = open_part(&cache->key[i], s);
     if (good)
         return true;
     tarn__cache_close(cache);
@@ -24,27 +39,147 @@ bool tarn__cache_open(const char *function, tarn__cache *cache, const tarn__cach
 
 void tarn__cache_close(tarn__cache *cache)
 {
-    size_t bytes = sizeof(tarn_tensor *) * (size_t)cache->layers;
-    for (int64_t i = 0; i < cache->layers && cache->key && cache->value; i++) {
-        tarn_free(cache->key[i]);
-        tarn_free(cache->value[i]);
+    const tarn__cache_shape *s = &cache->shape;
+    for (int64_t i = 0; cache->key && i < 2 * s->layers; i++) {
+        tarn_free(cache->key[i].rows);
+        tarn_free(cache->key[i].scale);
     }
-    tarn__release(cache->key, bytes);
-    tarn__release(cache->value, bytes);
+    tarn_free(cache->lengths);
+    tarn__release(cache->key, sizeof(tarn__cache_part) * (size_t)(2 * s->layers));
+    tarn__release(cache->length, sizeof(int64_t) * (size_t)s->batch);
     *cache = (tarn__cache){0};
 }
 
-/* One of both: writes `*tokens` and replaces it by a view of all. */
-static bool put(const tarn__cache *cache, tarn_tensor *place, tarn_tensor **tokens)
+int64_t tarn__cache_token_bytes(const tarn__cache_shape *s)
 {
-    int64_t end = cache->length + tarn_size(*tokens, 2);
-    if (!tarn_copy(tarn_slice(place, 2, cache->length, end), *tokens))
-        return false;
-    *tokens = tarn_slice(place, 2, 0, end);
-    return *tokens != NULL;
+    int64_t row = s->width * (int64_t)tarn_dtype_size(s->dtype) + (s->dtype == TARN_U8 ? (int64_t)sizeof(float) : 0);
+    return 2 * s->layers * s->heads * row;
 }
 
-bool tarn__cache_put(tarn__cache *cache, int64_t layer, tarn_tensor **keys, tarn_tensor **values)
+/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+
+static bool are_even(const tarn__cache *cache, int64_t first, int64_t count)
 {
-    return !tarn_failed() && put(cache, cache->key[layer], keys) && put(cache, cache->value[layer], values);
+    for (int64_t i = 1; i < count; i++)
+        if (cache->length[first + i] != cache->length[first])
+            return false;
+    return true;
+}
+
+static int64_t longest(const tarn__cache *cache, int64_t first, int64_t count)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < count; i++)
+        most = cache->length[first + i] > most ? cache->length[first + i] : most;
+    return most;
+}
+
+bool tarn__cache_begin(tarn__cache *cache, int64_t first, int64_t count, int64_t tokens, int64_t reach)
+{
+    tarn__cache_step *s = &cache->step;
+    tarn_device device = cache->shape.device;
+    *s = (tarn__cache_step){.first = first, .count = count, .tokens = tokens, .reach = reach};
+    s->is_even = reach == 0 && are_even(cache, first, count);
+    s->reach = reach ? reach : longest(cache, first, count) + tokens;
+    s->begin = tarn_slice(cache->lengths, 0, first, first + count);
+    if (s->is_even) {
+        s->positions = tarn_arange((double)cache->length[first], (double)(cache->length[first] + tokens), 1, TARN_I64, device);
+        return s->begin && s->positions;
+    }
+    s->lengths = tarn_add(s->begin, tarn_scalar((double)tokens));
+    s->positions = tarn_unsqueeze(s->begin, 1);
+    if (tokens > 1)
+        s->positions = tarn_add(s->positions, tarn_arange(0, (double)tokens, 1, TARN_I64, device));
+    return s->begin && s->lengths && s->positions;
+}
+
+void tarn__cache_moved(tarn__cache *cache, int64_t first, int64_t count, int64_t tokens)
+{
+    for (int64_t i = 0; i < count; i++)
+        cache->length[first + i] += tokens;
+}
+
+bool tarn__cache_end(tarn__cache *cache)
+{
+    const tarn__cache_step s = cache->step;
+    cache->step = (tarn__cache_step){0};
+    return tarn_add_inplace(s.begin, tarn_scalar((double)s.tokens)) != NULL;
+}
+
+tarn_tensor *tarn__cache_positions(const tarn__cache *cache)
+{
+    return cache->step.positions;
+}
+
+bool tarn__cache_rewind(tarn__cache *cache, int64_t sequence, int64_t length)
+{
+    if (length == cache->length[sequence])
+        return true;
+    if (!tarn_fill_inplace(tarn_slice(cache->lengths, 0, sequence, sequence + 1), (double)length))
+        return false;
+    cache->length[sequence] = length;
+    return true;
+}
+
+/* ---- keys and values ------------------------------------------------------------------------------------------------------- */
+
+/* Lays x [B, heads, T, …] behind what the step's sequences have of a part. */
+static bool lay(const tarn__cache *cache, tarn_tensor *whole, tarn_tensor *x)
+{
+    const tarn__cache_step *s = &cache->step;
+    tarn_tensor *place = tarn_slice(whole, 0, s->first, s->first + s->count);
+    if (!place || !x)
+        return false;
+    int64_t at = cache->length[s->first];
+    if (s->is_even)
+        return tarn_copy(tarn_slice(place, 2, at, at + s->tokens), x);
+    return tarn__put_rows("cache", place, 2, s->begin, tarn_cast(x, tarn_dtype_of(place)));
+}
+
+/* The codes of x [B, heads, T, width], and the scales of its rows [B, heads, T, 1]. A row that is not finite has a scale that is not. */
+static tarn_tensor *encode(tarn_tensor *x, tarn_tensor **scale)
+{
+    tarn_tensor *wide = tarn_cast(x, TARN_F32);
+    *scale = tarn_mul(tarn_max(tarn_abs(wide), TARN_AXES(3), true), tarn_scalar(1.0 / LARGEST_CODE));
+    tarn_tensor *nonzero = tarn_where(tarn_gt(*scale, tarn_scalar(0)), *scale, tarn_scalar(1));
+    tarn_tensor *code = tarn_clamp(tarn_div(wide, nonzero), -LARGEST_CODE, LARGEST_CODE);
+    return tarn_cast(tarn_add(code, tarn_scalar(ZERO_CODE + 0.5)), TARN_U8); /* which cuts off: rounded to the nearest */
+}
+
+static tarn_tensor *decode(tarn_tensor *code, tarn_tensor *scale, tarn_dtype dtype)
+{
+    return tarn_cast(tarn_mul(tarn_sub(tarn_cast(code, TARN_F32), tarn_scalar(ZERO_CODE)), scale), dtype);
+}
+
+static tarn_tensor *seen(const tarn__cache *cache, tarn_tensor *whole)
+{
+    const tarn__cache_step *s = &cache->step;
+    return tarn_slice(tarn_slice(whole, 0, s->first, s->first + s->count), 2, 0, s->reach);
+}
+
+/* Puts x, and gives all that there is with it, in x's dtype: a view where that is how it is stored. */
+static tarn_tensor *put(const tarn__cache *cache, const tarn__cache_part *part, tarn_tensor *x)
+{
+    tarn_tensor *scale;
+    tarn_dtype dtype = tarn_dtype_of(x);
+    if (!part->scale) {
+        tarn_tensor *all = lay(cache, part->rows, x) ? seen(cache, part->rows) : NULL;
+        return all ? tarn_cast(all, dtype) : NULL;
+    }
+    tarn_tensor *code = encode(x, &scale);
+    if (!code || !lay(cache, part->rows, code) || !lay(cache, part->scale, scale))
+        return NULL;
+    return decode(seen(cache, part->rows), seen(cache, part->scale), dtype);
+}
+
+tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, double scale)
+{
+    if (tarn_failed() || !queries || !keys || !values)
+        return NULL;
+    const tarn__cache_part *part = cache->key;
+    tarn_tensor *k = put(cache, &part[layer], keys), *v = put(cache, &part[cache->shape.layers + layer], values);
+    if (!k || !v)
+        return NULL;
+    const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = cache->step.lengths};
+    return tarn_attention(queries, k, v, &options);
 }

@@ -1,29 +1,71 @@
-/* cache.h: keys and values of the tokens that a language model has seen, so that the next one is all it has to look at.
+/* cache.h: keys and values of the tokens that a language model has seen, so that the next ones are all it has to look at.
  *
- * There is room for `room` tokens from the beginning. The tokens of a step are put behind the first `length` ones, layer by layer; they count
- * when `length` is moved, which is left to whoever began the step: one that fails half-way leaves nothing behind that counts. */
+ * There is room for `room` tokens of `batch` sequences from the beginning. How many each sequence has is known twice: to the host, which cuts views by it,
+ * and to the device, which reads it there, so that nothing waits and nothing crosses. A step is for some sequences that follow one another, all of them or
+ * one, and gives each the same number of tokens; between tarn__cache_begin() and tarn__cache_end() a model asks for the positions of its tokens and
+ * attends, layer by layer. What is put behind a sequence counts when the step ends well: one that fails half-way leaves nothing behind that counts.
+ *
+ * Numbers are stored in the model's dtype, in another one, or in 8 bits: 128 + round(x / scale), with one scale for each row of a head. */
 #ifndef TARN__CACHE_H
 #define TARN__CACHE_H
 
 #include <tarn/tensor.h>
 
-typedef struct tarn__cache {
-    int64_t layers, length, room;
-    tarn_tensor **key, **value; /* of each layer: [B, heads, room, width of a head], kept */
-} tarn__cache;
-
 typedef struct tarn__cache_shape {
     int64_t layers, batch, heads, room, width;
-    tarn_dtype dtype;
+    tarn_dtype dtype; /* that keys and values are stored in; TARN_U8: in 8 bits, with scales */
     tarn_device device;
 } tarn__cache_shape;
+
+/* Keys or values of one layer. */
+typedef struct tarn__cache_part {
+    tarn_tensor *rows;  /* [B, heads, room, width of a head], kept */
+    tarn_tensor *scale; /* f32 [B, heads, room, 1], kept; NULL: there are none */
+} tarn__cache_part;
+
+/* The step under way; its tensors belong to the scope that was open when it began. */
+typedef struct tarn__cache_step {
+    int64_t first, count, tokens; /* sequences, and tokens of each */
+    int64_t reach;                /* keys that are looked at */
+    bool is_even;                 /* all sequences have one length, which the host may use: no index is needed */
+    tarn_tensor *begin;           /* i64 [count]: where the tokens go */
+    tarn_tensor *positions;       /* i64 [tokens], or [count, tokens] */
+    tarn_tensor *lengths;         /* i64 [count]: with the step's tokens */
+} tarn__cache_step;
+
+typedef struct tarn__cache {
+    tarn__cache_shape shape;
+    int64_t *length;       /* of each sequence */
+    tarn_tensor *lengths;  /* i64 [batch]: the same on the device, kept */
+    tarn__cache_part *key; /* of each layer, then the values' */
+    tarn__cache_step step;
+} tarn__cache;
 
 /* Makes room, or raises an error; then there is nothing to release. */
 bool tarn__cache_open(const char *function, tarn__cache *cache, const tarn__cache_shape *shape);
 void tarn__cache_close(tarn__cache *cache); /* all zero is allowed */
 
-/* Puts keys and values [B, heads, T, width] of a step's tokens behind those that count, and replaces both by views of all so far: [B, heads,
- * length + T, width]. False with an error. */
-bool tarn__cache_put(tarn__cache *cache, int64_t layer, tarn_tensor **keys, tarn_tensor **values);
+/* Bytes on the device that one token of one sequence takes. */
+int64_t tarn__cache_token_bytes(const tarn__cache_shape *shape);
+
+/* Begins a step of `tokens` tokens for `count` sequences from `first`; they fit. `reach` 0: the host's lengths say what is looked at; else the device's do, and
+ * they are at most `reach` after the step, so that the step can be recorded and repeated. In the open scope. False with an error. */
+bool tarn__cache_begin(tarn__cache *cache, int64_t first, int64_t count, int64_t tokens, int64_t reach);
+
+/* Ends it: on the device its tokens count. */
+bool tarn__cache_end(tarn__cache *cache);
+
+/* They count for the host, too: once for each time that the step runs. */
+void tarn__cache_moved(tarn__cache *cache, int64_t first, int64_t count, int64_t tokens);
+
+/* Positions of the step's tokens, i64 [T], or [B, T] where the sequences differ: for tables of positions, and for tarn_rope(). Borrowed from the step. */
+tarn_tensor *tarn__cache_positions(const tarn__cache *cache);
+
+/* Puts keys and values [B, heads, T, width] of the step's tokens behind those that count, and lets queries [B, H, T, width] attend to all up to their own:
+ * [B, H, T, width], as tarn_attention() gives it. A `scale` of 0 is 1 / sqrt(width). Borrows all three; the result belongs to the open scope. */
+tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, double scale);
+
+/* Forgets what a sequence has beyond `length` tokens, of which it has at least so many. */
+bool tarn__cache_rewind(tarn__cache *cache, int64_t sequence, int64_t length);
 
 #endif

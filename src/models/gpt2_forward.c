@@ -65,9 +65,7 @@ static tarn_tensor *attend_with_cache(const tarn_gpt2_config *c, tarn_tensor *pa
         return NULL;
     for (int i = 0; i < 3; i++)
         part[i] = tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, c->heads, c->width / c->heads)), TARN_AXES(0, 2, 1, 3));
-    if (!tarn__cache_put(cache, layer, &part[1], &part[2]))
-        return NULL;
-    tarn_tensor *y = tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true});
+    tarn_tensor *y = tarn__cache_attend(cache, layer, part[0], part[1], part[2], 0);
     return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, c->width));
 }
 
@@ -100,15 +98,15 @@ tarn_tensor *tarn__gpt2_block_forward(tarn_module *block, tarn_tensor *x, void *
     return tarn_add(x, dropped(mlp, tarn_forward(mlp, y), c->dropout, NULL));
 }
 
-static bool check_tokens(const tarn_module *body, const tarn_tensor *tokens, int64_t position)
+static bool check_tokens(const tarn_module *body, const tarn_tensor *tokens)
 {
     const tarn_gpt2_config *c = body->ctx;
     if (tokens->view.rank != 2 || tokens->view.shape[0] < 1 || tokens->view.shape[1] < 1)
         return tarn__raise(TARN_ERROR_SHAPE, "gpt2: the tokens are %s; they must be [B, T], at least one of each",
                            TARN__SHAPE_TEXT(tokens));
-    if (tokens->view.shape[1] > c->context - position)
-        return tarn__raise(TARN_ERROR_SHAPE, "gpt2: %lld tokens after %lld are more than the context of %lld",
-                           (long long)tokens->view.shape[1], (long long)position, (long long)c->context);
+    if (tokens->view.shape[1] > c->context)
+        return tarn__raise(TARN_ERROR_SHAPE, "gpt2: %lld tokens are more than the context of %lld", (long long)tokens->view.shape[1],
+                           (long long)c->context);
     return true;
 }
 
@@ -116,10 +114,10 @@ static bool check_tokens(const tarn_module *body, const tarn_tensor *tokens, int
 static tarn_tensor *embed(tarn_module *body, tarn_tensor *tokens, const tarn__cache *cache)
 {
     const tarn_gpt2_config *c = body->ctx;
-    int64_t position = cache ? cache->length : 0;
-    if (!check_tokens(body, tokens, position))
+    if (!check_tokens(body, tokens))
         return NULL;
-    tarn_tensor *places = tarn_slice(own(body->child[TARN__GPT2_POSITIONS], "weight"), 0, position, position + tokens->view.shape[1]);
+    tarn_tensor *table = own(body->child[TARN__GPT2_POSITIONS], "weight");
+    tarn_tensor *places = cache ? tarn_embedding(table, tarn__cache_positions(cache)) : tarn_slice(table, 0, 0, tokens->view.shape[1]);
     return dropped(body, tarn_add(tarn_forward(body->child[TARN__GPT2_TOKENS], tokens), places), c->embedding_dropout, cache);
 }
 

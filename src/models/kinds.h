@@ -44,7 +44,8 @@ typedef struct tarn__model_kind {
 
     void (*facts)(const tarn_module *model, tarn__model_facts *facts);
 
-    /* Logits [B, vocab] of what follows the last of the tokens [B, T], which come after those in the cache; puts theirs into it. They fit. */
+    /* Logits [B, vocab] of what follows the last of the tokens [B, T], which come after those in the cache, within a step of it: their positions are
+     * tarn__cache_positions(), and what attends is tarn__cache_attend(). They fit. */
     tarn_tensor *(*step)(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
     /* Fills in the sizes that are 0 with those of the model of that name. Sizes that such a model does not have are an error. */

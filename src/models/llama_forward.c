@@ -82,9 +82,8 @@ static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_
     for (int i = 0; i < 3; i++)
         if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
             return NULL;
-    if (cache && !tarn__cache_put(cache, layer, &part[1], &part[2]))
-        return NULL;
-    tarn_tensor *y = tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true});
+    tarn_tensor *y = cache ? tarn__cache_attend(cache, layer, part[0], part[1], part[2], 0)
+                           : tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true});
     y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
     y = y ? tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), c->heads * c->head_width)) : NULL;
     return y ? tarn_forward(attention->child[TARN__LLAMA_O], y) : NULL;
@@ -108,14 +107,14 @@ tarn_tensor *tarn__llama_block_forward(tarn_module *block, tarn_tensor *x, void 
     return y ? tarn_add(x, y) : NULL;
 }
 
-static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens, int64_t position)
+static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
 {
     if (tokens->view.rank != 2 || tokens->view.shape[0] < 1 || tokens->view.shape[1] < 1)
         return tarn__raise(TARN_ERROR_SHAPE, "llama: the tokens are %s; they must be [B, T], at least one of each",
                            TARN__SHAPE_TEXT(tokens));
-    if (tokens->view.shape[1] > c->context - position)
-        return tarn__raise(TARN_ERROR_SHAPE, "llama: %lld tokens after %lld are more than the context of %lld",
-                           (long long)tokens->view.shape[1], (long long)position, (long long)c->context);
+    if (tokens->view.shape[1] > c->context)
+        return tarn__raise(TARN_ERROR_SHAPE, "llama: %lld tokens are more than the context of %lld", (long long)tokens->view.shape[1],
+                           (long long)c->context);
     return true;
 }
 
@@ -178,14 +177,11 @@ static tarn_tensor *pass_blocks(tarn_module *body, const place *p, tarn_tensor *
 static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *cache)
 {
     const tarn_llama_config *c = body->ctx;
-    int64_t position = cache ? cache->length : 0;
-    if (!check_tokens(c, tokens, position))
+    if (!check_tokens(c, tokens))
         return NULL;
-    place p = {.cache = cache};
+    place p = {.cache = cache, .positions = cache ? tarn__cache_positions(cache) : NULL};
     tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens);
-    if (position > 0)
-        p.positions = tarn_arange((double)position, (double)(position + tokens->view.shape[1]), 1, TARN_I32, tarn__device(tokens));
-    if (!x || (position > 0 && !p.positions))
+    if (!x)
         return NULL;
     if (c->recompute == TARN_RECOMPUTE_BLOCK && !cache)
         return hidden_recomputed(body, x);

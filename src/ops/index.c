@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/blocks.h"
+#include "ops/index.h"
 
 /* An i32 or i64 tensor. */
 static bool check_index(const char *function, const tarn_tensor *index)
@@ -250,4 +251,15 @@ bool tarn__apply_one_hot(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_dtype dtype = (tarn_dtype)tarn__attribute_int(v, "dtype", TARN_F32);
     return (out[0] = tarn_one_hot(v->in[0], tarn__attribute_int(v, "classes", 0), dtype)) != NULL;
+}
+
+/* ---- put_rows -------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__put_rows(const char *function, tarn_tensor *y, int axis, tarn_tensor *index, tarn_tensor *x)
+{
+    if (!tarn__check(function, y, "y") || !tarn__check(function, x, "x") || !check_index(function, index))
+        return false;
+    tarn__along along = {.axis = axis};
+    tarn__touch(y);
+    return tarn__kernel_call(TARN__K_put_rows, function, along, TARN__IN(index, x), TARN__OUT(y), .reads_output = 1);
 }

@@ -142,6 +142,90 @@ static void wrong_calls_are_refused(void **state)
     expect_command(with("--ids 1 --batch-size 3 2>&1"), 2, "takes no --batch-size");
 }
 
+/* A model of bytes that writes the same letters whatever it is given: positions alone are looked at. */
+static void write_parrot(const char *letters_written)
+{
+    const tarn_gpt2_config config = {.vocab = 256, .context = 60, .layers = 1, .heads = 1, .width = 256, .inner = 1};
+    tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
+    for (int i = 0; i < tarn_module_parameter_count(model); i++)
+        tarn_fill_inplace(tarn_requires_grad(tarn_module_parameter(model, i), false), 0);
+    tarn_fill_inplace(tarn_module_find(model, "transformer.ln_f.weight"), 1);
+    tarn_copy(tarn_module_find(model, "transformer.wte.weight"), tarn_eye(256, 256, TARN_F32, CPU));
+    for (int i = 0; i < 60; i++) {
+        unsigned char byte = (unsigned char)letters_written[(size_t)i % strlen(letters_written)];
+        tarn_tensor *place = tarn_slice(tarn_module_find(model, "transformer.wpe.weight"), 0, i, i + 1);
+        tarn_fill_inplace(tarn_slice(place, 1, byte, byte + 1), 50);
+    }
+    assert_true(tarn_model_write(model, scratch("model")));
+    tarn_tokenizer *letters = tarn_tokenizer_bytes();
+    assert_true(tarn_tokenizer_save(letters, scratch("model")));
+    tarn_tokenizer_free(letters);
+    tarn_module_free(model);
+}
+
+/* The second letter of the text follows the first of the prompt. */
+static void texts_stop_and_prompts_come_from_anywhere(void **state)
+{
+    (void)state;
+    char command[1024];
+    write_parrot("abc def \303\251 END. ");
+    expect_command(with("x --tokens 11 --temperature 0"), 0, "abc def \303\251 \n");
+    assert_int_equal(run_command(with("x --tokens 30 --temperature 0 --stop 'END' --stop zzz")), 0);
+    assert_string_equal(command_output, "abc def \303\251 \n");
+    assert_int_equal(run_command(with("xab --tokens 3 --temperature 0 --echo")), 0);
+    assert_string_equal(command_output, "xabc d\n");
+    write_text("prompt.txt", "xab");
+    snprintf(command, sizeof(command), "--prompt-file %s --tokens 3 --temperature 0", scratch("prompt.txt"));
+    assert_int_equal(run_command(with(command)), 0);
+    assert_string_equal(command_output, "c d\n");
+    snprintf(command, sizeof(command), "- --tokens 3 --temperature 0 < %s", scratch("prompt.txt"));
+    assert_int_equal(run_command(with(command)), 0);
+    assert_string_equal(command_output, "c d\n");
+    snprintf(command, sizeof(command), "--prompt-file - --tokens 3 --temperature 0 --chunk 2 --kv int8 --context 20 < %s", scratch("prompt.txt"));
+    assert_int_equal(run_command(with(command)), 0);
+    assert_string_equal(command_output, "c d\n");
+    expect_command(with("--prompt-file /nonexistent 2>&1"), 1, "'/nonexistent' cannot be opened");
+    expect_command(with("x --prompt-file y 2>&1"), 2, "are two prompts");
+    expect_command(with("x --kv f64 2>&1"), 2, "'f64' is none of model, f32, bf16, f16 and int8");
+    expect_command(with("x --stop '' 2>&1"), 2, "'' is empty");
+    expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs text");
+    expect_command(with("x --logprobs 2 2>&1"), 2, "--logprobs needs --json");
+    expect_command(with("x --context 3 --tokens 3 2>&1"), 2, "ask for 2 at most");
+    expect_command(with("x --context 61 2>&1"), 2, "the model's goes from 1 to 60");
+    expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is not above 0");
+    expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, ".repeat_penalty is 0.001");
+    expect_command(with("x --min-p 2 2>&1"), 2, "'2' is outside 0 to 1");
+    expect_command(with("x --n 0 2>&1"), 2, "'0' is outside 1 to 1024");
+    remove(scratch("model/tokenizer.json"));
+}
+
+static void json_says_how_likely_tokens_were(void **state)
+{
+    (void)state;
+    write_parrot("abc");
+    assert_int_equal(command_objects(with("x --tokens 3 --temperature 0 --json --logprobs 2 --stop c")), 1);
+    assert_non_null(strstr(command_output, "\"tokens\": [97, 98, 99], \"text\": \"ab\", \"end\": \"text\", \"logprobs\": [{\"token\": 97, \"logprob\": "));
+    assert_non_null(strstr(command_output, "\"likeliest\": [{\"token\": 97, "));
+    assert_non_null(strstr(command_output, "\"tokens_per_second\": "));
+    remove(scratch("model/tokenizer.json"));
+}
+
+/* Each text is the one that its seed gives alone. */
+static void several_texts_are_written_at_once(void **state)
+{
+    (void)state;
+    char first[512], second[512], both[2048];
+    write_model(false);
+    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 8 --seed 7 --device cpu")), 0);
+    snprintf(first, sizeof(first), "%.500s", command_output);
+    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 8 --seed 8 --device cpu")), 0);
+    snprintf(second, sizeof(second), "%.500s", command_output);
+    snprintf(both, sizeof(both), "--- 1 of 2 ---\n%s--- 2 of 2 ---\n%s", first, second);
+    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 8 --seed 7 --n 2 --device cpu")), 0);
+    assert_string_equal(command_output, both);
+    assert_int_equal(command_objects(with("--ids 1,2,3 --tokens 8 --seed 7 --n 3 --json")), 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +233,9 @@ int main(void)
         in_scope(json_is_one_object),
         in_scope(words_go_in_and_text_comes_out),
         in_scope(without_a_prompt_a_text_begins_after_the_end_of_another),
+        in_scope(texts_stop_and_prompts_come_from_anywhere),
+        in_scope(json_says_how_likely_tokens_were),
+        in_scope(several_texts_are_written_at_once),
         in_scope(wrong_calls_are_refused),
     };
     return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;

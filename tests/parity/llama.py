@@ -335,9 +335,8 @@ def check_stories(data, folder):
 def run(seed):
     """Yields (name, dtype, verdicts)."""
     data = os.path.join(os.environ.get("TARN_TEST_DATA", ""), "stories260K")
-    if os.path.isdir(data):
-        with tempfile.TemporaryDirectory() as folder:
-            yield "stories260K", "f32", check_stories(data, folder)
+    with tempfile.TemporaryDirectory() as folder:
+        yield "stories260K", "f32", check_stories(data, folder) if os.path.isdir(data) else None
     for family in FAMILIES:
         for number in range(CONFIGS):
             for title, check, dtypes in (("theirs", check_theirs, DTYPES), ("ours", check_ours, DTYPES), ("bits", check_bits, ["bf16", "f16"])):

@@ -170,9 +170,12 @@ def run_chat(options):
 
 
 def run_verdicts(title, checks, options):
-    """Checks of (name, dtype, verdicts)."""
+    """Checks of (name, dtype, verdicts); one that cannot run here (None) is skipped."""
     tally = Tally()
     for name, dtype, verdicts in checks(options.seed):
+        if verdicts is None:
+            tally.skipped += 1
+            continue
         wrong = [v.text for v in verdicts if not v.good]
         tally.note(dtype, verdicts)
         tally.failed += bool(wrong)
@@ -191,6 +194,11 @@ def run_layers(options):
 def run_gpt2(options):
     """GPT-2 of transformers and ours, from each other's folders."""
     return run_verdicts("gpt2", importlib.import_module("gpt2").run, options)
+
+
+def run_generate(options):
+    """Samplers and transformers' processors."""
+    return run_verdicts("generate", importlib.import_module("generate").run, options)
 
 
 def run_llama(options):
@@ -245,6 +253,7 @@ def run_mnist(options):
 # What is compared beside operations.
 EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "gguf": run_gguf, "data": run_data,
           "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "gpt2": run_gpt2, "llama": run_llama,
+          "generate": run_generate,
           "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 

@@ -99,7 +99,23 @@ class ModelOpenOptions(c.Structure):
 
 class GenerateOptions(c.Structure):
     _fields_ = [("tokens", c.c_int64), ("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64),
-                ("stop", c.POINTER(c.c_int32)), ("stop_count", c.c_int), ("ignore_end", c.c_bool), ("on_token", c.c_void_p), ("ctx", c.c_void_p)]
+                ("stop", c.POINTER(c.c_int32)), ("stop_count", c.c_int), ("ignore_end", c.c_bool), ("on_token", c.c_void_p), ("ctx", c.c_void_p),
+                ("min_p", c.c_double), ("repeat_penalty", c.c_double), ("repeat_window", c.c_int64), ("stop_texts", c.POINTER(c.c_char_p)),
+                ("stop_text_count", c.c_int), ("logprobs", c.c_bool), ("likeliest", c.c_int)]
+
+
+class SamplerOptions(c.Structure):
+    _fields_ = [("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64), ("min_p", c.c_double),
+                ("repeat_penalty", c.c_double), ("repeat_window", c.c_int64)]
+
+
+class WriterOptions(c.Structure):
+    _fields_ = [("sequences", c.c_int64), ("context", c.c_int64), ("kv", c.c_int), ("chunk", c.c_int64), ("dtype", c.c_int)]
+
+
+class Piece(c.Structure):
+    _fields_ = [("sequence", c.c_int64), ("token", c.c_int32), ("text", c.c_void_p), ("length", c.c_size_t), ("end", c.c_int), ("logprob", c.c_double),
+                ("likeliest", c.c_void_p), ("likeliest_count", c.c_int)]
 
 
 class ParameterGroup(c.Structure):
@@ -240,6 +256,15 @@ FUNCTIONS = {
     "model_open_sized": (POINTER, [c.c_char_p, Device, c.POINTER(ModelOpenOptions), c.c_size_t]),
     "model_write": (c.c_bool, [POINTER, c.c_char_p]),
     "generate_sized": (c.c_int64, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_int32), c.POINTER(GenerateOptions), c.c_size_t]),
+    "sampler_new_sized": (POINTER, [c.POINTER(SamplerOptions), c.c_size_t]),
+    "sampler_see": (c.c_bool, [POINTER, POINTER]),
+    "sampler_draw": (POINTER, [POINTER, POINTER]),
+    "sampler_free": (None, [POINTER]),
+    "token_logprobs": (POINTER, [POINTER, POINTER, c.c_int64]),
+    "writer_new_sized": (POINTER, [POINTER, POINTER, c.POINTER(WriterOptions), c.c_size_t]),
+    "writer_prompt_sized": (c.c_bool, [POINTER, c.c_int64, c.POINTER(c.c_int32), c.c_int64, c.POINTER(GenerateOptions), c.c_size_t]),
+    "writer_next_sized": (c.c_bool, [POINTER, c.POINTER(Piece), c.c_size_t]),
+    "writer_free": (None, [POINTER]),
     "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
     "adam_sized": (POINTER, [POINTER, c.POINTER(AdamOptions), c.c_size_t]),
     "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),

@@ -1,4 +1,4 @@
-/* index.c: reading and adding at indices: gather, index_select, scatter_add, index_add, one_hot.
+/* index.c: reading, adding and writing at indices: gather, index_select, scatter_add, index_add, one_hot, put_rows.
  *
  * Where whole rows move (an index of slices, the rows dense) there are fast forms for index_select and index_add; everything else goes
  * element by element through gather and scatter_add, an index of slices as one that is repeated along the other axes.
@@ -575,6 +575,63 @@ static void kernel_one_hot(const tarn__call *call)
         find_fault(call, index, y->shape[y->rank - 1]);
 }
 
+/* ---- put_rows -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct put_job {
+    tarn__nest nest; /* y as large as x, x, index */
+    const tarn__view *index;
+    char *to;
+    const char *from;
+    int64_t size, step, room; /* bytes of an element; stride along the axis; places that x may begin at */
+    _Atomic int bad;
+} put_job;
+
+static void put_run(const put_job *job, const int64_t *offset, int64_t at, int64_t n)
+{
+    int last = job->nest.rank - 1;
+    int64_t to_stride = job->nest.stride[0][last], from_stride = job->nest.stride[1][last], size = job->size;
+    char *to = job->to + (offset[0] + at * job->step) * size;
+    const char *from = job->from + offset[1] * size;
+    if (to_stride == 1 && from_stride == 1)
+        memcpy(to, from, (size_t)(n * size));
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i * to_stride * size, from + i * from_stride * size, (size_t)size);
+}
+
+static void put_range(int64_t begin, int64_t end, void *ctx)
+{
+    put_job *job = ctx;
+    int64_t offset[TARN__MAX_OPERANDS], step = job->nest.stride[2][job->nest.rank - 1];
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = least(locate(&job->nest, i, offset), step == 0 ? end - i : 1);
+        n = least(n, end - i);
+        int64_t at = read_index(job->index, offset[2]);
+        if (at >= 0 && at < job->room)
+            put_run(job, offset, at, n);
+        else
+            atomic_store_explicit(&job->bad, 1, memory_order_relaxed);
+    }
+}
+
+static void kernel_put_rows(const tarn__call *call)
+{
+    const tarn__view *index = call->in[0], *x = call->in[1], *y = call->out[0];
+    int axis = ((const tarn__along *)call->params)->axis;
+    tarn__view place = *y, wide = repeated(index, x, 0);
+    memcpy(place.shape, x->shape, sizeof(place.shape));
+    put_job job = {.index = index,
+                   .to = tarn__view_at(y),
+                   .from = tarn__view_at(x),
+                   .size = (int64_t)tarn__dtype_bytes(y->dtype),
+                   .step = y->stride[axis],
+                   .room = y->shape[axis] - x->shape[axis] + 1};
+    make_nest(&job.nest, 3, (const tarn__view *[]){&place, x, &wide});
+    tarn__parallel_for(tarn__view_count(x), GRAIN, put_range, &job);
+    if (atomic_load(&job.bad))
+        find_fault(call, index, job.room);
+}
+
 void TARN__AT_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = (tarn__kernel_row){kernel_gather, TARN__ALL, NULL};
@@ -582,4 +639,5 @@ void TARN__AT_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows)
     rows[TARN__K_index_select] = (tarn__kernel_row){kernel_index_select, TARN__ALL, NULL};
     rows[TARN__K_index_add] = (tarn__kernel_row){kernel_index_add, TARN__INDEXES, scratch_index_add};
     rows[TARN__K_one_hot] = (tarn__kernel_row){kernel_one_hot, TARN__INDEXES, NULL};
+    rows[TARN__K_put_rows] = (tarn__kernel_row){kernel_put_rows, TARN__INDEXES, NULL};
 }

@@ -1,4 +1,4 @@
-/* index.cu: reading at indices: gather, index_select, one_hot. Adding at indices is in index_add.cu.
+/* index.cu: reading and writing at indices: gather, index_select, one_hot, put_rows. Adding at indices is in index_add.cu.
  *
  * index_select is a gather whose index is repeated along the other axes; where whole rows move, its elements are packs of up to 16 bytes.
  * An index outside the axis is reported and reads as 0. */
@@ -69,10 +69,10 @@ template <typename U> static void start_take(const tarn__call *call, const tarn_
 }
 
 /* Makes the nest one of packs of `n` elements, where the layout allows it and each pack has one index. */
-static bool pack_rows(const tarn__call *call, tarn__nest *nest, int64_t *step, size_t size, int n)
+static bool pack_rows(tarn__nest *nest, const void *to, const void *from, int64_t *step, size_t size, int n)
 {
     int last = nest->rank - 1;
-    if (!is_packable(nest, 0, tarn__view_at(call->out[0]), size, n) || !is_packable(nest, 2, tarn__view_at(call->in[0]), size, n) ||
+    if (!is_packable(nest, 0, to, size, n) || !is_packable(nest, 2, from, size, n) ||
         nest->stride[1][last] != 0 || *step % n != 0)
         return false;
     for (int i = 0; i < last; i++) {
@@ -102,7 +102,7 @@ static void take(const tarn__call *call, const tarn__view *index)
     int64_t limit = axis_size(x, axis), step = axis_stride(x, axis);
     size_t size = tarn__dtype_bytes(x->dtype), bytes = size;
     for (int n = 16 / (int)size; n > 1 && bytes == size; n /= 2)
-        if (pack_rows(call, &nest, &step, size, n))
+        if (pack_rows(&nest, tarn__view_at(y), tarn__view_at(x), &step, size, n))
             bytes = size * (size_t)n;
     switch (bytes) {
     case 16: start_take<uint4>(call, &nest, index, limit, step); break;
@@ -190,6 +190,73 @@ static void run_one_hot(const tarn__call *call)
     }
 }
 
+/* ---- put_rows -------------------------------------------------------------------------------------------------------------- */
+
+template <typename U> struct put_args {
+    U *to;
+    const U *from;
+    const void *index;
+    int is_long;
+    int64_t count, room, step;
+    fault_place faults;
+    places<3> places; /* y as large as x, index, x */
+};
+
+template <typename U> static __global__ void __launch_bounds__(THREADS) put_kernel(const __grid_constant__ put_args<U> a)
+{
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[3];
+    if (at >= a.count)
+        return;
+    locate(a.places, at, offset);
+    int64_t first = index_at(a.index, a.is_long, offset[1]);
+    if ((uint64_t)first < (uint64_t)a.room)
+        a.to[offset[0] + first * a.step] = a.from[offset[2]];
+    else
+        report_fault(a.faults, first, a.room);
+}
+
+/* Reads and writes each element of x once; grid: THREADS elements or packs a block. A token's rows are few: one each keeps most of the device busy. */
+template <typename U> static void start_put(const tarn__call *call, const tarn__nest *nest, int64_t room, int64_t step)
+{
+    put_args<U> a = {};
+    a.to = data_of<U>(call->out[0]);
+    a.from = data_of<U>(call->in[1]);
+    a.index = tarn__view_at(call->in[0]);
+    a.is_long = call->in[0]->dtype == TARN_I64;
+    a.count = nest->count;
+    a.room = room;
+    a.step = step;
+    a.faults = faults_of(call);
+    a.places = places_of<3>(nest);
+    put_kernel<U><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+}
+
+static void run_put_rows(const tarn__call *call)
+{
+    const tarn__view *x = call->in[1], *y = call->out[0];
+    int axis = ((const tarn__along *)call->params)->axis;
+    if (tarn__view_count(x) == 0)
+        return;
+    tarn__view place = *y, wide = repeated(call->in[0], x, 0);
+    for (int i = 0; i < x->rank; i++)
+        place.shape[i] = x->shape[i];
+    const tarn__view *views[] = {&place, &wide, x};
+    tarn__nest nest;
+    tarn__nest_make(&nest, 3, views);
+    int64_t room = y->shape[axis] - x->shape[axis] + 1, step = y->stride[axis];
+    size_t size = tarn__dtype_bytes(x->dtype), bytes = size;
+    for (int n = 16 / (int)size; n > 1 && bytes == size; n /= 2)
+        if (pack_rows(&nest, tarn__view_at(y), tarn__view_at(x), &step, size, n))
+            bytes = size * (size_t)n;
+    switch (bytes) {
+    case 16: start_put<uint4>(call, &nest, room, step); break;
+    case 8: start_put<uint64_t>(call, &nest, room, step); break;
+    case 4: start_put<uint32_t>(call, &nest, room, step); break;
+    case 2: start_put<uint16_t>(call, &nest, room, step); break;
+    default: start_put<uint8_t>(call, &nest, room, step); break;
+    }
+}
+
 void tarn__cuda_index(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = tarn__kernel_row{run_gather, TARN__ALL, NULL};
@@ -197,4 +264,5 @@ void tarn__cuda_index(tarn__kernel_row *rows)
     rows[TARN__K_index_select] = tarn__kernel_row{run_index_select, TARN__ALL, NULL};
     rows[TARN__K_index_add] = tarn__kernel_row{tarn__cuda_run_index_add, TARN__INDEXES, tarn__cuda_scratch_index_add};
     rows[TARN__K_one_hot] = tarn__kernel_row{run_one_hot, TARN__INDEXES, NULL};
+    rows[TARN__K_put_rows] = tarn__kernel_row{run_put_rows, TARN__INDEXES, NULL};
 }

@@ -1,0 +1,48 @@
+/* generate.c: a language model goes on with a prompt, and what it writes is printed as it comes.
+ *
+ *   build/release/examples/generate MODEL "Once upon a time"
+ *
+ * MODEL is a folder with config.json, weights and a tokenizer. Without one a small model that has learnt nothing writes bytes: what comes is noise. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/tarn.h>
+
+/* A writer without a file: a GPT-2 of random weights, whose tokens are bytes. */
+static tarn_writer *make_noise(tarn_device device, tarn_module **model, tarn_tokenizer **tokenizer)
+{
+    const tarn_gpt2_config config = {.vocab = 256, .context = 128, .layers = 2, .heads = 2, .width = 32};
+    *model = tarn_model_gpt2(&config, device, 1);
+    *tokenizer = tarn_tokenizer_bytes();
+    return tarn_writer_new(*model, *tokenizer, NULL);
+}
+
+int main(int count, char **words)
+{
+    const char *prompt = count > 2 ? words[2] : "Once upon a time";
+    tarn_device device = tarn_device_auto();
+    tarn_module *model = NULL;
+    tarn_tokenizer *tokenizer = NULL;
+    tarn_writer *writer = count > 1 ? tarn_writer_open(words[1], device, NULL) : make_noise(device, &model, &tokenizer);
+
+    /* The prompt is computed here. A second call, with the text so far and more of it, would compute only what is new. */
+    tarn_writer_prompt_text(writer, 0, prompt, strlen(prompt),
+                            &(tarn_generate_options){.tokens = 64, .temperature = 0.8, .top_k = 40, .seed = 7, .stop_texts = (const char *[]){"\n\n"},
+                                                     .stop_text_count = 1});
+    printf("%s", prompt);
+
+    /* Pieces are whole characters; a stop text is never seen, not even its beginning. */
+    tarn_piece piece;
+    while (tarn_writer_next(writer, &piece)) {
+        printf("%.*s", (int)piece.length, piece.text);
+        fflush(stdout);
+    }
+    printf("\n");
+
+    bool failed = tarn_failed();
+    if (failed)
+        fprintf(stderr, "%s\n", tarn_error());
+    tarn_writer_free(writer);
+    tarn_tokenizer_free(tokenizer);
+    tarn_module_free(model);
+    return failed;
+}

@@ -1,0 +1,131 @@
+/* prompt.c: what a language model goes on with. */
+#include "cli/prompt.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int misuse(const char *sentence, const char *text)
+{
+    fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? text : "", text ? "' " : "", sentence);
+    return TARN__MISUSED;
+}
+
+static int no_memory(void)
+{
+    fprintf(stderr, "tarn generate: out of memory\n");
+    return TARN__FAILED;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+
+/* "1,2,3" */
+static int read_ids(tarn__prompt *p, const char *text)
+{
+    size_t commas = 0;
+    for (const char *c = text; *c; c++)
+        commas += *c == ',';
+    p->tokens = malloc((commas + 1) * sizeof(*p->tokens));
+    if (!p->tokens)
+        return no_memory();
+    for (const char *at = text;;) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || *at == ' ' || *at == '+' || (*end && *end != ','))
+            return misuse("is no list of whole numbers, separated by commas", text);
+        if (id < 0 || id > INT32_MAX || errno)
+            return misuse("has a number that no token has", text);
+        p->tokens[p->count++] = (int32_t)id;
+        if (!*end)
+            return TARN__DONE;
+        at = end + 1;
+    }
+}
+
+/* The tokens of the text; where there are none it begins after the token that ends texts, as GPT-2 was trained. */
+static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
+{
+    int64_t count = 0;
+    int32_t *tokens = tarn_tokenizer_encode(tokenizer, p->text, p->length, &(tarn_encode_options){.add_special = true}, &count);
+    if (!tokens)
+        return tarn__complain("generate");
+    p->tokens = malloc((size_t)(count + 1) * sizeof(*p->tokens));
+    if (p->tokens && count)
+        memcpy(p->tokens, tokens, (size_t)count * sizeof(*p->tokens));
+    tarn_tokenizer_release(tokens);
+    if (!p->tokens)
+        return no_memory();
+    p->count = count;
+    if (count > 0)
+        return TARN__DONE;
+    if (!facts->has_end)
+        return misuse("a prompt is missing, and the model has no token that texts begin with", NULL);
+    p->tokens[p->count++] = (int32_t)facts->end;
+    return TARN__DONE;
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+
+static bool append(tarn__prompt *p, size_t *room, const char *bytes, size_t count)
+{
+    if (p->length + count + 1 > *room) {
+        *room = 2 * (p->length + count + 1);
+        char *text = realloc(p->text, *room);
+        if (!text)
+            return false;
+        p->text = text;
+    }
+    memcpy(p->text + p->length, bytes, count);
+    p->length += count;
+    p->text[p->length] = 0;
+    return true;
+}
+
+static int read_stream(tarn__prompt *p, FILE *from, const char *name)
+{
+    char bytes[4096];
+    size_t room = 0;
+    if (!append(p, &room, "", 0))
+        return no_memory();
+    for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;)
+        if (!append(p, &room, bytes, count))
+            return no_memory();
+    if (!ferror(from))
+        return TARN__DONE;
+    fprintf(stderr, "tarn generate: '%s' cannot be read: %s\n", name, strerror(errno));
+    return TARN__FAILED;
+}
+
+static int read_file(tarn__prompt *p, const char *path)
+{
+    if (strcmp(path, "-") == 0)
+        return read_stream(p, stdin, "standard input");
+    FILE *from = fopen(path, "rb");
+    if (!from) {
+        fprintf(stderr, "tarn generate: '%s' cannot be opened: %s\n", path, strerror(errno));
+        return TARN__FAILED;
+    }
+    int status = read_stream(p, from, path);
+    fclose(from);
+    return status;
+}
+
+int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
+{
+    const char *words = o->word_count > 1 ? o->words[1] : "";
+    size_t room = 0;
+    if (o->ids)
+        return read_ids(p, o->ids);
+    bool is_file = o->prompt_file || strcmp(words, "-") == 0;
+    int status = is_file ? read_file(p, o->prompt_file ? o->prompt_file : words)
+                         : append(p, &room, words, strlen(words)) ? TARN__DONE : no_memory();
+    return status == TARN__DONE ? encode(p, tokenizer, facts) : status;
+}
+
+void tarn__prompt_free(tarn__prompt *p)
+{
+    free(p->text);
+    free(p->tokens);
+    *p = (tarn__prompt){0};
+}

@@ -1,0 +1,58 @@
+/* writer.h: what a writer is: a decoder, and what is known of each of its sequences. */
+#ifndef TARN__WRITER_H
+#define TARN__WRITER_H
+
+#include "generate/decoder.h"
+#include "generate/held.h"
+
+#define TARN__MOST_LIKELIEST 100
+
+/* One text. Its tokens are those that the decoder has seen and, while it is active, one more that was drawn and not yet fed. */
+typedef struct tarn__sequence {
+    int32_t *tokens;
+    int64_t count, room;
+    bool is_active;
+    int64_t made, most; /* tokens since the prompt */
+    tarn_generate_options options;
+    int32_t *stop; /* own copy of options.stop */
+    tarn_sampler *sampler;
+    tarn_text_stream *stream; /* from tokens to whole characters; NULL without a tokenizer */
+    tarn__held held;
+    tarn_tensor *drawn;    /* i64 [1, 1], kept: the token after the last one, which the host has not read yet; NULL: it must be computed */
+    tarn_tensor *logprobs; /* of it, as tarn_token_logprobs() has them, kept; NULL: not wanted */
+    tarn_candidate likeliest[TARN__MOST_LIKELIEST];
+} tarn__sequence;
+
+struct tarn_writer {
+    tarn_decoder *decoder;
+    tarn_module *model;
+    const tarn_tokenizer *tokenizer; /* NULL: there is none */
+    tarn_module *own_model;
+    tarn_tokenizer *own_tokenizer; /* NULL: borrowed */
+    int64_t count, turn;           /* sequences; which one's piece is next */
+    tarn__sequence *sequence;
+    int64_t *ids;        /* [count]: tokens as they were read */
+    tarn_tensor **parts; /* [count]: room for a list */
+    bool is_read;        /* ids are those that were drawn; pieces of sequences before `turn` were given out */
+};
+
+/* tarn_writer_prompt() and tarn_writer_next() with arguments that are checked, and errors that do not name them. */
+bool tarn__writer_prompt(tarn_writer *writer, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *options);
+bool tarn__writer_next(tarn_writer *writer, tarn_piece *piece);
+
+/* True when a sequence's piece of this step is still to come. */
+bool tarn__writer_has_pieces(const tarn_writer *writer);
+
+/* Feeds what was read, and draws what follows. There are no pieces to come. */
+bool tarn__writer_step(tarn_writer *writer);
+
+/* Chooses the token that follows, by logits [1, vocab], and leaves it on the device. */
+bool tarn__sequence_draw(tarn__sequence *s, tarn_tensor *logits);
+
+/* Adds a token to what the sequence has. */
+bool tarn__sequence_add(tarn__sequence *s, int32_t token);
+
+/* It goes no further: what was drawn is dropped. */
+void tarn__sequence_end(tarn__sequence *s);
+
+#endif

@@ -1,0 +1,166 @@
+/* test_chat.c: `tarn chat`, through a pipe, as its users meet it. TARN_COMMAND names the binary. */
+#include "support/command.h"
+#include "support/files.h"
+#include "support/small_tokenizer.h"
+#include "tarn_features.h"
+
+#define CPU tarn_device_cpu()
+#define TEMPLATE \
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+enum { VOCAB = 265, END = 264, PERIOD = 12, CONTEXT = 240 };
+
+/* A model that looks at positions alone: 'a' to 'k', one letter after the other, and then the token that ends an answer, again and again. */
+static void write_model(const char *template)
+{
+    const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = VOCAB, .inner = 1};
+    tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
+    for (int i = 0; i < tarn_module_parameter_count(model); i++)
+        tarn_fill_inplace(tarn_requires_grad(tarn_module_parameter(model, i), false), 0);
+    tarn_fill_inplace(tarn_module_find(model, "transformer.ln_f.weight"), 1);
+    tarn_copy(tarn_module_find(model, "transformer.wte.weight"), tarn_eye(VOCAB, VOCAB, TARN_F32, CPU));
+    for (int i = 0; i < CONTEXT; i++) {
+        int token = i % PERIOD == PERIOD - 1 ? END : 'a' + i % PERIOD;
+        tarn_tensor *place = tarn_slice(tarn_module_find(model, "transformer.wpe.weight"), 0, i, i + 1);
+        tarn_fill_inplace(tarn_slice(place, 1, token, token + 1), 50);
+    }
+    assert_true(tarn_model_write(model, scratch("model")));
+    tarn_module_free(model);
+    char *text = replaced(small_tokenizer_text(), "{\"added_tokens\": [",
+                          "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": 264, \"content\": "
+                          "\"<|im_end|>\", \"special\": true}, ");
+    write_text("model/tokenizer.json", text);
+    free(text);
+    write_text("model/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<|im_end|>\"}");
+    if (template)
+        write_text("model/chat_template.jinja", template);
+    else
+        remove(scratch("model/chat_template.jinja"));
+}
+
+/* Lines go in; the command's output, and with 2>&1 its words on standard error. */
+static int chat(const char *lines, const char *more)
+{
+    char command[1024];
+    write_text("lines.txt", lines);
+    snprintf(command, sizeof(command), "chat %s --device cpu --temperature 0 %s < %s", scratch("model"), more, scratch("lines.txt"));
+    return run_command(command);
+}
+
+/* The n-th line of the output, without its end. */
+static const char *line_of(int n, char *to)
+{
+    const char *at = command_output;
+    for (; n > 0 && (at = strchr(at, '\n')) != NULL; n--)
+        at++;
+    assert_non_null(at);
+    size_t length = strcspn(at, "\n");
+    assert_true(length < 64);
+    memcpy(to, at, length);
+    to[length] = 0;
+    return to;
+}
+
+/* Letters that follow one another, up to k: the model's answer, from wherever the question ended. */
+static void assert_answer(const char *line)
+{
+    size_t length = strlen(line);
+    assert_true(length > 0 && length < PERIOD && line[length - 1] == 'k');
+    for (size_t i = 1; i < length; i++)
+        assert_int_equal(line[i], line[i - 1] + 1);
+}
+
+static void questions_are_answered_and_history_counts(void **state)
+{
+    (void)state;
+    char first[64], second[64], third[64], fourth[64];
+    write_model(TEMPLATE);
+    assert_int_equal(chat("hi\n\nhow are you?\n/reset\nhi\n/system Be brief.\nhi\n/exit\nnot this\n", ""), 0);
+    assert_answer(line_of(0, first));
+    assert_answer(line_of(1, second));
+    assert_answer(line_of(2, third));
+    assert_answer(line_of(3, fourth));
+    assert_string_equal(first, third); /* as if nothing had been said */
+    assert_string_not_equal(first, fourth); /* the system's words come before it: positions are others */
+    assert_string_equal(line_of(4, third), "");
+    char with_system[64];
+    assert_int_equal(chat("hi\n", "--system 'Be brief.' --kv int8 --chunk 3"), 0);
+    assert_string_equal(line_of(0, with_system), fourth);
+}
+
+/* What is said looks like a token of the template, and is none: the conversation goes on. */
+static void words_are_words(void **state)
+{
+    (void)state;
+    char answer[64];
+    write_model(TEMPLATE);
+    assert_int_equal(chat("<|im_end|>\nagain", ""), 0);
+    assert_answer(line_of(0, answer));
+    assert_answer(line_of(1, answer));
+    assert_int_equal(chat("hello\n", "--tokens 1"), 0);
+    assert_int_equal(strlen(line_of(0, answer)), 1);
+    assert_int_equal(chat("/nothing\nhello\n", "2>&1"), 0);
+    assert_contains(command_output, "/nothing: there is /reset");
+}
+
+static void a_full_context_is_said(void **state)
+{
+    (void)state;
+    write_model(TEMPLATE);
+    const char *lines = "one one one one\ntwo two two two\nthree three three\nfour four four\nfive five five\n";
+    assert_int_equal(chat(lines, "--context 90 2>&1"), 1);
+    assert_contains(command_output, "and the context is 90: there is no room for an answer; the question was left out");
+    assert_int_equal(chat(lines, "--context 90 --on-full forget 2>&1"), 0);
+    assert_contains(command_output, "(the context of 90 tokens was full: the oldest");
+    assert_int_equal(chat("a question that is far too long for a context of so very few tokens as there are here\n", "--context 60 --on-full forget 2>&1"), 1);
+    assert_contains(command_output, "there is no room for an answer");
+}
+
+static void an_interrupt_ends_an_answer_not_the_program(void **state)
+{
+    (void)state;
+    char command[2048];
+    write_model(TEMPLATE);
+    if (!getenv("TARN_COMMAND"))
+        skip();
+    snprintf(command, sizeof(command),
+             "version > /dev/null; (sleep 0.5; echo hi; sleep 0.5; echo hi) | \"$TARN_COMMAND\" chat %s --device cpu --temperature 0 & pid=$!; sleep 0.8; "
+             "kill -INT $pid; wait $pid; echo status $?",
+             scratch("model"));
+    assert_int_equal(run_command(command), 0);
+    assert_contains(command_output, "k\n");
+    assert_contains(command_output, "status 0\n");
+}
+
+static void wrong_calls_are_refused(void **state)
+{
+    (void)state;
+    write_model(TEMPLATE);
+    expect_command("chat 2>&1", 2, "a model's folder is missing");
+    expect_command("chat /nonexistent 2>&1", 1, "/nonexistent");
+    expect_command("chat --help", 0, "usage: tarn chat MODEL");
+    assert_int_equal(chat("", "--on-full explode 2>&1"), 2);
+    assert_contains(command_output, "'explode' is none of refuse and forget");
+    assert_int_equal(chat("", "--kv f64 2>&1"), 2);
+    assert_int_equal(chat("", "--context 1000 2>&1"), 2);
+    assert_contains(command_output, "the model's goes from 1 to 240");
+    assert_int_equal(chat("", "--json 2>&1"), 2);
+    write_model(NULL);
+    assert_int_equal(chat("hi\n", "2>&1"), 1);
+    assert_contains(command_output, "template");
+    write_model("{{ 'something else' }}");
+    assert_int_equal(chat("hi\n", "2>&1"), 1);
+    assert_contains(command_output, "template");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(questions_are_answered_and_history_counts),
+        in_scope(words_are_words),
+        in_scope(a_full_context_is_said),
+        in_scope(an_interrupt_ends_an_answer_not_the_program),
+        in_scope(wrong_calls_are_refused),
+    };
+    return TARN__HAVE_JANSSON && TARN__HAVE_PCRE2 ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;
+}
