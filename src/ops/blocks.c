@@ -174,13 +174,20 @@ static bool check_linear(tarn_tensor **operand)
     return tarn__same_place("linear_apply", operand, 3);
 }
 
+/* True when the device multiplies by such blocks itself. */
+static bool has_product(const tarn_tensor *x, const tarn_tensor *weight)
+{
+    const tarn__kernel_row *row = &tarn__backend_at(tarn__device(x).backend)->kernels[TARN__K_matmul_blocks];
+    return row->run && ((row->dtypes >> x->view.dtype) & 1) && ((row->dtypes >> weight->view.dtype) & 1);
+}
+
 static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *y)
 {
     tarn__fill none = {0};
     tarn_tensor *rows = tarn__rows_of("linear_apply", x), *to = rows ? tarn__rows_of("linear_apply", y) : NULL;
     if (!to)
         return false;
-    if (tarn__is_blocks(weight->view.dtype) && tarn__backend_at(tarn__device(x).backend)->kernels[TARN__K_matmul_blocks].run)
+    if (tarn__is_blocks(weight->view.dtype) && has_product(x, weight))
         return tarn__kernel_call(TARN__K_matmul_blocks, "linear_apply", none, TARN__IN(rows, weight, bias), TARN__OUT(to));
     if (!tarn__is_blocks(weight->view.dtype) && tarn__device(x).backend == TARN__CPU_SLOT) /* its product takes operands of two dtypes, and widens b as it packs */
         return tarn__multiply("linear_apply", rows, tarn__transposed(weight), bias, 0, to);
