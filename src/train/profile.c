@@ -64,7 +64,8 @@ bool tarn__profile_after_step(tarn_trainer *t)
         if (!tarn__sample_stop(&busy))
             return false;
         t->busy_seconds = busy / 1e6;
-        t->sampled_at = tarn__platform_seconds();
+        /* The first line's time holds the beginning of the run, when algorithms are chosen: the next line asks again. */
+        t->sampled_at = t->steps_in_run > t->options.log_every ? tarn__platform_seconds() : -SAMPLE_EVERY;
     }
     if (!t->is_profiled)
         return true;

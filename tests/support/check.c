@@ -95,6 +95,30 @@ void check_close(const tarn_tensor *a, const tarn_tensor *b, double tolerance, c
     free(right);
 }
 
+void check_close_for_size(const tarn_tensor *a, const tarn_tensor *b, double tolerance, const char *file, int line)
+{
+    check_tensor((tarn_tensor *)a, "the first tensor", file, line);
+    check_tensor((tarn_tensor *)b, "the second tensor", file, line);
+    check_shape(a, tarn_shape_of(b), file, line);
+    int64_t count = tarn_count(a);
+    double *left = values_of(a), *right = values_of(b), squares = 0, worst = 0;
+    for (int64_t i = 0; i < count; i++)
+        squares += right[i] * right[i];
+    double rms = count ? sqrt(squares / (double)count) : 0;
+    bool all_near = true;
+    for (int64_t i = 0; i < count; i++) {
+        double size = fmax(fabs(right[i]), rms), difference = left[i] == right[i] ? 0 : fabs(left[i] - right[i]) / size;
+        all_near = all_near && difference <= tolerance; /* NaN is not */
+        worst = fmax(worst, difference);
+    }
+    free(left);
+    free(right);
+    if (all_near)
+        return;
+    print_error("elements differ by up to %.3g of their size, more than %.3g\n", worst, tolerance);
+    _fail(file, line);
+}
+
 void check_shape(const tarn_tensor *tensor, tarn_shape expected, const char *file, int line)
 {
     tarn_shape shape = tarn_shape_of(tensor);

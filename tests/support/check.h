@@ -34,6 +34,9 @@
 /* Two tensors of one shape have elements within `tolerance` · max(1, |b|) of each other. */
 #define assert_close(a, b, tolerance) check_close((a), (b), (tolerance), __FILE__, __LINE__)
 
+/* The same within `tolerance` · max(|b|, root of the mean square of b): the measure for sums of many products. Says the largest difference when it fails. */
+#define assert_close_for_size(a, b, tolerance) check_close_for_size((a), (b), (tolerance), __FILE__, __LINE__)
+
 /* The tensor has exactly these sizes. */
 #define assert_shape(tensor, ...) check_shape((tensor), TARN_SHAPE(__VA_ARGS__), __FILE__, __LINE__)
 
@@ -50,6 +53,7 @@ void check_error_about(tarn_code code, const char *part, const char *other, cons
 tarn_tensor *check_tensor(tarn_tensor *tensor, const char *expression, const char *file, int line);
 void check_values(const tarn_tensor *tensor, const double *expected, int count, double tolerance, const char *file, int line);
 void check_close(const tarn_tensor *a, const tarn_tensor *b, double tolerance, const char *file, int line);
+void check_close_for_size(const tarn_tensor *a, const tarn_tensor *b, double tolerance, const char *file, int line);
 void check_shape(const tarn_tensor *tensor, tarn_shape expected, const char *file, int line);
 void check_elements(const tarn_tensor *tensor, tarn_shape shape, const double *values, const char *file, int line);
 void check_contains(const char *text, const char *part, const char *file, int line);
