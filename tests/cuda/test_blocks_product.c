@@ -1,4 +1,4 @@
-/* test_blocks.c: weights of blocks on a CUDA device: their bytes travel unchanged, they become the CPU's elements bit for bit, and are multiplied: with few rows as the CPU
+/* test_blocks_product.c: weights of blocks on a CUDA device: their bytes travel unchanged, they become the CPU's elements bit for bit, and are multiplied: with few rows as the CPU
  * does it, x rounded to bytes; with many as a product of elements. Without a device every test is skipped. */
 #include <math.h>
 #include <string.h>
