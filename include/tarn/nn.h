@@ -169,7 +169,7 @@ typedef tarn_tensor *(*tarn_forward_fn)(tarn_module *module, tarn_tensor *x, voi
 TARN_API tarn_module *tarn_module_new(const char *kind, tarn_forward_fn forward, void *ctx, void (*release)(void *ctx));
 
 /* Gives a user's own layer a parameter: takes one reference of `tensor` (kept by the caller or in a scope), on failure too, names it and
- * lets gradients flow into it. A parameter of another module is shared. Returns the tensor, which lives as long as the module. */
+ * lets gradients flow into it, unless it holds blocks. A parameter of another module is shared. Returns the tensor, which lives as long as the module. */
 TARN_API tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor);
 
 /* Gives a user's own layer a buffer: a tensor of any dtype that is part of its state and moves, is saved and is loaded with it, but is not
@@ -221,7 +221,7 @@ TARN_API tarn_tensor *tarn_module_find(const tarn_module *module, const char *na
 /* Moves all parameters and buffers to a device, in place: handles stay valid. */
 TARN_API bool tarn_module_to(tarn_module *module, tarn_device device);
 
-/* Freezes the parameters (no gradients flow into them), or lets them be trained again. Before the optimizer is made. */
+/* Freezes the parameters (no gradients flow into them), or lets them be trained again; those that hold blocks stay frozen. Before the optimizer is made. */
 TARN_API bool tarn_module_freeze(tarn_module *module, bool frozen);
 
 /* ---- files and tables ------------------------------------------------------------------------------------------------------ */

@@ -60,7 +60,7 @@ TARN_API tarn_tensor *tarn_softplus(tarn_tensor *x);
 /* x held between low and high; NaN stays NaN. The gradient is 1 strictly between low and high, 0 elsewhere. */
 TARN_API tarn_tensor *tarn_clamp(tarn_tensor *x, double low, double high);
 /* Converts to another dtype: to integers by cutting off the fraction, to bool by x ≠ 0. Differentiable between float dtypes. The
- * same tensor if it has that dtype already. */
+ * same tensor if it has that dtype already. Blocks are made of finite floats below 2^18, not differentiably, and become floats. */
 TARN_API tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype);
 
 /* ---- element by element, two and three operands ---------------------------------------------------------------------------- */
@@ -189,11 +189,11 @@ TARN_API bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int cou
 TARN_API tarn_tensor *tarn_gather(tarn_tensor *x, int axis, tarn_tensor *index);
 /* A copy of x with source[i][j] added at [index[i][j]][j] for axis 0, and so on, in a fixed order. */
 TARN_API tarn_tensor *tarn_scatter_add(tarn_tensor *x, int axis, tarn_tensor *index, tarn_tensor *source);
-/* The slices of x along an axis that a 1-D index lists. */
+/* The slices of x along an axis that a 1-D index lists; of blocks, along any axis but the last. */
 TARN_API tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index);
 /* A new last axis of `classes` zeros with a one where the index says; in `dtype`. */
 TARN_API tarn_tensor *tarn_one_hot(tarn_tensor *index, int64_t classes, tarn_dtype dtype);
-/* The rows of weight [V, C] that the index lists: result shape is index's shape and C. */
+/* The rows of weight [V, C] that the index lists: result shape is index's shape and C. Rows of blocks become f32. */
 TARN_API tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index);
 /* The k largest (or smallest) elements along an axis, sorted, and their i64 indices. Either result may be NULL where it is not wanted. */
 TARN_API bool tarn_topk(tarn_tensor *x, int64_t k, int axis, bool largest, tarn_tensor **values, tarn_tensor **indices);
@@ -208,7 +208,9 @@ TARN_API tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b);
 /* Lets products of f32 tensors, forward and backward, be made from operands cut to 10 bits after the point (TF32) on devices that are faster
  * so, or (the default) not. For all threads; no effect on the CPU and on other dtypes. */
 TARN_API void tarn_set_tf32(bool on);
-/* x · weightᵀ + bias, with weight [out, in] and bias [out] or NULL, over the last axis of x. */
+/* x · weightᵀ + bias, with weight [out, in] and bias [out] or NULL, over the last axis of x. A weight that has no gradient may hold blocks (x and bias of f32 or 16
+ * bits), or 16 bits where x is f32 (bias of any of these): it is used as it lies. Kernels for blocks round x to 8 bits, 32 elements with one scale: the result is within the sum of
+ * |weight| · scale / 2 of the product with the elements that the blocks stand for; an x that is not finite makes its row NaN. */
 TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
 /* gelu(x · upᵀ + up_bias) · downᵀ + down_bias over the last axis of x, the block between a transformer's attentions: up is [hidden, in], down [out, hidden],
  * biases [hidden] and [out] or NULL. The same as two tarn_linear_apply() with tarn_gelu() between them, with fewer passes over memory. */

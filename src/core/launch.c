@@ -183,10 +183,20 @@ static bool give_back_outputs(const host_call *call, const tarn__launch *launch)
     return true;
 }
 
+/* What blocks meet behind the doors that let them in. */
+static bool raise_blocks(const tarn__launch *launch, const tarn_tensor *tensor)
+{
+    return tarn__raise(TARN_ERROR_DTYPE, "%s: %s holds blocks, which kernel '%s' does not take; tarn_cast() makes blocks of floats and floats of blocks",
+                       launch->function, tarn_dtype_name(tensor->view.dtype), tarn__kernel_names[launch->kernel]);
+}
+
 static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
 {
     char name[32];
     const tarn__kernel_row *row = &tarn__cpu_backend()->kernels[launch->kernel];
+    const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
+    if (!row_fits(row, launch) && first && tarn__is_blocks(first->view.dtype))
+        return raise_blocks(launch, first);
     if (!row_fits(row, launch))
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: no backend here has kernel '%s' for this dtype", launch->function,
                            tarn__kernel_names[launch->kernel]);

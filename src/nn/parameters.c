@@ -166,7 +166,7 @@ static bool find_trained(const tarn__parameter *parameter, void *ctx)
 
 static bool set_frozen(const tarn__parameter *parameter, void *frozen)
 {
-    parameter->tensor->requires_grad = !*(bool *)frozen;
+    parameter->tensor->requires_grad = !*(bool *)frozen && tarn__is_float(parameter->tensor->view.dtype); /* blocks have no gradient */
     if (*(bool *)frozen)
         parameter->tensor->grad_is_set = false;
     return true;

@@ -1,4 +1,4 @@
-/* blocks.c: weights that hold blocks: made of floats, multiplied, gathered by rows.
+/* blocks.c: weights that hold blocks: made of floats, multiplied, gathered by rows; and those of 16 bits that meet f32.
  *
  * Such a weight has no gradient: it stays as it is. Where a device has no product for blocks, and in backward, some rows of the weight at a time are turned into
  * elements, so that the whole never exists. */
@@ -147,6 +147,14 @@ static bool linear_backward(const tarn__backward *b)
 
 /* ---- linear ---------------------------------------------------------------------------------------------------------------- */
 
+bool tarn__is_narrow(const tarn_tensor *x, const tarn_tensor *weight)
+{
+    if (!weight || weight->is_constant)
+        return false;
+    bool is_short = weight->view.dtype == TARN_BF16 || weight->view.dtype == TARN_F16;
+    return tarn__is_blocks(weight->view.dtype) || (is_short && x && !x->is_constant && x->view.dtype == TARN_F32 && !tarn_needs_grad(weight));
+}
+
 static bool check_linear(tarn_tensor **operand)
 {
     const uint32_t takes = TARN__FLOATS & ~TARN__BIT(TARN_F64);
@@ -172,12 +180,14 @@ static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tar
     tarn_tensor *rows = tarn__rows_of("linear_apply", x), *to = rows ? tarn__rows_of("linear_apply", y) : NULL;
     if (!to)
         return false;
-    if (!tarn__backend_at(tarn__device(x).backend)->kernels[TARN__K_matmul_blocks].run)
-        return multiply_tiles(rows, weight, bias, to);
-    return tarn__kernel_call(TARN__K_matmul_blocks, "linear_apply", none, TARN__IN(rows, weight, bias), TARN__OUT(to));
+    if (tarn__is_blocks(weight->view.dtype) && tarn__backend_at(tarn__device(x).backend)->kernels[TARN__K_matmul_blocks].run)
+        return tarn__kernel_call(TARN__K_matmul_blocks, "linear_apply", none, TARN__IN(rows, weight, bias), TARN__OUT(to));
+    if (!tarn__is_blocks(weight->view.dtype) && tarn__device(x).backend == TARN__CPU_SLOT) /* its product takes operands of two dtypes, and widens b as it packs */
+        return tarn__multiply("linear_apply", rows, tarn__transposed(weight), bias, 0, to);
+    return multiply_tiles(rows, weight, bias, to);
 }
 
-tarn_tensor *tarn__linear_blocks(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias)
+tarn_tensor *tarn__linear_narrow(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias)
 {
     tarn_tensor *operand[] = {x, weight, bias};
     if (!check_linear(operand))

@@ -1,4 +1,4 @@
-/* blocks.h: what operations do with weights that hold blocks. */
+/* blocks.h: what operations do with weights that hold blocks, or fewer bits than what they meet. */
 #ifndef TARN__OPS_BLOCKS_H
 #define TARN__OPS_BLOCKS_H
 
@@ -7,8 +7,11 @@
 /* tarn_cast() to blocks: x of a float dtype, finite. Not differentiable. */
 tarn_tensor *tarn__cast_to_blocks(tarn_tensor *x, tarn_dtype dtype);
 
-/* tarn_linear_apply() with a weight of blocks. */
-tarn_tensor *tarn__linear_blocks(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
+/* True when a linear layer's weight has fewer bits than what it is multiplied by, and stays as it is: blocks, or 16 bits for an x of f32. */
+bool tarn__is_narrow(const tarn_tensor *x, const tarn_tensor *weight);
+
+/* tarn_linear_apply() with such a weight. */
+tarn_tensor *tarn__linear_narrow(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
 
 /* tarn_embedding() with a weight of blocks: f32. */
 tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index);

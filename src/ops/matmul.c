@@ -361,8 +361,8 @@ static bool check_linear(tarn_tensor **operand, bool has_bias, bool in_out)
 static tarn_tensor *apply_linear(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, bool in_out)
 {
     tarn_tensor *operand[] = {x, weight, bias};
-    if (weight && !in_out && tarn__is_blocks(weight->view.dtype))
-        return tarn__linear_blocks(x, weight, bias);
+    if (!in_out && tarn__is_narrow(x, weight))
+        return tarn__linear_narrow(x, weight, bias);
     if (!check_linear(operand, bias != NULL, in_out))
         return NULL;
     x = operand[0], weight = operand[1], bias = operand[2];

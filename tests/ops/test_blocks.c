@@ -6,6 +6,7 @@
 #include "backends/cpu/level.h"
 #include "base/blocks.h"
 #include "support/check.h"
+#include "support/scratch.h"
 
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 
@@ -255,6 +256,26 @@ static void numbers_that_are_not_finite_stay_so_in_their_row(void **state)
     }
 }
 
+/* A weight of 16 bits by an x of f32: no rounding but the sum's. */
+static void a_frozen_weight_of_16_bits_meets_f32(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = {1, 3, 40};
+    for (int k = 0; k < 12; k++) {
+        tarn_dtype dtype = k % 2 ? TARN_F16 : TARN_BF16;
+        tarn_device device = k < 6 ? cpu() : tarn_device_parse("mirror:0");
+        tarn_tensor *w = good(tarn_normal(TARN_SHAPE(67, 515), 0, 0.05, dtype, device)), *bias = good(tarn_normal(TARN_SHAPE(67), 0, 1, TARN_F32, device));
+        tarn_tensor *x = good(tarn_requires_grad(tarn_normal(TARN_SHAPE(rows[k / 2 % 3], 515), 0, 1, TARN_F32, device), true));
+        tarn_tensor *y = good(tarn_linear_apply(x, w, bias)), *g = good(tarn_uniform_like(y, -1, 1)), *wide = good(tarn_cast(w, TARN_F64));
+        assert_int_equal(tarn_dtype_of(y), TARN_F32);
+        assert_close(good(tarn_cast(y, TARN_F64)), good(tarn_linear_apply(tarn_cast(x, TARN_F64), wide, tarn_cast(bias, TARN_F64))), 3e-6);
+        assert_true(tarn_backward_from(y, g, NULL));
+        assert_close(good(tarn_cast(tarn_grad(x), TARN_F64)), good(tarn_matmul(tarn_cast(g, TARN_F64), wide)), 3e-6);
+        tarn_linear_apply(x, good(tarn_requires_grad(w, true)), bias);
+        assert_error(TARN_ERROR_DTYPE, "linear_apply: operands are f32 and");
+    }
+}
+
 /* The table of one level, called without the library around it. */
 static void check_level(const char *name, void (*fill)(tarn__kernel_row *rows))
 {
@@ -315,6 +336,24 @@ static void the_gradient_of_x_is_that_of_the_elements(void **state)
         }
 }
 
+/* ---- modules and files ----------------------------------------------------------------------------------------------------- */
+
+static void a_module_keeps_blocks_as_they_are(void **state)
+{
+    (void)state;
+    tarn_module *module = tarn_module_new("layer", unchanged, NULL, NULL);
+    tarn_tensor *w = tarn_keep(weight_of(TARN_Q4_K, 6, 512)), *copy = good(tarn_clone(w));
+    tarn_tensor *own = good(tarn_module_add_parameter(module, "weight", w));
+    assert_false(tarn_needs_grad(own));
+    assert_true(tarn_module_freeze(module, false));
+    assert_false(tarn_needs_grad(own));
+    assert_true(tarn_module_to(module, tarn_device_parse("mirror:1")));
+    assert_same_bytes(own, copy);
+    assert_false(tarn_module_save(module, scratch("blocks.safetensors")));
+    assert_error_about(TARN_ERROR_DTYPE, "'weight' is q4_k", "GGUF");
+    tarn_module_free(module);
+}
+
 /* ---- everything else ------------------------------------------------------------------------------------------------------- */
 
 static void what_computes_with_elements_refuses_blocks(void **state)
@@ -343,7 +382,7 @@ static void what_computes_with_elements_refuses_blocks(void **state)
         tarn_item_at(w, TARN_SHAPE(0, 0));
         assert_error_about(TARN_ERROR_DTYPE, "item_at: ", sentence);
         tarn_zeros(TARN_SHAPE(4, 256), kinds[k], cpu());
-        assert_error(TARN_ERROR_UNSUPPORTED, "zeros: ");
+        assert_error_about(TARN_ERROR_DTYPE, "zeros: q", "tarn_cast() makes blocks of floats");
         tarn_requires_grad(w, true);
         assert_error(TARN_ERROR_DTYPE, "requires_grad: the tensor is q");
         tarn_cast(w, TARN_I32);
@@ -395,10 +434,12 @@ int main(void)
         in_scope(strides_of_x_and_of_the_weight_do_not_matter),
         in_scope(a_row_has_the_same_bits_alone_and_among_others_and_with_any_number_of_threads),
         in_scope(numbers_that_are_not_finite_stay_so_in_their_row),
+        in_scope(a_frozen_weight_of_16_bits_meets_f32),
         in_scope(every_instruction_level_multiplies_right),
         in_scope(the_gradient_of_x_is_that_of_the_elements),
+        in_scope(a_module_keeps_blocks_as_they_are),
         in_scope(what_computes_with_elements_refuses_blocks),
         in_scope(bad_input_is_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

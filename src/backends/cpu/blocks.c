@@ -9,13 +9,25 @@
 #include "backends/cpu/level.h"
 #include "backends/cpu/slots.h"
 
+/* clang's header has the products of bytes only where all code may use them. */
+#if defined(__aarch64__) && defined(__linux__) && (!defined(__clang__) || defined(__ARM_FEATURE_DOTPROD))
+#define HAS_DOTS 1
+#else
+#define HAS_DOTS 0
+#endif
+
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif HAS_DOTS
+#include <arm_neon.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #define ROWS_AT_ONCE 4
 #define PANEL 16      /* rows of the weight in a piece of work */
 #define ROW_TILE 128  /* rows of x that are rounded at a time: they stay in the second-level cache */
+#define STRETCH 8     /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
 #define AHEAD 4096    /* bytes of the weight that are asked for before they are needed: left alone, the processor reads half as fast */
 #define LEAST_BYTES ((int64_t)64 << 10) /* of the weight that a thread takes at a time */
 
@@ -60,8 +72,27 @@ typedef struct engine {
 #undef UNSIGNED_ONLY
 #endif
 
+#if HAS_DOTS
+#define NAMED(x) x##_neon
+#if defined(__ARM_FEATURE_DOTPROD)
+#define ENGINE
+#else
+#define ENGINE __attribute__((target("arch=armv8.2-a+dotprod")))
+#endif
+#define UNSIGNED_ONLY false
+#include "backends/cpu/blocks_neon.h"
+#include "backends/cpu/blocks_rows.h"
+#undef NAMED
+#undef ENGINE
+#undef UNSIGNED_ONLY
+#endif
+
 static const engine *best_engine(void)
 {
+#if HAS_DOTS
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP)
+        return &engine_neon;
+#endif
 #if defined(__AVX512F__)
     if (__builtin_cpu_supports("avx512vnni"))
         return &engine_vnni;
@@ -137,16 +168,16 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
 
 static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, int64_t n)
 {
-    float values[ROWS_AT_ONCE][PANEL], results[ROWS_AT_ONCE];
-    for (int64_t r = 0; r < j->count; r += ROWS_AT_ONCE) {
-        int64_t rows = least(j->count - r, ROWS_AT_ONCE);
-        for (int64_t i = 0; i < n; i++) {
-            j->how->multiply_opened(panel + i * j->chunks, j->chunks, j->rounded + r * j->chunks, j->chunks, rows, results);
-            for (int64_t k = 0; k < rows; k++)
-                values[k][i] = results[k];
-        }
-        for (int64_t k = 0; k < rows; k++)
-            store(j, j->first + r + k, column, values[k], n);
+    float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, line[PANEL];
+    for (int64_t k = 0; k < j->chunks; k += STRETCH)
+        for (int64_t r = 0; r < j->count; r += ROWS_AT_ONCE)
+            for (int64_t i = 0; i < n; i++)
+                j->how->multiply_opened(panel + i * j->chunks + k, least(j->chunks - k, STRETCH), j->rounded + r * j->chunks + k, j->chunks,
+                                        least(j->count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
+    for (int64_t r = 0; r < j->count; r++) {
+        for (int64_t i = 0; i < n; i++)
+            line[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
+        store(j, j->first + r, column, line, n);
     }
 }
 

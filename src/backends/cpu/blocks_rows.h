@@ -25,14 +25,25 @@
     {                                                                                                                                     \
         NAMED(sums) sums = {0};                                                                                                           \
         NAMED(chunk) w;                                                                                                                   \
-        FOR_CHUNKS(blocks, in, bytes, at, i, (NAMED(unpack_##type)(at, &w), NAMED(add)(&sums, &w, &x[i], has_least)));                    \
-        return NAMED(total)(&sums);                                                                                                       \
+        float result = 0;                                                                                                                 \
+        FOR_CHUNKS(blocks, in, bytes, at, i, {                                                                                            \
+            NAMED(unpack_##type)(at, &w);                                                                                                 \
+            NAMED(add)(&sums, &w, &x[i], has_least);                                                                                      \
+            if (i % STRETCH == STRETCH - 1) {                                                                                             \
+                result += NAMED(total)(&sums);                                                                                            \
+                sums = (NAMED(sums)){0};                                                                                                  \
+            }                                                                                                                             \
+        });                                                                                                                               \
+        return result + NAMED(total)(&sums);                                                                                              \
     }                                                                                                                                     \
                                                                                                                                           \
     static ENGINE void NAMED(open_##type)(const char *blocks, int64_t in, w_chunk *to)                                                    \
     {                                                                                                                                     \
         NAMED(chunk) w;                                                                                                                   \
-        FOR_CHUNKS(blocks, in, bytes, at, i, (NAMED(unpack_##type)(at, &w), NAMED(save)(&w, &to[i])));                                    \
+        FOR_CHUNKS(blocks, in, bytes, at, i, {                                                                                            \
+            NAMED(unpack_##type)(at, &w);                                                                                                 \
+            NAMED(save)(&w, &to[i]);                                                                                                      \
+        });                                                                                                                               \
     }
 
 ROW_OF(q8_0, BLOCKS_OF_32 * (int64_t)sizeof(tarn__q8_0), false)
@@ -40,7 +51,7 @@ ROW_OF(q4_0, BLOCKS_OF_32 * (int64_t)sizeof(tarn__q4_0), false)
 ROW_OF(q4_k, (int64_t)sizeof(tarn__q4_k), true)
 ROW_OF(q6_k, (int64_t)sizeof(tarn__q6_k), false)
 
-/* `rows` rows of x, `step` chunks apart, by one that was unpacked. */
+/* Adds `rows` rows of x, `step` chunks apart, by a stretch of one that was unpacked. */
 static inline ENGINE void NAMED(multiply_rows)(const w_chunk *w, int64_t chunks, const x_chunk *x, int64_t step, int rows, float *to)
 {
     NAMED(sums) sums[ROWS_AT_ONCE] = {0};
@@ -51,7 +62,7 @@ static inline ENGINE void NAMED(multiply_rows)(const w_chunk *w, int64_t chunks,
             NAMED(add)(&sums[r], &held, &x[r * step + i], true);
     }
     for (int r = 0; r < rows; r++)
-        to[r] = NAMED(total)(&sums[r]);
+        to[r] += NAMED(total)(&sums[r]);
 }
 
 static ENGINE void NAMED(multiply_opened)(const w_chunk *w, int64_t chunks, const x_chunk *x, int64_t step, int64_t rows, float *to)

@@ -1,4 +1,5 @@
-/* blocks_vnni.h: chunks of blocks on AVX-512 with its products of bytes. Included where NAMED(x) ends in _vnni, after blocks_avx2.h; ENGINE carries the target. */
+/* blocks_vnni.h: chunks of blocks on AVX-512 with its products of bytes. Included after blocks_avx2.h, where NAMED(x) ends in _vnni; ENGINE
+ * carries the target. */
 
 typedef struct NAMED(chunk) {
     __m512i q[4];
@@ -49,8 +50,7 @@ static inline ENGINE void NAMED(unpack_q8_0)(const char *blocks, NAMED(chunk) *t
 /* Two blocks' nibbles: low ones, high ones, and those of the next block. */
 static inline ENGINE __m512i NAMED(nibbles)(const tarn__q4_0 *b)
 {
-    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)b[0].q)), _mm_loadu_si128((const void *)b[1].q), 1);
-    __m512i twice = _mm512_shuffle_i64x2(_mm512_castsi256_si512(both), _mm512_castsi256_si512(both), 0x50); /* blocks 0, 0, 1, 1 */
+    __m512i twice = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)b[0].q)), 0xff00, _mm_loadu_si128((const void *)b[1].q));
     __m512i shift = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
     return _mm512_and_si512(_mm512_srlv_epi64(twice, shift), _mm512_set1_epi8(15));
 }
@@ -74,9 +74,13 @@ static inline ENGINE void NAMED(unpack_q4_k)(const char *blocks, NAMED(chunk) *t
 {
     const tarn__q4_k *b = (const void *)blocks;
     NAMED(turn)(to, NAMED(halves)(b->q), NAMED(halves)(b->q + 32), NAMED(halves)(b->q + 64), NAMED(halves)(b->q + 96));
-    __m512 numbers = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(q4_k_codes(b)));
-    to->scale = _mm512_mul_ps(_mm512_broadcastss_ps(f16_alone(b->scale)), NAMED(lanes_of_8)(_mm512_castps512_ps256(numbers)));
-    to->least = _mm512_mul_ps(_mm512_broadcastss_ps(f16_alone(b->least)), NAMED(lanes_of_8)(_mm512_extractf32x8_ps(numbers, 1)));
+    uint32_t both; /* the scale of scales, and that of leasts */
+    memcpy(&both, b, sizeof(both));
+    __m512 factors = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128((int)both)));
+    factors = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), factors);
+    __m512 numbers = _mm512_mul_ps(factors, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(q4_k_codes(b))));
+    to->scale = NAMED(lanes_of_8)(_mm512_castps512_ps256(numbers));
+    to->least = _mm512_permutexvar_ps(_mm512_setr_epi32(8, 10, 12, 14, 8, 10, 12, 14, 9, 11, 13, 15, 9, 11, 13, 15), numbers);
 }
 
 /* 64 elements of half `h`: the first or the second 64. */

@@ -338,6 +338,45 @@ static T NAMED(dot)(const T *a, const T *b, int64_t n)
     return sum;
 }
 
+#if defined(WIDEN_BF16)
+/* The same with b's numbers widened on their way: the sums have the same bits. */
+#define DOT_16(name, widen, one)                                                                                                          \
+    static float name(const float *a, const uint16_t *b, int64_t n)                                                                       \
+    {                                                                                                                                     \
+        vector_f32 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};                                                                                \
+        int64_t i = 0;                                                                                                                    \
+        for (; i + 4 * LANES <= n; i += 4 * LANES) {                                                                                      \
+            s0 += load_vector_f32(a + i) * widen(b + i);                                                                                  \
+            s1 += load_vector_f32(a + i + LANES) * widen(b + i + LANES);                                                                  \
+            s2 += load_vector_f32(a + i + 2 * LANES) * widen(b + i + 2 * LANES);                                                          \
+            s3 += load_vector_f32(a + i + 3 * LANES) * widen(b + i + 3 * LANES);                                                          \
+        }                                                                                                                                 \
+        s0 = (s0 + s1) + (s2 + s3);                                                                                                       \
+        float sum = 0;                                                                                                                    \
+        for (int lane = 0; lane < LANES; lane++)                                                                                          \
+            sum += s0[lane];                                                                                                              \
+        for (; i < n; i++)                                                                                                                \
+            sum += a[i] * one(b[i]);                                                                                                      \
+        return sum;                                                                                                                       \
+    }
+DOT_16(dot_bf16, WIDEN_BF16, tarn__bf16_to_f32)
+DOT_16(dot_f16, WIDEN_F16, tarn__f16_to_f32)
+#undef DOT_16
+#endif
+
+/* Asks for the strip that is due a few dot products later: left alone, the processor has to find the way again in every line. */
+static inline void NAMED(ask_ahead)(const product *p, int64_t batch, int64_t column, int64_t n, int64_t begin, int64_t j, int64_t strip)
+{
+    bool below = j + THIN_AHEAD >= n;
+    int64_t k = below ? begin + strip : begin, at = below ? j + THIN_AHEAD - n : j + THIN_AHEAD;
+    if (k >= p->k || at >= n)
+        return;
+    const char *from = element(p, &p->b, batch, k, column + at);
+    int64_t bytes = (p->k - k < strip ? p->k - k : strip) * (int64_t)tarn__dtype_bytes(p->b.dtype);
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(from + i);
+}
+
 /* Rows of k lie along memory: each element of the output is a dot product. */
 static void NAMED(thin_by_dots)(const product *p, int64_t batch, int64_t column, int64_t n, T sum[THIN_ROWS][LONGEST_LINE])
 {
@@ -350,6 +389,14 @@ static void NAMED(thin_by_dots)(const product *p, int64_t batch, int64_t column,
             tarn__load[p->a.dtype][COMPUTE](element(p, &p->a, batch, r, begin), p->a.across, left[r], strip);
         for (int64_t j = 0; j < n; j++) {
             const char *b = element(p, &p->b, batch, begin, column + j);
+            NAMED(ask_ahead)(p, batch, column, n, begin, j, strip);
+#if defined(WIDEN_BF16)
+            if (p->b.dtype == TARN_BF16 || p->b.dtype == TARN_F16) {
+                for (int64_t r = 0; r < p->m; r++)
+                    sum[r][j] += (p->b.dtype == TARN_BF16 ? dot_bf16 : dot_f16)(left[r], (const uint16_t *)(const void *)b, strip);
+                continue;
+            }
+#endif
             if (!native)
                 tarn__load[p->b.dtype][COMPUTE](b, 1, line, strip);
             for (int64_t r = 0; r < p->m; r++)

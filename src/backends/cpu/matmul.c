@@ -17,6 +17,7 @@
 #define LONGEST_LINE 512
 #define STRIP 64
 #define THIN_ROWS 4
+#define THIN_AHEAD 4 /* dot products, after which a line that is asked for now is needed */
 #define PACKED_BYTES (INT64_C(64) << 20)
 #define PACK_GRAIN 16384               /* elements packed at a time */
 #define SMALL_TILE (INT64_C(2) << 20)  /* multiplications below which a tile is not cut further */
@@ -92,7 +93,16 @@ static char *element(const product *p, const matrix *x, int64_t batch, int64_t r
 #define NATIVE TARN_F32
 #define SQUARE 4
 #define NAMED(x) x##_f32
+#if defined(__AVX512F__)
+#define WIDEN_BF16(from) (vector_f32) _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from))), 16)
+#define WIDEN_F16(from) (vector_f32) _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from)))
+#elif defined(__AVX2__)
+#define WIDEN_BF16(from) (vector_f32) _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(from))), 16)
+#define WIDEN_F16(from) (vector_f32) _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from)))
+#endif
 #include "backends/cpu/gemm.h"
+#undef WIDEN_BF16
+#undef WIDEN_F16
 
 #define T double
 #define COMPUTE COMPUTE_F64
