@@ -63,7 +63,9 @@ static void products_agree_with_the_cpu(void **state)
         int64_t d = random_below(&bits, 3), in = length_of(kind, random_below(&bits, LENGTHS)), out = outs[random_below(&bits, 4)], many = rows[round / KINDS % 7];
         tarn_tensor *w = weight_of(kind, out, in), *x = good(tarn_normal(TARN_SHAPE(many, in), 0, 2, dtypes[d], CPU));
         tarn_tensor *bias = random_below(&bits, 2) ? good(tarn_normal(TARN_SHAPE(out), 0, 1, random_below(&bits, 2) ? TARN_F32 : dtypes[d], CPU)) : NULL;
+        int64_t before = tarn_stats().fallbacks;
         tarn_tensor *there = good(tarn_linear_apply(tarn_to(x, gpu), tarn_to(w, gpu), bias ? tarn_to(bias, gpu) : NULL));
+        assert_int_equal(tarn_stats().fallbacks, before);
         tarn_tensor *expected = many <= 16 ? good(tarn_linear_apply(x, w, bias)) : exact_product(x, w, bias);
         assert_int_equal(tarn_dtype_of(there), dtypes[d]);
         assert_close_for_size(good(tarn_to(there, CPU)), expected, tolerances[d]);

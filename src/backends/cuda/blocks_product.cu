@@ -415,5 +415,5 @@ static size_t scratch_matmul_blocks(const tarn__call *call)
 
 void tarn__cuda_blocks_product(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_blocks] = {kernel_matmul_blocks, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch_matmul_blocks};
+    rows[TARN__K_matmul_blocks] = {kernel_matmul_blocks, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BLOCKS, scratch_matmul_blocks};
 }
