@@ -1,0 +1,125 @@
+/* test_blocks_product.c: weights of blocks on a CUDA device: their bytes travel unchanged, they become the CPU's elements bit for bit, and are multiplied: with few rows as the CPU
+ * does it, x rounded to bytes; with many as a product of elements. Without a device every test is skipped. */
+#include <math.h>
+#include <string.h>
+
+#include "support/gpu.h"
+
+#define CPU tarn_device_cpu()
+
+static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+/* Normal numbers with some large ones among them, in blocks. */
+static tarn_tensor *weight_of(tarn_dtype kind, int64_t out, int64_t in)
+{
+    tarn_shape shape = TARN_SHAPE(out, in);
+    return good(tarn_cast(tarn_mul(tarn_normal(shape, 0, 1, TARN_F32, CPU), tarn_exp(tarn_normal(shape, 0, 1, TARN_F32, CPU))), kind));
+}
+
+/* Rows that are whole packs of 16 bytes and others, shorter and longer than what a warp holds at once. */
+static int64_t length_of(tarn_dtype kind, int64_t which)
+{
+    static const int64_t in_blocks[] = {1, 3, 8, 9, 11, 70};
+    int64_t length = in_blocks[which] * tarn_dtype_block(kind);
+    return length < 6000 ? length : 4864;
+}
+enum { LENGTHS = 6 };
+
+static void blocks_become_the_elements_of_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    for (int k = 0; k < KINDS; k++)
+        for (int64_t i = 0; i < LENGTHS; i++) {
+            tarn_scope *scope = tarn_scope_open();
+            int64_t in = length_of(kinds[k], i);
+            tarn_tensor *w = weight_of(kinds[k], 21, in), *there = good(tarn_to(w, gpu));
+            assert_close(good(tarn_to(tarn_cast(there, TARN_F32), CPU)), good(tarn_cast(w, TARN_F32)), 0);
+            tarn_tensor *some = good(tarn_flip(tarn_slice(w, 0, 2, 19), TARN_AXES(0))), *some_there = good(tarn_flip(tarn_slice(there, 0, 2, 19), TARN_AXES(0)));
+            assert_close(good(tarn_to(tarn_cast(some_there, TARN_F32), CPU)), good(tarn_cast(some, TARN_F32)), 0);
+            tarn_tensor *index = good(tarn_from_i64((const int64_t[]){3, 20, 0, 3}, TARN_SHAPE(4), CPU));
+            assert_close(good(tarn_to(tarn_embedding(there, tarn_to(index, gpu)), CPU)), good(tarn_embedding(w, index)), 0);
+            tarn_scope_close(scope);
+        }
+}
+
+/* The product of the elements in f64. */
+static tarn_tensor *exact_product(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias)
+{
+    tarn_tensor *y = tarn_matmul(tarn_cast(x, TARN_F64), tarn_transpose(tarn_cast(tarn_cast(w, TARN_F32), TARN_F64), 0, 1));
+    return good(bias ? tarn_add(y, tarn_cast(bias, TARN_F64)) : y);
+}
+
+static void products_agree_with_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const int64_t rows[] = {1, 2, 4, 5, 16, 17, 140}, outs[] = {1, 7, 64, 205};
+    static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16};
+    static const double tolerances[] = {1e-5, 1.6e-2, 2e-3};
+    uint64_t bits = test_seed(11);
+    for (int round = 0; round < 280; round++) {
+        tarn_scope *scope = tarn_scope_open();
+        tarn_dtype kind = kinds[round % KINDS];
+        int64_t d = random_below(&bits, 3), in = length_of(kind, random_below(&bits, LENGTHS)), out = outs[random_below(&bits, 4)], many = rows[round / KINDS % 7];
+        tarn_tensor *w = weight_of(kind, out, in), *x = good(tarn_normal(TARN_SHAPE(many, in), 0, 2, dtypes[d], CPU));
+        tarn_tensor *bias = random_below(&bits, 2) ? good(tarn_normal(TARN_SHAPE(out), 0, 1, random_below(&bits, 2) ? TARN_F32 : dtypes[d], CPU)) : NULL;
+        int64_t before = tarn_stats().fallbacks;
+        tarn_tensor *there = good(tarn_linear_apply(tarn_to(x, gpu), tarn_to(w, gpu), bias ? tarn_to(bias, gpu) : NULL));
+        assert_int_equal(tarn_stats().fallbacks, before);
+        tarn_tensor *expected = many <= 16 ? good(tarn_linear_apply(x, w, bias)) : exact_product(x, w, bias);
+        assert_int_equal(tarn_dtype_of(there), dtypes[d]);
+        assert_close_for_size(good(tarn_to(there, CPU)), expected, tolerances[d]);
+        tarn_scope_close(scope);
+    }
+}
+
+static void parts_and_strides_of_both_sides_work(void **state)
+{
+    NEEDS_GPU();
+    for (int k = 0; k < KINDS; k++)
+        for (int64_t many = 3; many <= 36; many += 33) {
+            tarn_scope *scope = tarn_scope_open();
+            int64_t in = length_of(kinds[k], 3);
+            tarn_tensor *w = weight_of(kinds[k], 40, in), *x = good(tarn_normal(TARN_SHAPE(in, many), 0, 1, TARN_F32, CPU));
+            tarn_tensor *part = good(tarn_stride(tarn_slice(w, 0, 3, 40), TARN_SHAPE(3, 1))), *wide = good(tarn_to(w, gpu));
+            tarn_tensor *there = good(tarn_linear_apply(tarn_transpose(tarn_to(x, gpu), 0, 1), tarn_stride(tarn_slice(wide, 0, 3, 40), TARN_SHAPE(3, 1)), NULL));
+            tarn_tensor *turned = good(tarn_transpose(x, 0, 1));
+            assert_close_for_size(good(tarn_to(there, CPU)), many <= 16 ? good(tarn_linear_apply(turned, part, NULL)) : exact_product(turned, part, NULL), 1e-5);
+            tarn_scope_close(scope);
+        }
+}
+
+/* The gradient of x, the same bits twice, and what is not finite stays so. */
+static void gradients_and_odd_numbers_are_those_of_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    for (int k = 0; k < KINDS; k++) {
+        tarn_scope *scope = tarn_scope_open();
+        int64_t in = length_of(kinds[k], 2);
+        tarn_tensor *w = weight_of(kinds[k], 30, in), *wide = good(tarn_to(w, gpu)), *x = good(tarn_normal(TARN_SHAPE(3, in), 0, 1, TARN_F32, CPU));
+        tarn_tensor *near = tarn_requires_grad(good(tarn_clone(x)), true), *far = tarn_requires_grad(good(tarn_to(x, gpu)), true);
+        assert_true(tarn_backward(good(tarn_sum(tarn_square(tarn_linear_apply(near, w, NULL)), TARN_ALL_AXES, false))));
+        assert_true(tarn_backward(good(tarn_sum(tarn_square(tarn_linear_apply(far, wide, NULL)), TARN_ALL_AXES, false))));
+        assert_close_for_size(good(tarn_to(tarn_grad(far), CPU)), tarn_grad(near), 1e-4);
+        tarn_tensor *there = good(tarn_to(x, gpu));
+        assert_close(good(tarn_to(tarn_linear_apply(there, wide, NULL), CPU)), good(tarn_to(tarn_linear_apply(there, wide, NULL), CPU)), 0);
+        float odd[] = {INFINITY, 0, 1e-40f, -NAN};
+        for (int i = 0; i < 4; i++) {
+            tarn_tensor *row = good(tarn_full(TARN_SHAPE(1, in), odd[i], TARN_F32, CPU));
+            assert_close(good(tarn_to(tarn_linear_apply(tarn_to(row, gpu), wide, NULL), CPU)), good(tarn_linear_apply(row, w, NULL)), 0);
+        }
+        tarn_scope_close(scope);
+    }
+}
+
+int main(void)
+{
+#define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
+    const struct CMUnitTest tests[] = {
+        ON_GPU(blocks_become_the_elements_of_the_cpu),
+        ON_GPU(products_agree_with_the_cpu),
+        ON_GPU(parts_and_strides_of_both_sides_work),
+        ON_GPU(gradients_and_odd_numbers_are_those_of_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
