@@ -267,8 +267,9 @@ def check_spaces(folder, rng):
             file.write(template)
         theirs.chat_template = template
         expected = theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "<|im_start|>user\nhi<|im_end|>\n"
+        ours = text.opened(folder)
         try:
-            taken = tarn.call("chat_name", text.opened(folder).handle) == b"chatml"
+            taken = tarn.call("chat_name", ours.handle) == b"chatml"
         except tarn.Error:
             taken = False
         if taken != expected:
