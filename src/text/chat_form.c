@@ -44,7 +44,7 @@ static bool add_member(tarn__buffer *out, const char **at)
     return tarn__buffer_add(out, (*at)++, 1, 1);
 }
 
-/* What is outside {{ }} and {% %} is printed as it is: of the known templates only spaces are. */
+/* Without what stands outside of {{ }} and {% %}: prints_by_tags_only() sees that nothing is left of it. */
 static bool add_form(tarn__buffer *out, const char *text)
 {
     bool inside = false, good = true;
@@ -59,6 +59,75 @@ static bool add_form(tarn__buffer *out, const char *text)
             good = *at == '.' ? add_member(out, &at) : tarn__buffer_add(out, at++, 1, 1);
     }
     return good && tarn__buffer_add(out, "", 1, 1);
+}
+
+/* ---- what is printed as it stands ------------------------------------------------------------------------------------------ */
+
+/* A tag {{ }}, {% %} or {# #}; and how transformers has spaces beside it left out (trim_blocks and lstrip_blocks). */
+typedef struct tag {
+    const char *begin, *end;         /* NULL and NULL: none */
+    bool takes_before, takes_behind; /* all spaces there: {%- and -%} */
+    bool is_block;                   /* takes the line's end behind it, and spaces before it from a line's beginning on */
+} tag;
+
+static const char *skip_quoted(const char *at)
+{
+    char quote = *at++;
+    while (*at && *at != quote)
+        at += at[0] == '\\' && at[1] ? 2 : 1;
+    return at + (*at != 0);
+}
+
+/* The next tag from a place on. */
+static tag next_tag(const char *at)
+{
+    while (*at && !(at[0] == '{' && at[1] && strchr("{%#", at[1])))
+        at++;
+    if (!*at)
+        return (tag){0};
+    char closing = at[1] == '{' ? '}' : at[1];
+    tag found = {.begin = at, .takes_before = at[2] == '-', .is_block = closing != '}'};
+    for (at += 2; *at && !(at[0] == closing && at[1] == '}');)
+        at = closing != '#' && (*at == '\'' || *at == '"') ? skip_quoted(at) : at + 1;
+    found.takes_behind = at[-1] == '-';
+    found.end = at + (*at ? 2 : 0);
+    return found;
+}
+
+/* Whether nothing is left of the text between two tags. */
+static bool is_left_out(const char *begin, const char *end, const tag *before, const tag *behind)
+{
+    static const char spaces[] = " \t\r\n\f\v";
+    bool at_line = !before->end;
+    if (before->takes_behind)
+        begin += strspn(begin, spaces);
+    else if (before->is_block && begin < end && *begin == '\n')
+        begin++, at_line = true;
+    if (begin >= end || (behind->takes_before && (size_t)(end - begin) <= strspn(begin, spaces)))
+        return true;
+    const char *line = end;
+    while (line > begin && (line[-1] == ' ' || line[-1] == '\t'))
+        line--;
+    if (behind->is_block && (line == begin ? at_line : line[-1] == '\n'))
+        end = line;
+    if (!behind->begin && end[-1] == '\n') /* of the whole template */
+        end--;
+    return begin == end;
+}
+
+/* Whether a template prints nothing but what its tags say. */
+static bool prints_by_tags_only(const char *text)
+{
+    tag before = {0};
+    for (const char *at = text;;) {
+        tag behind = next_tag(at);
+        if (!is_left_out(at, behind.begin ? behind.begin : at + strlen(at), &before, &behind))
+            return false;
+        if (!behind.begin)
+            return true;
+        at = behind.end;
+        before = behind;
+    }
 }
 
 /* ---- reading texts out of it ----------------------------------------------------------------------------------------------- */
@@ -208,7 +277,7 @@ bool tarn__chat_form_of(const char *function, const char *text, tarn__chat_form 
     tarn__buffer form = {0};
     *found = (tarn__chat_form){0};
     bool good = add_form(&form, text);
-    if (good && !read_any(form.data, found))
+    if (good && (!prints_by_tags_only(text) || !read_any(form.data, found)))
         good = tarn__raise(
             TARN_ERROR_UNSUPPORTED,
             "%s: the chat template that begins '%.60s' is none that tarn knows: ChatML (with Qwen's forms), Llama 2, Llama 3 and Mistral "

@@ -253,13 +253,38 @@ def check_saved(ours, folder, rng, in_turns, has_system):
     return ""
 
 
+GAPS = ["", "", "\n", " ", "  \n", "\n  ", "\n\n", "\t"]
+TAGS = ["{% set a = 1 %}", "{%- set a = 1 %}", "{% set a = 1 -%}", "{{ '' }}", "{{- '' }}", "{{ '' -}}", "{# a remark #}"]
+
+
+def check_spaces(folder, rng):
+    """A template is taken just where nothing is printed of what stands between its tags."""
+    text.trained(text.corpus(rng), 400, SPECIAL).save(folder)
+    theirs = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"))
+    for _ in range(300):
+        template = "".join(rng.choice(GAPS) + rng.choice(TAGS) for _ in range(rng.randrange(4))) + rng.choice(GAPS) + CHATML + rng.choice(GAPS)
+        with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8", newline="") as file:
+            file.write(template)
+        theirs.chat_template = template
+        expected = theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "<|im_start|>user\nhi<|im_end|>\n"
+        ours = text.opened(folder)
+        try:
+            taken = tarn.call("chat_name", ours.handle) == b"chatml"
+        except tarn.Error:
+            taken = False
+        if taken != expected:
+            return f"{template!r} is {'taken' if taken else 'refused'}"
+    return ""
+
+
 def run(seed):
     """Pairs of a name and what is wrong: "" for nothing."""
     many = 10 if os.environ.get("TARN_TEST_LONG") else 1
-    for name in TEMPLATES:
+    for name in [*TEMPLATES, "spaces"]:
         for number in range(many):
             with tempfile.TemporaryDirectory() as folder:
+                rng = random.Random(f"{seed}/{name}/{number}")
                 try:
-                    yield f"{name} {number}", check(name, folder, random.Random(f"{seed}/{name}/{number}"))
+                    yield f"{name} {number}", check(name, folder, rng) if name in TEMPLATES else check_spaces(folder, rng)
                 except tarn.Error as error:
                     yield f"{name} {number}", f"tarn: {error}"

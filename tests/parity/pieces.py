@@ -192,7 +192,8 @@ def check_llama(folder, rng):
     wrong = beside_package(own, rng, TEXTS) or beside_json(model, folder, rng, TEXTS // 4) or beside_saved(own, folder, rng, TEXTS // 4)
     if wrong:
         return wrong
-    same = tarn.call("tokenizer_hash", text.opened(path).handle) == tarn.call("tokenizer_hash", text.opened(own).handle)
+    ours, other = text.opened(path), text.opened(own)
+    same = tarn.call("tokenizer_hash", ours.handle) == tarn.call("tokenizer_hash", other.handle)
     return "" if same else "the GGUF file gives another tokenizer than tokenizer.model"
 
 

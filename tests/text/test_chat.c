@@ -80,6 +80,8 @@ static void templates_are_followed(void **state)
                 "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\n");
     expect_chat(CHATML, "chatml", 1, 2, false, "<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\nllo <|im_end|>\n");
     expect_chat(QWEN2, "chatml", 1, 1, false, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n he <|im_end|>\n");
+    expect_chat("{# spaces that are left out #}\n{%- set x = '%}' -%}\n\n {{- '' }}\n  {%- set y = 1 %}\n  " CHATML "\n", "chatml", 0, 1,
+                false, "<|im_start|>system\n Be brief. <|im_end|>\n");
     expect_chat(QWEN2, "chatml", 0, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
     expect_chat(LLAMA2, "llama2", 0, 4, true,
                 "<|endoftext|>[INST] <<SYS>>\n Be brief. \n<</SYS>>\n\n he [/INST] llo <tag><|endoftext|>[INST] <|im_end|> [/INST]");
@@ -146,6 +148,11 @@ static void other_templates_are_refused_by_name(void **state)
         {"{{ '<|start_header_id|>' + message['role'] }}", "Llama 3"},
         {"{{ '<|user|>' + message['content'] }}", "<|user|>"},
         {"{{ '", "none that tarn knows"},
+        {CHATML " x", "none that tarn knows"}, /* text that is printed as it stands */
+        {"\n" CHATML, "none that tarn knows"},
+        {"{{ '' }} " CHATML, "none that tarn knows"},
+        {"{{ '' }}\n" CHATML, "none that tarn knows"},
+        {CHATML "\n\n\n", "none that tarn knows"},
     };
     size_t length;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
