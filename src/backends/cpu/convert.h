@@ -13,7 +13,8 @@
  *  4. Integer to a narrower integer keeps the low bits. To bool is x != 0, so NaN is true.
  *
  * Scalar forms, of which base/half.h has those between f32 and the 16-bit floats, are branch-free and vectorise from SSE2 on, and static: the
- * header is included by files compiled for different instruction sets. The loaders and storers themselves are compiled once for each, in convert.c; where vectors do better by
+ * header is included by files compiled for different instruction sets. The loaders and storers themselves are compiled once for each, in convert.c and
+ * convert_wide.c; where vectors do better by
  * hand (f16, bf16), dense tiles use that.
  */
 #ifndef TARN_BACKENDS_CPU_CONVERT_H
