@@ -61,6 +61,7 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
     const block_place at = place_of(a, a.kv_heads, false);
     const int64_t key = at.block * MMA_ROWS, column = at.window * W, valid = valid_keys(a, at.batch);
     const int64_t begin = first_row_of(a, valid, key) / NEXT * NEXT, tiles = begin < a.rows ? (a.rows - begin + NEXT - 1) / NEXT : 0;
+    const int64_t seen_from = first_row_of(a, valid, key + warp * 16); /* the first row that looks at any of the warp's keys */
     const source random = settled(a.random);
     float score[NEXT / 8][4], pull[NEXT / 8][4], gk[W / 8][4] = {}, gv[W / 8][4] = {};
     auto stage = [&](int half, int64_t head, int64_t row) {
@@ -83,14 +84,16 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
         const int64_t next_head = is_last ? head + 1 : head, next_row = is_last ? begin : row + NEXT;
         if (tile + 1 < a.group * tiles)
             stage(1 - half, next_head, next_row);
-        multiply_across<T, DEPTH, NEXT>(score, k_at + mine, q);
-        multiply_across<T, DEPTH, NEXT>(pull, v_at + mine, g);
-        if (a.is_dropping)
-            key_slopes<true>(a, random, score, pull, sums[half], at.batch * a.heads + head, valid, key + warp * 16, row);
-        else
-            key_slopes<false>(a, random, score, pull, sums[half], at.batch * a.heads + head, valid, key + warp * 16, row);
-        multiply_along<T, DEPTH, NEXT, W>(gv, score, g + column);
-        multiply_along<T, DEPTH, NEXT, W>(gk, pull, q + column);
+        if (seen_from < row + NEXT) {
+            multiply_across<T, DEPTH, NEXT>(score, k_at + mine, q);
+            multiply_across<T, DEPTH, NEXT>(pull, v_at + mine, g);
+            if (a.is_dropping)
+                key_slopes<true>(a, random, score, pull, sums[half], at.batch * a.heads + head, valid, key + warp * 16, row);
+            else
+                key_slopes<false>(a, random, score, pull, sums[half], at.batch * a.heads + head, valid, key + warp * 16, row);
+            multiply_along<T, DEPTH, NEXT, W>(gv, score, g + column);
+            multiply_along<T, DEPTH, NEXT, W>(gk, pull, q + column);
+        }
         head = next_head, row = next_row;
     }
     const float one[2] = {1, 1}, scale[2] = {(float)a.scale, (float)a.scale};
@@ -136,6 +139,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 4 : 1) rows_
     const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
     const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1, row = first + warp * 16;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head, column = at.window * W;
+    const int64_t most_seen = keys_of(a, valid, row + 15); /* by any row of the warp */
     const source random = settled(a.random);
     float2 sums[2];
     int64_t seen[2];
@@ -158,13 +162,15 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 4 : 1) rows_
             stage_tile<T, NEXT, DEPTH>(k_at + next, k, key + NEXT, keys, a.depth);
             stage_tile<T, NEXT, DEPTH>(v_at + next, v, key + NEXT, keys, a.depth);
         }
-        multiply_across<T, DEPTH, NEXT>(score, q_at + mine, k_at + now);
-        multiply_across<T, DEPTH, NEXT>(pull, g_at + mine, v_at + now);
-        if (a.is_dropping)
-            row_slopes<true>(a, random, score, pull, sums, seen, head, row, key);
-        else
-            row_slopes<false>(a, random, score, pull, sums, seen, head, row, key);
-        multiply_along<T, DEPTH, NEXT, W>(gq, pull, k_at + now + column);
+        if (key < most_seen) {
+            multiply_across<T, DEPTH, NEXT>(score, q_at + mine, k_at + now);
+            multiply_across<T, DEPTH, NEXT>(pull, g_at + mine, v_at + now);
+            if (a.is_dropping)
+                row_slopes<true>(a, random, score, pull, sums, seen, head, row, key);
+            else
+                row_slopes<false>(a, random, score, pull, sums, seen, head, row, key);
+            multiply_along<T, DEPTH, NEXT, W>(gq, pull, k_at + now + column);
+        }
     }
     wait_copies(); /* also where there is no key */
     const float scale[2] = {(float)a.scale, (float)a.scale};
