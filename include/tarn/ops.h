@@ -220,7 +220,8 @@ TARN_API tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *dow
 typedef struct tarn_attention_options {
     bool causal;          /* a row attends to the keys up to its own position only */
     double scale;         /* of the products of q and k; 0: 1 / sqrt(D) */
-    double dropout;       /* each weight is zeroed with this probability, from 0 up to but not 1, the others divided by 1 - dropout; the same in backward */
+    double dropout;       /* each weight is zeroed with this probability, from 0 up to but not 1, rounded to 1 to 65535 of 65536 where it is not 0, the others
+                           * divided by 1 minus it; the same in backward */
     tarn_tensor *lengths; /* i32 or i64, [B], or [1] or rank 0 for all: how many of the S keys and values are there, as in a cache that is being filled; NULL: all */
 } tarn_attention_options;
 

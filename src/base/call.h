@@ -103,19 +103,18 @@ typedef struct tarn__norm {
     double epsilon;
 } tarn__norm;
 
-/* residual_norm and its gradient. With dropout, random.a > 0, delta is dropped out, rounded, before it is added: elements are numbered as for dropout. Then x, delta,
- * sum and gradients are dense, of one dtype of at most 32 bits, in rows of more than TARN__DROPPED_ROW elements. */
-#define TARN__DROPPED_ROW 32
+/* residual_norm, residual_norm_dropped and their gradients. What is dropped out is dense and of at most 32 bits, and so are x, sum and gradients beside it. */
 typedef struct tarn__residual_norm {
     double epsilon;
     int32_t rms; /* rmsnorm rather than layernorm: no mean, no bias */
-    tarn__random random;
+    tarn__random random; /* of residual_norm_dropped: elements are numbered as for dropout */
 } tarn__residual_norm;
 
 /* attention and its gradient. Head h of q looks at head h · KV / H of k and v. The last row of q stands at the last of the `valid` keys, lengths[b] or S,
  * and row t at position p = valid - T + t. A row attends to keys below `valid`, and if it is causal to those up to p; to none: its result is 0.
- * With dropout, random.a > 0: with n the number of row t of head h of batch b, ((b · H + h) · T + t), key s takes word s % 4 of counter
- * random.offset + n · ((S + 3) / 4) + s / 4 of Philox under random.seed, and its weight is 0 where that number is below random.a, else divided by 1 - random.a. */
+ * With dropout, random.a > 0: with n the number of row t of head h of batch b, ((b · H + h) · T + t), key s takes 16 bits of counter
+ * random.offset + n · ((S + 7) / 8) + s / 8 of Philox under random.seed: of word s % 8 / 2 the lower half where s is even, else the upper. Its weight is 0 where
+ * they are below l, else divided by 1 - l / 65536, l being random.a · 65536, rounded, from 1 to 65535: what is expected of a weight is the weight. */
 typedef struct tarn__attention {
     double scale; /* of q · k, never 0 for "default" here */
     int32_t causal;

@@ -2,6 +2,7 @@
 #ifndef TARN__PHILOX_H
 #define TARN__PHILOX_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __CUDACC__
@@ -29,6 +30,19 @@ static TARN__ANYWHERE void tarn__philox(uint64_t seed, uint64_t counter, uint32_
     word[1] = c1;
     word[2] = c2;
     word[3] = c3;
+}
+
+/* How many of 65536 numbers a probability takes, rounded: at least one, and not all. */
+static TARN__ANYWHERE uint32_t tarn__limit_16(double p)
+{
+    double count = p * 0x1p16 + 0.5;
+    return count < 1 ? 1 : count < 0x1p16 ? (uint32_t)count : 0xFFFF;
+}
+
+/* The number of 16 bits of a word: its lower half, or its upper one. */
+static TARN__ANYWHERE uint32_t tarn__half_word(uint32_t word, bool upper)
+{
+    return upper ? word >> 16 : word & 0xFFFF;
 }
 
 /* A word as a float in [0, 1): its upper 24 bits, exactly. */

@@ -218,6 +218,12 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
     return good;
 }
 
+bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype)
+{
+    const tarn__kernel_row *row = &tarn__backend_at(device.backend)->kernels[kernel];
+    return row->run && ((row->dtypes >> dtype) & 1);
+}
+
 bool tarn__run(const tarn__launch *launch)
 {
     if (tarn_failed())

@@ -19,6 +19,9 @@ typedef struct tarn__launch {
 /* Picks the device's kernel, or the CPU's where the device has none (counted, warned about once), and runs it. False with an error. */
 bool tarn__run(const tarn__launch *launch);
 
+/* True where the device itself has a kernel for this dtype: for operations that can also be made of others. */
+bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype);
+
 /* Copies elements: any dtype, any strides, any two devices; shapes are equal. */
 bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *from);
 

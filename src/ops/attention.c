@@ -44,13 +44,13 @@ static bool check_options(const char *function, const tarn_tensor *x, const tarn
                                TARN__SHAPE_TEXT(lengths), (long long)x->view.shape[0]);
 }
 
-/* Options as kernels take them. The counters of dropout are reserved for whole rows of S keys, rounded up to fours. */
+/* Options as kernels take them. Dropout's counters, of four numbers each, are reserved for whole rows of S keys: one for each 8 of them, rounded up. */
 static tarn__attention tail_of(const tarn_attention_options *o, const tarn_tensor *q, const tarn_tensor *k)
 {
     const int64_t *a = q->view.shape;
     tarn__attention tail = {.scale = o->scale != 0 ? o->scale : 1 / sqrt((double)a[3]), .causal = o->causal};
     if (o->dropout > 0) {
-        tail.random = tarn__random_reserve(tarn__device(q), a[0] * a[1] * a[2] * ((k->view.shape[2] + 3) / 4 * 4));
+        tail.random = tarn__random_reserve(tarn__device(q), a[0] * a[1] * a[2] * ((k->view.shape[2] + 7) / 8) * 4);
         tail.random.a = o->dropout;
     }
     return tail;

@@ -151,8 +151,8 @@ static bool residual_norm_backward(const tarn__backward *b)
     if (!g)
         return tarn__put(b, 0, through) && (!tarn__wants(b, 1) || tarn__put(b, 1, drops ? tarn__drop_out(through, &tail->random) : through));
     return place_slopes(b, sum, drops, to) &&
-           tarn__run(&(tarn__launch){.kernel = TARN__K_residual_norm_grad, .function = b->function, .params = tail, .params_bytes = sizeof(*tail),
-                                     TARN__IN(sum, weight, mean, rstd, g, through), TARN__OUT(to[0], to[1], to[2], to[3])}) &&
+           tarn__run(&(tarn__launch){.kernel = drops ? TARN__K_residual_norm_dropped_grad : TARN__K_residual_norm_grad, .function = b->function, .params = tail,
+                                     .params_bytes = sizeof(*tail), TARN__IN(sum, weight, mean, rstd, g, through), TARN__OUT(to[0], to[1], to[2], to[3])}) &&
            tarn__put(b, 0, to[0]) && tarn__put(b, 1, to[3] ? to[3] : to[0]) && tarn__put(b, 2, to[1]) && tarn__put(b, 3, to[2]);
 }
 
@@ -180,10 +180,10 @@ static bool check_residual_norm(tarn_tensor **operand, bool rms, double epsilon,
     return check_norm("residual_norm", normed, epsilon) && tarn__same_place("residual_norm", operand, 4);
 }
 
-/* True when a kernel drops delta out by itself; else dropout does, with the same numbers. On a GPU it gained nothing: drawing the numbers takes the time. */
+/* True when a kernel drops delta out by itself; else dropout does, with the same numbers. */
 static bool drops_inside(const tarn_tensor *x, const tarn_tensor *delta)
 {
-    return tarn__device(x).backend == TARN__CPU_SLOT && x->view.dtype != TARN_F64 && x->view.shape[x->view.rank - 1] > TARN__DROPPED_ROW && tarn__view_dense(&x->view) && tarn__view_dense(&delta->view);
+    return tarn__has_kernel(tarn__device(x), TARN__K_residual_norm_dropped, x->view.dtype) && tarn__view_dense(&x->view) && tarn__view_dense(&delta->view);
 }
 
 /* Operands x, delta, weight, bias, which fit. */
@@ -194,7 +194,8 @@ static tarn_tensor *residual_norm(tarn_tensor **o, const tarn__residual_norm *ta
         return NULL;
     tarn_tensor *total = tarn__result_like("residual_norm", o, 2, tarn__shape_of(o[0]), o[0]->view.dtype, tarn__device(o[0]));
     tarn_tensor *y = total ? tarn__result_like("residual_norm", &total, 1, tarn__shape_of(total), total->view.dtype, tarn__device(total)) : NULL;
-    if (!y || !tarn__kernel_call(TARN__K_residual_norm, "residual_norm", *tail, TARN__IN(o[0], o[1], o[2], o[3]), TARN__OUT(total, y, mean, rstd)) ||
+    tarn__kernel kernel = tail->random.a > 0 ? TARN__K_residual_norm_dropped : TARN__K_residual_norm;
+    if (!y || !tarn__kernel_call(kernel, "residual_norm", *tail, TARN__IN(o[0], o[1], o[2], o[3]), TARN__OUT(total, y, mean, rstd)) ||
         !tarn__finish("residual_norm", residual_norm_backward, *tail, TARN__INPUTS(o[0], o[1], o[2], o[3]), TARN__OUTPUTS(y, total),
                       TARN__SAVED(total, o[2], mean, rstd, tarn__thrift() ? o[3] : NULL), .remake = residual_norm_again))
         return NULL;

@@ -146,18 +146,17 @@ static void blocks_of(const job *j, int64_t piece, int64_t *begin, int64_t *end)
     *end = all * (part + 1) / j->parts;
 }
 
-/* What dropout makes of the weights of n keys from `begin` (a multiple of 4) of one row: 0, or 1 / (1 - p). */
+/* What dropout makes of the weights of n keys from `begin` (a multiple of 8) of one row: 0, or 1 / (1 - p). */
 static void draw_factors(const job *j, const block *b, int64_t i, int64_t begin, int64_t n, float *factor)
 {
     uint64_t number = (uint64_t)((b->batch * j->heads + b->head) * j->rows + b->first + i);
-    uint64_t counter = j->random->offset + number * (uint64_t)((j->keys + 3) / 4) + (uint64_t)begin / 4;
-    double p = j->random->a;
-    float keep = (float)(1 / (1 - p));
-    uint32_t word[4];
+    uint64_t counter = j->random->offset + number * (uint64_t)((j->keys + 7) / 8) + (uint64_t)begin / 8;
+    uint32_t limit = tarn__limit_16(j->random->a), word[4];
+    float keep = (float)(0x1p16 / (0x1p16 - limit));
     for (int64_t s = 0; s < n; s++) {
-        if (s % 4 == 0)
-            tarn__philox(j->random->seed, counter + (uint64_t)s / 4, word);
-        factor[s] = (double)tarn__unit_f32(word[s % 4]) < p ? 0 : keep;
+        if (s % 8 == 0)
+            tarn__philox(j->random->seed, counter + (uint64_t)s / 8, word);
+        factor[s] = tarn__half_word(word[s % 8 / 2], s % 2) < limit ? 0 : keep;
     }
 }
 

@@ -385,6 +385,8 @@ void TARN__AT_LEVEL(tarn__cpu_norm)(tarn__kernel_row *rows)
 {
     rows[TARN__K_residual_norm] = (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS, NULL};
     rows[TARN__K_residual_norm_grad] = (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
+    rows[TARN__K_residual_norm_dropped] = (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64), NULL};
+    rows[TARN__K_residual_norm_dropped_grad] = (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64), residual_norm_grad_scratch};
     rows[TARN__K_layernorm] = (tarn__kernel_row){kernel_layernorm, TARN__FLOATS, NULL};
     rows[TARN__K_layernorm_grad] = (tarn__kernel_row){kernel_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};
     rows[TARN__K_rmsnorm] = (tarn__kernel_row){kernel_rmsnorm, TARN__FLOATS, NULL};

@@ -62,13 +62,11 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) f
         weigh(a, score, valid, row, key + tx * M, most, sum, fading);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            uint32_t word[4];
-            if (a.is_dropping)
-                draw_words(a, head, row + m, (key + tx * M) / 4, word);
+            const uint32_t kept = a.is_dropping ? kept_from(a, head, row + m, key + tx * M) : 0;
 #pragma unroll
             for (int n = 0; n < M; n++)
                 weights[(tx * M + n) * tile::LINE + ty * M + m] =
-                    a.is_dropping ? score[m][n] * (C)drop_factor(a, M == 4 || tx % 2 == 0 ? word[n] : word[n + 4 - M]) : score[m][n];
+                    a.is_dropping ? score[m][n] * (C)drop_factor(a, kept, n) : score[m][n];
 #pragma unroll
             for (int n = 0; n < W / ACROSS; n++)
                 result[m][n] *= fading[m];

@@ -30,7 +30,7 @@ struct attention_args {
     double scale;
     bool is_causal, is_dropping;
     source random;
-    uint32_t limit; /* of 24 bits: a weight whose number is below is dropped */
+    uint32_t limit; /* of 16 bits: a weight whose number is below is dropped */
     float kept;     /* what the others are multiplied by */
     const void *lengths;
     bool are_long;
@@ -68,8 +68,8 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
     a.is_causal = params->causal != 0;
     a.is_dropping = params->random.a > 0;
     a.random = source{params->random.seed, params->random.offset, params->random.live};
-    a.limit = (uint32_t)ceil(params->random.a * 0x1p24);
-    a.kept = (float)(1 / (1 - params->random.a));
+    a.limit = tarn__limit_16(params->random.a);
+    a.kept = (float)(0x1p16 / (0x1p16 - a.limit));
     a.lengths = data_of<void>(lengths);
     a.are_long = lengths && lengths->dtype == TARN_I64;
     a.length_stride = lengths && lengths->rank > 0 && lengths->shape[0] > 1 ? lengths->stride[0] : 0;
@@ -128,15 +128,26 @@ __device__ __forceinline__ int64_t first_row_of(const attention_args &a, int64_t
     return key >= valid ? a.rows : row < 0 ? 0 : row;
 }
 
-/* The words of keys 4 · fours ... + 3 in one row; `head` counts heads of all batches. */
-__device__ __forceinline__ void draw_words(const attention_args &a, int64_t head, int64_t row, int64_t fours, uint32_t word[4])
+/* Which of the 8 keys from `key`, a multiple of 8, are kept in a row: bit i for key i. `number` is the row's among those of all heads and batches. */
+__device__ __forceinline__ uint32_t kept_keys(const attention_args &a, const source &random, int64_t number, int64_t key)
 {
-    philox(a.random, (uint64_t)((head * a.rows + row) * ((a.keys + 3) / 4) + fours), word);
+    uint32_t word[4], kept = 0;
+    philox(random, (uint64_t)number * (uint64_t)((a.keys + 7) / 8) + (uint64_t)key / 8, word);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        kept |= tarn__half_word(word[i / 2], i % 2) < a.limit ? 0u : 1u << i;
+    return kept;
 }
 
-__device__ __forceinline__ float drop_factor(const attention_args &a, uint32_t word)
+/* The same from any key, to the end of its 8. */
+__device__ __forceinline__ uint32_t kept_from(const attention_args &a, int64_t head, int64_t row, int64_t key)
 {
-    return word >> 8 < a.limit ? 0.0f : a.kept;
+    return kept_keys(a, a.random, head * a.rows + row, key / 8 * 8) >> key % 8;
+}
+
+__device__ __forceinline__ float drop_factor(const attention_args &a, uint32_t kept, int i)
+{
+    return kept >> i & 1 ? a.kept : 0.0f;
 }
 
 __device__ __forceinline__ float exponential2(float x) { return exp2f(x); }

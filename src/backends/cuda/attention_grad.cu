@@ -77,15 +77,13 @@ static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid
         for (int m = 0; m < M; m++) {
             int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0;
             float log_sum = t < a.rows ? sums[2 * t] : 0;
-            uint32_t word[4];
-            if (a.is_dropping)
-                draw_words(a, head, t, (key + tx * M) / 4, word);
+            const uint32_t kept = a.is_dropping ? kept_from(a, head, t, key + tx * M) : 0;
 #pragma unroll
             for (int n = 0; n < M; n++) {
                 float p = key + tx * M + n < seen ? exponential2(score[m][n] * scale - log_sum) : 0;
                 weight[m] += p;
                 if (p != 0)
-                    total[m] += p * (a.is_dropping ? drop_factor(a, word[n]) : 1) * pull[m][n];
+                    total[m] += p * (a.is_dropping ? drop_factor(a, kept, n) : 1) * pull[m][n];
             }
         }
     }
@@ -148,12 +146,10 @@ __device__ __forceinline__ void key_slopes(const attention_args &a, const C (*sc
     for (int n = 0; n < M; n++) {
         const int64_t t = row + tx * M + n;
         const row_facts<C> facts = facts_of<C>(a, head, valid, t);
-        uint32_t word[4];
-        if (a.is_dropping)
-            draw_words(a, head, t, (key + ty * M) / 4, word);
+        const uint32_t kept = a.is_dropping ? kept_from(a, head, t, key + ty * M) : 0;
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            C drop = a.is_dropping ? (C)drop_factor(a, M == 4 || ty % 2 == 0 ? word[m] : word[m + 4 - M]) : (C)1;
+            C drop = a.is_dropping ? (C)drop_factor(a, kept, m) : (C)1;
             weight_and_slope<C> both = slope_of(facts, key + ty * M + m, score[m][n], scale, pull[m][n], drop);
             int to = (tx * M + n) * tile::LINE + ty * M + m;
             weights[to] = both.weight;
@@ -215,12 +211,10 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) r
         for (int m = 0; m < M; m++) {
             const int64_t t = first + ty * M + m;
             const row_facts<C> facts = facts_of<C>(a, head, valid, t);
-            uint32_t word[4];
-            if (a.is_dropping)
-                draw_words(a, head, t, (key + tx * M) / 4, word);
+            const uint32_t kept = a.is_dropping ? kept_from(a, head, t, key + tx * M) : 0;
 #pragma unroll
             for (int n = 0; n < M; n++) {
-                C drop = a.is_dropping ? (C)drop_factor(a, M == 4 || tx % 2 == 0 ? word[n] : word[n + 4 - M]) : (C)1;
+                C drop = a.is_dropping ? (C)drop_factor(a, kept, n) : (C)1;
                 slopes[(tx * M + n) * tile::LINE + ty * M + m] = slope_of(facts, key + tx * M + n, score[m][n], scale, pull[m][n], drop).slope;
             }
         }

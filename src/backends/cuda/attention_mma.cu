@@ -44,17 +44,16 @@ template <int KEYS> __device__ __forceinline__ void weigh(float (*score)[4], flo
     }
 }
 
+/* What is kept is multiplied by its factor at the end. */
 template <int KEYS>
-__device__ __forceinline__ void drop_weights(const attention_args &a, float (*weight)[4], int64_t head, int64_t row, int64_t key)
+__device__ __forceinline__ void drop_weights(const attention_args &a, const source &random, float (*weight)[4], int64_t head, int64_t row, int64_t key)
 {
-    for (int n = 0; n < KEYS / 8; n++) {
-        float factor[4];
-        draw_by_rows(a, head, row, key + n * 8, factor);
 #pragma unroll
-        for (int m = 0; m < KEYS / 8; m++) /* n is no constant: unrolled, the draws would be there eight times */
+    for (int n = 0; n < KEYS / 16; n++) {
+        const uint32_t kept = kept_by_rows(a, random, head, row, key + n * 16);
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                weight[m][i] = m == n ? weight[m][i] * factor[i] : weight[m][i];
+        for (int i = 0; i < 8; i++)
+            weight[2 * n + i / 4][i % 4] = kept >> bit_by_rows(i / 4, i % 4) & 1 ? weight[2 * n + i / 4][i % 4] : 0;
     }
 }
 
@@ -71,14 +70,15 @@ __device__ __forceinline__ void write_result(const attention_args &a, const bloc
         r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 1);
         r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 2);
         int64_t t = row + lane / 4 + half * 8;
-        factor[half] = t < a.rows && keys_of(a, valid, t) > 0 ? 1 / r.sum[half] : 0; /* scores that are all -infinity give NaN, as softmax does */
+        factor[half] = t < a.rows && keys_of(a, valid, t) > 0 ? (a.is_dropping ? a.kept : 1) / r.sum[half] : 0; /* scores that are all -infinity give NaN, as softmax does */
         if (a.log_sum.base && lane % 4 == 0 && t < a.rows)
             store_any(logs.base, logs.dtype, t * logs.row, r.sum[half] == 0 ? -CUDART_INF_F : (r.most[half] + log2f(r.sum[half])) * (float)LN_2);
     }
     write_tile<T, DEPTH>(slab_of(a.y, at.batch, at.head), result, factor, row, a.rows, 0, a.depth);
 }
 
-template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_THREADS) mma_kernel(const __grid_constant__ attention_args a)
+template <typename T, int DEPTH>
+static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     constexpr int KEYS = keys_at_once<DEPTH>, TILE = KEYS * line_of<DEPTH>;
@@ -95,6 +95,7 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
     for (int half = 0; half < 2; half++)
         seen[half] = row + lane / 4 + half * 8 < a.rows ? keys_of(a, valid, row + lane / 4 + half * 8) : 0;
     const float scale = (float)(a.scale * LOG2_E);
+    const source random = settled(a.random);
     uint32_t held[is_held<DEPTH> ? DEPTH / 16 : 1][4];
     float score[KEYS / 8][4], result[DEPTH / 8][4] = {};
     two_rows r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}};
@@ -129,7 +130,7 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
         float fading[2];
         weigh<KEYS>(score, scale, seen_here, r, fading);
         if (a.is_dropping)
-            drop_weights<KEYS>(a, score, at.batch * a.heads + at.head, row, key);
+            drop_weights<KEYS>(a, random, score, at.batch * a.heads + at.head, row, key);
 #pragma unroll
         for (int n = 0; n < DEPTH / 8; n++)
             result[n][0] *= fading[0], result[n][1] *= fading[0], result[n][2] *= fading[1], result[n][3] *= fading[1];
@@ -149,7 +150,7 @@ template <typename T, int DEPTH> static bool launch(const tarn__call *call, cons
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a)
 {
     tarn_dtype dtype = a->q.dtype;
-    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->depth % 8 == 0 && a->depth <= 256;
+    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->depth % 8 == 0 && a->depth <= 256 && is_writable(call->out[0], dtype);
     for (int i = 0; i < 3; i++)
         fits = fits && has_rows_of_packs(call->in[i], dtype);
     if (!fits)

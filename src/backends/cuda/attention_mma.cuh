@@ -70,10 +70,11 @@ __device__ __forceinline__ float power_of_2(float x)
 template <typename T, int ROWS, int DEPTH>
 __device__ __forceinline__ void stage_tile(T *to, const slab &x, int64_t row, int64_t rows, int64_t depth)
 {
-    constexpr int PACKS = DEPTH / 8;
-#pragma unroll
-    for (int at = threadIdx.x; at < ROWS * PACKS; at += MMA_THREADS) {
-        int i = at / PACKS, pack = at % PACKS;
+    constexpr int PACKS = DEPTH / 8, STEPS = ROWS * PACKS / MMA_THREADS;
+    static_assert(ROWS * PACKS % MMA_THREADS == 0, "every thread has as many packs");
+#pragma unroll 4
+    for (int step = 0; step < STEPS; step++) {
+        int at = step * MMA_THREADS + threadIdx.x, i = at / PACKS, pack = at % PACKS;
         bool is_there = row + i < rows && pack * 8 < depth;
         copy_pack(to + i * line_of<DEPTH> + pack * 8, (const T *)x.base + (is_there ? (row + i) * x.row + pack * 8 : 0), is_there);
     }
@@ -141,7 +142,7 @@ __device__ __forceinline__ void multiply_along(float (*sum)[4], const float (*we
     }
 }
 
-/* A warp's (16, W) times two factors, of rows l / 4 and l / 4 + 8, to columns from `column` of x. */
+/* A warp's (16, W) times two factors, of rows l / 4 and l / 4 + 8, to columns from `column` of x, which is of T or of f32. */
 template <typename T, int W>
 __device__ __forceinline__ void write_tile(const slab &to, const float (*sum)[4], const float *factor, int64_t row, int64_t rows, int64_t column,
                                            int64_t depth)
@@ -161,46 +162,46 @@ __device__ __forceinline__ void write_tile(const slab &to, const float (*sum)[4]
                 continue;
             if (is_packed) {
                 *(uint32_t *)((T *)to.base + i * to.row + j) = two_of<T>(x, y);
+            } else if (to.dtype == TARN_F32) {
+                ((float *)to.base)[i * to.row + j * to.along] = x;
+                ((float *)to.base)[i * to.row + (j + 1) * to.along] = y;
             } else {
-                store_any(to.base, to.dtype, i * to.row + j * to.along, x);
-                store_any(to.base, to.dtype, i * to.row + (j + 1) * to.along, y);
+                ((T *)to.base)[i * to.row + j * to.along] = narrow<T>(x);
+                ((T *)to.base)[i * to.row + (j + 1) * to.along] = narrow<T>(y);
             }
         }
     }
 }
 
-/* Dropout's factors for a product (16 rows, 8 keys) from `row` and `key`. Two lanes need the same fours of keys of two rows: each draws for one. */
-__device__ __forceinline__ void draw_by_rows(const attention_args &a, int64_t head, int64_t row, int64_t key, float *factor)
+/* ---- dropout ------------------------------------------------------------------------------------------------------------------ */
+
+/* A lane needs the numbers of a few rows, 8 keys a counter, and shares them with others: each draws one counter, and they put together which are kept. */
+
+/* The bit of number i of product m, of two neighbours. */
+__device__ __forceinline__ constexpr int bit_by_rows(int m, int i) { return 8 * (i / 2 + 2 * m) + i % 2; }
+__device__ __forceinline__ constexpr int bit_by_keys(int i) { return 8 * (i / 2 + 2 * (i % 2)); }
+
+/* For two products (16 rows, 8 keys each) from `row` and `key`: four lanes have two rows and 16 keys. */
+__device__ __forceinline__ uint32_t kept_by_rows(const attention_args &a, const source &random, int64_t head, int64_t row, int64_t key)
 {
-    const int lane = threadIdx.x % WARP;
-    const bool is_odd = lane % 2;
-    uint32_t word[4];
-    draw_words(a, head, row + lane / 4 + (is_odd ? 8 : 0), key / 4 + lane % 4 / 2, word);
-    uint32_t first = __shfl_xor_sync(FULL_WARP, is_odd ? word[0] : word[2], 1), second = __shfl_xor_sync(FULL_WARP, is_odd ? word[1] : word[3], 1);
-    factor[0] = drop_factor(a, is_odd ? first : word[0]);
-    factor[1] = drop_factor(a, is_odd ? second : word[1]);
-    factor[2] = drop_factor(a, is_odd ? word[2] : first);
-    factor[3] = drop_factor(a, is_odd ? word[3] : second);
+    const int lane = threadIdx.x % WARP, mine = lane % 4;
+    uint32_t kept = kept_keys(a, random, head * a.rows + row + lane / 4 + mine % 2 * 8, key + mine / 2 * 8) << 8 * mine;
+    kept |= __shfl_xor_sync(FULL_WARP, kept, 1);
+    kept |= __shfl_xor_sync(FULL_WARP, kept, 2);
+    return kept >> 2 * mine;
 }
 
-__device__ __forceinline__ uint32_t choose(const uint32_t *word, int at)
+/* For two products (16 keys, 8 rows each): eight lanes have four rows, two of each product, and 16 keys. */
+__device__ __forceinline__ void kept_by_keys(const attention_args &a, const source &random, int64_t head, int64_t row, int64_t key, uint32_t *kept)
 {
-    return at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3];
-}
-
-/* The same for a product (16 keys, 8 rows). Four lanes have the four keys of one counter and need those of two rows and two fours of keys: each draws
- * one of the four, and they exchange. */
-__device__ __forceinline__ void draw_by_keys(const attention_args &a, int64_t head, int64_t row, int64_t key, float *factor)
-{
-    const int lane = threadIdx.x % WARP, mine = lane / 4 % 4;
-    uint32_t word[4], got[4];
-    draw_words(a, head, row + lane % 4 * 2 + mine % 2, key / 4 + lane / 16 + mine / 2 * 2, word);
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-        got[step] = __shfl_xor_sync(FULL_WARP, choose(word, mine ^ step), 4 * step); /* word `mine` of draw mine ^ step */
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        factor[i] = drop_factor(a, choose(got, mine ^ i));
+    const int lane = threadIdx.x % WARP, mine = lane / 4;
+    const int64_t number = head * a.rows + row + mine / 4 * 8 + lane % 4 * 2 + mine / 2 % 2;
+    uint32_t own = kept_keys(a, random, number, key + mine % 2 * 8) << mine % 4 * 8, other;
+    own |= __shfl_xor_sync(FULL_WARP, own, 4);
+    own |= __shfl_xor_sync(FULL_WARP, own, 8);
+    other = __shfl_xor_sync(FULL_WARP, own, 16);
+    kept[0] = (mine < 4 ? own : other) >> mine;
+    kept[1] = (mine < 4 ? other : own) >> mine;
 }
 
 /* ---- starting ---------------------------------------------------------------------------------------------------------------- */
@@ -213,6 +214,9 @@ static inline bool has_rows_of_packs(const tarn__view *x, tarn_dtype dtype)
         fits = fits && (x->shape[i] <= 1 || x->stride[i] % 8 == 0);
     return fits;
 }
+
+/* What write_tile() can write to; NULL: nothing is. */
+static inline bool is_writable(const tarn__view *x, tarn_dtype dtype) { return !x || x->dtype == dtype || x->dtype == TARN_F32; }
 
 /* With more shared memory than a kernel has without asking, which is asked for once on each device. False where a device has not as much. */
 template <void (*kernel)(attention_args)> static bool start(const tarn__call *call, const attention_args &a, int64_t blocks, size_t bytes)

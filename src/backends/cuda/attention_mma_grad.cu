@@ -19,25 +19,33 @@ __device__ __forceinline__ void stage_sums(float2 *to, const attention_args &a, 
 }
 
 /* Products and g · vᵀ (16 keys, NEXT rows) from `key` and `row` become weights, as they are dropped, and slopes. */
-__device__ __forceinline__ void key_slopes(const attention_args &a, float (*score)[4], float (*pull)[4], const float2 *sums, int64_t head,
-                                           int64_t valid, int64_t key, int64_t row)
+template <bool is_dropping>
+__device__ __forceinline__ void key_slopes(const attention_args &a, const source &random, float (*score)[4], float (*pull)[4], const float2 *sums,
+                                           int64_t head, int64_t valid, int64_t key, int64_t row)
 {
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP, column = lane % 4 * 2;
     const float scale = (float)(a.scale * LOG2_E);
-    const int64_t first = key + lane / 4, ahead = a.is_causal ? valid - a.rows : a.keys;
+    const int end = (int)(a.rows - row < NEXT ? a.rows - row : NEXT);
+    int begin[2]; /* of the columns that see each of the lane's two keys, from the lane's own, and how many there are */
+    uint32_t span[2], kept[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t first = first_row_of(a, valid, key + lane / 4 + half * 8) - row;
+        int at = (int)(first < 0 ? 0 : first < end ? first : end);
+        begin[half] = at - column;
+        span[half] = (uint32_t)(end - at);
+    }
 #pragma unroll
     for (int n = 0; n < NEXT / 8; n++) {
-        float factor[4] = {1, 1, 1, 1};
-        if (a.is_dropping)
-            draw_by_keys(a, head, row + n * 8, key, factor);
+        if (is_dropping && n % 2 == 0)
+            kept_by_keys(a, random, head, row + n * 8, key, kept);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int at = n * 8 + lane % 4 * 2 + i % 2;
-            int64_t mine = first + i / 2 * 8, t = row + at;
-            bool is_seen = t < a.rows && mine < valid && mine <= ahead + t;
-            float p = is_seen ? power_of_2(score[n][i] * scale - sums[at].x) : 0;
-            score[n][i] = factor[i] * p;
-            pull[n][i] = p == 0 ? 0 : p * (factor[i] * pull[n][i] - sums[at].y);
+            const float2 sum = sums[n * 8 + column + i % 2];
+            const float e = power_of_2(score[n][i] * scale - sum.x), p = (uint32_t)(n * 8 + i % 2 - begin[i / 2]) < span[i / 2] ? e : 0;
+            const float factor = is_dropping ? drop_factor(a, kept[n % 2], bit_by_keys(i)) : 1;
+            score[n][i] = factor * p;
+            pull[n][i] = p == 0 ? 0 : p * (factor * pull[n][i] - sum.y);
         }
     }
 }
@@ -53,10 +61,10 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
     const block_place at = place_of(a, a.kv_heads, false);
     const int64_t key = at.block * MMA_ROWS, column = at.window * W, valid = valid_keys(a, at.batch);
     const int64_t begin = first_row_of(a, valid, key) / NEXT * NEXT, tiles = begin < a.rows ? (a.rows - begin + NEXT - 1) / NEXT : 0;
+    const int64_t seen_from = first_row_of(a, valid, key + warp * 16); /* the first row that looks at any of the warp's keys */
+    const source random = settled(a.random);
     float score[NEXT / 8][4], pull[NEXT / 8][4], gk[W / 8][4] = {}, gv[W / 8][4] = {};
-    auto stage = [&](int64_t tile) {
-        int64_t head = at.head * a.group + tile / tiles, row = begin + tile % tiles * NEXT;
-        int half = (int)(tile % 2);
+    auto stage = [&](int half, int64_t head, int64_t row) {
         stage_tile<T, NEXT, DEPTH>(q_at + half * NEXT * LINE, slab_of(a.q, at.batch, head), row, a.rows, a.depth);
         stage_tile<T, NEXT, DEPTH>(g_at + half * NEXT * LINE, slab_of(a.g, at.batch, head), row, a.rows, a.depth);
         stage_sums(sums[half], a, at.batch * a.heads + head, row);
@@ -64,21 +72,29 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
     if (tiles > 0) {
         stage_tile<T, MMA_ROWS, DEPTH>(k_at, slab_of(a.k, at.batch, at.head), key, valid, a.depth);
         stage_tile<T, MMA_ROWS, DEPTH>(v_at, slab_of(a.v, at.batch, at.head), key, valid, a.depth);
-        stage(0);
+        stage(0, at.head * a.group, begin);
     }
+    int64_t head = at.head * a.group, row = begin;
     for (int64_t tile = 0; tile < a.group * tiles; tile++) {
         const int half = (int)(tile % 2);
         const T *q = q_at + half * NEXT * LINE, *g = g_at + half * NEXT * LINE;
         wait_copies();
         __syncthreads(); /* this tile is here, and all are done with the one before */
+        const bool is_last = row + NEXT >= a.rows;
+        const int64_t next_head = is_last ? head + 1 : head, next_row = is_last ? begin : row + NEXT;
         if (tile + 1 < a.group * tiles)
-            stage(tile + 1);
-        multiply_across<T, DEPTH, NEXT>(score, k_at + mine, q);
-        multiply_across<T, DEPTH, NEXT>(pull, v_at + mine, g);
-        key_slopes(a, score, pull, sums[half], at.batch * a.heads + at.head * a.group + tile / tiles, valid, key + warp * 16,
-                   begin + tile % tiles * NEXT);
-        multiply_along<T, DEPTH, NEXT, W>(gv, score, g + column);
-        multiply_along<T, DEPTH, NEXT, W>(gk, pull, q + column);
+            stage(1 - half, next_head, next_row);
+        if (seen_from < row + NEXT) {
+            multiply_across<T, DEPTH, NEXT>(score, k_at + mine, q);
+            multiply_across<T, DEPTH, NEXT>(pull, v_at + mine, g);
+            if (a.is_dropping)
+                key_slopes<true>(a, random, score, pull, sums[half], at.batch * a.heads + head, valid, key + warp * 16, row);
+            else
+                key_slopes<false>(a, random, score, pull, sums[half], at.batch * a.heads + head, valid, key + warp * 16, row);
+            multiply_along<T, DEPTH, NEXT, W>(gv, score, g + column);
+            multiply_along<T, DEPTH, NEXT, W>(gk, pull, q + column);
+        }
+        head = next_head, row = next_row;
     }
     const float one[2] = {1, 1}, scale[2] = {(float)a.scale, (float)a.scale};
     if (a.gv.base)
@@ -88,27 +104,32 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
 }
 
 /* Products and g · vᵀ (16 rows, NEXT keys) become slopes. `seen` keys of this tile count, for each of a lane's two rows. */
-__device__ __forceinline__ void row_slopes(const attention_args &a, const float (*score)[4], float (*pull)[4], const float2 *sums,
+template <bool is_dropping>
+__device__ __forceinline__ void row_slopes(const attention_args &a, const source &random, const float (*score)[4], float (*pull)[4], const float2 *sums,
                                            const int64_t *seen, int64_t head, int64_t row, int64_t key)
 {
-    const int lane = threadIdx.x % WARP;
     const float scale = (float)(a.scale * LOG2_E);
+    int end[2]; /* of the columns that count, from the lane's own */
+    uint32_t kept = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        end[half] = (int)(seen[half] - key < NEXT ? seen[half] - key : NEXT) - (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < NEXT / 8; n++) {
-        float factor[4] = {1, 1, 1, 1};
-        if (a.is_dropping)
-            draw_by_rows(a, head, row, key + n * 8, factor);
+        if (is_dropping && n % 2 == 0)
+            kept = kept_by_rows(a, random, head, row, key + n * 8);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            bool is_seen = key + n * 8 + lane % 4 * 2 + i % 2 < seen[i / 2];
-            float p = is_seen ? power_of_2(score[n][i] * scale - sums[i / 2].x) : 0;
-            pull[n][i] = p == 0 ? 0 : p * (factor[i] * pull[n][i] - sums[i / 2].y);
+            const float e = power_of_2(score[n][i] * scale - sums[i / 2].x), p = n * 8 + i % 2 < end[i / 2] ? e : 0;
+            const float factor = is_dropping ? drop_factor(a, kept, bit_by_rows(n % 2, i)) : 1;
+            pull[n][i] = p == 0 ? 0 : p * (factor * pull[n][i] - sums[i / 2].y);
         }
     }
 }
 
 /* gq of 64 rows. */
-template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_THREADS) rows_kernel(const __grid_constant__ attention_args a)
+template <typename T, int DEPTH>
+static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 4 : 1) rows_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     constexpr int LINE = line_of<DEPTH>, W = window_of<DEPTH>;
@@ -118,6 +139,8 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
     const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
     const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1, row = first + warp * 16;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head, column = at.window * W;
+    const int64_t most_seen = keys_of(a, valid, row + 15); /* by any row of the warp */
+    const source random = settled(a.random);
     float2 sums[2];
     int64_t seen[2];
 #pragma unroll
@@ -139,10 +162,15 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
             stage_tile<T, NEXT, DEPTH>(k_at + next, k, key + NEXT, keys, a.depth);
             stage_tile<T, NEXT, DEPTH>(v_at + next, v, key + NEXT, keys, a.depth);
         }
-        multiply_across<T, DEPTH, NEXT>(score, q_at + mine, k_at + now);
-        multiply_across<T, DEPTH, NEXT>(pull, g_at + mine, v_at + now);
-        row_slopes(a, score, pull, sums, seen, head, row, key);
-        multiply_along<T, DEPTH, NEXT, W>(gq, pull, k_at + now + column);
+        if (key < most_seen) {
+            multiply_across<T, DEPTH, NEXT>(score, q_at + mine, k_at + now);
+            multiply_across<T, DEPTH, NEXT>(pull, g_at + mine, v_at + now);
+            if (a.is_dropping)
+                row_slopes<true>(a, random, score, pull, sums, seen, head, row, key);
+            else
+                row_slopes<false>(a, random, score, pull, sums, seen, head, row, key);
+            multiply_along<T, DEPTH, NEXT, W>(gq, pull, k_at + now + column);
+        }
     }
     wait_copies(); /* also where there is no key */
     const float scale[2] = {(float)a.scale, (float)a.scale};
@@ -172,7 +200,7 @@ bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
     bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->depth % 8 == 0 && a->depth <= 256 &&
                 a->rows * a->keys >= LEAST_WEIGHTS && has_rows_of_packs(call->in[6], dtype);
     for (int i = 0; i < 3; i++)
-        fits = fits && has_rows_of_packs(call->in[i], dtype);
+        fits = fits && has_rows_of_packs(call->in[i], dtype) && is_writable(call->out[i], dtype);
     if (!fits)
         return false;
     if (dtype == TARN_BF16) {

@@ -1,4 +1,4 @@
-/* dropout.cuh: elements kept or zeroed at random, for dropout's own kernel and for those that have it inside: all draw the same masks. */
+/* dropout.cuh: elements kept or zeroed at random, for random.cu. */
 #ifndef TARN__CUDA_DROPOUT_CUH
 #define TARN__CUDA_DROPOUT_CUH
 
@@ -56,24 +56,6 @@ template <> __device__ __forceinline__ double drop<double>(double x, float facto
     return factor == 0 ? 0.0 : __dmul_rn(x, (double)factor);
 }
 
-/* Elements of a tensor, numbered row-major. */
-struct drop_args {
-    source source;
-    dropout draw;
-};
-
-static inline drop_args drop_args_of(const tarn__random *random)
-{
-    return drop_args{source{random->seed, random->offset, random->live}, dropout::of(random)};
-}
-
-/* The same for a kernel that draws often: what a captured step reads is read once. */
-__device__ __forceinline__ drop_args settled(const drop_args &a)
-{
-    const uint64_t *live = a.source.live;
-    return live ? drop_args{source{live[0], a.source.offset + live[1], NULL}, a.draw} : a;
-}
-
 /* A pack times its factors. */
 template <typename T, int N> __device__ __forceinline__ void scale_pack(pack<T, N> &x, const float *factor)
 {
@@ -87,24 +69,6 @@ template <typename T, int N> __device__ __forceinline__ void scale_pack(pack<T, 
         drop_wide<T, N>(wide, factor, y);
         narrow_pack(y, x);
     }
-}
-
-/* A pack whose first element has number `first`: a multiple of 4 where the pack has four elements or more. */
-template <typename T, int N> __device__ __forceinline__ void drop_pack(const drop_args &a, int64_t first, pack<T, N> &x)
-{
-    static_assert(N == 1 || N % 4 == 0, "a pack is one element, or some fours of them");
-    uint32_t word[4];
-    float factor[N < 4 ? 4 : N];
-#pragma unroll
-    for (int i = 0; i < N; i += 4) {
-        philox(a.source, (uint64_t)(first + i) / 4, word);
-        a.draw.make(word, factor + i);
-    }
-    if (N == 1) {
-        int k = (int)(first & 3);
-        factor[0] = k == 0 ? factor[0] : k == 1 ? factor[1] : k == 2 ? factor[2] : factor[3];
-    }
-    scale_pack(x, factor);
 }
 
 #endif

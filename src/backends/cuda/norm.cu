@@ -2,18 +2,15 @@
  *
  * A row of up to 1024 elements has a warp, one of up to 32768 a block, and stays in registers while mean, spread and result are found: a read
  * and a write of memory; weight and bias come from the first-level cache. Longer rows are read three times, mostly from the second level. */
-#include "backends/cuda/dropout.cuh"
 #include "backends/cuda/norm.cuh"
 
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS }; /* of a sum, IN is where it goes, and the last two are its terms */
-enum { PLAIN, SUM, DROPPED };                          /* x; a sum; a sum whose second term is dropped out: `terms` below */
 
 struct norm_args {
     row_set<OPERANDS> rows;
     row_operand weight, bias;
     bool is_centred; /* layernorm */
     double epsilon, length, inverse;
-    drop_args drop; /* of a sum's second term */
 };
 
 /* (x - mean) · rstd · weight + bias for one pack. */
@@ -64,22 +61,8 @@ __device__ __forceinline__ pack<C, 1> add_pack(const untyped<C> *, const norm_ar
     return R::fetch(a.rows.operand[IN], offset[IN], at);
 }
 
-/* A pack of a sum's second term as it is added. What is dropped out is dense, so the number of a row's first element is its place. */
-template <int terms, typename T, int N>
-__device__ __forceinline__ pack<T, N> term(const typed<T, N> *, const drop_args &drop, int64_t row_begin, int64_t at, pack<T, N> x)
-{
-    if (terms == DROPPED)
-        drop_pack(drop, row_begin + at * N, x);
-    return x;
-}
-template <int terms, typename C>
-__device__ __forceinline__ pack<C, 1> term(const untyped<C> *, const drop_args &, int64_t, int64_t, const pack<C, 1> &x)
-{
-    return x; /* only f32 and 16-bit elements are dropped out */
-}
-
 /* P packs a thread in registers. */
-template <typename R, int P, bool is_warp, int terms>
+template <typename R, int P, bool is_warp, bool is_sum>
 static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) held_kernel(const __grid_constant__ norm_args a)
 {
     typedef typename R::real C;
@@ -88,20 +71,18 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) 
         return;
     const int packs = (int)(a.rows.length / R::width), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
     locate_row(a.rows, row, offset);
-    typename R::raw x[P], second[terms ? P : 1];
-    const drop_args drop = terms == DROPPED ? settled(a.drop) : a.drop;
+    typename R::raw x[P], second[is_sum ? P : 1];
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < packs) {
-            x[p] = R::fetch(a.rows.operand[terms ? FIRST : IN], offset[terms ? FIRST : IN], me + p * threads);
-            if (terms)
+            x[p] = R::fetch(a.rows.operand[is_sum ? FIRST : IN], offset[is_sum ? FIRST : IN], me + p * threads);
+            if (is_sum)
                 second[p] = R::fetch(a.rows.operand[SECOND], offset[SECOND], me + p * threads);
         }
 #pragma unroll
-    for (int p = 0; terms && p < P; p++) /* when all loads are under way: a store among them would hold up the next */
+    for (int p = 0; is_sum && p < P; p++) /* when all loads are under way: a store among them would hold up the next */
         if (me + p * threads < packs)
-            x[p] = add_pack((const R *)NULL, a, offset, me + p * threads, x[p],
-                            term<terms>((const R *)NULL, drop, row * a.rows.length, me + p * threads, second[p]));
+            x[p] = add_pack((const R *)NULL, a, offset, me + p * threads, x[p], second[p]);
     C mean, rstd;
     measure<R, P, is_warp>(x, packs, a.is_centred, a.length, a.inverse, a.epsilon, &mean, &rstd);
 #pragma unroll
@@ -115,18 +96,17 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) 
 }
 
 /* A block a row of any length. A thread reads no element of a sum but those it has written. */
-template <typename R, int terms> static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ norm_args a)
+template <typename R, bool is_sum> static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ norm_args a)
 {
     typedef typename R::real C;
     int64_t packs = a.rows.length / R::width, offset[OPERANDS];
     locate_row(a.rows, blockIdx.x, offset);
     double sum = 0, spread = 0;
     C mean = 0;
-    const drop_args drop = terms == DROPPED ? settled(a.drop) : a.drop;
-    if (terms)
+    if (is_sum)
         for (int64_t at = threadIdx.x; at < packs; at += blockDim.x)
             add_pack((const R *)NULL, a, offset, at, R::fetch(a.rows.operand[FIRST], offset[FIRST], at),
-                     term<terms>((const R *)NULL, drop, blockIdx.x * a.rows.length, at, R::fetch(a.rows.operand[SECOND], offset[SECOND], at)));
+                     R::fetch(a.rows.operand[SECOND], offset[SECOND], at));
     if (a.is_centred) {
 #pragma unroll 4
         for (int64_t at = threadIdx.x; at < packs; at += blockDim.x)
@@ -158,41 +138,31 @@ template <typename R, int terms> static __global__ void __launch_bounds__(1024) 
 
 /* Grid: a warp or a block a row. Bytes: a read and a write of each element, and of each of a sum's one of both more. E elements a thread of a
  * warp, HELD of a block. */
-template <typename R, int E, int HELD, int terms> static void launch_as(const tarn__call *call, const norm_args &a)
+template <typename R, int E, int HELD, bool is_sum> static void launch_as(const tarn__call *call, const norm_args &a)
 {
     int64_t length = a.rows.length, count = a.rows.count;
     if (length <= WARP * E)
-        held_kernel<R, E / R::width, true, terms><<<warp_blocks(count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
+        held_kernel<R, E / R::width, true, is_sum><<<warp_blocks(count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
     else if (length <= 1024 * HELD)
-        held_kernel<R, HELD / R::width, false, terms><<<blocks_for(count, 1), warps_for(length, HELD, 1024), 0, stream_of(call)>>>(a);
+        held_kernel<R, HELD / R::width, false, is_sum><<<blocks_for(count, 1), warps_for(length, HELD, 1024), 0, stream_of(call)>>>(a);
     else
-        stream_kernel<R, terms><<<blocks_for(count, 1), 1024, 0, stream_of(call)>>>(a);
+        stream_kernel<R, is_sum><<<blocks_for(count, 1), 1024, 0, stream_of(call)>>>(a);
 }
 
-template <typename T, int terms> static void launch(const tarn__call *call, const norm_args &a)
+template <typename T, bool is_sum> static void launch(const tarn__call *call, const norm_args &a)
 {
     constexpr int N = pack_size<T>::value;
     bool is_packed = vector_has_packs(a.weight, N) && vector_has_packs(a.bias, N);
     for (int k : {(int)OUT, (int)IN, (int)FIRST, (int)SECOND})
         is_packed = is_packed && has_packs(a.rows, k, N);
     if (is_packed)
-        launch_as<typed<T, N>, 32, terms && sizeof(T) == 4 ? 16 : 32, terms>(call, a);
+        launch_as<typed<T, N>, 32, is_sum && sizeof(T) == 4 ? 16 : 32, is_sum>(call, a);
     else
-        launch_as<typed<T, 1>, 32, terms ? 8 : 16, terms>(call, a);
-}
-
-template <int terms> static void launch_typed(const tarn__call *call, tarn_dtype dtype, const norm_args &a)
-{
-    if (dtype == TARN_F32)
-        launch<float, terms>(call, a);
-    else if (dtype == TARN_BF16)
-        launch<bf16, terms>(call, a);
-    else
-        launch<f16, terms>(call, a);
+        launch_as<typed<T, 1>, 32, is_sum ? 8 : 16, is_sum>(call, a);
 }
 
 /* The operands as `views` has them, of one dtype but for the numbers of each row and, rarely, the result and the vectors. */
-template <int terms> static void run(const tarn__call *call, const tarn__view *const *views, norm_args &a)
+template <bool is_sum> static void run(const tarn__call *call, const tarn__view *const *views, norm_args &a)
 {
     tarn__nest nest;
     a.rows = rows_of<OPERANDS>(views[OUT]->rank - 1, views, &nest);
@@ -202,19 +172,19 @@ template <int terms> static void run(const tarn__call *call, const tarn__view *c
         return;
     tarn_dtype dtype = views[IN]->dtype;
     bool is_same = views[OUT]->dtype == dtype && (!a.weight.base || a.weight.dtype == dtype) && (!a.bias.base || a.bias.dtype == dtype) &&
-                   (!terms || (views[FIRST]->dtype == dtype && views[SECOND]->dtype == dtype));
-    if constexpr (terms == DROPPED) {
-        launch_typed<terms>(call, dtype, a);
-        return;
-    }
+                   (!is_sum || (views[FIRST]->dtype == dtype && views[SECOND]->dtype == dtype));
     if (a.rows.length <= SHORT_ROW)
-        launch_as<untyped<double>, 1, 8, terms>(call, a);
+        launch_as<untyped<double>, 1, 8, is_sum>(call, a);
     else if (dtype == TARN_F64)
-        launch_as<untyped<double>, 16, 8, terms>(call, a);
+        launch_as<untyped<double>, 16, 8, is_sum>(call, a);
     else if (!is_same)
-        launch_as<untyped<float>, 1, terms ? 8 : 16, terms>(call, a);
+        launch_as<untyped<float>, 1, is_sum ? 8 : 16, is_sum>(call, a);
+    else if (dtype == TARN_F32)
+        launch<float, is_sum>(call, a);
+    else if (dtype == TARN_BF16)
+        launch<bf16, is_sum>(call, a);
     else
-        launch_typed<terms>(call, dtype, a);
+        launch<f16, is_sum>(call, a);
 }
 
 static void run_norm(const tarn__call *call, bool is_centred)
@@ -225,7 +195,7 @@ static void run_norm(const tarn__call *call, bool is_centred)
     a.bias = vector_of(is_centred ? call->in[2] : NULL);
     a.is_centred = is_centred;
     a.epsilon = ((const tarn__norm *)call->params)->epsilon;
-    run<PLAIN>(call, views, a);
+    run<false>(call, views, a);
 }
 
 static void run_residual_norm(const tarn__call *call)
@@ -237,11 +207,7 @@ static void run_residual_norm(const tarn__call *call)
     a.bias = vector_of(call->in[3]);
     a.is_centred = !params->rms;
     a.epsilon = params->epsilon;
-    a.drop = drop_args_of(&params->random);
-    if (params->random.a > 0)
-        run<DROPPED>(call, views, a);
-    else
-        run<SUM>(call, views, a);
+    run<true>(call, views, a);
 }
 
 /* Inputs x, weight, [mean,] rstd, g; outputs gx, gweight, [gbias]. */
@@ -256,7 +222,7 @@ static norm_grad residual_grad_of(const tarn__call *call)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;
     return norm_grad{call->in[0], call->in[1], call->in[2], call->in[3], call->in[4], call->in[5], call->out[0], call->out[1], call->out[2],
-                     !params->rms, params->epsilon, call->out[3], params->random};
+                     !params->rms, params->epsilon};
 }
 
 static void run_grad(const tarn__call *call, const norm_grad &of) { tarn__cuda_run_norm_grad(call, &of); }

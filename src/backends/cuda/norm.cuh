@@ -114,8 +114,6 @@ struct norm_grad {
     const tarn__view *gx, *gweight, *gbias;
     bool is_centred; /* layernorm */
     double epsilon;
-    const tarn__view *dropped; /* gx dropped out, dense; NULL: not wanted */
-    tarn__random random;
 };
 
 /* In norm_grad.cu. */

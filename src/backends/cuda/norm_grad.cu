@@ -52,46 +52,21 @@ __device__ __forceinline__ void add_terms(const grad_args &a, const typename R::
     }
 }
 
-/* A pack of gx as it was rounded, dropped out. */
-template <typename T, int N>
-__device__ __forceinline__ void write_dropped(const typed<T, N> *, const grad_args &a, const drop_args &drop, int64_t row, int64_t at, const wide<T> *gx)
-{
-    pack<T, N> x;
-    int64_t first = row * a.rows.length + at * N;
-    narrow_pack(x, gx);
-    drop_pack(drop, first, x);
-    *(pack<T, N> *)((T *)a.dropped + first) = x;
-}
-template <typename C>
-__device__ __forceinline__ void write_dropped(const untyped<C> *, const grad_args &a, const drop_args &drop, int64_t row, int64_t at, const C *gx)
-{
-    float value = (float)gx[0];
-    if (a.rows.operand[OUT].dtype == TARN_BF16)
-        write_dropped((const typed<bf16, 1> *)NULL, a, drop, row, at, &value);
-    else if (a.rows.operand[OUT].dtype == TARN_F16)
-        write_dropped((const typed<f16, 1> *)NULL, a, drop, row, at, &value);
-    else
-        write_dropped((const typed<float, 1> *)NULL, a, drop, row, at, &value);
-}
-
-template <typename R, int extra>
-__device__ __forceinline__ void write_slopes(const grad_args &a, const drop_args &drop, const typename R::raw &x, const typename R::raw &g, int64_t row,
-                                             const int64_t *offset, int64_t at, typename R::real mean, typename R::real rstd, const typename R::real *means)
+template <typename R, bool has_own>
+__device__ __forceinline__ void write_slopes(const grad_args &a, const typename R::raw &x, const typename R::raw &g, int64_t to, int64_t own_row,
+                                             int64_t at, typename R::real mean, typename R::real rstd, const typename R::real *means)
 {
     typedef typename R::real C;
     C weight[R::width], gx[R::width];
     typename R::raw own;
-    const bool with_own = (extra & ITS_OWN) != 0;
-    if (with_own)
-        own = R::fetch(a.rows.operand[OWN], offset[OWN], at);
+    if (has_own)
+        own = R::fetch(a.rows.operand[OWN], own_row, at);
     fetch_weight<R>(a, at, weight);
 #pragma unroll
     for (int i = 0; i < R::width; i++)
         gx[i] = rstd * (R::element(g, i) * weight[i] - means[0] - (R::element(x, i) - mean) * rstd * means[1]) +
-                (with_own ? R::element(own, i) : (C)0);
-    R::store(a.rows.operand[OUT], offset[OUT], at, gx);
-    if (extra & DROPPED)
-        write_dropped((const R *)NULL, a, drop, row, at, gx);
+                (has_own ? R::element(own, i) : (C)0);
+    R::store(a.rows.operand[OUT], to, at, gx);
 }
 
 /* The means of gw and gw · x̂ over the row from a thread's parts of the sums. */
@@ -102,8 +77,8 @@ template <bool is_warp, typename C> __device__ __forceinline__ void share_means(
 }
 
 /* One row, P packs of x and of g a thread in registers. */
-template <typename R, int P, bool is_warp, int extra>
-__device__ __forceinline__ void grad_row(const grad_args &a, const drop_args &drop, int64_t row, typename R::real (*gweight)[R::width], typename R::real (*gbias)[R::width])
+template <typename R, int P, bool is_warp, bool has_own>
+__device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typename R::real (*gweight)[R::width], typename R::real (*gbias)[R::width])
 {
     typedef typename R::real C;
     const int packs = (int)(a.rows.length / R::width), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
@@ -131,7 +106,7 @@ __device__ __forceinline__ void grad_row(const grad_args &a, const drop_args &dr
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < packs)
-            write_slopes<R, extra>(a, drop, x[p], g[p], row, offset, me + p * threads, mean, rstd, means);
+            write_slopes<R, has_own>(a, x[p], g[p], offset[OUT], offset[OWN], me + p * threads, mean, rstd, means);
 }
 
 /* A chunk's sums of the columns: as they are where a block's threads own them, added over the warps in order where each warp has its own. */
@@ -167,16 +142,15 @@ __device__ __forceinline__ void write_partial(const grad_args &a, int which, con
     __syncthreads();
 }
 
-template <typename R, int P, bool is_warp, int extra>
+template <typename R, int P, bool is_warp, bool has_own>
 static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : MOST_BLOCK, is_warp ? 3 : 1)
     held_kernel(const __grid_constant__ grad_args a)
 {
     typedef typename R::real C;
     C gweight[P][R::width] = {}, gbias[P][R::width] = {};
-    const drop_args drop = extra & DROPPED ? settled(a.drop) : a.drop;
     int64_t row = blockIdx.x * a.chunk_rows, end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count;
     for (row += is_warp ? threadIdx.x / WARP : 0; row < end; row += is_warp ? WARPS_A_BLOCK : 1)
-        grad_row<R, P, is_warp, extra>(a, drop, row, gweight, gbias);
+        grad_row<R, P, is_warp, has_own>(a, row, gweight, gbias);
     if (a.wants_weight)
         write_partial<R, P, is_warp>(a, 0, gweight);
     if (a.wants_bias)
@@ -184,7 +158,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : MOST_B
 }
 
 /* A thread's columns are its own from row to row, so it may add to them in scratch. */
-template <typename C, int extra> static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_constant__ grad_args a)
+template <typename C, bool has_own> static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_constant__ grad_args a)
 {
     typedef untyped<C> R;
     const int64_t length = a.rows.length;
@@ -215,8 +189,8 @@ template <typename C, int extra> static __global__ void __launch_bounds__(THREAD
             continue;
         share_means<false>(a, sums, means);
         for (int64_t at = threadIdx.x; at < length; at += blockDim.x)
-            write_slopes<R, extra>(a, a.drop, R::fetch(a.rows.operand[IN], offset[IN], at), R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at),
-                                     row, offset, at, mean, rstd, means);
+            write_slopes<R, has_own>(a, R::fetch(a.rows.operand[IN], offset[IN], at), R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at),
+                                     offset[OUT], offset[OWN], at, mean, rstd, means);
     }
 }
 
@@ -291,7 +265,7 @@ size_t tarn__cuda_norm_grad_scratch(const norm_grad *of)
 }
 
 /* Grid: a block a chunk. */
-template <typename T, int extra> static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
+template <typename T, bool has_own> static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     constexpr int N = pack_size<T>::value;
     bool packed = has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N) && has_packs(a.rows, OWN, N) &&
@@ -300,36 +274,36 @@ template <typename T, int extra> static void launch(const tarn__call *call, cons
     cudaStream_t stream = stream_of(call);
     if (p.kind == BY_WARP && packed) {
         if constexpr (sizeof(T) == 2)
-            launch_ring<T, extra>(a, blocks, stream);
+            launch_ring<T, has_own>(a, blocks, stream);
         else if (p.length <= WARP * HELD_LESS)
-            held_kernel<typed<T, N>, HELD_LESS / N, true, extra><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+            held_kernel<typed<T, N>, HELD_LESS / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
         else
-            held_kernel<typed<T, N>, HELD_WARP / N, true, extra><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+            held_kernel<typed<T, N>, HELD_WARP / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (p.kind == BY_WARP) {
-        held_kernel<typed<T, 1>, HELD_WARP, true, extra><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+        held_kernel<typed<T, 1>, HELD_WARP, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     } else if (packed) {
-        held_kernel<typed<T, N>, HELD_BLOCK / N, false, extra><<<blocks, threads, 0, stream>>>(a);
+        held_kernel<typed<T, N>, HELD_BLOCK / N, false, has_own><<<blocks, threads, 0, stream>>>(a);
     } else {
-        held_kernel<typed<T, 1>, HELD_BLOCK, false, extra><<<blocks, threads, 0, stream>>>(a);
+        held_kernel<typed<T, 1>, HELD_BLOCK, false, has_own><<<blocks, threads, 0, stream>>>(a);
     }
 }
 
-template <int extra> static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
+template <bool has_own> static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, 1, THREADS);
     if (p.kind == SHORT)
-        held_kernel<untyped<double>, 1, true, extra><<<blocks, WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
+        held_kernel<untyped<double>, 1, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
     else if (p.kind == STREAM && p.in_double)
-        stream_kernel<double, extra><<<blocks, threads, 0, stream_of(call)>>>(a);
+        stream_kernel<double, has_own><<<blocks, threads, 0, stream_of(call)>>>(a);
     else if (p.kind == STREAM)
-        stream_kernel<float, extra><<<blocks, threads, 0, stream_of(call)>>>(a);
+        stream_kernel<float, has_own><<<blocks, threads, 0, stream_of(call)>>>(a);
     else if (dtype == TARN_F32)
-        launch<float, extra>(call, p, a);
+        launch<float, has_own>(call, p, a);
     else if (dtype == TARN_BF16)
-        launch<bf16, extra>(call, p, a);
+        launch<bf16, has_own>(call, p, a);
     else
-        launch<f16, extra>(call, p, a);
+        launch<f16, has_own>(call, p, a);
 }
 
 /* Also where there are no rows: then the sums are 0. */
@@ -363,15 +337,9 @@ void tarn__cuda_run_norm_grad(const tarn__call *call, const norm_grad *of)
     a.inverse = 1 / a.length;
     a.chunk_rows = p.chunk_rows;
     a.partial = call->scratch;
-    a.dropped = data_of<void>(of->dropped);
-    a.drop = drop_args_of(&of->random);
-    if (p.chunks > 0 && of->dropped && of->own)
-        launch_chunks<ITS_OWN | DROPPED>(call, p, a);
-    else if (p.chunks > 0 && of->dropped)
-        launch_chunks<DROPPED>(call, p, a);
-    else if (p.chunks > 0 && of->own)
-        launch_chunks<ITS_OWN>(call, p, a);
+    if (p.chunks > 0 && of->own)
+        launch_chunks<true>(call, p, a);
     else if (p.chunks > 0)
-        launch_chunks<NOTHING>(call, p, a);
+        launch_chunks<false>(call, p, a);
     launch_combine(call, p, of);
 }

@@ -2,11 +2,9 @@
 #ifndef TARN__NORM_GRAD_CUH
 #define TARN__NORM_GRAD_CUH
 
-#include "backends/cuda/dropout.cuh"
 #include "backends/cuda/norm.cuh"
 
 enum { OUT, IN, MEAN, RSTD, GRADIENT, OWN, OPERANDS };
-enum { NOTHING = 0, ITS_OWN = 1, DROPPED = 2 }; /* `extra`: gx takes in the gradient that x has besides; gx is written dropped out as well */
 
 struct grad_args {
     row_set<OPERANDS> rows; /* gx, or x where gx is not wanted */
@@ -15,8 +13,6 @@ struct grad_args {
     double epsilon, length, inverse;
     int64_t chunk_rows;
     void *partial; /* (chunks, 2, length), of the type computed in */
-    void *dropped; /* dense */
-    drop_args drop;
 };
 
 template <typename C> __device__ __forceinline__ C read_number(const grad_args &a, int k, int64_t at)

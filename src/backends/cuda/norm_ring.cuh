@@ -106,9 +106,9 @@ __device__ __forceinline__ void take_row(const row_ring<T, P, has_own> &ring, in
         }
 }
 
-template <typename T, int P, int extra>
-__device__ __forceinline__ void write_row(const grad_args &a, const drop_args &drop, const row_ring<T, P, (extra & ITS_OWN) != 0> &ring,
-                                          int64_t row, int place, const pack<T, 8> *weight, float mean, float rstd, const float *means, T *to)
+template <typename T, int P, bool has_own>
+__device__ __forceinline__ void write_row(const row_ring<T, P, has_own> &ring, int place, const pack<T, 8> *weight, float mean, float rstd,
+                                          const float *means, T *to)
 {
     const float slope = -rstd * means[1]; /* x̂ · means[1] = (x - mean) · (rstd · means[1]) */
 #pragma unroll
@@ -118,19 +118,14 @@ __device__ __forceinline__ void write_row(const grad_args &a, const drop_args &d
             pack<T, 8> result;
             ring.get(place, 0, p, x);
             ring.get(place, 1, p, g);
-            if (extra & ITS_OWN)
+            if (has_own)
                 ring.get(place, 2, p, own);
             widen_pack(weight[p], w);
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                gx[i] = rstd * ((g[i] * w[i] - means[0]) + (x[i] - mean) * slope) + ((extra & ITS_OWN) ? own[i] : 0.0f);
+                gx[i] = rstd * ((g[i] * w[i] - means[0]) + (x[i] - mean) * slope) + (has_own ? own[i] : 0.0f);
             narrow_pack(gx, result);
             store_pack(to + (ring.lane + p * WARP) * 8, result);
-            if (extra & DROPPED) { /* gx as it was rounded */
-                const int64_t first = row * a.rows.length + (ring.lane + p * WARP) * 8;
-                drop_pack(drop, first, result);
-                store_pack((T *)a.dropped + first, result);
-            }
         }
 }
 
@@ -156,15 +151,14 @@ template <int P> __device__ __forceinline__ void put_columns(const grad_args &a,
     }
 }
 
-template <typename T, int P, int extra>
+template <typename T, int P, bool has_own>
 static __global__ void __launch_bounds__(WARP *WARPS_A_BLOCK, 3) ring_kernel(const __grid_constant__ grad_args a)
 {
-    typedef row_ring<T, P, (extra & ITS_OWN) != 0> rows;
+    typedef row_ring<T, P, has_own> rows;
     enum { places = rows::shape::places };
     __shared__ uint4 space[WARPS_A_BLOCK * places * rows::shape::place_packs];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     rows ring = {(pack<T, 8> *)space + warp * (places * rows::shape::place_packs) + lane, (int)(a.rows.length / 8), lane};
-    const drop_args drop = extra & DROPPED ? settled(a.drop) : a.drop;
     column_sums<P> columns = {};
     pack<T, 8> weight[P];
 #pragma unroll
@@ -192,7 +186,7 @@ static __global__ void __launch_bounds__(WARP *WARPS_A_BLOCK, 3) ring_kernel(con
         if (a.wants_gx) {
             means[0] = a.is_centred ? mean_of(sum_parts<typed<T, 8>, true>(sums[0]), a.length, a.inverse, 0.0f) : 0.0f;
             means[1] = mean_of(sum_parts<typed<T, 8>, true>(sums[1]), a.length, a.inverse, 0.0f);
-            write_row<T, P, extra>(a, drop, ring, row, place, weight, here.mean, here.rstd, means, (T *)a.rows.operand[OUT].base + here.to);
+            write_row(ring, place, weight, here.mean, here.rstd, means, (T *)a.rows.operand[OUT].base + here.to);
         }
         place = place + 1 < places ? place + 1 : 0;
     }
@@ -203,12 +197,12 @@ static __global__ void __launch_bounds__(WARP *WARPS_A_BLOCK, 3) ring_kernel(con
 }
 
 /* Grid: a block a chunk. Bytes: x and g read, gx written, once each. */
-template <typename T, int extra> static void launch_ring(const grad_args &a, unsigned blocks, cudaStream_t stream)
+template <typename T, bool has_own> static void launch_ring(const grad_args &a, unsigned blocks, cudaStream_t stream)
 {
     if (a.rows.length <= 3 * WARP * 8)
-        ring_kernel<T, 3, extra><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+        ring_kernel<T, 3, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
     else
-        ring_kernel<T, 4, extra><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+        ring_kernel<T, 4, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
 }
 
 #endif

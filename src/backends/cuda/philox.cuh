@@ -11,6 +11,12 @@ struct source {
     const uint64_t *live; /* in a captured step: the seed, and what to add to the offset */
 };
 
+/* The same for a kernel that draws often: what a captured step reads is read once. */
+__device__ __forceinline__ source settled(const source &s)
+{
+    return s.live ? source{s.live[0], s.offset + s.live[1], NULL} : s;
+}
+
 /* Four words from counter `at` of the source. */
 __device__ __forceinline__ void philox(const source &s, uint64_t at, uint32_t word[4])
 {

@@ -1,5 +1,5 @@
 /* random.cu: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4, whatever the layout, so
- * the same seed gives the same numbers on every backend. A thread makes the four numbers of one counter.
+ * the same seed gives the same numbers on every backend. A thread makes the four numbers of one counter, or of two where they fill a pack of 16 bytes.
  *
  * Uniform numbers and dropout's masks have the CPU's bits. So have normals where the CPU has fused multiply-add: the same polynomials are
  * evaluated in the same order. (f64 inside sine and cosine: 24 operations a pair, less than the memory takes on a data-centre device.) */
@@ -98,37 +98,51 @@ template <typename Draw> struct draw_args {
     places<2> places; /* row-major: out, operand */
 };
 
-/* Four neighbours a thread, in one pack; writes, and reads for dropout, each element once. */
+/* Elements of a thread. */
+template <typename T> constexpr int neighbours = sizeof(T) == 2 ? 8 : 4;
+
+/* Neighbours in one pack; writes, and reads for dropout, each element once. */
 template <typename Draw, typename T, bool has_operand>
 static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_constant__ draw_args<Draw> a)
 {
-    int64_t counter = (int64_t)blockIdx.x * THREADS + threadIdx.x, first = counter * 4;
+    constexpr int N = neighbours<T>;
+    int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     if (first >= a.count)
         return;
-    bool is_whole = first + 4 <= a.count;
+    bool is_whole = first + N <= a.count;
     const T *from = (const T *)a.from + first;
     T *to = (T *)a.to + first;
-    pack<T, 4> x;
-    if (has_operand && is_whole)
-        x = *(const pack<T, 4> *)from;
-    uint32_t word[4];
-    float value[4];
-    philox(a.source, (uint64_t)counter, word);
-    a.draw.make(word, value);
-    if (!is_whole) {
-        for (int i = 0; i < 3; i++)
-            if (first + i < a.count)
-                to[i] = has_operand ? drop<T>(from[i], value[i]) : narrow<T>(value[i]);
-        return;
+    pack<T, N> x;
+    if (has_operand && is_whole) {
+        x = *(const pack<T, N> *)from;
+    } else if (has_operand) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x.at[i] = first + i < a.count ? from[i] : narrow<T>(0.0f);
+    }
+    const source source = settled(a.source);
+    float value[N];
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        uint32_t word[4];
+        philox(source, (uint64_t)(first + i) / 4, word);
+        a.draw.make(word, value + i);
     }
     if constexpr (has_operand) {
         scale_pack(x, value);
     } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < N; i++)
             x.at[i] = narrow<T>(value[i]);
     }
-    *(pack<T, 4> *)to = x;
+    if (is_whole) {
+        *(pack<T, N> *)to = x;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (first + i < a.count)
+            to[i] = x.at[i];
 }
 
 template <typename Draw, typename T, bool has_operand>
@@ -166,7 +180,7 @@ static places<2> row_major(const tarn__view *to, const tarn__view *from)
     return places_of<2>(&nest);
 }
 
-/* Grid: a thread for four elements. */
+/* Grid: a thread for a pack, or for four elements. */
 template <typename Draw, bool has_operand> static void run(const tarn__call *call)
 {
     const tarn__random *random = (const tarn__random *)call->params;
@@ -179,14 +193,14 @@ template <typename Draw, bool has_operand> static void run(const tarn__call *cal
     a.draw = Draw::of(random);
     if (a.count == 0)
         return;
-    size_t bytes = 4 * tarn__dtype_bytes(to->dtype);
+    size_t size = tarn__dtype_bytes(to->dtype), bytes = size == 2 ? 16 : 4 * size;
     bool is_packed = tarn__view_dense(to) && is_aligned(a.to, bytes) && (!from || (tarn__view_dense(from) && is_aligned(a.from, bytes)));
-    unsigned blocks = blocks_for((a.count + 3) / 4, THREADS);
     if (is_packed) {
-        FOR_FLOAT(to->dtype, packed_kernel<Draw, T, has_operand><<<blocks, THREADS, 0, stream_of(call)>>>(a))
+        FOR_FLOAT(to->dtype, packed_kernel<Draw, T, has_operand>
+                  <<<blocks_for((a.count + neighbours<T> - 1) / neighbours<T>, THREADS), THREADS, 0, stream_of(call)>>>(a))
     } else {
         a.places = row_major(to, from);
-        FOR_FLOAT(to->dtype, strided_kernel<Draw, T, has_operand><<<blocks, THREADS, 0, stream_of(call)>>>(a))
+        FOR_FLOAT(to->dtype, strided_kernel<Draw, T, has_operand><<<blocks_for((a.count + 3) / 4, THREADS), THREADS, 0, stream_of(call)>>>(a))
     }
 }
 
