@@ -3,7 +3,7 @@
  *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd, means over a set
  *
  * with fixed statistics without the means. The sums of g and g · x̂ over each channel are the gradients of bias and weight, and from them come
- * the means: one kernel sums chunks, one adds them up, one makes the sets' means, and one writes gx. Bytes: x and g read twice, gx written.
+ * the means: one kernel sums chunks, one adds them up, one makes the sets' means (for batchnorm that before it does), and one writes gx. Bytes: x and g read twice, gx written.
  * With fixed statistics gx needs no sums: the first kernel writes it on its way, or where no sums are wanted the last one, from g alone. Then x and
  * g are read once.
  *
@@ -176,7 +176,13 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
 struct channel_sums {
     double *sum, *product;      /* (batches, channels) */
     row_operand gweight, gbias; /* base NULL: not wanted */
+    double *first, *second;     /* where a set is a channel: its means times rstd, made from its sums at once; else NULL */
 };
+
+__device__ __forceinline__ double weight_of(const channel_args &a, int64_t channel)
+{
+    return a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
+}
 
 __device__ __forceinline__ void put(const row_operand &to, int64_t channel, double value)
 {
@@ -217,6 +223,11 @@ template <int LANES> static __global__ void __launch_bounds__(THREADS)
         put(s.gweight, channel, product);
         put(s.gbias, channel, sum);
     }
+    if (s.first) {
+        double factor = a.rstd[number] * weight_of(a, channel);
+        s.first[number] = factor * sum / a.values;
+        s.second[number] = factor * product / a.values;
+    }
 }
 
 /* A thread a channel: its gradients from those of all batches. */
@@ -246,7 +257,7 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
     double sum = 0, product = 0;
     for (int64_t member = threadIdx.x % WARP; member < a.members; member += WARP) {
         int64_t channel = group * a.members + member;
-        double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
+        double weight = weight_of(a, channel);
         sum += weight * s.sum[batch * a.channels + channel];
         product += weight * s.product[batch * a.channels + channel];
     }
@@ -368,7 +379,7 @@ static channel_args describe(const tarn__call *call, bool with_batches, int64_t 
     a.mean = data_of<double>(call->in[2]);
     a.rstd = data_of<double>(call->in[3]);
     *s = channel_sums{(double *)call->scratch, (double *)call->scratch + a.batches * a.channels, vector_of(call->out[1]),
-                      vector_of(call->out[2])};
+                      vector_of(call->out[2]), NULL, NULL};
     a.part_one = s->product + a.batches * a.channels + 2 * a.batches * a.groups;
     a.part_two = a.part_one + partial_count(a);
     return a;
@@ -409,11 +420,14 @@ static void sum_up(const tarn__call *call, const channel_args &a, const channel_
         add_batches<<<blocks_for(a.channels, THREADS), THREADS, 0, stream_of(call)>>>(a, s);
 }
 
-static void backward(const tarn__call *call, channel_args &a, const channel_sums &s, bool has_own_statistics)
+static void backward(const tarn__call *call, channel_args &a, channel_sums &s, bool has_own_statistics)
 {
     const bool has_sums = has_own_statistics || s.gweight.base || s.gbias.base;
+    double *means = s.product + a.batches * a.channels;
     bool has_relu = call->inputs > 5;
     if (has_sums) {
+        if (has_own_statistics && a.batches * a.members == 1)
+            s.first = means, s.second = means + a.groups;
         a.writes_scaled = !has_own_statistics && call->out[0];
         sum_up(call, a, s, has_relu);
         if (has_relu && a.operand[PASSED].base)
@@ -423,9 +437,10 @@ static void backward(const tarn__call *call, channel_args &a, const channel_sums
     if (!(wants_gx || wants_passed) || a.count == 0 || a.batches * a.groups == 0)
         return;
     if (has_own_statistics) {
-        a.first = s.product + a.batches * a.channels;
-        a.second = a.first + a.batches * a.groups;
-        average<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+        a.first = means;
+        a.second = means + a.batches * a.groups;
+        if (!s.first)
+            average<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
     }
     a.from_end = has_sums;
     if (has_relu)
