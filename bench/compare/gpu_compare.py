@@ -23,7 +23,7 @@ import math
 import sys
 
 STRIDED = {"pad", "permute-copy", "shrink-copy", "flip", "stride-copy", "expand-copy"}
-ROWWISE = {"layernorm", "rmsnorm", "softmax", "log_softmax", "batchnorm", "batchnorm2d", "batchnorm-running", "groupnorm", "residual_norm"}
+ROWWISE = {"layernorm", "rmsnorm", "softmax", "log_softmax", "batchnorm", "batchnorm2d", "batchnorm-running", "batchnorm_relu", "batchnorm_relu-residual", "groupnorm", "residual_norm"}
 FUSED = {"attention", "attention-causal", "attention_packed", "linear_cross_entropy"}  # bound by their products
 PRODUCTS = {"matmul", "matmul-batched", "matmul-3d-2d", "linear", "conv2d", "conv2d-nhwc"}
 NOT_ELEMENTWISE = STRIDED | ROWWISE | PRODUCTS | FUSED | {"concat", "cross_entropy", "embedding", "adamw", "copy", "tiny"}

@@ -104,6 +104,8 @@ def work_of(row):
         "rmsnorm": (lambda x, w: F.rms_norm(x, (columns,), w, 1e-5), lambda: (normal(*shape), normal(columns))),
         "batchnorm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]))),
         "batchnorm-running": (lambda x, w, b: F.batch_norm(x, torch.zeros_like(w), torch.ones_like(w), w, b), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]))),
+        "batchnorm_relu": (lambda x, w, b: F.relu(F.batch_norm(x, None, None, w, b, True)), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]))),
+        "batchnorm_relu-residual": (lambda x, w, b, r: F.relu(F.batch_norm(x, None, None, w, b, True) + r), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]), normal(*shape))),
         "groupnorm": (lambda x, w, b: F.group_norm(x, 1, w, b), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]))),
         "clone": (lambda x: x.clone(), lambda: (normal(*shape),)),
         "permute-copy": (lambda x: x.permute(0, 2, 1).contiguous(), lambda: (normal(*shape),)),

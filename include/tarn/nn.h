@@ -154,7 +154,8 @@ TARN_API tarn_module *tarn_residual(tarn_module *body, tarn_module *shortcut);
 /* ---- trees of modules ------------------------------------------------------------------------------------------------------ */
 
 /* Modules one after the other, from an array; a NULL at the end of it does not count. Takes the modules, on failure too (where one is NULL
- * because it failed, the rest are freed). Parameters are named "0.weight", "2.bias" … as in torch. The caller owns the module. */
+ * because it failed, the rest are freed). Parameters are named "0.weight", "2.bias" … as in torch. A relu behind what ends with a batchnorm, also behind a
+ * tarn_residual(), is one pass with it: tarn_batchnorm_relu(). The caller owns the module. */
 TARN_API tarn_module *tarn_sequential_from(tarn_module *const *modules, int count);
 
 /* The same, written out: tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), NULL). For C; C++ has no arrays without

@@ -309,7 +309,7 @@ TARN_API tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double e
  * tarn_rmsnorm() where `rms` is set (bias is NULL then). Both belong to the open scope. */
 TARN_API tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms, double epsilon,
                                          tarn_tensor **sum);
-/* Options of tarn_batchnorm(); zero is every field's default. */
+/* Options of tarn_batchnorm() and tarn_batchnorm_relu(); zero is every field's default. */
 typedef struct tarn_batchnorm_options {
     bool training;   /* use the batch's own statistics and let the running ones take them in; default: use the running ones */
     double momentum; /* running = (1 - momentum) · running + momentum · the batch's; default 0.1 */
@@ -323,7 +323,14 @@ TARN_API tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, 
                                            tarn_tensor *running_var, const tarn_batchnorm_options *options, size_t options_size);
 #define tarn_batchnorm(x, weight, bias, running_mean, running_var, ...) \
     tarn_batchnorm_sized(x, weight, bias, running_mean, running_var, __VA_ARGS__, sizeof(tarn_batchnorm_options))
-/* The same with the mean and variance of each group of C / groups neighbouring channels in each of the N parts of x [N, C, ...]; weight and bias are
+/* relu(tarn_batchnorm(x) + residual), what a block of a ResNet ends with, in as few passes as batchnorm alone, forward and backward. residual has x's shape
+ * and dtype; NULL: nothing is added. The sum is rounded once where x is 16-bit. The rest is as for tarn_batchnorm(), and so are the options. */
+TARN_API tarn_tensor *tarn_batchnorm_relu_sized(tarn_tensor *x, tarn_tensor *residual, tarn_tensor *weight, tarn_tensor *bias,
+                                                tarn_tensor *running_mean, tarn_tensor *running_var, const tarn_batchnorm_options *options,
+                                                size_t options_size);
+#define tarn_batchnorm_relu(x, residual, weight, bias, running_mean, running_var, ...) \
+    tarn_batchnorm_relu_sized(x, residual, weight, bias, running_mean, running_var, __VA_ARGS__, sizeof(tarn_batchnorm_options))
+/* tarn_batchnorm() with the mean and variance of each group of C / groups neighbouring channels in each of the N parts of x [N, C, ...]; weight and bias are
  * [C] or NULL. */
 TARN_API tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tarn_tensor *bias, double epsilon);
 /* Each element zeroed with probability p, the others divided by 1 - p; the same mask in backward. */

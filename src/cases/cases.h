@@ -61,7 +61,7 @@ typedef enum tarn__moves {
 } tarn__moves;
 
 #define TARN__NOT_SMOOTH (1u << 31)
-#define TARN__CASE_INPUTS 5
+#define TARN__CASE_INPUTS 6
 #define TARN__CASE_ATTRIBUTES 5
 #define TARN__CASE_OUTPUTS 8
 

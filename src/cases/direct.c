@@ -60,6 +60,15 @@ static tarn_tensor *convolve(const tarn__case *one, tarn_tensor *const *in)
     return tarn_conv2d(in[0], in[1], one->inputs > 2 ? in[2] : NULL, &o);
 }
 
+/* The residual, where there is one, stands last. */
+static tarn_tensor *relu_of_batchnorm(const tarn__case *one, tarn_tensor *const *in)
+{
+    int vectors = one->inputs - (whole(one, "residual", 0) != 0 ? 1 : 0);
+    return tarn_batchnorm_relu(in[0], vectors < one->inputs ? in[vectors] : NULL, vectors > 1 ? in[1] : NULL, vectors > 2 ? in[2] : NULL,
+                               vectors > 3 ? in[3] : NULL, vectors > 4 ? in[4] : NULL,
+                               &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)});
+}
+
 static tarn_pool2d_options pooling(const tarn__case *one)
 {
     tarn_pool2d_options o = {.ceil_mode = whole(one, "ceil_mode", 0), .exclude_padding = whole(one, "exclude_padding", 0)};
@@ -120,6 +129,7 @@ CALL(linear_cross_entropy, tarn_linear_cross_entropy(in[0], in[1], in[2], NULL))
 CALL(batchnorm, tarn_batchnorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL,
                                one->inputs > 4 ? in[4] : NULL,
                                &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)}))
+CALL(batchnorm_relu, relu_of_batchnorm(one, in))
 CALL(groupnorm, tarn_groupnorm(in[0], whole(one, "groups", 1), one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL,
                                real(one, "epsilon", 1e-5)))
 CALL(cross_entropy, tarn_cross_entropy(in[0], in[1], NULL))
@@ -141,6 +151,7 @@ static const struct {
     CALL(where) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax) CALL(cumsum)
     CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
     CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(batchnorm)
+    CALL(batchnorm_relu)
     CALL(groupnorm) CALL(residual_norm) CALL(attention) CALL(attention_packed) CALL(rope) CALL(cross_entropy) CALL(linear_cross_entropy)
 };
 

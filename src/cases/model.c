@@ -48,7 +48,7 @@ static const model_row rows[] = {
     WIDE("sum-last") WIDE("sum-first") WIDE("mean-last") WIDE("mean-first") WIDE("max-last") WIDE("max-first") WIDE("sum-all")
     {"permute-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
     {"expand-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
-    IMAGES("batchnorm") IMAGES("batchnorm-running") IMAGES("groupnorm")
+    IMAGES("batchnorm") IMAGES("batchnorm-running") IMAGES("batchnorm_relu") IMAGES("batchnorm_relu-residual") IMAGES("groupnorm")
     IMAGES("pad") IMAGES("shrink-copy") IMAGES("stride-copy") IMAGES("flip") IMAGES("concat")
     {"conv2d", {{[S] = 64, [B] = 64, [H] = 56, [W] = 56}}},
     {"conv2d-nhwc", {{[S] = 64, [B] = 64, [H] = 56, [W] = 56}}},

@@ -32,15 +32,16 @@ static tarn_tensor *shortcut(tarn_tensor *x, int64_t out)
 static tarn_tensor *block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    tarn_tensor *y = tarn_relu(tarn_forward(block->child[BN1], tarn_forward(block->child[CONV1], x)));
-    y = tarn_forward(block->child[BN2], tarn_forward(block->child[CONV2], y));
-    return y ? tarn_relu(tarn_add(y, shortcut(x, tarn_size(y, 1)))) : NULL;
+    tarn_tensor *y = tarn__forward_relu(block->child[BN1], tarn_forward(block->child[CONV1], x), NULL);
+    y = tarn_forward(block->child[CONV2], y);
+    tarn_tensor *past = y ? shortcut(x, tarn_size(y, 1)) : NULL;
+    return past ? tarn__forward_relu(block->child[BN2], y, past) : NULL;
 }
 
 static tarn_tensor *resnet_forward(tarn_module *model, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    tarn_tensor *y = tarn_relu(tarn_forward(model->child[STEM_BN], tarn_forward(model->child[STEM_CONV], x)));
+    tarn_tensor *y = tarn__forward_relu(model->child[STEM_BN], tarn_forward(model->child[STEM_CONV], x), NULL);
     for (int group = 0; y && group < GROUPS; group++)
         y = tarn_forward(model->child[FIRST_GROUP + group], y);
     return y ? tarn_forward(model->child[HEAD], tarn_mean(y, TARN_AXES(2, 3), false)) : NULL;

@@ -25,6 +25,11 @@ static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
     return row->apply(x);
 }
 
+bool tarn__is_relu(const tarn_module *module)
+{
+    return module->forward == forward && module->ctx == &activations[TARN_RELU];
+}
+
 tarn_module *tarn_activation(tarn_activation_kind kind)
 {
     if (tarn_failed())

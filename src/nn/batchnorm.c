@@ -1,4 +1,4 @@
-/* batchnorm.c: batch normalisation as a layer, with its running statistics. */
+/* batchnorm.c: batch normalisation as a layer, with its running statistics; alone, or with the sum and the relu that follow it. */
 #include <math.h>
 #include <string.h>
 
@@ -10,15 +10,34 @@ typedef struct settings {
     double momentum, epsilon;
 } settings;
 
-static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
+/* With relu: relu(batchnorm(x) + residual), residual may be NULL. */
+static tarn_tensor *apply(tarn_module *module, tarn_tensor *x, tarn_tensor *residual, bool has_relu)
 {
-    const settings *s = ctx;
+    const settings *s = module->ctx;
+    tarn_tensor *weight = tarn__module_own(module, "weight"), *bias = tarn__module_own(module, "bias");
     tarn_tensor *mean = tarn__module_own(module, "running_mean"), *variance = tarn__module_own(module, "running_var");
     tarn_tensor *batches = tarn__module_own(module, "num_batches_tracked");
     bool training = module->training || !mean; /* without running statistics the batch's own are all there is */
-    tarn_tensor *y = tarn_batchnorm(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"), mean, variance,
-                                    (&(tarn_batchnorm_options){.training = training, .momentum = s->momentum, .epsilon = s->epsilon}));
+    tarn_batchnorm_options o = {.training = training, .momentum = s->momentum, .epsilon = s->epsilon};
+    tarn_tensor *y =
+        has_relu ? tarn_batchnorm_relu(x, residual, weight, bias, mean, variance, &o) : tarn_batchnorm(x, weight, bias, mean, variance, &o);
     return y && (!module->training || !batches || tarn_add_inplace(batches, tarn_scalar(1))) ? y : NULL;
+}
+
+static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return apply(module, x, NULL, false);
+}
+
+bool tarn__is_batchnorm(const tarn_module *module)
+{
+    return module->forward == forward;
+}
+
+tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tensor *residual)
+{
+    return apply(module, x, residual, true);
 }
 
 /* Statistics of 16-bit layers are f32: a running mean of 8 bits would stand still. */

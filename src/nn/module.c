@@ -238,12 +238,16 @@ tarn__observer *tarn__observe_forward(tarn__observer *wanted)
     return before;
 }
 
+tarn_tensor *tarn__seen(tarn_module *module, tarn_tensor *y)
+{
+    if (observer && y)
+        observer->saw(observer, module, y);
+    return y;
+}
+
 tarn_tensor *tarn_forward(tarn_module *module, tarn_tensor *x)
 {
     if (!tarn__check("forward", x, "x") || !tarn__check_module("forward", module))
         return NULL;
-    tarn_tensor *y = module->is_callback ? call_back(module, x) : module->forward(module, x, module->ctx);
-    if (observer && y)
-        observer->saw(observer, module, y);
-    return y;
+    return tarn__seen(module, module->is_callback ? call_back(module, x) : module->forward(module, x, module->ctx));
 }

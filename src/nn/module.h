@@ -43,6 +43,24 @@ tarn_module *tarn__module_new_with(const char *function, const char *kind, tarn_
 /* The module's own parameter or buffer of that name; NULL: it has none. Borrowed. */
 tarn_tensor *tarn__module_own(const tarn_module *module, const char *name);
 
+/* Shows y, what a module made, to whoever observes modules. Returns it; NULL stays NULL. */
+tarn_tensor *tarn__seen(tarn_module *module, tarn_tensor *y);
+
+/* relu(module(x) + residual), residual may be NULL; as one operation where the module ends with a batchnorm. Borrows all; the result belongs to the open
+ * scope. The second is for a batchnorm layer alone. */
+tarn_tensor *tarn__forward_relu(tarn_module *module, tarn_tensor *x, tarn_tensor *residual);
+tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tensor *residual);
+bool tarn__ends_with_batchnorm(const tarn_module *module);
+
+/* Child *i of a sequential, and the relu behind it where both are one operation: *i is then moved on to that. */
+tarn_tensor *tarn__forward_at(tarn_module *module, int *i, tarn_tensor *x);
+
+/* What a layer is. A residual's children are its body and, if it has one, its shortcut. */
+bool tarn__is_batchnorm(const tarn_module *module);
+bool tarn__is_relu(const tarn_module *module);
+bool tarn__is_sequential(const tarn_module *module);
+bool tarn__is_residual(const tarn_module *module);
+
 /* Raises when the module is NULL. */
 bool tarn__check_module(const char *function, const tarn_module *module);
 

@@ -11,6 +11,11 @@ static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
     return y && past ? tarn_add(y, past) : NULL;
 }
 
+bool tarn__is_residual(const tarn_module *module)
+{
+    return module->forward == forward;
+}
+
 /* Frees a module that was given, unless another one owns it. */
 static void free_given(tarn_module *module)
 {

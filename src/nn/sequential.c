@@ -3,12 +3,27 @@
 
 #include "nn/module.h"
 
+/* A relu behind what ends with a batchnorm is one pass with it. */
+tarn_tensor *tarn__forward_at(tarn_module *module, int *i, tarn_tensor *x)
+{
+    tarn_module *child = module->child[*i], *next = *i + 1 < module->children ? module->child[*i + 1] : NULL;
+    if (!next || !tarn__is_relu(next) || !tarn__ends_with_batchnorm(child))
+        return tarn_forward(child, x);
+    ++*i;
+    return tarn__seen(next, tarn__forward_relu(child, x, NULL));
+}
+
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
     for (int i = 0; x && i < module->children; i++)
-        x = tarn_forward(module->child[i], x);
+        x = tarn__forward_at(module, &i, x);
     return x;
+}
+
+bool tarn__is_sequential(const tarn_module *module)
+{
+    return module->forward == forward;
 }
 
 /* Frees what was given, each once, except what another module owns. */

@@ -1,5 +1,6 @@
-/* batchnorm.c: batchnorm over all axes but the second. What backward needs of each channel, its mean and 1 / deviation, is kept in f64, and only
- * where something will be recorded: a mean much larger than the deviation leaves few digits in f32. */
+/* batchnorm.c: batchnorm over all axes but the second, alone and with the sum and relu that stand behind it in a network. What backward needs
+ * of each channel, its mean and 1 / deviation, is kept in f64, and only where something will be recorded: a mean much larger than the deviation
+ * leaves few digits in f32. */
 #include <string.h>
 
 #include "ops/channels.h"
@@ -39,14 +40,19 @@ static bool place_for(const tarn__backward *b, int i, tarn_dtype dtype, tarn_ten
     return !tarn__wants(b, i) || (*to = tarn__grad_place(b, i, tarn__wide_dtype(dtype))) != NULL;
 }
 
+/* The same for the gradient of input i, which has x's shape, in x's layout. */
+static bool place_like(const tarn__backward *b, int i, tarn_tensor *x, tarn_tensor **to)
+{
+    *to = NULL;
+    return !tarn__wants(b, i) || (*to = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), tarn__grad_dtype(b, i),
+                                                          tarn__device(x))) != NULL;
+}
+
 bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_t params_bytes)
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0];
-    tarn_tensor *gx = NULL, *gweight, *gbias;
-    if (!place_for(b, 1, x->view.dtype, &gweight) || !place_for(b, 2, x->view.dtype, &gbias))
-        return false;
-    if (tarn__wants(b, 0) &&
-        !(gx = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), tarn__grad_dtype(b, 0), tarn__device(x))))
+    tarn_tensor *gx, *gweight, *gbias;
+    if (!place_for(b, 1, x->view.dtype, &gweight) || !place_for(b, 2, x->view.dtype, &gbias) || !place_like(b, 0, x, &gx))
         return false;
     return tarn__run(&(tarn__launch){.kernel = kernel,
                                      .function = b->function,
@@ -57,89 +63,136 @@ bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_
            tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias);
 }
 
-/* ---- batchnorm -------------------------------------------------------------------------------------------------------------- */
+/* ---- contract --------------------------------------------------------------------------------------------------------------- */
+
+enum { X, WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR, RESIDUAL, OPERANDS };
+static const char *const names[] = {"x", "weight", "bias", "running_mean", "running_var", "residual"};
+
+/* Statistics that are written in place: no gradient flows into them, no element shares its place, and they are not moved copies. */
+static bool check_running(const char *function, tarn_tensor *const *operand, bool training)
+{
+    for (int i = RUNNING_MEAN; i <= RUNNING_VAR; i++) {
+        const tarn_tensor *running = operand[i];
+        if (!running)
+            continue;
+        if (running->requires_grad || running->history)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s needs a gradient, but none flows into it", function, names[i]);
+        if (training && running->view.shape[0] > 1 && running->view.stride[0] == 0)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %s is expanded, its elements share one place; clone it first", function, names[i]);
+        if (training && !tarn__same_device(tarn__device(running), tarn__device(operand[X])))
+            return tarn__raise(TARN_ERROR_DEVICE, "%s: %s lies on another device than x; move it with tarn_to()", function, names[i]);
+    }
+    return true;
+}
+
+/* x's shape is known to be good. */
+static bool check_residual(const char *function, tarn_tensor **operand)
+{
+    const tarn_tensor *x = operand[X], *residual = operand[RESIDUAL];
+    if (!residual)
+        return true;
+    if (residual->view.dtype != x->view.dtype)
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: x is %s and residual is %s; convert one with tarn_cast()", function,
+                           tarn_dtype_name(x->view.dtype), tarn_dtype_name(residual->view.dtype));
+    if (residual->is_constant || !tarn__same_shape(&x->view, &residual->view))
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: x %s and residual %s must have one shape", function, TARN__SHAPE_TEXT(x),
+                           TARN__SHAPE_TEXT(residual));
+    return tarn__same_place(function, operand, OPERANDS);
+}
+
+static bool check_batchnorm(const char *function, tarn_tensor **operand, const tarn_batchnorm_options *o)
+{
+    for (int i = 0; i < OPERANDS; i++)
+        if ((i == X || operand[i]) && !tarn__check(function, operand[i], names[i]))
+            return false;
+    if (!(o->momentum >= 0 && o->momentum <= 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: momentum %g is outside 0 to 1", function, o->momentum);
+    if (!operand[RUNNING_MEAN] != !operand[RUNNING_VAR])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is NULL and %s is not; give both or none", function,
+                           names[operand[RUNNING_MEAN] ? RUNNING_VAR : RUNNING_MEAN],
+                           names[operand[RUNNING_MEAN] ? RUNNING_MEAN : RUNNING_VAR]);
+    if (!o->training && !operand[RUNNING_MEAN])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: without .training it needs running_mean and running_var", function);
+    if (!check_running(function, operand, o->training) || !tarn__check_channels(function, operand, names + 1, 4, o->epsilon) ||
+        !check_residual(function, operand))
+        return false;
+    const tarn__view *x = &operand[X]->view;
+    int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 2;
+    return !o->training || values > 1 ||
+           tarn__raise(TARN_ERROR_SHAPE, "%s: x %s has %lld value%s a channel; training needs two and more", function,
+                       TARN__SHAPE_TEXT(operand[X]), (long long)values, values == 1 ? "" : "s");
+}
+
+static tarn_batchnorm_options options_from(const tarn_batchnorm_options *options, size_t options_size)
+{
+    tarn_batchnorm_options o = {0};
+    if (options)
+        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
+    o.momentum = o.momentum != 0 ? o.momentum : 0.1;
+    o.epsilon = o.epsilon != 0 ? o.epsilon : 1e-5;
+    return o;
+}
+
+/* ---- forward ---------------------------------------------------------------------------------------------------------------- */
+
+/* What both forms have: the operands, moved where they must be, the result and what is kept of each channel. */
+typedef struct normalised {
+    tarn_tensor *operand[OPERANDS];
+    tarn_tensor *y, *mean, *rstd; /* the last two NULL where nothing is recorded */
+    tarn__batchnorm tail;
+} normalised;
+
+/* One number for each channel, in f64, where backward will need it. */
+static bool keep_numbers(const char *function, normalised *n)
+{
+    tarn_tensor *x = n->operand[X], *recorded[] = {x, n->operand[WEIGHT], n->operand[BIAS], n->operand[RESIDUAL]};
+    if (!tarn__recording_needed(recorded, 4))
+        return true;
+    n->mean = tarn__tensor_new(function, TARN_SHAPE(x->view.shape[1]), TARN_F64, tarn__device(x));
+    n->rstd = n->mean ? tarn__tensor_new(function, TARN_SHAPE(x->view.shape[1]), TARN_F64, tarn__device(x)) : NULL;
+    return n->rstd != NULL;
+}
+
+/* Checks, and runs the kernel, which has a residual among its inputs or is plain batchnorm. */
+static bool normalise(const char *function, tarn__kernel kernel, const tarn_batchnorm_options *o, normalised *n)
+{
+    tarn_tensor **in = n->operand;
+    if (!check_batchnorm(function, in, o) || !keep_numbers(function, n))
+        return false;
+    tarn_tensor *x = in[X], *mean = in[RUNNING_MEAN], *var = in[RUNNING_VAR];
+    n->tail = (tarn__batchnorm){.epsilon = o->epsilon, .momentum = o->momentum, .training = o->training};
+    n->y = tarn__result_like(function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    tarn__launch launch = {.kernel = kernel,
+                           .function = function,
+                           .params = &n->tail,
+                           .params_bytes = sizeof(n->tail),
+                           TARN__IN(x, in[WEIGHT], in[BIAS], o->training ? NULL : mean, o->training ? NULL : var, in[RESIDUAL]),
+                           TARN__OUT(n->y, n->mean, n->rstd, o->training ? mean : NULL, o->training ? var : NULL),
+                           .reads_output = 8 | 16};
+    launch.inputs = kernel == TARN__K_batchnorm ? RESIDUAL : OPERANDS;
+    if (!n->y || !tarn__run(&launch))
+        return false;
+    for (int i = RUNNING_MEAN; o->training && mean && i <= RUNNING_VAR; i++)
+        tarn__touch(in[i]);
+    return true;
+}
 
 static bool batchnorm_backward(const tarn__backward *b)
 {
     return tarn__channels_backward(b, TARN__K_batchnorm_grad, sizeof(tarn__batchnorm));
 }
 
-static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
-
-/* Statistics that are written in place: no gradient flows into them, no element shares its place, and they are not moved copies. */
-static bool check_running(tarn_tensor *const *operand, bool training)
-{
-    for (int i = 3; i <= 4; i++) {
-        const tarn_tensor *running = operand[i];
-        if (!running)
-            continue;
-        if (running->requires_grad || running->history)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm: %s needs a gradient, but none flows into it", names[i - 1]);
-        if (training && running->view.shape[0] > 1 && running->view.stride[0] == 0)
-            return tarn__raise(TARN_ERROR_SHAPE, "batchnorm: %s is expanded, its elements share one place; clone it first", names[i - 1]);
-        if (training && !tarn__same_device(tarn__device(running), tarn__device(operand[0])))
-            return tarn__raise(TARN_ERROR_DEVICE, "batchnorm: %s lies on another device than x; move it with tarn_to()", names[i - 1]);
-    }
-    return true;
-}
-
-static bool check_batchnorm(tarn_tensor **operand, const tarn_batchnorm_options *o)
-{
-    for (int i = 0; i < 5; i++)
-        if ((i == 0 || operand[i]) && !tarn__check("batchnorm", operand[i], i ? names[i - 1] : "x"))
-            return false;
-    if (!(o->momentum >= 0 && o->momentum <= 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm: momentum %g is outside 0 to 1", o->momentum);
-    if (!operand[3] != !operand[4])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm: %s is NULL and %s is not; give both or none", names[operand[3] ? 3 : 2],
-                           names[operand[3] ? 2 : 3]);
-    if (!o->training && !operand[3])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm: without .training it needs running_mean and running_var");
-    if (!check_running(operand, o->training) || !tarn__check_channels("batchnorm", operand, names, 4, o->epsilon))
-        return false;
-    const tarn__view *x = &operand[0]->view;
-    int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 2;
-    return !o->training || values > 1 ||
-           tarn__raise(TARN_ERROR_SHAPE, "batchnorm: x %s has %lld value%s a channel; training needs two and more",
-                       TARN__SHAPE_TEXT(operand[0]), (long long)values, values == 1 ? "" : "s");
-}
-
-/* One number for each channel, in f64, where backward will need it. */
-static bool keep_numbers(tarn_tensor *const *operand, tarn_tensor **mean, tarn_tensor **rstd)
-{
-    tarn_shape shape = TARN_SHAPE(operand[0]->view.shape[1]);
-    if (!tarn__recording_needed(operand, 3))
-        return true;
-    *mean = tarn__tensor_new("batchnorm", shape, TARN_F64, tarn__device(operand[0]));
-    *rstd = *mean ? tarn__tensor_new("batchnorm", shape, TARN_F64, tarn__device(operand[0])) : NULL;
-    return *rstd != NULL;
-}
-
 tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *running_mean,
                                   tarn_tensor *running_var, const tarn_batchnorm_options *options, size_t options_size)
 {
-    tarn_batchnorm_options o = {0};
-    tarn_tensor *operand[] = {x, weight, bias, running_mean, running_var}, *mean = NULL, *rstd = NULL;
-    if (options)
-        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
-    o.momentum = o.momentum != 0 ? o.momentum : 0.1;
-    o.epsilon = o.epsilon != 0 ? o.epsilon : 1e-5;
-    if (!check_batchnorm(operand, &o) || !keep_numbers(operand, &mean, &rstd))
+    tarn_batchnorm_options o = options_from(options, options_size);
+    normalised n = {.operand = {x, weight, bias, running_mean, running_var}};
+    if (!normalise("batchnorm", TARN__K_batchnorm, &o, &n))
         return NULL;
-    x = operand[0], weight = operand[1], bias = operand[2];
-    tarn_tensor *fixed[2] = {o.training ? NULL : operand[3], o.training ? NULL : operand[4]};
-    tarn_tensor *moved[2] = {o.training ? operand[3] : NULL, o.training ? operand[4] : NULL};
-    tarn__batchnorm tail = {.epsilon = o.epsilon, .momentum = o.momentum, .training = o.training};
-    tarn_tensor *y = tarn__result_like("batchnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
-    if (!y || !tarn__kernel_call(TARN__K_batchnorm, "batchnorm", tail, TARN__IN(x, weight, bias, fixed[0], fixed[1]),
-                                 TARN__OUT(y, mean, rstd, moved[0], moved[1]), .reads_output = 8 | 16))
-        return NULL;
-    for (int i = 0; i < 2; i++)
-        if (moved[i])
-            tarn__touch(moved[i]);
-    bool good = tarn__finish("batchnorm", batchnorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
-                             TARN__SAVED(x, weight, mean, rstd));
-    return good ? y : NULL;
+    tarn_tensor **in = n.operand;
+    bool good = tarn__finish("batchnorm", batchnorm_backward, n.tail, TARN__INPUTS(in[X], in[WEIGHT], in[BIAS]), TARN__OUTPUTS(n.y),
+                             TARN__SAVED(in[X], in[WEIGHT], n.mean, n.rstd));
+    return good ? n.y : NULL;
 }
 
 bool tarn__apply_batchnorm(const tarn__invocation *v, tarn_tensor **out)
@@ -148,4 +201,56 @@ bool tarn__apply_batchnorm(const tarn__invocation *v, tarn_tensor **out)
                                 .momentum = tarn__attribute_real(v, "momentum", 0),
                                 .epsilon = tarn__attribute_real(v, "epsilon", 0)};
     return (out[0] = tarn_batchnorm(v->in[0], v->in[1], v->in[2], v->in[3], v->in[4], &o)) != NULL;
+}
+
+/* ---- with relu -------------------------------------------------------------------------------------------------------------- */
+
+/* x, weight, mean, rstd, bias and, where something was added, y are saved: else y is made again from x. */
+static bool batchnorm_relu_backward(const tarn__backward *b)
+{
+    tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *bias = b->saved[4], *y = b->saved[5];
+    tarn_tensor *g = b->grads[0], *gx, *gweight, *gbias, *gresidual;
+    if (!place_for(b, 1, x->view.dtype, &gweight) || !place_for(b, 2, x->view.dtype, &gbias) || !place_like(b, 0, x, &gx) ||
+        !place_like(b, 3, x, &gresidual))
+        return false;
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_batchnorm_relu_grad,
+                                     .function = b->function,
+                                     .params = b->params,
+                                     .params_bytes = sizeof(tarn__batchnorm),
+                                     TARN__IN(x, weight, mean, rstd, g, bias, y),
+                                     TARN__OUT(gx, gweight, gbias, gresidual)}) &&
+           tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias) && tarn__put(b, 3, gresidual);
+}
+
+tarn_tensor *tarn_batchnorm_relu_sized(tarn_tensor *x, tarn_tensor *residual, tarn_tensor *weight, tarn_tensor *bias,
+                                       tarn_tensor *running_mean, tarn_tensor *running_var, const tarn_batchnorm_options *options,
+                                       size_t options_size)
+{
+    tarn_batchnorm_options o = options_from(options, options_size);
+    normalised n = {.operand = {x, weight, bias, running_mean, running_var, residual}};
+    if (!normalise("batchnorm_relu", TARN__K_batchnorm_relu, &o, &n))
+        return NULL;
+    tarn_tensor **in = n.operand;
+    bool good = tarn__finish("batchnorm_relu", batchnorm_relu_backward, n.tail, TARN__INPUTS(in[X], in[WEIGHT], in[BIAS], in[RESIDUAL]),
+                             TARN__OUTPUTS(n.y), TARN__SAVED(in[X], in[WEIGHT], n.mean, n.rstd, in[BIAS], in[RESIDUAL] ? n.y : NULL));
+    return good ? n.y : NULL;
+}
+
+/* By name the residual, where there is one, stands last. */
+bool tarn__apply_batchnorm_relu(const tarn__invocation *v, tarn_tensor **out)
+{
+    tarn_tensor *in[OPERANDS] = {0}, *residual = NULL;
+    int count = v->inputs;
+    if (tarn__attribute_int(v, "residual", 0) != 0 && count > 1)
+        residual = v->in[--count];
+    if (count > RESIDUAL || (!residual && tarn__attribute_int(v, "residual", 0) != 0))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "batchnorm_relu: it takes x, weight, bias, running_mean, running_var and, with the attribute residual, that "
+                           "behind them; there are %d inputs",
+                           v->inputs);
+    memcpy(in, v->in, sizeof(in[0]) * (size_t)count);
+    tarn_batchnorm_options o = {.training = tarn__attribute_int(v, "training", 0) != 0,
+                                .momentum = tarn__attribute_real(v, "momentum", 0),
+                                .epsilon = tarn__attribute_real(v, "epsilon", 0)};
+    return (out[0] = tarn_batchnorm_relu(in[X], residual, in[WEIGHT], in[BIAS], in[RUNNING_MEAN], in[RUNNING_VAR], &o)) != NULL;
 }

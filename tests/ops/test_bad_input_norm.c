@@ -31,6 +31,18 @@ static void norms(void **state)
     REFUSE(tarn_batchnorm_sized, tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .momentum = NAN}));
     REFUSE(tarn_batchnorm_sized, tarn_batchnorm(tarn_zeros(TARN_SHAPE(0, 3), TARN_F32, CPU), NULL, NULL, NULL, NULL, &training));
     ACCEPT(tarn_batchnorm(x, three, three, NULL, NULL, &training));
+    tarn_tensor *far = tarn_ones(TARN_SHAPE(4, 3, 2), TARN_F32, tarn_device_parse("mirror:1")), *scalar = tarn_scalar(1);
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(NULL, NULL, NULL, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, three, NULL, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, scalar, NULL, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, far, NULL, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, tarn_cast(x, TARN_F64), NULL, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(whole, NULL, NULL, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, x, four, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, x, NULL, NULL, NULL, NULL, NULL));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, x, NULL, NULL, three, recorded, &training));
+    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu_sized(x, NULL, NULL, NULL, NULL, NULL, NULL, 0));
+    ACCEPT(tarn_batchnorm_relu(x, x, three, three, NULL, NULL, &training));
     REFUSE(tarn_groupnorm, tarn_groupnorm(NULL, 1, NULL, NULL, 1e-5));
     REFUSE(tarn_groupnorm, tarn_groupnorm(three, 1, NULL, NULL, 1e-5));
     REFUSE(tarn_groupnorm, tarn_groupnorm(whole, 1, NULL, NULL, 1e-5));

@@ -1,4 +1,4 @@
-"""Batchnorm and groupnorm in torch's f64, and their cases."""
+"""Batchnorm, alone and with relu, and groupnorm in torch's f64, and their cases."""
 import math
 
 import torch
@@ -95,6 +95,70 @@ def batchnorm_cases(op, rng, generator, count):
             yield case((9, 4, 30), (True, True), True, layout, cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
 
 
+def relu_sizes_of(epsilon, training, residual):
+    """Those of batchnorm, with what is added among the terms and the gradient that relu lets through, which is the residual's own."""
+    def sizes(values, wanted, upstreams):
+        inner = values[:-1] if residual else values
+        plain = sizes_of(None, epsilon, training)
+        y = relu_reference(epsilon, training, residual)(*(v.to(torch.float64) if v is not None else None for v in values))
+        g = torch.where(y <= 0, 0.0, upstreams[0].to(torch.float64))
+        results, gradients = plain(inner + [None] * (3 - len(inner)), wanted, [g])
+        gradients = gradients[:len(inner)]
+        if residual and results[0] is not None:
+            results = [(results[0] ** 2 + values[-1].to(torch.float64) ** 2).sqrt()]
+        return results, gradients + ([g.abs()] if residual else [])
+    return sizes
+
+
+def relu_reference(epsilon, training, residual, relu=F.relu):
+    def reference(x, *more):
+        more = list(more)
+        past = more.pop() if residual else 0
+        weight, bias, mean, variance = more + [None] * (4 - len(more))
+        return relu(F.batch_norm(shifted(x, None) if training else x, mean, variance, weight, bias, training, 0.1, epsilon) + past)
+    return reference
+
+
+def upstream(inputs, epsilon, training, residual, dtype, generator):
+    """A gradient that is 0 where relu's argument is so near 0 that its sign is a matter of rounding."""
+    values = [i.values.to(torch.float64) if i.values is not None else None for i in inputs]
+    argument = relu_reference(epsilon, training, residual, lambda t: t)(*values)
+    g = torch.randn(argument.shape, generator=generator, dtype=torch.float64)
+    return cast(torch.where(argument.abs() < 1e-3, 0.0, g), dtype)
+
+
+def batchnorm_relu_cases(op, rng, generator, count):
+    layouts = [layout for layout in LAYOUTS if layout != "zero"]  # which would change the values that the gradient is made for
+    for dtype in FLOATS:
+        def case(shape, given, training, residual, layout=None, values=None, **more):
+            epsilon = rng.choice([1e-5, 1e-3, 1e-2])
+            pick = lambda: rng.choice(layouts)
+            inputs = [Input(random_values(shape, dtype, generator) if values is None else values, layout or pick())]
+            inputs += [Input(vector(shape[1], dtype, generator, rng), pick()) if g else Input(None) for g in given]
+            if not training:
+                inputs += [Input(vector(shape[1], dtype, generator, rng), pick(), smooth=False),
+                           Input(vector(shape[1], dtype, generator, rng).abs() + 0.5, pick(), smooth=False)]
+            inputs += [Input(random_values(shape, dtype, generator), pick())] if residual else []
+            plain = relu_reference(epsilon, training, residual)
+            return Case(op, inputs, plain, {"training": int(training), "epsilon": epsilon, "residual": int(residual)}, kind="sum", dtype=dtype,
+                        given=upstream(inputs, epsilon, training, residual, dtype, generator), sizes=relu_sizes_of(epsilon, training, residual),
+                        upstream_layout=pick(), **more)
+        drawn = [tuple(rng.randint(2, 12) for _ in range(rng.randint(3, 4))) for _ in range(count)]
+        for shape in SHAPES + drawn:
+            for layout in layouts:
+                yield case(shape, (rng.random() < 0.5, rng.random() < 0.5), rng.random() < 0.7, rng.random() < 0.5, layout)
+        for given in ((False, False), (True, False), (False, True), (True, True)):
+            for training in (True, False):
+                for residual in (True, False):
+                    yield case((5, 7, 9), given, training, residual, label="operands")
+        yield case((0, 4, 3), (True, True), False, True, "dense", label="empty")
+        values = random_values((5, 3, 8), dtype, generator)
+        values[2, 1, 3], values[3, 2, 1] = math.nan, math.inf
+        yield case((5, 3, 8), (True, True), True, True, "dense", values, label="NaN and infinity")
+        for layout in ("dense", "permuted"):
+            yield case((9, 4, 30), (True, True), True, True, layout, cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
+
+
 def groupnorm_cases(op, rng, generator, count):
     for dtype in FLOATS:
         def case(shape, groups, given, layout=None, values=None, **more):
@@ -124,4 +188,4 @@ def groupnorm_cases(op, rng, generator, count):
             yield case((9, 4, 30), 2, (True, True), layout, cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
 
 
-OPS = {"batchnorm": batchnorm_cases, "groupnorm": groupnorm_cases}
+OPS = {"batchnorm": batchnorm_cases, "batchnorm_relu": batchnorm_relu_cases, "groupnorm": groupnorm_cases}

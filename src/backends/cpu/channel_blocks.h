@@ -80,6 +80,24 @@ static void NAMED(row_scale)(const void *from, void *to, int64_t n, double by)
     EACH gx[i] = g[i] * scale;
 }
 
+/* What is added to results, or NULL, and relu. */
+static void NAMED(add_and_cut)(void *to, const void *more, int64_t n)
+{
+    T *y = to;
+    const T *beside = more;
+    if (beside)
+        EACH y[i] += beside[i];
+    EACH y[i] = y[i] < 0 ? (T)0 : y[i];
+}
+
+/* relu's gradient: what is not a number goes through, as its value does. */
+static void NAMED(let_through)(const void *of, const void *from, void *to, int64_t n, double least)
+{
+    const T *y = of, *g = from;
+    T *up = to, low = (T)least;
+    EACH up[i] = y[i] <= low ? (T)0 : g[i];
+}
+
 /* ---- by columns ------------------------------------------------------------------------------------------------------------ */
 
 /* The numbers of a tile of channels in the type computed in. */
@@ -225,6 +243,7 @@ static void NAMED(column_scale)(const void *from, void *to, int64_t n, const voi
 static const blocks NAMED(blocks) = {
     NAMED(row_moments),    NAMED(row_normalise),    NAMED(row_sums),    NAMED(row_grad),    NAMED(row_scale),    NAMED(fetch_tile),
     NAMED(column_moments), NAMED(column_normalise), NAMED(column_sums), NAMED(column_grad), NAMED(column_scale),
+    NAMED(add_and_cut),    NAMED(let_through),
 };
 
 #undef LANES

@@ -8,7 +8,7 @@
 #define CHUNK (16 * BLOCK) /* elements of a chunk, at least */
 #define MOST_CHUNKS 256    /* by columns */
 
-enum { X = TARN__CHANNEL_X, TO = TARN__CHANNEL_TO, G = TARN__CHANNEL_G };
+enum { X = TARN__CHANNEL_X, TO = TARN__CHANNEL_TO, G = TARN__CHANNEL_G, BESIDE = TARN__CHANNEL_BESIDE, PASSED = TARN__CHANNEL_PASSED };
 
 /* Blocks of one type; see channel_blocks.h. */
 typedef struct blocks {
@@ -23,6 +23,8 @@ typedef struct blocks {
     void (*column_sums)(const void *const *x, const void *const *g, int rows, int64_t n, const void *tile, double *sum, double *product);
     void (*column_grad)(const void *x, const void *g, void *gx, int64_t n, const void *tile);
     void (*column_scale)(const void *g, void *gx, int64_t n, const void *tile);
+    void (*add_and_cut)(void *y, const void *beside, int64_t n);
+    void (*let_through)(const void *y, const void *g, void *up, int64_t n, double least);
 } blocks;
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
@@ -78,10 +80,10 @@ static const void *bring(const tarn__channels *c, int k, const char *from, int64
     return buffer;
 }
 
-static void take_away(const tarn__channels *c, const void *made, char *to, int64_t n)
+static void take_away(const tarn__channels *c, int k, const void *made, char *to, int64_t n)
 {
     if (made != to)
-        tarn__store[c->view[TO]->dtype][c->compute](made, to, along(c, TO), n);
+        tarn__store[c->view[k]->dtype][c->compute](made, to, along(c, k), n);
 }
 
 static const blocks *blocks_of(const tarn__channels *c)
@@ -100,16 +102,16 @@ static int64_t choose_fold(const tarn__channels *c)
     return TILE / c->channels;
 }
 
-void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute, const tarn__view *x, const tarn__view *to,
-                                         const tarn__view *g)
+void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute, const tarn__view *const *views)
 {
     tarn__view held[TARN__CHANNEL_OPERANDS];
-    const tarn__view *given[TARN__CHANNEL_OPERANDS] = {x, to, g}, *rest[TARN__CHANNEL_OPERANDS] = {0};
-    *c = (tarn__channels){.batches = with_batches ? x->shape[0] : 1, .channels = x->shape[1], .compute = compute, .view = {x, to, g}};
+    const tarn__view *x = views[X], *rest[TARN__CHANNEL_OPERANDS] = {0};
+    *c = (tarn__channels){.batches = with_batches ? x->shape[0] : 1, .channels = x->shape[1], .compute = compute};
     for (int k = 0; k < TARN__CHANNEL_OPERANDS; k++) {
-        if (!given[k])
+        c->view[k] = views[k];
+        if (!views[k])
             continue;
-        held[k] = *given[k];
+        held[k] = *views[k];
         held[k].shape[1] = 1;
         if (with_batches)
             held[k].shape[0] = 1;
@@ -329,22 +331,56 @@ void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mea
 
 /* ---- sums of gradients ----------------------------------------------------------------------------------------------------- */
 
+/* relu's result for a block of x by rows, as forward made it. */
+static const void *remake_row(const pass *j, const void *x, int64_t n, int64_t channel, void *buffer)
+{
+    j->blocks->row_normalise(x, buffer, n, j->numbers->mean[channel], j->numbers->scale[channel], j->numbers->bias[channel]);
+    return buffer;
+}
+
 static void sum_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
     const tarn__channels *c = j->c;
     _Alignas(64) char x[BLOCK * 8];
     _Alignas(64) char g[BLOCK * 8];
+    _Alignas(64) char y[BLOCK * 8];
     for (; begin < end; begin++) {
         piece p = piece_at(c, begin);
         int64_t channel = p.batch * c->channels + p.channel;
         double sums[2] = {0, 0};
         for (int64_t at = p.begin, n; at < p.end; at += n) {
             const void *these = gather(c, X, &p, at, &n, x), *up = gather(c, G, &p, at, &n, g);
+            if (c->has_relu) {
+                const void *made = c->view[BESIDE] ? gather(c, BESIDE, &p, at, &n, y) : remake_row(j, these, n, channel, y);
+                j->blocks->let_through(made, up, g, n, c->least);
+                up = g;
+            }
             j->blocks->row_sums(these, up, n, j->numbers->mean[channel], j->numbers->rstd[channel], sums);
         }
         j->part_one[p.part] = sums[0];
         j->part_two[p.part] = sums[1];
+    }
+}
+
+/* The same by columns. */
+static const void *remake_columns(const pass *j, const void *x, int64_t n, const void *tile, void *buffer)
+{
+    j->blocks->column_normalise(x, buffer, n, tile);
+    return buffer;
+}
+
+/* Rows of g, from position `at` on, become what goes through relu. */
+static void let_rows_through(const pass *j, const piece *p, int64_t at, int rows, int64_t n, const void *tile, const rows_buffer *x,
+                             rows_buffer *g)
+{
+    const tarn__channels *c = j->c;
+    _Alignas(64) char y[TILE * 8];
+    for (int r = 0; c->has_relu && r < rows; r++) {
+        const void *made = c->view[BESIDE] ? bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at + r * c->fold), n, y)
+                                           : remake_columns(j, x->row[r], n, tile, y);
+        j->blocks->let_through(made, g->row[r], g->at[r], n, c->least);
+        g->row[r] = g->at[r];
     }
 }
 
@@ -362,11 +398,13 @@ static void sum_columns(int64_t begin, int64_t end, void *ctx)
         for (int64_t row = 0, rows; row < e.whole; row += rows) {
             rows = bring_rows(c, X, &p, p.begin + row * c->fold, e.whole - row, e.width, &x);
             bring_rows(c, G, &p, p.begin + row * c->fold, e.whole - row, e.width, &g);
+            let_rows_through(j, &p, p.begin + row * c->fold, (int)rows, e.width, tile, &x, &g);
             j->blocks->column_sums(x.row, g.row, (int)rows, e.width, tile, sum, product);
         }
         if (e.left > 0) {
             bring_rows(c, X, &p, p.begin + e.whole * c->fold, 1, e.left, &x);
             bring_rows(c, G, &p, p.begin + e.whole * c->fold, 1, e.left, &g);
+            let_rows_through(j, &p, p.begin + e.whole * c->fold, 1, e.left, tile, &x, &g);
             j->blocks->column_sums(x.row, g.row, 1, e.left, tile, sum, product);
         }
         for (int64_t i = 0; i < p.width; i++) {
@@ -395,6 +433,17 @@ void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__ch
 
 /* ---- element by element ---------------------------------------------------------------------------------------------------- */
 
+/* n results: what is added to them, and relu, where there is one. */
+static void finish(const pass *j, const piece *p, int64_t at, void *made, int64_t n)
+{
+    const tarn__channels *c = j->c;
+    _Alignas(64) char buffer[BLOCK * 8];
+    if (!c->has_relu)
+        return;
+    const void *beside = c->view[BESIDE] ? bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at), n, buffer) : NULL;
+    j->blocks->add_and_cut(made, beside, n);
+}
+
 static void normalise_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -408,7 +457,8 @@ static void normalise_rows(int64_t begin, int64_t end, void *ctx)
             void *made = lies_ready(c, TO) ? (void *)to : buffer;
             j->blocks->row_normalise(bring(c, X, address(c, X, p.batch, p.channel, at), n, buffer), made, n, j->numbers->mean[channel],
                                      j->numbers->scale[channel], j->numbers->bias[channel]);
-            take_away(c, made, to, n);
+            finish(j, &p, at, made, n);
+            take_away(c, TO, made, to, n);
         }
     }
 }
@@ -427,7 +477,8 @@ static void normalise_columns(int64_t begin, int64_t end, void *ctx)
             char *to = address(c, TO, p.batch, p.channel, at);
             void *made = lies_ready(c, TO) ? (void *)to : buffer;
             j->blocks->column_normalise(bring(c, X, address(c, X, p.batch, p.channel, at), n, buffer), made, n, tile);
-            take_away(c, made, to, n);
+            finish(j, &p, at, made, n);
+            take_away(c, TO, made, to, n);
         }
     }
 }
@@ -435,6 +486,32 @@ static void normalise_columns(int64_t begin, int64_t end, void *ctx)
 void TARN__AT_LEVEL(tarn__channels_normalise)(const tarn__channels *c, const tarn__channel_numbers *numbers)
 {
     for_pieces(&(pass){.c = c, .blocks = blocks_of(c), .numbers = numbers}, c->by_rows ? normalise_rows : normalise_columns);
+}
+
+/* n elements of g become, in `buffer`, what goes through relu, and are put where that is wanted. x is in the type computed in, or NULL where BESIDE is
+ * given; `tile` is NULL by rows. */
+static const void *let_block_through(const pass *j, const piece *p, int64_t at, int64_t n, const void *x, const void *tile, const void *g,
+                                     void *buffer)
+{
+    const tarn__channels *c = j->c;
+    _Alignas(64) char room[BLOCK * 8];
+    const void *y;
+    if (!c->has_relu)
+        return g;
+    if (c->view[BESIDE])
+        y = bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at), n, room);
+    else
+        y = tile ? remake_columns(j, x, n, tile, room) : remake_row(j, x, n, p->batch * c->channels + p->channel, room);
+    j->blocks->let_through(y, g, buffer, n, c->least);
+    if (c->view[PASSED])
+        take_away(c, PASSED, buffer, address(c, PASSED, p->batch, p->channel, at), n);
+    return buffer;
+}
+
+/* True when a block of the gradient needs x. */
+static bool needs_x(const pass *j)
+{
+    return j->numbers->first || (j->c->has_relu && !j->c->view[BESIDE]);
 }
 
 static void grad_rows(int64_t begin, int64_t end, void *ctx)
@@ -450,14 +527,18 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
         double numbers[] = {m->mean[at_channel], m->rstd[at_channel], m->scale[at_channel], m->first ? m->first[at_channel] : 0,
                             m->first ? m->second[at_channel] : 0};
         EACH_BLOCK_OF_ROWS(c, p, at, n) {
+            const void *these = needs_x(j) ? bring(c, X, address(c, X, p.batch, p.channel, at), n, x) : NULL;
+            const void *up = bring(c, G, address(c, G, p.batch, p.channel, at), n, g);
+            up = let_block_through(j, &p, at, n, these, NULL, up, g);
+            if (!c->view[TO])
+                continue;
             char *to = address(c, TO, p.batch, p.channel, at);
             void *made = lies_ready(c, TO) ? (void *)to : g;
-            const void *up = bring(c, G, address(c, G, p.batch, p.channel, at), n, g);
             if (m->first)
-                j->blocks->row_grad(bring(c, X, address(c, X, p.batch, p.channel, at), n, x), up, made, n, numbers);
+                j->blocks->row_grad(these, up, made, n, numbers);
             else
                 j->blocks->row_scale(up, made, n, numbers[2]);
-            take_away(c, made, to, n);
+            take_away(c, TO, made, to, n);
         }
     }
 }
@@ -474,14 +555,18 @@ static void grad_columns(int64_t begin, int64_t end, void *ctx)
         j->blocks->fetch_tile(tile, j->numbers, p.batch * c->channels + p.channel, p.width, c->fold);
         for (int64_t at = p.begin, n; at < p.end; at += c->fold) {
             n = (p.end - at < c->fold ? p.end - at : c->fold) * p.width;
+            const void *these = needs_x(j) ? bring(c, X, address(c, X, p.batch, p.channel, at), n, x) : NULL;
+            const void *up = bring(c, G, address(c, G, p.batch, p.channel, at), n, g);
+            up = let_block_through(j, &p, at, n, these, tile, up, g);
+            if (!c->view[TO])
+                continue;
             char *to = address(c, TO, p.batch, p.channel, at);
             void *made = lies_ready(c, TO) ? (void *)to : g;
-            const void *up = bring(c, G, address(c, G, p.batch, p.channel, at), n, g);
             if (j->numbers->first)
-                j->blocks->column_grad(bring(c, X, address(c, X, p.batch, p.channel, at), n, x), up, made, n, tile);
+                j->blocks->column_grad(these, up, made, n, tile);
             else
                 j->blocks->column_scale(up, made, n, tile);
-            take_away(c, made, to, n);
+            take_away(c, TO, made, to, n);
         }
     }
 }

@@ -14,14 +14,16 @@
 
 #define TARN__FEW_VALUES 32 /* that share a mean are computed in f64: their gradient is what little normalising leaves */
 
-#define TARN__CHANNEL_OPERANDS 3
-enum { TARN__CHANNEL_X, TARN__CHANNEL_TO, TARN__CHANNEL_G }; /* x; y or gx; the gradient of y */
+/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it lets through. */
+enum { TARN__CHANNEL_X, TARN__CHANNEL_TO, TARN__CHANNEL_G, TARN__CHANNEL_BESIDE, TARN__CHANNEL_PASSED, TARN__CHANNEL_OPERANDS };
 
 typedef struct tarn__channels {
     int64_t batches, channels; /* batches is 1 where a channel's numbers are over all of axis 0 */
     int64_t count;             /* elements of one channel of one batch */
     int compute;               /* COMPUTE_F32 or COMPUTE_F64 */
     bool by_rows;
+    bool has_relu;         /* over the result; its gradient goes through where that is above `least`. False at first */
+    double least;          /* what is not above this is 0 in x's dtype */
     int64_t fold;          /* by columns: positions that lie one behind the other and are taken as one row, for few channels */
     int64_t chunk, chunks; /* elements (by rows) or positions (by columns) of a channel that are taken as one */
     tarn__nest nest;       /* over all axes but the channel's and, with batches, the first */
@@ -35,9 +37,8 @@ typedef struct tarn__channel_numbers {
     const double *first, *second; /* of the gradient: scale · g - first - (x - mean) · rstd · second; NULL: scale · g alone */
 } tarn__channel_numbers;
 
-/* Describes the operands. x and the others have one shape of rank 2 or more. */
-void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute, const tarn__view *x, const tarn__view *to,
-                                         const tarn__view *g);
+/* Describes the operands: a view for each, NULL where there is none. They have one shape of rank 2 or more. */
+void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute, const tarn__view *const *views);
 
 /* How many doubles of scratch measure and sums need. */
 int64_t TARN__AT_LEVEL(tarn__channels_scratch)(const tarn__channels *c);
@@ -45,11 +46,11 @@ int64_t TARN__AT_LEVEL(tarn__channels_scratch)(const tarn__channels *c);
 /* The mean of each channel, and the sum of squared distances from it. x is read once from memory. */
 void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mean, double *squares, double *scratch);
 
-/* The sums of g, and of g · (x - mean) · rstd. */
+/* The sums of g, and of g · (x - mean) · rstd. With relu g is what goes through: for that scale and bias are needed, too, where no BESIDE is given. */
 void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum, double *product,
                                          double *scratch);
 
-/* The result, from mean, scale and bias; the gradient of x, from all but bias. */
+/* The result, from mean, scale and bias; the gradient of x, from all but bias, and what goes through relu. */
 void TARN__AT_LEVEL(tarn__channels_normalise)(const tarn__channels *c, const tarn__channel_numbers *numbers);
 void TARN__AT_LEVEL(tarn__channels_grad)(const tarn__channels *c, const tarn__channel_numbers *numbers);
 

@@ -17,7 +17,8 @@ static void describe(const tarn__call *call, const tarn__view *to, const tarn__v
     j->members = x->shape[1] / j->groups;
     int64_t sets = x->shape[0] * j->groups, values = sets > 0 ? tarn__view_count(x) / sets : 0;
     j->values = (double)values;
-    TARN__AT_LEVEL(tarn__channels_make)(&j->c, true, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype), x, to, g);
+    TARN__AT_LEVEL(tarn__channels_make)(&j->c, true, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype),
+                                        (const tarn__view *[TARN__CHANNEL_OPERANDS]){x, to, g});
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------------------------- */

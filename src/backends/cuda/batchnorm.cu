@@ -1,9 +1,9 @@
-/* batchnorm.cu: batchnorm and groupnorm. Their gradients are in batchnorm_grad.cu.
+/* batchnorm.cu: batchnorm, batchnorm with relu, and groupnorm. Their gradients are in batchnorm_grad.cu.
  *
  * Three kernels: mean and squared distances of chunks of channels; the sets' means and 1 / deviations from them, and the running statistics;
  * the result. Bytes: x read twice, y written. One read is enough for mean and squares, and nothing cancels that matters: a few elements are
  * measured from the first of them in the type computed in, and these groups are put together in f64, as distances from the chunk's first element.
- * With fixed statistics the first kernel is left out. */
+ * With fixed statistics the first kernel is left out. What is added to the result before relu is read once, beside x. */
 #include "backends/cuda/channels.cuh"
 
 /* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
@@ -44,7 +44,7 @@ __device__ __forceinline__ void take_exactly(double x, double from, double *sum,
     *squares += d * d;
 }
 
-template <typename R> static __global__ void __launch_bounds__(THREADS) measure_rows(const __grid_constant__ channel_args a)
+template <typename R, bool> static __global__ void __launch_bounds__(THREADS) measure_rows(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     __shared__ double space[WARP];
@@ -143,7 +143,7 @@ __device__ __forceinline__ void measure_group(const channel_args &a, const chann
     }
 }
 
-template <typename R> static __global__ void __launch_bounds__(THREADS) measure_columns(const __grid_constant__ channel_args a)
+template <typename R, bool> static __global__ void __launch_bounds__(THREADS) measure_columns(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_columns<N>(a);
@@ -161,14 +161,19 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) measure_
         for (int64_t at = p.begin + row; at < p.end; at += GROUP * rows)
             measure_group<R>(a, p, at, rows, from, sums);
     }
-    over_positions<2 * N>(a, sums);
+    __shared__ double space[2 * N][THREADS];
+#pragma unroll
+    for (int k = 0; k < 2 * N; k++)
+        space[k][threadIdx.x] = sums[k];
+    over_positions<2 * N>(a, space);
     if (row != 0 || !takes_part)
         return;
     double count = (double)(p.end - p.begin);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        a.part_one[p.part + i] = from[i] + sums[i] / count;
-        a.part_two[p.part + i] = sums[N + i] - sums[i] * sums[i] / count;
+        const double sum = space[i][threadIdx.x];
+        a.part_one[p.part + i] = from[i] + sum / count;
+        a.part_two[p.part + i] = space[N + i][threadIdx.x] - sum * sum / count;
     }
 }
 
@@ -263,8 +268,19 @@ template <int LANES> static __global__ void __launch_bounds__(THREADS) settle(co
 
 /* ---- the result ------------------------------------------------------------------------------------------------------------- */
 
+/* What is added to a pack of results, if anything, and relu. */
+template <typename R> __device__ __forceinline__ void add_and_cut(const channel_args &a, const typename R::raw &beside, typename R::real *y)
+{
+#pragma unroll
+    for (int i = 0; i < R::width; i++) {
+        if (a.operand[BESIDE].base)
+            y[i] += R::element(beside, i);
+        y[i] = y[i] < 0 ? (typename R::real)0 : y[i];
+    }
+}
+
 /* All is loaded before the first result is stored: the compiler cannot know that they lie apart. */
-template <typename R> static __global__ void __launch_bounds__(THREADS) normalise_rows(const __grid_constant__ channel_args a)
+template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) normalise_rows(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -274,13 +290,15 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) normalis
     channel_numbers<C> numbers;
     numbers.fetch(a, p.batch, p.channel);
     for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += AT_ONCE * step) {
-        typename R::raw x[AT_ONCE];
+        typename R::raw x[AT_ONCE], beside[AT_ONCE];
         int64_t offset[AT_ONCE][CHANNEL_OPERANDS];
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++)
             if (at + u * step < p.end) {
                 walk.to(a, p, at + u * step, offset[u]);
                 x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+                if (HAS_RELU && a.operand[BESIDE].base)
+                    beside[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
             }
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
@@ -289,13 +307,15 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) normalis
             C y[N];
 #pragma unroll
             for (int i = 0; i < N; i++)
-                y[i] = numbers.distance(R::element(x[u], i)) * numbers.scale + numbers.bias;
+                y[i] = numbers.normal(R::element(x[u], i));
+            if (HAS_RELU)
+                add_and_cut<R>(a, beside[u], y);
             R::store(a.operand[TO], offset[u][TO], 0, y);
         }
     }
 }
 
-template <typename R> static __global__ void __launch_bounds__(THREADS) normalise_columns(const __grid_constant__ channel_args a)
+template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) normalise_columns(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -308,13 +328,15 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) normalis
     for (int i = 0; i < N; i++)
         numbers[i].fetch(a, p.batch, p.channel + i);
     for (int64_t at = p.begin + row; at < p.end; at += AT_ONCE * rows) {
-        typename R::raw x[AT_ONCE];
+        typename R::raw x[AT_ONCE], beside[AT_ONCE];
         int64_t offset[AT_ONCE][CHANNEL_OPERANDS];
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++)
             if (at + u * rows < p.end) {
                 place(a, p, at + u * rows, offset[u]);
                 x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+                if (HAS_RELU && a.operand[BESIDE].base)
+                    beside[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
             }
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
@@ -323,7 +345,9 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) normalis
             C y[N];
 #pragma unroll
             for (int i = 0; i < N; i++)
-                y[i] = numbers[i].distance(R::element(x[u], i)) * numbers[i].scale + numbers[i].bias;
+                y[i] = numbers[i].normal(R::element(x[u], i));
+            if (HAS_RELU)
+                add_and_cut<R>(a, beside[u], y);
             R::store(a.operand[TO], offset[u][TO], 0, y);
         }
     }
@@ -334,7 +358,11 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) normalis
 /* Scratch: mean and 1 / deviation of each set, then what chunks give. */
 static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups)
 {
-    channel_args a = channels_of(with_batches, groups, call->in[0], call->out[0], NULL);
+    const tarn__view *given[CHANNEL_OPERANDS] = {};
+    given[X] = call->in[0];
+    given[TO] = call->out[0];
+    given[BESIDE] = call->inputs > 5 ? call->in[5] : NULL;
+    channel_args a = channels_of(with_batches, groups, given);
     choose_chunks(&a);
     a.weight = vector_of(call->in[1]);
     a.bias = vector_of(call->in[2]);
@@ -351,26 +379,39 @@ static size_t scratch_bytes(const channel_args &a)
 }
 
 /* Grid: a block a chunk, a warp a set, a block a chunk. */
-static void forward(const tarn__call *call, channel_args a, const set_args &s)
+static void forward(const tarn__call *call, channel_args a, const set_args &s, bool has_relu)
 {
     if (a.batches * a.groups == 0)
         return;
     if (!s.fixed_mean.base)
-        LAUNCH(measure_rows, measure_columns, call, a);
+        LAUNCH(measure_rows, measure_columns, false, call, a);
     if (!s.fixed_mean.base && a.members * a.chunks > FOR_A_WARP)
         settle<THREADS><<<(unsigned)(a.batches * a.groups), THREADS, 0, stream_of(call)>>>(a, s);
     else
         settle<WARP><<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
     a.from_end = !s.fixed_mean.base;
-    LAUNCH(normalise_rows, normalise_columns, call, a);
+    if (has_relu)
+        LAUNCH(normalise_rows, normalise_columns, true, call, a);
+    else
+        LAUNCH(normalise_rows, normalise_columns, false, call, a);
 }
 
-static void run_batchnorm(const tarn__call *call)
+static void run_normalised(const tarn__call *call, bool has_relu)
 {
     const tarn__batchnorm *params = (const tarn__batchnorm *)call->params;
     set_args s = {params->epsilon,         params->momentum,        vector_of(call->in[3]),        vector_of(call->in[4]),
                   vector_of(call->out[3]), vector_of(call->out[4]), data_of<double>(call->out[1]), data_of<double>(call->out[2])};
-    forward(call, describe(call, false, 0), s);
+    forward(call, describe(call, false, 0), s, has_relu);
+}
+
+static void run_batchnorm(const tarn__call *call)
+{
+    run_normalised(call, false);
+}
+
+static void run_batchnorm_relu(const tarn__call *call)
+{
+    run_normalised(call, true);
 }
 
 static size_t scratch_batchnorm(const tarn__call *call)
@@ -387,7 +428,7 @@ static void run_groupnorm(const tarn__call *call)
     s.rstd = data_of<double>(call->out[2]);
     channel_args a = describe(call, true, params->groups);
     if (a.count > 0)
-        forward(call, a, s);
+        forward(call, a, s, false);
 }
 
 static size_t scratch_groupnorm(const tarn__call *call)
@@ -398,5 +439,6 @@ static size_t scratch_groupnorm(const tarn__call *call)
 void tarn__cuda_batchnorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm] = tarn__kernel_row{run_batchnorm, TARN__FLOATS, scratch_batchnorm};
+    rows[TARN__K_batchnorm_relu] = tarn__kernel_row{run_batchnorm_relu, TARN__FLOATS, scratch_batchnorm};
     rows[TARN__K_groupnorm] = tarn__kernel_row{run_groupnorm, TARN__FLOATS, scratch_groupnorm};
 }

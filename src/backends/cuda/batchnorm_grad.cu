@@ -1,29 +1,50 @@
-/* batchnorm_grad.cu: the gradients of batchnorm and groupnorm.
+/* batchnorm_grad.cu: the gradients of batchnorm, batchnorm with relu, and groupnorm.
  *
  *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd, means over a set
  *
  * with fixed statistics without the means. The sums of g and g · x̂ over each channel are the gradients of bias and weight, and from them come
- * the means: one kernel sums chunks, one adds them up, one makes the sets' means, and one writes gx. Bytes: x and g read twice, gx written.
+ * the means: one kernel sums chunks, one adds them up, one makes the sets' means (for batchnorm that before it does), and one writes gx. Bytes: x and g read twice, gx written.
  * With fixed statistics gx needs no sums: the first kernel writes it on its way, or where no sums are wanted the last one, from g alone. Then x and
- * g are read once. */
+ * g are read once.
+ *
+ * relu lets g through where its result is above 0. Where nothing was added before it that result is made again from x: no byte more is moved. Else
+ * it is read: the kernel of sums then writes what goes through, the gradient of what was added, and gx is made from that. Bytes: x, y and g read, that
+ * written; it and x read, gx written. */
 #include "backends/cuda/channels.cuh"
 
 #define BOTH_AT_ONCE 2 /* packs of x and of g that a thread loads before it computes */
+#define BLOCKS 2       /* by columns, of a multiprocessor: a thread has many numbers, but too few loads would be under way with one */
 
 /* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
 
+/* A pack of g, as far as relu lets it through; `numbers` are those of element i of the pack, or the same for all. */
+template <typename R, bool HAS_RELU, bool IS_BY_ROWS>
+__device__ __forceinline__ void let_through(const channel_args &a, const channel_numbers<typename R::real> *numbers, const typename R::raw &x,
+                                            const typename R::raw &y, const typename R::raw &g, typename R::real *up)
+{
+    typedef typename R::real C;
+#pragma unroll
+    for (int i = 0; i < R::width; i++) {
+        up[i] = R::element(g, i);
+        if (HAS_RELU)
+            up[i] = a.is_remade ? passed(up[i], numbers[IS_BY_ROWS ? 0 : i].normal(R::element(x, i)), (C)a.least)
+                                : passed(up[i], R::element(y, i), (C)0);
+    }
+}
+
 /* A pack of gx with fixed statistics. */
-template <typename R>
-__device__ __forceinline__ void store_scaled(const channel_args &a, int64_t offset, const typename R::raw &g, const typename R::real *scale)
+template <typename R, bool IS_BY_ROWS>
+__device__ __forceinline__ void store_scaled(const channel_args &a, int64_t offset, const typename R::real *up,
+                                             const channel_numbers<typename R::real> *numbers)
 {
     typename R::real gx[R::width];
 #pragma unroll
     for (int i = 0; i < R::width; i++)
-        gx[i] = R::element(g, i) * scale[i];
+        gx[i] = up[i] * numbers[IS_BY_ROWS ? 0 : i].scale;
     R::store(a.operand[TO], offset, 0, gx);
 }
 
-template <typename R> static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
+template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -33,13 +54,9 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) sum_rows
     const int64_t step = (int64_t)blockDim.x * N;
     channel_numbers<C> numbers;
     numbers.fetch(a, p.batch, p.channel);
-    C scale[N];
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        scale[i] = numbers.scale;
     double sum = 0, product = 0;
     for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += BOTH_AT_ONCE * step) {
-        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE];
+        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE], y[BOTH_AT_ONCE];
         int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
 #pragma unroll
         for (int u = 0; u < BOTH_AT_ONCE; u++)
@@ -47,22 +64,26 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) sum_rows
                 walk.to(a, p, at + u * step, offset[u]);
                 x[u] = R::fetch(a.operand[X], offset[u][X], 0);
                 g[u] = R::fetch(a.operand[G], offset[u][G], 0);
+                if (HAS_RELU && !a.is_remade)
+                    y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
             }
 #pragma unroll
         for (int u = 0; u < BOTH_AT_ONCE; u++) {
             if (at + u * step >= p.end)
                 break;
-            C ups = 0, products = 0;
+            C up[N], ups = 0, products = 0;
+            let_through<R, HAS_RELU, true>(a, &numbers, x[u], y[u], g[u], up);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                C up = R::element(g[u], i);
-                ups += up;
-                products += up * (numbers.distance(R::element(x[u], i)) * numbers.rstd);
+                ups += up[i];
+                products += up[i] * (numbers.distance(R::element(x[u], i)) * numbers.rstd);
             }
             sum += (double)ups;
             product += (double)products;
             if (a.writes_scaled)
-                store_scaled<R>(a, offset[u][TO], g[u], scale);
+                store_scaled<R, true>(a, offset[u][TO], up, &numbers);
+            if (HAS_RELU && a.operand[PASSED].base)
+                R::store(a.operand[PASSED], offset[u][PASSED], 0, up);
         }
     }
     sum = over_block<add_up>(sum, space, 0.0);
@@ -75,17 +96,17 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) sum_rows
 
 #define GROUP 8 /* positions whose numbers are added in the type computed in before they are in f64 */
 
-/* Positions at, at + rows, ... before the piece's end, GROUP at most, of a thread's N channels. */
-template <typename R>
+/* Positions at, at + rows, ... before the piece's end, GROUP at most, of a thread's N channels, added to its numbers in `space`. */
+template <typename R, bool HAS_RELU>
 __device__ __forceinline__ void sum_group(const channel_args &a, const channel_piece &p, int64_t at, int rows,
-                                          const channel_numbers<typename R::real> *numbers, const typename R::real *scale, double *sums)
+                                          const channel_numbers<typename R::real> *numbers, double (*space)[THREADS])
 {
     typedef typename R::real C;
     constexpr int N = R::width;
     C ups[N] = {}, products[N] = {};
 #pragma unroll 1
     for (int part = 0; part < GROUP && at + part * rows < p.end; part += BOTH_AT_ONCE) {
-        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE];
+        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE], y[BOTH_AT_ONCE];
         int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
 #pragma unroll
         for (int u = 0; u < BOTH_AT_ONCE; u++)
@@ -93,55 +114,60 @@ __device__ __forceinline__ void sum_group(const channel_args &a, const channel_p
                 place(a, p, at + (part + u) * rows, offset[u]);
                 x[u] = R::fetch(a.operand[X], offset[u][X], 0);
                 g[u] = R::fetch(a.operand[G], offset[u][G], 0);
+                if (HAS_RELU && !a.is_remade)
+                    y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
             }
 #pragma unroll
         for (int u = 0; u < BOTH_AT_ONCE; u++) {
             if (at + (part + u) * rows >= p.end)
                 break;
+            C up[N];
+            let_through<R, HAS_RELU, false>(a, numbers, x[u], y[u], g[u], up);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                C up = R::element(g[u], i);
-                ups[i] += up;
-                products[i] += up * (numbers[i].distance(R::element(x[u], i)) * numbers[i].rstd);
+                ups[i] += up[i];
+                products[i] += up[i] * (numbers[i].distance(R::element(x[u], i)) * numbers[i].rstd);
             }
             if (a.writes_scaled)
-                store_scaled<R>(a, offset[u][TO], g[u], scale);
+                store_scaled<R, false>(a, offset[u][TO], up, numbers);
+            if (HAS_RELU && a.operand[PASSED].base)
+                R::store(a.operand[PASSED], offset[u][PASSED], 0, up);
         }
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        sums[i] += (double)ups[i];
-        sums[N + i] += (double)products[i];
+        space[i][threadIdx.x] += (double)ups[i];
+        space[N + i][threadIdx.x] += (double)products[i];
     }
 }
 
-template <typename R> static __global__ void __launch_bounds__(THREADS) sum_columns(const __grid_constant__ channel_args a)
+template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS, BLOCKS) sum_columns(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
     const channel_piece p = piece_by_columns<N>(a);
     const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
     const bool takes_part = p.channel < a.channels;
-    double sums[2 * N] = {};
+    __shared__ double space[2 * N][THREADS]; /* the threads' sums: registers are scarce here */
+#pragma unroll
+    for (int k = 0; k < 2 * N; k++)
+        space[k][threadIdx.x] = 0;
     if (takes_part) {
         channel_numbers<C> numbers[N];
-        C scale[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) {
+        for (int i = 0; i < N; i++)
             numbers[i].fetch(a, p.batch, p.channel + i);
-            scale[i] = numbers[i].scale;
-        }
 #pragma unroll 1
         for (int64_t at = p.begin + row; at < p.end; at += GROUP * rows)
-            sum_group<R>(a, p, at, rows, numbers, scale, sums);
+            sum_group<R, HAS_RELU>(a, p, at, rows, numbers, space);
     }
-    over_positions<2 * N>(a, sums);
+    over_positions<2 * N>(a, space);
     if (row != 0 || !takes_part)
         return;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        a.part_one[p.part + i] = sums[i];
-        a.part_two[p.part + i] = sums[N + i];
+        a.part_one[p.part + i] = space[i][threadIdx.x];
+        a.part_two[p.part + i] = space[N + i][threadIdx.x];
     }
 }
 
@@ -150,7 +176,13 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) sum_colu
 struct channel_sums {
     double *sum, *product;      /* (batches, channels) */
     row_operand gweight, gbias; /* base NULL: not wanted */
+    double *first, *second;     /* where a set is a channel: its means times rstd, made from its sums at once; else NULL */
 };
+
+__device__ __forceinline__ double weight_of(const channel_args &a, int64_t channel)
+{
+    return a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
+}
 
 __device__ __forceinline__ void put(const row_operand &to, int64_t channel, double value)
 {
@@ -191,6 +223,11 @@ template <int LANES> static __global__ void __launch_bounds__(THREADS)
         put(s.gweight, channel, product);
         put(s.gbias, channel, sum);
     }
+    if (s.first) {
+        double factor = a.rstd[number] * weight_of(a, channel);
+        s.first[number] = factor * sum / a.values;
+        s.second[number] = factor * product / a.values;
+    }
 }
 
 /* A thread a channel: its gradients from those of all batches. */
@@ -220,7 +257,7 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
     double sum = 0, product = 0;
     for (int64_t member = threadIdx.x % WARP; member < a.members; member += WARP) {
         int64_t channel = group * a.members + member;
-        double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
+        double weight = weight_of(a, channel);
         sum += weight * s.sum[batch * a.channels + channel];
         product += weight * s.product[batch * a.channels + channel];
     }
@@ -236,36 +273,42 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
 
 /* Packs at the offsets, all loaded before the first is stored: the compiler cannot know that they lie apart. `numbers` are those of element i of a
  * pack, or the same for all. */
-template <typename R, bool IS_BY_ROWS>
+template <typename R, bool HAS_RELU, bool IS_BY_ROWS>
 __device__ __forceinline__ void grad_packs(const channel_args &a, int packs, const int64_t (*offset)[CHANNEL_OPERANDS],
                                            const channel_numbers<typename R::real> *numbers)
 {
     typedef typename R::real C;
-    typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE];
+    typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE], y[BOTH_AT_ONCE];
 #pragma unroll
     for (int u = 0; u < BOTH_AT_ONCE; u++)
         if (u < packs) {
             g[u] = R::fetch(a.operand[G], offset[u][G], 0);
-            if (a.first)
+            if (a.first || (HAS_RELU && a.is_remade))
                 x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+            if (HAS_RELU && !a.is_remade)
+                y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
         }
 #pragma unroll
     for (int u = 0; u < BOTH_AT_ONCE; u++) {
         if (u >= packs)
             break;
-        C gx[R::width];
+        C up[R::width], gx[R::width];
+        let_through<R, HAS_RELU, IS_BY_ROWS>(a, numbers, x[u], y[u], g[u], up);
 #pragma unroll
         for (int i = 0; i < R::width; i++) {
             const channel_numbers<C> &n = numbers[IS_BY_ROWS ? 0 : i];
-            gx[i] = R::element(g[u], i) * n.scale;
+            gx[i] = up[i] * n.scale;
             if (a.first)
-                gx[i] = gx[i] - n.first - n.distance(R::element(x[u], i)) * n.rstd * n.second;
+                gx[i] = gx[i] - n.first - n.distance(R::element(x[u], i)) * n.second;
         }
-        R::store(a.operand[TO], offset[u][TO], 0, gx);
+        if (!HAS_RELU || a.operand[TO].base)
+            R::store(a.operand[TO], offset[u][TO], 0, gx);
+        if (HAS_RELU && a.operand[PASSED].base)
+            R::store(a.operand[PASSED], offset[u][PASSED], 0, up);
     }
 }
 
-template <typename R> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
+template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_rows(a);
@@ -282,11 +325,11 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) grad_row
                 walk.to(a, p, at + u * step, offset[u]);
                 packs++;
             }
-        grad_packs<R, true>(a, packs, offset, &numbers);
+        grad_packs<R, HAS_RELU, true>(a, packs, offset, &numbers);
     }
 }
 
-template <typename R> static __global__ void __launch_bounds__(THREADS) grad_columns(const __grid_constant__ channel_args a)
+template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS, BLOCKS) grad_columns(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_columns<N>(a);
@@ -306,23 +349,37 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) grad_col
                 place(a, p, at + u * rows, offset[u]);
                 packs++;
             }
-        grad_packs<R, false>(a, packs, offset, numbers);
+        grad_packs<R, HAS_RELU, false>(a, packs, offset, numbers);
     }
 }
 
 /* ---- starting them ---------------------------------------------------------------------------------------------------------- */
 
+/* What is not above this is 0 when it is rounded to the dtype. */
+static double half_of_the_least(tarn_dtype dtype)
+{
+    return dtype == TARN_F16 ? 0x1p-25 : dtype == TARN_BF16 ? 0x1p-134 : dtype == TARN_F32 ? 0x1p-150 : 0;
+}
+
 /* Scratch: two sums of each channel of each batch, two numbers of each set, then what chunks give. */
 static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups, channel_sums *s)
 {
-    channel_args a = channels_of(with_batches, groups, call->in[0], call->out[0], call->in[4]);
+    const bool has_relu = call->inputs > 5;
+    const tarn__view *given[CHANNEL_OPERANDS] = {call->in[0], call->out[0], call->in[4]};
+    if (has_relu) {
+        given[BESIDE] = call->in[6];
+        given[PASSED] = call->out[3];
+    }
+    channel_args a = channels_of(with_batches, groups, given);
     choose_chunks(&a);
+    a.is_remade = has_relu && !call->in[6];
+    a.least = half_of_the_least(call->in[0]->dtype);
     a.weight = vector_of(call->in[1]);
-    a.bias = vector_of(NULL);
+    a.bias = vector_of(has_relu ? call->in[5] : NULL);
     a.mean = data_of<double>(call->in[2]);
     a.rstd = data_of<double>(call->in[3]);
     *s = channel_sums{(double *)call->scratch, (double *)call->scratch + a.batches * a.channels, vector_of(call->out[1]),
-                      vector_of(call->out[2])};
+                      vector_of(call->out[2]), NULL, NULL};
     a.part_one = s->product + a.batches * a.channels + 2 * a.batches * a.groups;
     a.part_two = a.part_one + partial_count(a);
     return a;
@@ -333,28 +390,63 @@ static size_t scratch_bytes(const channel_args &a)
     return sizeof(double) * (size_t)(2 * a.batches * a.channels + 2 * a.batches * a.groups + 2 * partial_count(a));
 }
 
-static void backward(const tarn__call *call, channel_args &a, const channel_sums &s, bool has_own_statistics)
+/* The kernel of sums has written what goes through relu: from here on that is g, where it is as exact. */
+static bool take_passed(channel_args *a)
+{
+    const bool is_exact = a->operand[PASSED].dtype == a->operand[G].dtype;
+    if (is_exact) {
+        a->operand[G] = a->operand[PASSED];
+        a->channel_stride[G] = a->channel_stride[PASSED];
+        a->batch_stride[G] = a->batch_stride[PASSED];
+        for (int i = 0; i < a->at.rank; i++)
+            a->at.stride[G][i] = a->at.stride[PASSED][i];
+        a->operand[BESIDE].base = NULL;
+    }
+    a->operand[PASSED].base = NULL;
+    return is_exact;
+}
+
+static void sum_up(const tarn__call *call, const channel_args &a, const channel_sums &s, bool has_relu)
+{
+    if (has_relu)
+        LAUNCH(sum_rows, sum_columns, true, call, a);
+    else
+        LAUNCH(sum_rows, sum_columns, false, call, a);
+    if (a.batches * a.channels > 0 && a.chunks > FOR_A_WARP)
+        add_chunks<THREADS><<<(unsigned)(a.batches * a.channels), THREADS, 0, stream_of(call)>>>(a, s);
+    else if (a.batches * a.channels > 0)
+        add_chunks<WARP><<<warp_blocks(a.batches * a.channels), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+    if (a.batches != 1 && a.channels > 0 && (s.gweight.base || s.gbias.base))
+        add_batches<<<blocks_for(a.channels, THREADS), THREADS, 0, stream_of(call)>>>(a, s);
+}
+
+static void backward(const tarn__call *call, channel_args &a, channel_sums &s, bool has_own_statistics)
 {
     const bool has_sums = has_own_statistics || s.gweight.base || s.gbias.base;
+    double *means = s.product + a.batches * a.channels;
+    bool has_relu = call->inputs > 5;
     if (has_sums) {
+        if (has_own_statistics && a.batches * a.members == 1)
+            s.first = means, s.second = means + a.groups;
         a.writes_scaled = !has_own_statistics && call->out[0];
-        LAUNCH(sum_rows, sum_columns, call, a);
-        if (a.batches * a.channels > 0 && a.chunks > FOR_A_WARP)
-            add_chunks<THREADS><<<(unsigned)(a.batches * a.channels), THREADS, 0, stream_of(call)>>>(a, s);
-        else if (a.batches * a.channels > 0)
-            add_chunks<WARP><<<warp_blocks(a.batches * a.channels), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
-        if (a.batches != 1 && a.channels > 0 && (s.gweight.base || s.gbias.base))
-            add_batches<<<blocks_for(a.channels, THREADS), THREADS, 0, stream_of(call)>>>(a, s);
+        sum_up(call, a, s, has_relu);
+        if (has_relu && a.operand[PASSED].base)
+            has_relu = !take_passed(&a);
     }
-    if (!call->out[0] || a.writes_scaled || a.count == 0 || a.batches * a.groups == 0)
+    const bool wants_gx = call->out[0] && !a.writes_scaled, wants_passed = has_relu && a.operand[PASSED].base;
+    if (!(wants_gx || wants_passed) || a.count == 0 || a.batches * a.groups == 0)
         return;
     if (has_own_statistics) {
-        a.first = s.product + a.batches * a.channels;
-        a.second = a.first + a.batches * a.groups;
-        average<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
+        a.first = means;
+        a.second = means + a.batches * a.groups;
+        if (!s.first)
+            average<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
     }
     a.from_end = has_sums;
-    LAUNCH(grad_rows, grad_columns, call, a);
+    if (has_relu)
+        LAUNCH(grad_rows, grad_columns, true, call, a);
+    else
+        LAUNCH(grad_rows, grad_columns, false, call, a);
 }
 
 static void run_batchnorm_grad(const tarn__call *call)
@@ -386,5 +478,6 @@ static size_t scratch_groupnorm_grad(const tarn__call *call)
 void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm_grad] = tarn__kernel_row{run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
+    rows[TARN__K_batchnorm_relu_grad] = tarn__kernel_row{run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
     rows[TARN__K_groupnorm_grad] = tarn__kernel_row{run_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad};
 }

@@ -15,7 +15,8 @@
 
 #include "backends/cuda/norm.cuh"
 
-enum { X, TO, G, CHANNEL_OPERANDS }; /* x; y or gx; the gradient of y */
+/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it lets through. */
+enum { X, TO, G, BESIDE, PASSED, CHANNEL_OPERANDS };
 
 #define CHUNK_BYTES ((int64_t)32768) /* of a channel by rows, at least */
 #define FOR_A_WARP ((int64_t)128)    /* parts of chunks that a warp puts together; a block does more of them */
@@ -37,6 +38,8 @@ struct channel_args {
     bool is_straight;            /* a chunk's elements lie a step apart */
     bool from_end;               /* the last chunks first */
     bool writes_scaled;          /* the kernel of sums writes g · scale to TO */
+    bool is_remade;              /* backward of relu: its result comes from x, as forward made it, not from BESIDE */
+    double least;                /* what is not above this is 0 as relu's result */
     divider by_chunks, by_channels, by_tiles, by_pieces, by_members; /* pieces: chunks of a line */
     int across;                  /* by columns: threads side by side, a power of two */
     int64_t tiles;
@@ -52,10 +55,11 @@ static inline int64_t distance(int64_t stride)
     return stride < 0 ? -stride : stride;
 }
 
-static channel_args channels_of(bool with_batches, int64_t groups, const tarn__view *x, const tarn__view *to, const tarn__view *g)
+/* given: a view for each operand, NULL where there is none, but never x. */
+static channel_args channels_of(bool with_batches, int64_t groups, const tarn__view *const *given)
 {
     channel_args a = {};
-    const tarn__view *given[CHANNEL_OPERANDS] = {x, to, g}, *rest[CHANNEL_OPERANDS] = {};
+    const tarn__view *x = given[X], *rest[CHANNEL_OPERANDS] = {};
     tarn__view held[CHANNEL_OPERANDS];
     tarn__nest nest;
     for (int k = 0; k < CHANNEL_OPERANDS; k++) {
@@ -184,40 +188,40 @@ static inline unsigned threads_of(const channel_args &a, int width)
     return a.by_rows ? warps_for(a.count < a.chunk ? a.count : a.chunk, 4 * width, THREADS) : THREADS;
 }
 
-/* LAUNCH(kernel, call, args): kernel<R> for the way that elements of this call are moved. */
-#define LAUNCH_AS(kernel, R, call, a)                                                                                                    \
-    kernel<R><<<blocks_for(blocks_of(a), 1), threads_of(a, R::width), 0, stream_of(call)>>>(a)
-#define LAUNCH_TYPED(kernel, T, call, a)                                                                                                 \
+/* LAUNCH(kernels by rows and by columns, has_relu, call, args): kernel<R, has_relu> for the way that elements of this call are moved. */
+#define LAUNCH_AS(kernel, R, has_relu, call, a)                                                                                          \
+    kernel<R, has_relu><<<blocks_for(blocks_of(a), 1), threads_of(a, R::width), 0, stream_of(call)>>>(a)
+#define LAUNCH_TYPED(kernel, T, has_relu, call, a)                                                                                       \
     do {                                                                                                                                 \
         typedef typed<T, pack_size<T>::value> packs;                                                                                     \
         typedef typed<T, 1> singles;                                                                                                     \
         if (width_of(a) > 1)                                                                                                             \
-            LAUNCH_AS(kernel, packs, call, a);                                                                                           \
+            LAUNCH_AS(kernel, packs, has_relu, call, a);                                                                                 \
         else                                                                                                                             \
-            LAUNCH_AS(kernel, singles, call, a);                                                                                         \
+            LAUNCH_AS(kernel, singles, has_relu, call, a);                                                                               \
     } while (0)
-#define LAUNCH(rows_kernel, columns_kernel, call, a)                                                                                     \
+#define LAUNCH(rows_kernel, columns_kernel, has_relu, call, a)                                                                           \
     do {                                                                                                                                 \
         if (blocks_of(a) == 0)                                                                                                           \
             break;                                                                                                                       \
         if ((a).by_rows)                                                                                                                 \
-            LAUNCH_FORM(rows_kernel, call, a);                                                                                           \
+            LAUNCH_FORM(rows_kernel, has_relu, call, a);                                                                                 \
         else                                                                                                                             \
-            LAUNCH_FORM(columns_kernel, call, a);                                                                                        \
+            LAUNCH_FORM(columns_kernel, has_relu, call, a);                                                                              \
     } while (0)
-#define LAUNCH_FORM(kernel, call, a)                                                                                                     \
+#define LAUNCH_FORM(kernel, has_relu, call, a)                                                                                           \
     do {                                                                                                                                 \
         tarn_dtype dtype_ = (a).is_double || !has_one_dtype(a) ? TARN_I64 : (a).operand[X].dtype;                                        \
         if (dtype_ == TARN_F32)                                                                                                          \
-            LAUNCH_TYPED(kernel, float, call, a);                                                                                        \
+            LAUNCH_TYPED(kernel, float, has_relu, call, a);                                                                              \
         else if (dtype_ == TARN_BF16)                                                                                                    \
-            LAUNCH_TYPED(kernel, bf16, call, a);                                                                                         \
+            LAUNCH_TYPED(kernel, bf16, has_relu, call, a);                                                                               \
         else if (dtype_ == TARN_F16)                                                                                                     \
-            LAUNCH_TYPED(kernel, f16, call, a);                                                                                          \
+            LAUNCH_TYPED(kernel, f16, has_relu, call, a);                                                                                \
         else if ((a).is_double)                                                                                                          \
-            LAUNCH_AS(kernel, untyped<double>, call, a);                                                                                 \
+            LAUNCH_AS(kernel, untyped<double>, has_relu, call, a);                                                                       \
         else                                                                                                                             \
-            LAUNCH_AS(kernel, untyped<float>, call, a);                                                                                  \
+            LAUNCH_AS(kernel, untyped<float>, has_relu, call, a);                                                                        \
     } while (0)
 
 /* ---- inside a kernel -------------------------------------------------------------------------------------------------------- */
@@ -322,19 +326,24 @@ template <typename C> struct channel_numbers {
         scale = (C)(deviation * weight);
         bias = a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0;
         first = a.first ? (C)a.first[set] : (C)0;
-        second = a.first ? (C)a.second[set] : (C)0;
+        second = a.first ? (C)(deviation * a.second[set]) : (C)0; /* times the distance from the mean */
     }
     __device__ __forceinline__ C distance(C x) const { return (x - high) - low; }
+    /* Written so that every kernel rounds it in the same way: relu's gradient must see what relu saw. */
+    __device__ __forceinline__ C normal(C x) const { return fma(distance(x), scale, bias); }
 };
 
-/* By columns: adds K numbers of each thread over the threads that own the same channels; the first row of threads gets the results. */
-template <int K> __device__ __forceinline__ void over_positions(const channel_args &a, double *sums)
+/* relu's gradient: one that is not a number goes through, as its value does. */
+template <typename C> __device__ __forceinline__ C passed(C g, C y, C least)
 {
-    __shared__ double space[K][THREADS];
+    return y <= least ? (C)0 : g;
+}
+
+/* By columns: adds K numbers of each thread over the threads that own the same channels; space[k] of the first row of threads gets the results. Each
+ * thread has written its own numbers there. */
+template <int K> __device__ __forceinline__ void over_positions(const channel_args &a, double (*space)[THREADS])
+{
     const int me = (int)threadIdx.x, row = me / a.across;
-#pragma unroll
-    for (int k = 0; k < K; k++)
-        space[k][me] = sums[k];
     for (int half = THREADS / a.across / 2; half > 0; half /= 2) {
         __syncthreads();
         if (row < half) {
@@ -343,9 +352,6 @@ template <int K> __device__ __forceinline__ void over_positions(const channel_ar
                 space[k][me] += space[k][me + half * a.across];
         }
     }
-#pragma unroll
-    for (int k = 0; k < K; k++)
-        sums[k] = space[k][me];
 }
 
 #endif
