@@ -1,6 +1,7 @@
 # The instruction levels that the CPU kernels are compiled for; the best one that the machine has is chosen at run time.
 #   TARN_LEVELS                   names, from narrow to wide
 #   TARN_LEVEL_OPTIONS_<level>    compiler flags
+#   TARN_LEVEL_HEADERS_<level>    what every kernel file of the level reads, parsed once
 #   TARN_LEVEL_DEFINITIONS        what code that refers to the levels sees: TARN__LEVELS_X86, TARN__HAVE_AVX2, ...
 
 include(CheckCSourceCompiles)
@@ -17,6 +18,7 @@ function(tarn_level name)
     if(TARN_COMPILER_HAS_${upper})
         set(TARN_LEVELS ${TARN_LEVELS} ${name} PARENT_SCOPE)
         set(TARN_LEVEL_OPTIONS_${name} ${optimised} ${ARGN} PARENT_SCOPE)
+        set(TARN_LEVEL_HEADERS_${name} <immintrin.h> PARENT_SCOPE) # a quarter of a second for each file
         set(TARN_LEVEL_DEFINITIONS ${TARN_LEVEL_DEFINITIONS} TARN__HAVE_${upper}=1 PARENT_SCOPE)
     endif()
 endfunction()

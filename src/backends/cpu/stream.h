@@ -8,8 +8,10 @@
 
 #include "backends/cpu/convert.h"
 
-#if defined(__SSE2__)
+#if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #define TARN__STREAM_MIN ((int64_t)32 << 20) /* results of at least this many bytes stream: the caches could not hold them anyway */
