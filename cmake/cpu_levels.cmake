@@ -2,6 +2,7 @@
 #   TARN_LEVELS                   names, from narrow to wide
 #   TARN_LEVEL_OPTIONS_<level>    compiler flags
 #   TARN_LEVEL_HEADERS_<level>    what every kernel file of the level reads, parsed once
+#   TARN_LEVEL_WIDE_<level>       the level whose f64 and i64 it takes: its own, or a narrower one with the same arithmetic
 #   TARN_LEVEL_DEFINITIONS        what code that refers to the levels sees: TARN__LEVELS_X86, TARN__HAVE_AVX2, ...
 
 include(CheckCSourceCompiles)
@@ -9,6 +10,7 @@ include(CheckCSourceCompiles)
 set(optimised $<$<CONFIG:Release,RelWithDebInfo>:-O3>) # so that loops become vectors
 set(TARN_LEVELS base)
 set(TARN_LEVEL_OPTIONS_base ${optimised})
+set(TARN_LEVEL_WIDE_base base)
 set(TARN_LEVEL_DEFINITIONS)
 
 function(tarn_level name)
@@ -19,6 +21,7 @@ function(tarn_level name)
         set(TARN_LEVELS ${TARN_LEVELS} ${name} PARENT_SCOPE)
         set(TARN_LEVEL_OPTIONS_${name} ${optimised} ${ARGN} PARENT_SCOPE)
         set(TARN_LEVEL_HEADERS_${name} <immintrin.h> PARENT_SCOPE) # a quarter of a second for each file
+        set(TARN_LEVEL_WIDE_${name} ${name} PARENT_SCOPE)
         set(TARN_LEVEL_DEFINITIONS ${TARN_LEVEL_DEFINITIONS} TARN__HAVE_${upper}=1 PARENT_SCOPE)
     endif()
 endfunction()
@@ -28,6 +31,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID
     set(TARN_LEVEL_OPTIONS_base) # processors from before 2013 do with -O2: their kernels would take a fifth of the whole build
     tarn_level(avx2 -march=x86-64-v3)
     tarn_level(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+    if("avx2" IN_LIST TARN_LEVELS AND "avx512" IN_LIST TARN_LEVELS)
+        set(TARN_LEVEL_WIDE_avx512 avx2)
+    endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_ARM=1)
 endif()

@@ -13,7 +13,7 @@
  *  4. Integer to a narrower integer keeps the low bits. To bool is x != 0, so NaN is true.
  *
  * Scalar forms are branch-free and vectorise from SSE2 on, and static: the header is included by files compiled for different instruction
- * sets. The loaders and storers themselves are compiled once for each, in convert.c; where vectors do better by
+ * sets. The loaders and storers themselves are compiled once for each, in convert.c and convert_wide.c; where vectors do better by
  * hand (f16, bf16), dense tiles use that.
  */
 #ifndef TARN_BACKENDS_CPU_CONVERT_H

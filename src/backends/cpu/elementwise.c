@@ -1,132 +1,17 @@
-/* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32, f64 and i64 tiles. */
+/* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32 tiles; those for f64 and i64 come
+ * from elementwise_wide.c. */
 #include <math.h>
 
 #include "backends/cpu/convert.h"
+#include "backends/cpu/elementwise_wide.h"
 #include "backends/cpu/near.h"
 #include "backends/cpu/packs.h"
-#include "backends/cpu/tile.h"
+#include "backends/cpu/tiles.h"
 #include "backends/cpu/vmath.h"
 
 #include "backends/cpu/formulas.h"
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
-
-#define TILE_HEAD(name) TARN__UNUSED static void TARN__PASTE(name, T)(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
-#define SCALARS                                                                                                                           \
-    const real P0 = ON(scalar)(params->p0), P1 = ON(scalar)(params->p1);                                                                              \
-    (void)P0, (void)P1
-
-#define VALUE_TILE(name, value)                                                                                                           \
-    TILE_HEAD(tile_##name)                                                                                                               \
-    {                                                                                                                                    \
-        SCALARS;                                                                                                                         \
-        const real *X = in[0];                                                                                                           \
-        real *Y = out[0];                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const real x = X[i];                                                                                                         \
-            Y[i] = (value);                                                                                                              \
-        }                                                                                                                                \
-    }
-#define GRAD_TILE(name, value, gradient)                                                                                                  \
-    TILE_HEAD(tile_##name##_grad)                                                                                                        \
-    {                                                                                                                                    \
-        SCALARS;                                                                                                                         \
-        const real *X = in[0], *G = in[1];                                                                                               \
-        real *Y = out[0];                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const real x = X[i], g = G[i], y = (value);                                                                                  \
-            (void)x, (void)g, (void)y;                                                                                                   \
-            Y[i] = (gradient);                                                                                                           \
-        }                                                                                                                                \
-    }
-#define PAIR_TILE(name, value)                                                                                                            \
-    TILE_HEAD(tile_##name)                                                                                                               \
-    {                                                                                                                                    \
-        (void)params;                                                                                                                    \
-        const real *A = in[0], *B = in[1];                                                                                               \
-        real *Y = out[0];                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const real a = A[i], b = B[i];                                                                                               \
-            Y[i] = (value);                                                                                                              \
-        }                                                                                                                                \
-    }
-/* One element as b for the whole tile. */
-#define REPEATED_TILE(name, value)                                                                                                        \
-    TILE_HEAD(repeated_##name)                                                                                                            \
-    {                                                                                                                                     \
-        (void)params;                                                                                                                     \
-        const real *A = in[0], b = *(const real *)in[1];                                                                                  \
-        real *Y = out[0];                                                                                                                 \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                 \
-        {                                                                                                                                 \
-            const real a = A[i];                                                                                                          \
-            Y[i] = (value);                                                                                                               \
-        }                                                                                                                                 \
-    }
-#define PAIR_GRAD_TILE(suffix, name, gradient)                                                                                            \
-    TILE_HEAD(tile_##name##suffix)                                                                                                       \
-    {                                                                                                                                    \
-        (void)params;                                                                                                                    \
-        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
-        real *Y = out[0];                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const real a = A[i], b = B[i], g = G[i];                                                                                     \
-            (void)a, (void)b;                                                                                                            \
-            Y[i] = (gradient);                                                                                                           \
-        }                                                                                                                                \
-    }
-#define PAIR_BOTH_TILE(name, gradient_a, gradient_b)                                                                                      \
-    TILE_HEAD(tile_##name##_grad)                                                                                                        \
-    {                                                                                                                                    \
-        (void)params;                                                                                                                    \
-        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
-        real *YA = out[0], *YB = out[1];                                                                                                 \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const real a = A[i], b = B[i], g = G[i];                                                                                     \
-            (void)a, (void)b;                                                                                                            \
-            const real ga = (gradient_a), gb = (gradient_b);                                                                             \
-            YA[i] = ga;                                                                                                                  \
-            YB[i] = gb;                                                                                                                  \
-        }                                                                                                                                \
-    }
-#define COMPARE_TILE(name, value)                                                                                                         \
-    TILE_HEAD(tile_##name)                                                                                                               \
-    {                                                                                                                                    \
-        (void)params;                                                                                                                    \
-        const real *A = in[0], *B = in[1];                                                                                               \
-        uint8_t *Y = out[0];                                                                                                             \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const real a = A[i], b = B[i];                                                                                               \
-            Y[i] = (uint8_t)(value);                                                                                                     \
-        }                                                                                                                                \
-    }
-#define WHERE_TILE                                                                                                                        \
-    TILE_HEAD(tile_where)                                                                                                                \
-    {                                                                                                                                    \
-        (void)params;                                                                                                                    \
-        const real *C = in[0], *A = in[1], *B = in[2];                                                                                   \
-        real *Y = out[0];                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = C[i] != 0 ? A[i] : B[i];                                                \
-    }                                                                                                                                    \
-    TILE_HEAD(tile_where_grad)                                                                                                           \
-    {                                                                                                                                    \
-        (void)params;                                                                                                                    \
-        const real *C = in[0], *G = in[1];                                                                                               \
-        real *A = out[0], *B = out[1];                                                                                                   \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const bool holds = C[i] != 0;                                                                                                \
-            const real g = G[i];                                                                                                         \
-            A[i] = holds ? g : 0;                                                                                                        \
-            B[i] = holds ? 0 : g;                                                                                                        \
-        }                                                                                                                                \
-    }
 
 /* WIDE rows between f32 tiles: everything in between is f64. Their gradients are written without y, which no WIDE row needs. */
 #define NEAR_VALUE_TILE(name, value)                                                                                                      \
@@ -154,7 +39,7 @@
         }                                                                                                                                \
     }
 
-/* Floats: every row, with gradients; f32's WIDE rows apart. */
+/* f32: every row, with gradients; WIDE rows apart. */
 #define COMPARE(name, value) COMPARE_TILE(name, value)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
     PAIR_TILE(name, value) REPEATED_TILE(name, value)                                                                                     \
@@ -167,16 +52,6 @@
 
 #define T f32
 #define real float
-#include "base/elementwise.def"
-WHERE_TILE
-#undef T
-#undef real
-
-#undef UNARY
-#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_TILE(name, value) GRAD_TILE(name, value, gradient)
-
-#define T f64
-#define real double
 #include "base/elementwise.def"
 WHERE_TILE
 #undef T
@@ -213,29 +88,6 @@ WHERE_TILE
 #undef UNARY
 #undef BINARY
 #undef COMPARE
-#define COMPARE(name, value) COMPARE_TILE(name, value)
-
-/* Integers: the rows that have them, no gradients. */
-#define UNARY(name, dtypes, pv, pg, value, gradient) UNARY_##dtypes(name, value)
-#define UNARY_FLOAT(name, value)
-#define UNARY_NUMBER(name, value) VALUE_TILE(name, value)
-#define BINARY(name, dtypes, pv, pg, value, ga, gb) BINARY_##dtypes(name, value)
-#define BINARY_FLOAT(name, value)
-#define BINARY_NUMBER(name, value) PAIR_TILE(name, value)
-
-#define T i64
-#define real int64_t
-#undef ISNAN
-#define ISNAN(x) 0
-#include "base/elementwise.def"
-WHERE_TILE
-#undef T
-#undef real
-
-#undef UNARY
-#undef BINARY
-#undef COMPARE
-
 #include "backends/cpu/guards.h"
 #include "backends/cpu/packed.h"
 #include "backends/cpu/roots.h"
@@ -254,36 +106,25 @@ static int compute_of(const tarn__call *call, int typed)
     return tarn__compute_of(dtype);
 }
 
-static void run(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn f64, tarn__tile_fn i64, int mode, int typed)
+static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, tarn__tile_fn repeated, int mode, int typed)
 {
+    const tarn__wide_tile *wide = &tarn__wide_tiles[kernel];
     int compute = compute_of(call, typed);
-    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, .compute = compute,
-                          .bool_output = mode == BYTES};
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? wide->f64 : wide->i64, .compute = compute,
+                          .bool_output = mode == BYTES, .repeated = compute == COMPUTE_F32 ? repeated : NULL};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
 
-static void run_pair(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn repeated, tarn__tile_fn f64, tarn__tile_fn i64)
-{
-    int compute = compute_of(call, 0);
-    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? f64 : i64, .compute = compute,
-                          .repeated = compute == COMPUTE_F32 ? repeated : NULL};
-    TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
-}
-
-#define INTEGER_FLOAT(name) NULL
-#define INTEGER_NUMBER(name) tile_##name##_i64
 #define F32_PLAIN(name) tile_##name##_f32
 #define F32_BYTES(name) tile_##name##_f32
 #define F32_WIDE(name) tile_##name##_near
-#define KERNEL(name, i64, mode)                                                                                                           \
-    static void kernel_##name(const tarn__call *call) { run(call, F32_##mode(name), tile_##name##_f64, i64, mode, 0); }
-#define PAIR_KERNEL(name, i64)                                                                                                            \
-    static void kernel_##name(const tarn__call *call) { run_pair(call, tile_##name##_f32, repeated_##name##_f32, tile_##name##_f64, i64); }
+#define KERNEL(name, repeated, mode)                                                                                                      \
+    static void kernel_##name(const tarn__call *call) { run(call, TARN__K_##name, F32_##mode(name), repeated, mode, 0); }
 
-#define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, INTEGER_##dtypes(name), pv) KERNEL(name##_grad, NULL, pg)
+#define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, NULL, pv) KERNEL(name##_grad, NULL, pg)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
-    PAIR_KERNEL(name, INTEGER_##dtypes(name)) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
-#define COMPARE(name, value) KERNEL(name, tile_##name##_i64, BYTES)
+    KERNEL(name, repeated_##name##_f32, PLAIN) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
+#define COMPARE(name, value) KERNEL(name, NULL, BYTES)
 #if TARN__PACK
 #define tile_exp_f32 packed_exp
 #define tile_exp_grad_f32 packed_exp_grad
@@ -322,18 +163,12 @@ static void run_pair(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn re
 #define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
 #define tile_softplus_grad_f32 guarded_softplus_grad_f32
 #define tile_div_grad_f32 guarded_div_grad_f32
-#define tile_div_grad_f64 guarded_div_grad_f64
 #define tile_div_grad_b_f32 guarded_div_grad_b_f32
-#define tile_div_grad_b_f64 guarded_div_grad_b_f64
 #define tile_mod_f32 guarded_mod_f32
 #define repeated_mod_f32 NULL
 #define repeated_pow_f32 NULL
 #define tile_mod_grad_f32 guarded_mod_grad_f32
 #define tile_mod_grad_b_f32 guarded_mod_grad_b_f32
-#define tile_sin_f64 guarded_sin_f64
-#define tile_cos_f64 guarded_cos_f64
-#define tile_sin_grad_f64 guarded_sin_grad_f64
-#define tile_cos_grad_f64 guarded_cos_grad_f64
 #include "base/elementwise.def"
 #undef UNARY
 #undef BINARY
@@ -341,12 +176,12 @@ static void run_pair(const tarn__call *call, tarn__tile_fn f32, tarn__tile_fn re
 
 static void kernel_where(const tarn__call *call)
 {
-    run(call, tile_where_f32, tile_where_f64, tile_where_i64, PLAIN, 1);
+    run(call, TARN__K_where, tile_where_f32, NULL, PLAIN, 1);
 }
 
 static void kernel_where_grad(const tarn__call *call)
 {
-    run(call, tile_where_grad_f32, tile_where_grad_f64, tile_where_grad_i64, PLAIN, 1);
+    run(call, TARN__K_where_grad, tile_where_grad_f32, NULL, PLAIN, 1);
 }
 
 #if !TARN__PACK
@@ -357,12 +192,12 @@ static bool is_half(const tarn__view *x)
 
 static void kernel_gelu_erf_any(const tarn__call *call)
 {
-    run(call, is_half(call->in[0]) ? half_gelu_erf : tile_gelu_erf_near, tile_gelu_erf_f64, NULL, WIDE, 0);
+    run(call, TARN__K_gelu_erf, is_half(call->in[0]) ? half_gelu_erf : tile_gelu_erf_near, NULL, WIDE, 0);
 }
 
 static void kernel_gelu_erf_grad_any(const tarn__call *call)
 {
-    run(call, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, tile_gelu_erf_grad_f64, NULL, WIDE, 0);
+    run(call, TARN__K_gelu_erf_grad, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, NULL, WIDE, 0);
 }
 #endif
 

@@ -1,5 +1,5 @@
 /* formulas.h: what the expressions of elementwise.def are made of on the CPU, for each type they run in: f32, f64, f64 for f32 operands, i64.
- * elementwise.c includes it before the rows. */
+ * elementwise.c and elementwise_wide.c include it before the rows. */
 
 #define SIGMOID_HELPER(real, t)                                                                                                          \
     static inline real sigmoid_##t(real x)                                                                                               \
@@ -185,17 +185,15 @@ TARN__VECTOR static inline double pow_grad_b_f64(double a, double b, double g)
 }
 
 /* sin and cos of arguments beyond the range of the vector forms, which is rare, go to the C library one by one. */
-#if !TARN__PACK
-static bool any_large_f32(const float *x, int64_t n)
+TARN__UNUSED static bool any_large_f32(const float *x, int64_t n)
 {
     int large = 0;
     for (int64_t i = 0; i < n; i++)
         large |= tarn__trig_is_large_f32(x[i]);
     return large;
 }
-#endif
 
-static bool any_large_f64(const double *x, int64_t n)
+TARN__UNUSED static bool any_large_f64(const double *x, int64_t n)
 {
     int large = 0;
     for (int64_t i = 0; i < n; i++)

@@ -2,37 +2,10 @@
  * (sin, mod, div), or a shorter one is (exp, tanh's gradient). A tile with anything else takes the long way. elementwise.c includes it after
  * the rows' own tiles. */
 
-/* ---- sin and cos once more, for large arguments ---------------------------------------------------------------------------- */
-
-#define TRIG_TILES(name, real, t, value, gradient)                                                                                        \
-    static void guarded_##name##_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
-    {                                                                                                                                    \
-        const real *X = in[0];                                                                                                           \
-        real *Y = out[0];                                                                                                                \
-        if (!any_large_##t(X, n)) {                                                                                                      \
-            tile_##name##_##t(n, in, out, params);                                                                                       \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            Y[i] = value;                                                                                                                \
-    }                                                                                                                                    \
-    static void guarded_##name##_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)           \
-    {                                                                                                                                    \
-        const real *X = in[0], *G = in[1];                                                                                               \
-        real *Y = out[0];                                                                                                                \
-        if (!any_large_##t(X, n)) {                                                                                                      \
-            tile_##name##_grad_##t(n, in, out, params);                                                                                  \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            Y[i] = gradient;                                                                                                             \
-    }
 #if !TARN__PACK
 TRIG_TILES(sin, float, f32, trig_f32(X[i], 0), G[i] * trig_f32(X[i], 1))
 TRIG_TILES(cos, float, f32, trig_f32(X[i], 1), -G[i] * trig_f32(X[i], 0))
 #endif
-TRIG_TILES(sin, double, f64, trig_f64(X[i], 0), G[i] * trig_f64(X[i], 1))
-TRIG_TILES(cos, double, f64, trig_f64(X[i], 1), -G[i] * trig_f64(X[i], 0))
 
 /* ---- the remainder once more, for large quotients -------------------------------------------------------------------------- */
 
@@ -68,45 +41,7 @@ MOD_TILES(mod, mod_any_f32(a, b), (void)0)
 MOD_TILES(mod_grad_b, mod_any_grad_b_f32(a, b, G[i]), (void)0)
 MOD_TILES(mod_grad, G[i], YB[i] = mod_any_grad_b_f32(a, b, G[i]))
 
-/* ---- the gradient of a quotient once more, where a / b or g / b leave the range that the result may still have ---------------- */
-
-#define DIV_TILES(real, wide, t, low, high)                                                                                               \
-    static bool any_extreme_##t(const real *a, const real *b, int64_t n)                                                                  \
-    {                                                                                                                                    \
-        int extreme = 0;                                                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                                                                \
-            real q = a[i] / b[i], size = q < 0 ? -q : q;                                                                                 \
-            extreme |= (size > (real)high) | ((size < (real)low) & (a[i] != 0));                                                         \
-        }                                                                                                                                \
-        return extreme;                                                                                                                  \
-    }                                                                                                                                    \
-    static void guarded_div_grad_b_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)              \
-    {                                                                                                                                    \
-        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
-        real *Y = out[0];                                                                                                                \
-        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
-            tile_div_grad_b_##t(n, in, out, params);                                                                                     \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            Y[i] = (real)(-(wide)G[i] * (((wide)A[i] / (wide)B[i]) / (wide)B[i]));                                                       \
-    }                                                                                                                                    \
-    static void guarded_div_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
-    {                                                                                                                                    \
-        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
-        real *YA = out[0], *YB = out[1];                                                                                                 \
-        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
-            tile_div_grad_##t(n, in, out, params);                                                                                       \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        for (int64_t i = 0; i < n; i++) {                                                                                                \
-            const real a = A[i], b = B[i], g = G[i];                                                                                     \
-            YA[i] = g / b;                                                                                                               \
-            YB[i] = (real)(-(wide)g * (((wide)a / (wide)b) / (wide)b));                                                                  \
-        }                                                                                                                                \
-    }
 DIV_TILES(float, double, f32, 1e-18f, 1e18f)
-DIV_TILES(double, long double, f64, 1e-150, 1e150)
 
 /* ---- gradients with an exponential once more, where it leaves the range of f32 that its product with g may still have ---------- */
 

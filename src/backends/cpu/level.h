@@ -13,6 +13,13 @@
 #define TARN__PASTE(a, b) TARN__PASTE_(a, b)
 #define TARN__AT_LEVEL(name) TARN__PASTE(name, TARN__LEVEL)
 
+/* Files named *_wide.c compute in f64 and i64, which serve checks and counts: levels share them, where the narrower one gives the same bits. The build
+ * names the level they come from. */
+#ifndef TARN__WIDE_LEVEL
+#define TARN__WIDE_LEVEL TARN__LEVEL
+#endif
+#define TARN__AT_WIDE_LEVEL(name) TARN__PASTE(name, TARN__WIDE_LEVEL)
+
 /* Each family puts its kernels into the table. */
 void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows);

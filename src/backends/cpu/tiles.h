@@ -1,0 +1,189 @@
+/* tiles.h: the loops of the element-wise kernels around the expressions of elementwise.def, for one type computed in: T is its name, `real` the type
+ * itself. Included by elementwise.c for f32 and by elementwise_wide.c for f64 and i64. */
+#ifndef TARN__TILES_H
+#define TARN__TILES_H
+
+#include "backends/cpu/tile.h"
+
+#define TILE_HEAD(name) TARN__UNUSED static void TARN__PASTE(name, T)(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+#define SCALARS                                                                                                                           \
+    const real P0 = ON(scalar)(params->p0), P1 = ON(scalar)(params->p1);                                                                              \
+    (void)P0, (void)P1
+
+#define VALUE_TILE(name, value)                                                                                                           \
+    TILE_HEAD(tile_##name)                                                                                                               \
+    {                                                                                                                                    \
+        SCALARS;                                                                                                                         \
+        const real *X = in[0];                                                                                                           \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real x = X[i];                                                                                                         \
+            Y[i] = (value);                                                                                                              \
+        }                                                                                                                                \
+    }
+#define GRAD_TILE(name, value, gradient)                                                                                                  \
+    TILE_HEAD(tile_##name##_grad)                                                                                                        \
+    {                                                                                                                                    \
+        SCALARS;                                                                                                                         \
+        const real *X = in[0], *G = in[1];                                                                                               \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real x = X[i], g = G[i], y = (value);                                                                                  \
+            (void)x, (void)g, (void)y;                                                                                                   \
+            Y[i] = (gradient);                                                                                                           \
+        }                                                                                                                                \
+    }
+#define PAIR_TILE(name, value)                                                                                                            \
+    TILE_HEAD(tile_##name)                                                                                                               \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *A = in[0], *B = in[1];                                                                                               \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i];                                                                                               \
+            Y[i] = (value);                                                                                                              \
+        }                                                                                                                                \
+    }
+/* One element as b for the whole tile. */
+#define REPEATED_TILE(name, value)                                                                                                        \
+    TILE_HEAD(repeated_##name)                                                                                                            \
+    {                                                                                                                                     \
+        (void)params;                                                                                                                     \
+        const real *A = in[0], b = *(const real *)in[1];                                                                                  \
+        real *Y = out[0];                                                                                                                 \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                 \
+        {                                                                                                                                 \
+            const real a = A[i];                                                                                                          \
+            Y[i] = (value);                                                                                                               \
+        }                                                                                                                                 \
+    }
+#define PAIR_GRAD_TILE(suffix, name, gradient)                                                                                            \
+    TILE_HEAD(tile_##name##suffix)                                                                                                       \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i], g = G[i];                                                                                     \
+            (void)a, (void)b;                                                                                                            \
+            Y[i] = (gradient);                                                                                                           \
+        }                                                                                                                                \
+    }
+#define PAIR_BOTH_TILE(name, gradient_a, gradient_b)                                                                                      \
+    TILE_HEAD(tile_##name##_grad)                                                                                                        \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *YA = out[0], *YB = out[1];                                                                                                 \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i], g = G[i];                                                                                     \
+            (void)a, (void)b;                                                                                                            \
+            const real ga = (gradient_a), gb = (gradient_b);                                                                             \
+            YA[i] = ga;                                                                                                                  \
+            YB[i] = gb;                                                                                                                  \
+        }                                                                                                                                \
+    }
+#define COMPARE_TILE(name, value)                                                                                                         \
+    TILE_HEAD(tile_##name)                                                                                                               \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *A = in[0], *B = in[1];                                                                                               \
+        uint8_t *Y = out[0];                                                                                                             \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i];                                                                                               \
+            Y[i] = (uint8_t)(value);                                                                                                     \
+        }                                                                                                                                \
+    }
+#define WHERE_TILE                                                                                                                        \
+    TILE_HEAD(tile_where)                                                                                                                \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *C = in[0], *A = in[1], *B = in[2];                                                                                   \
+        real *Y = out[0];                                                                                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = C[i] != 0 ? A[i] : B[i];                                                \
+    }                                                                                                                                    \
+    TILE_HEAD(tile_where_grad)                                                                                                           \
+    {                                                                                                                                    \
+        (void)params;                                                                                                                    \
+        const real *C = in[0], *G = in[1];                                                                                               \
+        real *A = out[0], *B = out[1];                                                                                                   \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const bool holds = C[i] != 0;                                                                                                \
+            const real g = G[i];                                                                                                         \
+            A[i] = holds ? g : 0;                                                                                                        \
+            B[i] = holds ? 0 : g;                                                                                                        \
+        }                                                                                                                                \
+    }
+
+/* ---- sin and cos once more, for large arguments ---------------------------------------------------------------------------- */
+
+#define TRIG_TILES(name, real, t, value, gradient)                                                                                        \
+    static void guarded_##name##_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
+    {                                                                                                                                    \
+        const real *X = in[0];                                                                                                           \
+        real *Y = out[0];                                                                                                                \
+        if (!any_large_##t(X, n)) {                                                                                                      \
+            tile_##name##_##t(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = value;                                                                                                                \
+    }                                                                                                                                    \
+    static void guarded_##name##_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)           \
+    {                                                                                                                                    \
+        const real *X = in[0], *G = in[1];                                                                                               \
+        real *Y = out[0];                                                                                                                \
+        if (!any_large_##t(X, n)) {                                                                                                      \
+            tile_##name##_grad_##t(n, in, out, params);                                                                                  \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = gradient;                                                                                                             \
+    }
+
+/* ---- the gradient of a quotient once more, where a / b or g / b leave the range that the result may still have ---------------- */
+
+#define DIV_TILES(real, wide, t, low, high)                                                                                               \
+    static bool any_extreme_##t(const real *a, const real *b, int64_t n)                                                                  \
+    {                                                                                                                                    \
+        int extreme = 0;                                                                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            real q = a[i] / b[i], size = q < 0 ? -q : q;                                                                                 \
+            extreme |= (size > (real)high) | ((size < (real)low) & (a[i] != 0));                                                         \
+        }                                                                                                                                \
+        return extreme;                                                                                                                  \
+    }                                                                                                                                    \
+    static void guarded_div_grad_b_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)              \
+    {                                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *Y = out[0];                                                                                                                \
+        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
+            tile_div_grad_b_##t(n, in, out, params);                                                                                     \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            Y[i] = (real)(-(wide)G[i] * (((wide)A[i] / (wide)B[i]) / (wide)B[i]));                                                       \
+    }                                                                                                                                    \
+    static void guarded_div_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
+    {                                                                                                                                    \
+        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
+        real *YA = out[0], *YB = out[1];                                                                                                 \
+        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
+            tile_div_grad_##t(n, in, out, params);                                                                                       \
+            return;                                                                                                                      \
+        }                                                                                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            const real a = A[i], b = B[i], g = G[i];                                                                                     \
+            YA[i] = g / b;                                                                                                               \
+            YB[i] = (real)(-(wide)g * (((wide)a / (wide)b) / (wide)b));                                                                  \
+        }                                                                                                                                \
+    }
+
+#endif
