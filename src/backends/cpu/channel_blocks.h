@@ -6,33 +6,37 @@
 
 /* ---- by rows --------------------------------------------------------------------------------------------------------------- */
 
-/* Two passes over a block in the cache: a mean from the distances to the first element, then the distances from it. Their sum, which would be 0
- * but for the rounding of that mean, corrects both numbers. */
-static void NAMED(row_moments)(const void *from, int64_t n, double *mean, double *squares)
+/* The sums of distances from m and of their squares. */
+static void NAMED(distances)(const T *x, int64_t n, T m, double *rest, double *square)
 {
-    const T *x = from, first = x[0];
     NAMED(lanes) a = {0}, b = {0}, c = {0}, d = {0};
-    double sum = 0;
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        a += NAMED(lanes_at)(x + i) - first;
-        b += NAMED(lanes_at)(x + i + LANES) - first;
-    }
-    sum = NAMED(total)(a + b);
-    for (; i < n; i++)
-        sum += (double)x[i] - (double)first;
-    T m = (T)((double)first + sum / (double)n);
-    a = b = c;
-    for (i = 0; i + 2 * LANES <= n; i += 2 * LANES) {
         NAMED(lanes) p = NAMED(lanes_at)(x + i) - m, q = NAMED(lanes_at)(x + i + LANES) - m;
         a += p, b += q;
         c += p * p, d += q * q;
     }
-    double rest = NAMED(total)(a + b), square = NAMED(total)(c + d);
+    *rest = NAMED(total)(a + b), *square = NAMED(total)(c + d);
     for (; i < n; i++) {
         double p = (double)(x[i] - m);
-        rest += p;
-        square += p * p;
+        *rest += p;
+        *square += p * p;
+    }
+}
+
+/* Distances from the mean of the first two vectors: their sum, 0 if that were the mean of all, corrects both numbers. Where it is farther from the
+ * mean than the elements are on average, digits would cancel, and a second pass has the mean for its centre. */
+static void NAMED(row_moments)(const void *from, int64_t n, double *mean, double *squares)
+{
+    const T *x = from, first = x[0];
+    double rest = 0, square = 0;
+    T m = first;
+    if (n >= 2 * LANES)
+        m += (T)(NAMED(total)((NAMED(lanes_at)(x) - first) + (NAMED(lanes_at)(x + LANES) - first)) / (2 * LANES));
+    NAMED(distances)(x, n, m, &rest, &square);
+    if (!(2 * rest * rest <= square * (double)n)) {
+        m = (T)((double)m + rest / (double)n);
+        NAMED(distances)(x, n, m, &rest, &square);
     }
     *mean = (double)m + rest / (double)n;
     *squares = square - rest * rest / (double)n;
@@ -154,7 +158,7 @@ static inline __attribute__((always_inline)) void NAMED(moments_at)(const void *
         }
 }
 
-/* Moments of each column over a few rows, as row_moments(). */
+/* Moments of each column over a few rows: a mean from the distances to the first row, then the distances from it. */
 static void NAMED(column_moments)(const void *const *row, int rows, int64_t n, double *mean, double *squares)
 {
     int64_t i = 0;
