@@ -85,7 +85,7 @@ bool tarn__message_inside(const tarn__message *message, const tarn__field *field
 {
     *inside = *message;
     inside->at = field->bytes;
-    inside->end = field->bytes + field->length;
+    inside->end = field->length ? field->bytes + field->length : field->bytes; /* of nothing: NULL */
     return is_wire(message, field, TARN__WIRE_BYTES);
 }
 

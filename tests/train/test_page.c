@@ -83,7 +83,7 @@ static void a_language_models_page_says_what_the_run_is(void **state)
     options.clip_norm = 0.5;
     options.lr = 0.0007;
     char *page = page_of(&options);
-    assert_fact(page, "Size", "1 layer, 2 heads, width 8");
+    assert_fact(page, "Size", "1 layer, 2 heads, width 8, inner 32");
     assert_fact(page, "Tokenizer", "characters");
     assert_fact(page, "Learning rate", "0.0007, cosine down to 0");
     assert_fact(page, "Warm-up", "1 step");
