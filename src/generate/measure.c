@@ -78,7 +78,8 @@ static bool is_blocks(tarn_dtype dtype)
 static bool make_model(measuring *m)
 {
     const tarn_decode_options *o = &m->options;
-    tarn_dtype plain = is_blocks(o->dtype) ? TARN_F32 : o->dtype; /* rows of a table of blocks are f32, and so is all that follows */
+    bool on_cpu = tarn_device_equal(o->device, tarn_device_cpu());
+    tarn_dtype plain = !is_blocks(o->dtype) ? o->dtype : on_cpu ? TARN_F32 : TARN_BF16; /* of norms, and of all that passes between matrices */
     const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
     tarn__model_sizes sizes = {.dtype = plain, .vocab = o->vocab, .layers = o->layers, .heads = o->heads, .width = o->width};
     if (!kind)
