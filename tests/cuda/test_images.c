@@ -198,6 +198,8 @@ static void compare_long_sums(tarn_tensor *const *leaf, const tarn_conv2d_option
         assert_close_for_size(good(tarn_to(tarn_grad(there[i]), CPU)), tarn_grad(wide[i]), tolerance);
 }
 
+#define LONG_SUM 10000 /* terms, from which on the comparison with PyTorch allows 1e-4, too */
+
 /* Few channels and many pixels, in true f32, with rows of whole packs and others. */
 static void gradients_of_small_weights_agree_with_the_cpu(void **state)
 {
@@ -213,7 +215,8 @@ static void gradients_of_small_weights_agree_with_the_cpu(void **state)
             tarn_scope *scope = tarn_scope_open();
             tarn_tensor *leaf[3];
             make_leaves(leaf, &small[i], TARN_F32);
-            compare_long_sums(leaf, &small[i].options, layout, 1e-5);
+            int64_t terms = small[i].images * small[i].rows * small[i].columns; /* of an element of the weight's gradient */
+            compare_long_sums(leaf, &small[i].options, layout, terms > LONG_SUM ? 1e-4 : 1e-5);
             tarn_scope_close(scope);
         }
 }

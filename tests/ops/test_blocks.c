@@ -5,7 +5,7 @@
 
 #include "backends/cpu/level.h"
 #include "base/blocks.h"
-#include "support/check.h"
+#include "support/blocks.h"
 #include "support/scratch.h"
 
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
@@ -157,35 +157,6 @@ static void rows_are_gathered(void **state)
 
 /* ---- products -------------------------------------------------------------------------------------------------------------- */
 
-/* y against the sum in f64, with all that rounding x to 8 bits, 32 elements with one scale, can do to it; then y's own rounding. */
-static void assert_product(const tarn_tensor *x, const tarn_tensor *w, const tarn_tensor *bias, const tarn_tensor *y)
-{
-    assert_ok();
-    int64_t in = tarn_size(w, 1), out = tarn_size(w, 0), rows = tarn_count(y) / out;
-    double *vx = values_of(x), *vy = values_of(y), *vb = bias ? values_of(bias) : NULL;
-    float *vw = decoded(w);
-    double unit = tarn_dtype_of(y) == TARN_BF16 ? 0x1p-8 : tarn_dtype_of(y) == TARN_F16 ? 0x1p-11 : 0x1p-22;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = 0; o < out; o++) {
-            double sum = vb ? vb[o] : 0, bound = 0, size = fabs(sum);
-            for (int64_t i = 0; i < in; i += 32) {
-                double most = 0, weights = 0;
-                for (int64_t k = i; k < i + 32; k++) {
-                    sum += vx[r * in + k] * (double)vw[o * in + k];
-                    size += fabs(vx[r * in + k] * (double)vw[o * in + k]);
-                    weights += fabs((double)vw[o * in + k]);
-                    most = fmax(most, fabs(vx[r * in + k]));
-                }
-                bound += most / 254 * weights;
-            }
-            double error = fabs(vy[r * out + o] - sum);
-            if (!(error <= bound * 1.0001 + unit * (fabs(sum) + bound) + 1e-6 * size))
-                fail_msg("%s [%d, %d]: row %d, column %d is %g, not %g: off by %g of %g", tarn_dtype_name(tarn_dtype_of(w)), (int)out, (int)in, (int)r, (int)o,
-                         vy[r * out + o], sum, error, bound);
-        }
-    free(vx), free(vy), free(vb), free(vw);
-}
-
 static void products_are_right_up_to_the_rounding_of_x(void **state)
 {
     (void)state;
@@ -200,7 +171,7 @@ static void products_are_right_up_to_the_rounding_of_x(void **state)
         tarn_tensor *bias = random_below(&random, 2) ? good(tarn_normal(TARN_SHAPE(out), 0, 1, random_below(&random, 2) ? TARN_F32 : dtype, cpu())) : NULL;
         tarn_tensor *y = good(tarn_linear_apply(x, w, bias));
         assert_int_equal(tarn_dtype_of(y), dtype);
-        assert_product(x, w, bias, y);
+        assert_block_product(x, w, bias, y);
         tarn_device device = tarn_device_parse("mirror:1");
         tarn_tensor *there = good(tarn_linear_apply(tarn_to(x, device), tarn_to(w, device), bias ? tarn_to(bias, device) : NULL));
         assert_close(good(tarn_to(there, cpu())), y, 0);
@@ -296,7 +267,7 @@ static void check_level(const char *name, void (*fill)(tarn__kernel_row *rows))
             tarn_tensor *scratch = good(tarn_empty(TARN_SHAPE((int64_t)call.scratch_bytes), TARN_U8, cpu()));
             call.scratch = tarn_data(scratch);
             rows[TARN__K_matmul_blocks].run(&call);
-            assert_product(x, w, NULL, y);
+            assert_block_product(x, w, NULL, y);
         }
     print_message("level %s\n", name);
 }

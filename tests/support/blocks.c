@@ -1,0 +1,32 @@
+/* blocks.c: products with weights of blocks, held to what the blocks stand for. */
+#include "support/blocks.h"
+
+#include <math.h>
+
+void assert_block_product(const tarn_tensor *x, const tarn_tensor *w, const tarn_tensor *bias, const tarn_tensor *y)
+{
+    assert_ok();
+    int64_t in = tarn_size(w, 1), out = tarn_size(w, 0), rows = tarn_count(y) / out;
+    double *vx = values_of(x), *vy = values_of(y), *vb = bias ? values_of(bias) : NULL;
+    double *vw = values_of(good(tarn_cast((tarn_tensor *)w, TARN_F32)));
+    double unit = tarn_dtype_of(y) == TARN_BF16 ? 0x1p-8 : tarn_dtype_of(y) == TARN_F16 ? 0x1p-11 : 0x1p-22;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t o = 0; o < out; o++) {
+            double sum = vb ? vb[o] : 0, bound = 0, size = fabs(sum);
+            for (int64_t i = 0; i < in; i += 32) {
+                double most = 0, weights = 0;
+                for (int64_t k = i; k < i + 32; k++) {
+                    sum += vx[r * in + k] * vw[o * in + k];
+                    size += fabs(vx[r * in + k] * vw[o * in + k]);
+                    weights += fabs(vw[o * in + k]);
+                    most = fmax(most, fabs(vx[r * in + k]));
+                }
+                bound += most / 254 * weights;
+            }
+            double error = fabs(vy[r * out + o] - sum);
+            if (!(error <= bound * 1.0001 + unit * (fabs(sum) + bound) + 1e-6 * size))
+                fail_msg("%s [%d, %d]: row %d, column %d is %g, not %g: off by %g of %g", tarn_dtype_name(tarn_dtype_of(w)), (int)out, (int)in, (int)r, (int)o,
+                         vy[r * out + o], sum, error, bound);
+        }
+    free(vx), free(vy), free(vb), free(vw);
+}
