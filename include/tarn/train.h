@@ -286,8 +286,8 @@ typedef struct tarn_text_evaluation {
 
 typedef struct tarn_run tarn_run;
 
-/* Opens a run's folder to use its best weights (its last ones where there are no best ones), or any Hugging Face folder of a language model. The
- * caller owns the run. */
+/* Opens a run's folder to use its best weights (its last ones where there are no best ones), any Hugging Face folder of a language model,
+ * or a GGUF file with its tokenizer, by a name that ends in ".gguf". The caller owns the run. */
 TARN_API tarn_run *tarn_run_open(const char *folder, tarn_device device);
 
 /* The model, outside training mode, its kind ("lenet"), and the data it was trained on ("mnist:FOLDER"; "" where a language model's folder does

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "models/kinds.h"
+#include "models/weights.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -57,10 +58,25 @@ static bool open_language_model(tarn_run *run, const char *folder)
     return good;
 }
 
+/* A language model in one file, which does not say what its data was. */
+static bool open_gguf(tarn_run *run, const char *path)
+{
+    tarn_model_facts facts;
+    run->tokenizer = tarn_tokenizer_open(path);
+    run->model = run->tokenizer ? tarn_model_open(path, run->device, NULL) : NULL;
+    if (!run->model || !tarn_model_facts_of(run->model, &facts))
+        return tarn__raise_within("run_open");
+    snprintf(run->options.model, sizeof(run->options.model), "%s", facts.type);
+    snprintf(run->folder, sizeof(run->folder), "%s", path);
+    return true;
+}
+
 static bool open_run(tarn_run *run, const char *folder)
 {
     const char *function = "run_open";
     tarn__path path;
+    if (tarn__ends_with(folder, ".gguf"))
+        return open_gguf(run, folder);
     if (holds_language_model(folder))
         return open_language_model(run, folder);
     if (!tarn__config_read(function, folder, &run->options, &run->description))
@@ -216,7 +232,7 @@ static bool open_text(const tarn_run *run, const char *function, const char *dat
 {
     tarn__path path;
     if (!data && !run->options.data[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder does not say what the model was trained on; name the data", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing says what the model was trained on; name the data", function);
     bool is_shards = strncmp(data ? data : run->options.data, "shards:", strlen("shards:")) == 0;
     if (!data)
         return tarn__corpus_open(function, run->options.data, is_shards ? "" : tarn__path_in(run->folder, "tokenizer.json", &path), corpus);
