@@ -1,4 +1,4 @@
-/* Copies of rows of every length and element size, against plain loops: dense, every second element, turned round, and both. */
+/* Copies of rows of every length and element size, against plain loops: dense, every second element, turned round, and both; and matrices turned over their diagonal. */
 #include <stdlib.h>
 
 #include "support/check.h"
@@ -94,6 +94,37 @@ static void rows_laid_into_a_frame_leave_the_frame_alone(void **state)
     }
 }
 
+/* Matrices turned over their diagonal: whole tiles, less than one, and what is left beside and below them; also parts of larger ones. */
+static void check_turned(tarn_dtype dtype, int64_t rows, int64_t columns, int64_t skip)
+{
+    tarn_scope *scope = tarn_scope_open();
+    int64_t size = (int64_t)tarn_dtype_size(dtype), height = rows + skip, width = columns + skip;
+    unsigned char *from = fill(SLABS * height * width * size), *to = malloc((size_t)(SLABS * rows * columns * size));
+    assert_non_null(to);
+    tarn_tensor *x = good(tarn_from(from, TARN_SHAPE(SLABS, height, width), dtype, CPU));
+    x = good(tarn_shrink(x, TARN_SHAPE(0, skip, skip), TARN_SHAPE(SLABS, height, width)));
+    x = good(tarn_contiguous(good(tarn_transpose(x, 1, 2))));
+    assert_true(tarn_read(x, to, (size_t)(SLABS * rows * columns * size)));
+    for (int64_t slab = 0, k = 0; slab < SLABS; slab++)
+        for (int64_t c = 0; c < columns; c++)
+            for (int64_t r = 0; r < rows; r++, k++)
+                if (memcmp(to + k * size, from + ((slab * height + skip + r) * width + skip + c) * size, (size_t)size) != 0)
+                    fail_msg("%s [%lld, %lld]: row %lld, column %lld is not where it belongs", tarn_dtype_name(dtype), (long long)rows, (long long)columns, (long long)r,
+                             (long long)c);
+    free(from), free(to);
+    tarn_scope_close(scope);
+}
+
+static void matrices_are_turned_whatever_their_size(void **state)
+{
+    (void)state;
+    static const int64_t sides[] = {1, 7, 8, 9, 16, 31, 33, 40, 71};
+    for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
+        for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
+            for (size_t k = 0; k < sizeof(sides) / sizeof(sides[0]); k++)
+                check_turned(dtypes[d], sides[i], sides[k], (int64_t)(i + k) % 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -102,6 +133,7 @@ int main(void)
         in_scope(rows_are_turned_round_whatever_their_length),
         in_scope(every_third_element_is_copied_whatever_the_length),
         in_scope(rows_laid_into_a_frame_leave_the_frame_alone),
+        in_scope(matrices_are_turned_whatever_their_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

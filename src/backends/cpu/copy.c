@@ -9,6 +9,7 @@
 #include "backends/cpu/copy_rows.h"
 #include "backends/cpu/stream.h"
 #include "backends/cpu/tile.h"
+#include "backends/cpu/transpose_tiles.h"
 
 #define GRAIN_BYTES (256 * 1024)
 #define ROW_GRAIN_BYTES (64 * 1024) /* of rows, which cost more a byte than a plain copy */
@@ -34,6 +35,39 @@ static void transpose_block(char *to, int64_t to_row, const char *from, int64_t 
 #undef MOVE
 }
 
+/* The same of a whole number of tiles. */
+static void turn_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+{
+#if TARN__TURNS_TILES
+    for (int64_t r = 0; r < rows; r += TILE_SIDE)
+        for (int64_t c = 0; c < columns; c += TILE_SIDE) {
+            char *place = to + (r * to_row + c) * size;
+            const char *tile = from + (c * from_column + r) * size;
+            if (size == 4)
+                turn_tile_4((uint32_t *)(void *)place, to_row, (const uint32_t *)(const void *)tile, from_column);
+            else
+                turn_tile_2((uint16_t *)(void *)place, to_row, (const uint16_t *)(const void *)tile, from_column);
+        }
+#else
+    transpose_block(to, to_row, from, from_column, rows, columns, size);
+#endif
+}
+
+/* A block as whole tiles, where there are any for its elements; then the rows below them, and the columns beside them. */
+static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+{
+    bool has_tiles = TARN__TURNS_TILES && (size == 4 || size == 2);
+    int64_t down = has_tiles ? rows / TILE_SIDE * TILE_SIDE : 0, across = has_tiles ? columns / TILE_SIDE * TILE_SIDE : 0;
+    if (down > 0 && across > 0)
+        turn_tiles(to, to_row, from, from_column, down, across, size);
+    else
+        down = across = 0;
+    if (across < columns && down > 0)
+        transpose_block(to + across * size, to_row, from + across * from_column * size, from_column, down, columns - across, size);
+    if (down < rows)
+        transpose_block(to + down * to_row * size, to_row, from + down * size, from_column, rows - down, columns, size);
+}
+
 static void transpose_slab(const copy_plan *p, char *to, const char *from)
 {
     int r = p->nest.rank - 2, c = p->nest.rank - 1;
@@ -41,7 +75,7 @@ static void transpose_slab(const copy_plan *p, char *to, const char *from)
     for (int64_t i = 0; i < rows; i += BLOCK)
         for (int64_t j = 0; j < columns; j += BLOCK) {
             int64_t h = rows - i < BLOCK ? rows - i : BLOCK, w = columns - j < BLOCK ? columns - j : BLOCK;
-            transpose_block(to + (i * to_row + j) * p->size, to_row, from + (j * from_column + i) * p->size, from_column, h, w, p->size);
+            transpose_in_tiles(to + (i * to_row + j) * p->size, to_row, from + (j * from_column + i) * p->size, from_column, h, w, p->size);
         }
 }
 
