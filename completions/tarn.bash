@@ -52,6 +52,18 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16" -- "$current")
         return
         ;;
+    --kv)
+        mapfile -t COMPREPLY < <(compgen -W "model f32 bf16 f16 int8" -- "$current")
+        return
+        ;;
+    --on-full)
+        mapfile -t COMPREPLY < <(compgen -W "refuse forget" -- "$current")
+        return
+        ;;
+    --prompt-file)
+        mapfile -t COMPREPLY < <(compgen -f -- "$current")
+        return
+        ;;
     --type)
         mapfile -t COMPREPLY < <(compgen -W "q8_0 q4_0 q4_k q6_k f16 bf16 f32" -- "$current")
         return
@@ -67,7 +79,8 @@ _tarn()
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --width | --inner | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
-    --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p) return ;;
+    --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-window) return ;;
+    --stop | --n | --logprobs | --chunk | --system | --prompt) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
 

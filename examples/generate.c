@@ -2,7 +2,7 @@
  *
  *   build/release/examples/generate MODEL "Once upon a time"
  *
- * MODEL is a folder with config.json, weights and a tokenizer. Without one a small model that has learnt nothing writes bytes: what comes is noise. */
+ * MODEL is a folder with config.json, weights and a tokenizer, or a GGUF file. Without one a small model that has learnt nothing writes bytes: what comes is noise. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/tarn.h>

@@ -123,6 +123,7 @@ typedef struct tarn_generate_options {
     int stop_text_count;
     bool logprobs; /* of a writer: pieces have the logarithm of their token's probability */
     int likeliest; /* and so many of the likeliest tokens, up to 100 */
+    bool no_capture; /* of tarn_generate(): as of a decoder */
 } tarn_generate_options;
 
 /* Lets a model go on with a prompt of `count` tokens, at least one. `tokens` receives what follows (NULL: on_token sees it); it has room for
@@ -143,6 +144,7 @@ typedef struct tarn_writer_options {
     tarn_kv kv;
     int64_t chunk;
     tarn_dtype dtype; /* of tarn_writer_open(): as tarn_model_open() has it */
+    bool no_capture;  /* as of a decoder */
 } tarn_writer_options;
 
 /* A writer. Borrows the model and the tokenizer, which must outlive it; the tokenizer may be NULL: then there are tokens only. `...` is a const
@@ -151,7 +153,7 @@ TARN_API tarn_writer *tarn_writer_new_sized(tarn_module *model, const tarn_token
                                             size_t options_size);
 #define tarn_writer_new(model, tokenizer, ...) tarn_writer_new_sized(model, tokenizer, __VA_ARGS__, sizeof(tarn_writer_options))
 
-/* The same with a model and a tokenizer of its own, from a model's folder: see tarn_model_open() and tarn_tokenizer_open(). */
+/* The same with a model and a tokenizer of its own, from a model's folder or a GGUF file: see tarn_model_open() and tarn_tokenizer_open(). */
 TARN_API tarn_writer *tarn_writer_open_sized(const char *path, tarn_device device, const tarn_writer_options *options, size_t options_size);
 #define tarn_writer_open(path, device, ...) tarn_writer_open_sized(path, device, __VA_ARGS__, sizeof(tarn_writer_options))
 
@@ -218,7 +220,7 @@ TARN_API void tarn_writer_free(tarn_writer *writer);
 /* What to measure; zero is the default of all but the first. */
 typedef struct tarn_decode_options {
     const char *model;  /* the name of a size: "gpt2-124m", "llama-1b" …, as tarn train has them */
-    tarn_dtype dtype;   /* of the weights; with blocks, matrices are blocks and all else is f32; default f32 */
+    tarn_dtype dtype;   /* of the weights; with blocks, matrices are blocks, and all else is f32 on the CPU, bf16 elsewhere; default f32 */
     tarn_device device; /* default: the CPU */
     int64_t prompt;     /* tokens; default 512 */
     int64_t tokens;     /* that are decoded after it; default 64 */

@@ -227,7 +227,8 @@ typedef struct tarn_attention_options {
 
 /* softmax(q · kᵀ · scale) · v for queries q [B, H, T, D] and keys and values k, v [B, KV, S, D]; H is a multiple of KV, and H / KV neighbouring heads of q share a
  * head of k and v. Queries stand at the end: of the valid keys (S, or lengths[b]), row t is at position valid - T + t; so T = 1 with a cache is the
- * newest token, and `causal` with S = T the usual triangle. (PyTorch's is_causal aligns at the beginning where S > T.) A row with nothing to attend to is 0.
+ * newest token, and `causal` with S = T the usual triangle. (PyTorch's is_causal aligns at the beginning where S > T.) A row with nothing to attend to is 0, and so is one whose scores
+ * are all -infinity, as in PyTorch.
  * Views are taken as they are: [B, T, H, D] permuted costs no copy. The result is [B, H, T, D] and lies in memory as [B, T, H, D], so that
  * tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), …) merges the heads for nothing. No T × S weights are ever stored. Sums of bf16 and f16 run in
  * f32. `...` is a const tarn_attention_options *, or NULL. */

@@ -8,7 +8,7 @@ typedef struct figures {
     tarn_decode_options options;
     tarn_decode_timing timing;
     double prompt_rate, token_rate; /* tokens a second, of all sequences */
-    double bytes_rate;              /* bytes of weights, keys and values a second, read once for each token */
+    double bytes_rate;              /* bytes of weights a second, read once for each token */
     double copy;                    /* bytes a second of a large copy, read and written */
 } figures;
 

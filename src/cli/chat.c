@@ -33,6 +33,7 @@ typedef struct chat {
     int32_t stop;
     uint64_t seed;
     int status;
+    bool is_broken; /* no further question can be answered */
 } chat;
 
 static volatile sig_atomic_t interrupted;
@@ -45,8 +46,9 @@ static void interrupt(int number)
 
 /* ---- what was said --------------------------------------------------------------------------------------------------------- */
 
-static int no_memory(void)
+static int no_memory(chat *c)
 {
+    c->is_broken = true;
     fprintf(stderr, "tarn chat: out of memory\n");
     return TARN__FAILED;
 }
@@ -73,7 +75,8 @@ static void unsay(history *h, int first, int count)
 {
     for (int i = first; i < first + count; i++)
         free((void *)(uintptr_t)h->messages[i].content);
-    memmove(h->messages + first, h->messages + first + count, sizeof(*h->messages) * (size_t)(h->count - first - count));
+    if (count > 0)
+        memmove(h->messages + first, h->messages + first + count, sizeof(*h->messages) * (size_t)(h->count - first - count));
     h->count -= count;
 }
 
@@ -93,8 +96,8 @@ static int32_t *encode(const chat *c, int64_t *count)
 
 static int complain(chat *c)
 {
-    c->status = tarn__complain("chat");
-    return c->status;
+    c->is_broken = true;
+    return tarn__complain("chat");
 }
 
 /* Makes room by forgetting the oldest turns, a question and its answer each. NULL: there is none left to forget, or with an error. */
@@ -167,10 +170,10 @@ static char *print_answer(const chat *c, tarn_piece *piece)
 static bool listen(chat *c)
 {
     tarn_piece piece = {0};
-    interrupted = 0;
+    int64_t length = 0;
     char *text = print_answer(c, &piece);
     tarn_writer_stop(c->writer, 0);
-    if (piece.end == TARN_END_LENGTH && !c->options->tokens)
+    if (piece.end == TARN_END_LENGTH && tarn_writer_tokens(c->writer, 0, &length) && length == c->context)
         fprintf(stderr, "(the context of %lld tokens is full: the answer ends here)\n", (long long)c->context);
     bool good = text && !tarn_failed() && say(&c->history, "assistant", text);
     free(text);
@@ -180,8 +183,9 @@ static bool listen(chat *c)
 static void answer(chat *c, const char *question)
 {
     int64_t count = 0;
+    interrupted = 0; /* from here on: while the question is being read, too */
     if (!say(&c->history, "user", question)) {
-        c->status = no_memory();
+        c->status = no_memory(c);
         return;
     }
     int32_t *tokens = encode(c, &count);
@@ -190,7 +194,7 @@ static void answer(chat *c, const char *question)
     if (tokens && count >= c->context)
         refuse(c, count);
     else if (!tokens || !begin(c, tokens, count) || !listen(c))
-        c->status = tarn_failed() ? complain(c) : no_memory();
+        c->status = tarn_failed() ? complain(c) : no_memory(c);
     tarn_tokenizer_release(tokens);
 }
 
@@ -202,7 +206,7 @@ static void reset(chat *c, const char *system)
     int kept = system ? 0 : heading_of(&c->history);
     unsay(&c->history, kept, c->history.count - kept);
     if (system && system[0] && !say(&c->history, "system", system))
-        c->status = no_memory();
+        c->status = no_memory(c);
 }
 
 /* A line that begins with a slash. False: the end. */
@@ -244,7 +248,7 @@ static void talk(chat *c)
     char *memory = NULL, *line;
     size_t room = 0;
     bool goes_on = true;
-    while (goes_on && c->status != TARN__FAILED && !ferror(stdout) && (line = read_line(c, &memory, &room)) != NULL)
+    while (goes_on && !c->is_broken && !ferror(stdout) && (line = read_line(c, &memory, &room)) != NULL)
         if (line[0] == '/')
             goes_on = command(c, line);
         else if (line[0])
@@ -284,7 +288,7 @@ static int run(chat *c)
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
     if (c->options->system && !say(&c->history, "system", c->options->system))
-        return no_memory();
+        return no_memory(c);
     catch_interrupts();
     if (c->is_asked)
         fprintf(stderr, "%s, room for %lld tokens; /reset, /system TEXT, /exit; Ctrl-C ends an answer\n", tarn_chat_name(c->tokenizer),
@@ -299,6 +303,10 @@ int tarn__chat(const tarn__options *options)
     c.forgets = strcmp(options->on_full, "forget") == 0;
     if (!c.forgets && strcmp(options->on_full, "refuse") != 0) {
         fprintf(stderr, "tarn chat: --on-full: '%s' is none of refuse and forget\n", options->on_full);
+        return TARN__MISUSED;
+    }
+    if (options->repeat_window && options->repeat_penalty == 1) {
+        fprintf(stderr, "tarn chat: --repeat-window needs --repeat-penalty\n");
         return TARN__MISUSED;
     }
     if (options->kv && !tarn_kv_parse(options->kv, &c.kv)) {

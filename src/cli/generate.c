@@ -306,6 +306,8 @@ int tarn__generate(const tarn__options *options)
         return misuse("--stop needs text, but with --ids there are numbers only");
     if (options->logprobs && !options->json)
         return misuse("--logprobs needs --json");
+    if (options->repeat_window && options->repeat_penalty == 1)
+        return misuse("--repeat-window needs --repeat-penalty");
     if (options->kv && !tarn_kv_parse(options->kv, &w.kv)) {
         fprintf(stderr, "tarn generate: --kv: '%s' is none of model, f32, bf16, f16 and int8\n", options->kv);
         tarn_clear_error();

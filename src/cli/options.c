@@ -72,7 +72,7 @@ static const option table[] = {
     {"runs", WHOLE, 1, 100, "3", "N", TARN__BENCH_DECODE, AT(runs), 0, "times each figure is measured; the median counts"},
     {"model", TEXT, 0, 0, "gpt2-124m", "NAME", TARN__BENCH_DECODE, AT(model), 0, "the name of a size: gpt2-124m, llama-1b, llama-3b …"},
     {"dtype", TEXT, 0, 0, "f32", "DTYPE", TARN__BENCH_DECODE, AT(weights), 0,
-     "element type of the weights: f32, bf16, f16, or blocks: q8_0, q4_0, q4_k, q6_k"},
+     "element type of the weights: f32, bf16, f16; of Llama models also blocks: q8_0, q4_0, q4_k, q6_k"},
     {"prompt", WHOLE, 1, 1 << 20, "512", "N", TARN__BENCH_DECODE, AT(prompt_tokens), 0, "tokens of the prompt"},
     {"tokens", WHOLE, 1, 1000000, "64", "N", TARN__BENCH_DECODE, AT(tokens), 0, "tokens that are decoded after it"},
     {"n", WHOLE, 1, 1024, "1", "N", TARN__BENCH_DECODE, AT(sequences), 0, "texts at once"},

@@ -43,7 +43,7 @@ static int read_ids(tarn__prompt *p, const char *text)
     }
 }
 
-/* The tokens of the text; where there are none it begins after the token that ends texts, as GPT-2 was trained. */
+/* The tokens of the text; where there are none it begins with the model's own token for that, or after the one that ends texts. */
 static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
 {
     int64_t count = 0;
@@ -59,9 +59,9 @@ static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_m
     p->count = count;
     if (count > 0)
         return TARN__DONE;
-    if (!facts->has_end)
+    if (!facts->has_begin && !facts->has_end)
         return misuse("a prompt is missing, and the model has no token that texts begin with", NULL);
-    p->tokens[p->count++] = (int32_t)facts->end;
+    p->tokens[p->count++] = (int32_t)(facts->has_begin ? facts->begin : facts->end);
     return TARN__DONE;
 }
 

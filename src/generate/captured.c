@@ -45,11 +45,11 @@ static bool step(void *ctx)
     tarn_no_grad_open();
     bool good = scope && tarn__cache_begin(&d->cache, 0, d->batch, 1, c->reach);
     tarn_tensor *logits = good ? d->kind->step(d->model, c->tokens, &d->cache) : NULL;
-    good = logits && tarn__cache_end(&d->cache);
-    if (good && c->logits)
+    if (logits && c->logits)
         good = tarn_copy(c->logits, logits);
-    else if (good)
+    else if (logits)
         good = (c->logits = tarn_keep(tarn_clone(logits))) != NULL;
+    good = good && logits && tarn__cache_end(&d->cache); /* last: a step that fails must not count on the device alone */
     tarn_no_grad_close();
     tarn_scope_close(scope);
     return good;

@@ -13,12 +13,12 @@
 static bool check_options(const tarn_decoder_options *o, const tarn__model_facts *facts)
 {
     if (o->batch < 0 || o->batch > INT32_MAX)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_new: .batch is %lld; there must be at least one text", (long long)o->batch);
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".batch is %lld; there must be at least one text", (long long)o->batch);
     if (o->context < 0 || o->context > facts->context)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_new: .context is %lld; the model's goes from 1 to %lld", (long long)o->context,
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".context is %lld; the model's goes from 1 to %lld", (long long)o->context,
                            (long long)facts->context);
     if (o->chunk < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "decoder_new: .chunk is %lld; it must be at least 0", (long long)o->chunk);
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".chunk is %lld; it must be at least 0", (long long)o->chunk);
     return tarn_kv_name(o->kv) != NULL;
 }
 

@@ -44,7 +44,7 @@ int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t c
     if (!check_room(&facts, count, &o))
         return -1;
     int64_t room = o.tokens > 0 && count > 0 ? count + o.tokens : facts.context;
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.context = room});
+    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.context = room, .no_capture = o.no_capture});
     int64_t made = writer && tarn__writer_prompt(writer, 0, prompt, count, &o) ? take_all(writer, &o, tokens) : -1;
     tarn_writer_free(writer);
     if (made < 0)

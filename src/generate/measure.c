@@ -48,8 +48,11 @@ static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_
     for (int i = 0; i < module->parameters; i++) {
         tarn__parameter *p = &module->parameter[i];
         const tarn__view *view = &p->tensor->view;
-        if (view->rank != 2 || view->shape[1] % tarn_dtype_block(dtype) != 0)
+        if (view->rank != 2)
             continue;
+        if (view->shape[1] % tarn_dtype_block(dtype) != 0)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "a matrix %s has rows that are no whole number of blocks of %s", TARN__SHAPE_TEXT(p->tensor),
+                               tarn_dtype_name(dtype));
         tarn_tensor *blocks = p->tensor == *old_table ? *new_table : make_blocks(p->tensor, dtype);
         if (!blocks)
             return false;
@@ -86,9 +89,11 @@ static bool make_model(measuring *m)
         return tarn__raise(TARN_ERROR_ARGUMENT, "there is no language model of the name '%.64s'", o->model);
     if (!kind->complete("decode_measure", o->model, &sizes))
         return false;
-    if (sizes.context < o->prompt + o->tokens + WARM_UP)
+    int64_t needed = o->prompt + o->tokens + WARM_UP;
+    if (sizes.longest < needed)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%lld tokens of a prompt and %lld more are more than the context of %lld", (long long)o->prompt,
-                           (long long)o->tokens + WARM_UP, (long long)sizes.context);
+                           (long long)o->tokens + WARM_UP, (long long)sizes.longest);
+    sizes.context = sizes.context < needed ? needed : sizes.context;
     if (!(m->model = kind->fresh("decode_measure", o->model, &sizes, o->device, 1)) || !tarn_module_train(m->model, false))
         return false;
     tarn_tensor *old_table = NULL, *new_table = NULL;
@@ -213,7 +218,7 @@ static bool check_options(tarn_decode_options *o)
         return tarn__raise(TARN_ERROR_ARGUMENT, "decode_measure: weights cannot be of dtype %d; they are f32, f64, bf16, f16 or blocks", (int)o->dtype);
     if (!o->model)
         return tarn__raise(TARN_ERROR_ARGUMENT, "decode_measure: the model's name is NULL");
-    if (o->prompt < 1 || o->tokens < 1 || o->sequences < 1 || o->sequences > 1024 || o->runs < 1 || o->runs > MOST_RUNS)
+    if (o->prompt < 1 || o->prompt > INT32_MAX || o->tokens < 1 || o->tokens > INT32_MAX || o->sequences < 1 || o->sequences > 1024 || o->runs < 1 || o->runs > MOST_RUNS)
         return tarn__raise(TARN_ERROR_ARGUMENT, "decode_measure: %lld tokens after %lld in %lld sequences, %lld times: at least one of each, and at most 1024 and %d of the last two",
                            (long long)o->tokens, (long long)o->prompt, (long long)o->sequences, (long long)o->runs, MOST_RUNS);
     return true;

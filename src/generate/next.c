@@ -126,14 +126,14 @@ static bool ends_text(const tarn_writer *w, const tarn__sequence *s, int64_t tok
     return facts->end == token;
 }
 
-/* The text of a token, or of none, joins what is held back. A vocabulary may be filled up with tokens that have no text. */
+/* The text of a token, or of none, joins what is held back. A vocabulary may be filled up with tokens that have no text, or have gaps. */
 static bool add_text(const tarn_writer *w, tarn__sequence *s, int32_t token, bool is_end)
 {
     size_t length = 0;
     const char *text = "";
     if (!w->tokenizer)
         return true;
-    if (token >= 0 && token < tarn_tokenizer_count(w->tokenizer))
+    if (token >= 0 && token < tarn_tokenizer_count(w->tokenizer) && tarn_tokenizer_piece(w->tokenizer, token, NULL))
         text = tarn_text_stream_push(s->stream, token, &length);
     if (!text || !tarn__held_add(&s->held, text, length))
         return false;

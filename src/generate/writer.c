@@ -14,8 +14,9 @@ static tarn_writer *make(const char *function, tarn_module *model, const tarn_to
         return NULL;
     writer->model = model;
     writer->tokenizer = tokenizer;
-    writer->decoder =
-        tarn_decoder_new(model, &(tarn_decoder_options){.batch = o->sequences, .context = o->context, .kv = o->kv, .chunk = o->chunk});
+    writer->decoder = tarn_decoder_new(
+        model, &(tarn_decoder_options){
+                   .batch = o->sequences, .context = o->context, .kv = o->kv, .chunk = o->chunk, .no_capture = o->no_capture});
     if (writer->decoder) {
         writer->count = writer->decoder->batch;
         writer->sequence = tarn__alloc(sizeof(*writer->sequence) * (size_t)writer->count);

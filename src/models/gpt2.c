@@ -273,7 +273,7 @@ static bool complete(const char *function, const char *name, tarn__model_sizes *
     if (!tarn_gpt2_config_named(name, &named))
         return tarn__raise_within(function);
     s->vocab = s->vocab ? s->vocab : named.vocab;
-    s->context = s->context ? s->context : named.context;
+    s->context = s->longest = s->context ? s->context : named.context;
     s->layers = s->layers ? s->layers : named.layers;
     s->heads = s->heads ? s->heads : named.heads;
     s->width = s->width ? s->width : named.width;

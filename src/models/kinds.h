@@ -23,6 +23,7 @@ typedef struct tarn__model_sizes {
     bool has_end;
     int64_t end;
     tarn_recompute recompute;
+    int64_t longest; /* of complete sizes: the most tokens that such a model can look at */
 } tarn__model_sizes;
 
 typedef struct tarn__model_kind {

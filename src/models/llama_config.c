@@ -232,6 +232,7 @@ bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__mo
     bool changed = (s->width && s->width != c.width) || (s->heads && s->heads != c.heads);
     s->vocab = first_of(s->vocab, c.vocab);
     s->context = first_of(s->context, c.context < WINDOW ? c.context : WINDOW);
+    s->longest = c.context > s->context ? c.context : s->context;
     s->layers = first_of(s->layers, c.layers);
     s->heads = first_of(s->heads, c.heads);
     s->width = first_of(s->width, c.width);

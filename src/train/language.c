@@ -317,14 +317,15 @@ char *tarn__language_sample(tarn_trainer *t, size_t *length)
     return text;
 }
 
-/* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. */
+/* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. That comes first: a tokenizer with a chat template, or
+ * tokens that begin and end a text, says all of it in a file of its own in that place. */
 bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
 {
     tarn__path path;
     tarn__document *document = tarn__document_new(function);
     bool good = document && tarn__document_set_text(document, "tokenizer_class", "PreTrainedTokenizerFast") &&
-                tarn_tokenizer_save(t->corpus.tokenizer, folder) &&
-                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path));
+                (tarn__path_exists(folder) || tarn__folder_make(function, folder)) &&
+                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) && tarn_tokenizer_save(t->corpus.tokenizer, folder);
     tarn__document_free(document);
     return good;
 }

@@ -58,7 +58,7 @@ static const row rows[] = {
     ROW(min_lr, TARN_OPTION_REAL, 0, 1e6, "0", "RATE", false, "learning rate at the end of the schedule"),
     ROW(beta2, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false, "how slowly adam and adamw forget squares of gradients"),
     ROW(tokenizer, TARN_OPTION_TEXT, 0, 0, "", "PATH", false,
-        "text: a model's folder, tokenizer.json or vocab.json; bytes; or characters [characters; shards have their own]"),
+        "text: a model's folder, tokenizer.json, tokenizer.model, vocab.json or a .gguf file; bytes; or characters [characters; shards have their own]"),
     ROW(layers, TARN_OPTION_WHOLE, 1, 1024, "", "N", false, "text: blocks of the model [the model's]"),
     ROW(heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "text: heads of attention, which divide the width [the model's]"),
     ROW(kv_heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "text: heads of keys and values, which divide the heads; of Llama models [the model's, or the heads]"),

@@ -248,6 +248,13 @@ static bool fits(const char *function, int64_t vocab, const tarn__corpus *corpus
                                           (long long)tokens, (long long)vocab);
 }
 
+/* As wide as the run's own, so that its loss is the one that it was judged by; of other models the context, up to a limit. */
+static int64_t window_of(const tarn_run *run, int64_t context)
+{
+    bool is_own = run->options.context > 0 && run->options.context <= context;
+    return is_own ? run->options.context : context < WIDEST_WINDOW ? context : WIDEST_WINDOW;
+}
+
 bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size, tarn_text_evaluation *evaluation)
 {
     const char *function = "run_evaluate_text";
@@ -259,7 +266,7 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, evaluation ? "a batch has at least 1 window" : "the result is NULL");
     tarn_dataset *windows = NULL;
     if (tarn_model_facts_of(run->model, &facts) && open_text(run, function, data, &corpus) && fits(function, facts.vocab, &corpus))
-        windows = tarn__windows_in_order(function, &corpus.validation, facts.context < WIDEST_WINDOW ? facts.context : WIDEST_WINDOW, 0);
+        windows = tarn__windows_in_order(function, &corpus.validation, window_of(run, facts.context), 0);
     bool good = windows && tarn__language_evaluate(function, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
     tarn__corpus_free(&corpus);

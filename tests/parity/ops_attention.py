@@ -27,8 +27,9 @@ def by_hand(q, k, v, mask, scale):
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scores = (q @ k.transpose(-1, -2)) * scale
-    some = mask.any(-1, keepdim=True)
-    weights = torch.softmax(scores.masked_fill(~mask & some, -math.inf), -1) * some
+    some = mask.any(-1, keepdim=True) & ~(scores.masked_fill(~mask, -math.inf) == -math.inf).all(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(~mask & some, -math.inf), -1)
+    weights = torch.where(some, weights, 0)
     return weights @ v, weights
 
 

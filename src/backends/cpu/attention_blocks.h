@@ -146,11 +146,11 @@ static void NAMED(weigh)(const job *j, const block *b, int64_t i, int64_t begin,
 static void NAMED(store_row)(const job *j, const block *b, int64_t i, const NAMED(room) *r)
 {
     T *line = r->sums + i * j->wide;
-    bool none = keys_of(j, b, i) == 0;
-    if (none)
+    bool none = r->total[i] == 0; /* no keys, or scores that are all -infinity: exponentials of others are at least one 1 */
+    if (keys_of(j, b, i) == 0)
         memset(line, 0, sizeof(T) * (size_t)j->depth);
     else
-        NAMED(scale)(line, (T)(1 / r->total[i]), j->depth);
+        NAMED(scale)(line, none ? 0 : (T)(1 / r->total[i]), j->depth);
     tarn__store[j->y.dtype][COMPUTE](line, row_of(&j->y, b->batch, b->head, b->first + i), j->y.stride[3], j->depth);
     if (!j->log_sum.base)
         return;
@@ -277,7 +277,8 @@ static void NAMED(finish_row)(const job *j, const block *b, int64_t row, int64_t
     int64_t keys = keys_of(j, b, row) - begin, n;
     keys = keys < 0 ? 0 : least(keys, chunk);
     n = rounded_up(keys, LANES);
-    T factor = (T)(1 / r->total[row]), mean = (T)(r->dot[row] / r->total[row]);
+    bool none = r->total[row] == 0;
+    T factor = none ? 0 : (T)(1 / r->total[row]), mean = none ? 0 : (T)(r->dot[row] / r->total[row]);
     EACH {
         weight[i] *= factor;
         slope[i] = weight[i] * (slope[i] - mean);
@@ -311,6 +312,7 @@ static void NAMED(begin_block)(const job *j, const block *b, const NAMED(room) *
     NAMED(load_rows)(j, &j->g, b->batch, b->head, b->first, b->rows, 1, r->g);
     for (int64_t i = 0; i < b->rows; i++) {
         tarn__load[j->log_sum.dtype][COMPUTE_F64](row_of(&j->log_sum, b->batch, b->head, b->first + i), 1, &r->most[i], 1);
+        r->most[i] = r->most[i] == -(double)INFINITY ? 0 : r->most[i]; /* of scores that are all -infinity: weights of 0, not NaN */
         r->total[i] = r->dot[i] = 0;
     }
 }

@@ -82,7 +82,7 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) f
     C factor[M];
 #pragma unroll
     for (int m = 0; m < M; m++)
-        factor[m] = row + m < a.rows && keys_of(a, valid, row + m) > 0 ? 1 / sum[m] : (C)0; /* all -infinity: NaN, as softmax does */
+        factor[m] = row + m < a.rows && sum[m] != 0 ? 1 / sum[m] : (C)0; /* no keys, or scores that are all -infinity: 0 */
     write_rows<C, W>(slab_of(a.y, at.batch, at.head), result, factor, first, a.rows, column, a.depth);
     const slab logs = slab_of(a.log_sum, at.batch, at.head);
 #pragma unroll

@@ -11,6 +11,13 @@
 
 /* ---- the sums of rows -------------------------------------------------------------------------------------------------------- */
 
+/* The logarithm of a row to base 2. Of scores that are all -infinity it is that, too; 0 makes weights of 0 of them, not NaN. */
+__device__ __forceinline__ double log2_of(const slab &logs, int64_t t)
+{
+    double log_sum = load_any<double>(logs.base, logs.dtype, t * logs.row);
+    return log_sum == -CUDART_INF ? 0 : log_sum * LOG2_E;
+}
+
 /* A warp a row: its logarithm, to base 2, and Σ g · y, side by side. */
 template <typename C> static __global__ void __launch_bounds__(THREADS) sums_kernel(const __grid_constant__ attention_args a)
 {
@@ -24,7 +31,7 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) sums_ker
         sum += load_any<C>(g.base, g.dtype, t * g.row + d * g.along) * load_any<C>(y.base, y.dtype, t * y.row + d * y.along);
     sum = over_warp<add_up>(sum);
     if (threadIdx.x % WARP == 0) {
-        ((C *)a.rows_sums)[2 * row] = (C)(load_any<double>(logs.base, logs.dtype, t * logs.row) * LOG2_E);
+        ((C *)a.rows_sums)[2 * row] = (C)log2_of(logs, t);
         ((C *)a.rows_sums)[2 * row + 1] = sum;
     }
 }
@@ -51,7 +58,7 @@ template <typename T, int LANES> static __global__ void __launch_bounds__(THREAD
         for (int step = LANES / 2; step > 0; step /= 2)
             sum += __shfl_xor_sync(FULL_WARP, sum, step);
         if (lane == 0 && t < a.rows)
-            ((float2 *)a.rows_sums)[head * a.rows + t] = make_float2((float)(load_any<double>(logs.base, logs.dtype, t * logs.row) * LOG2_E), sum);
+            ((float2 *)a.rows_sums)[head * a.rows + t] = make_float2((float)log2_of(logs, t), sum);
     }
 }
 

@@ -70,7 +70,7 @@ __device__ __forceinline__ void write_result(const attention_args &a, const bloc
         r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 1);
         r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 2);
         int64_t t = row + lane / 4 + half * 8;
-        factor[half] = t < a.rows && keys_of(a, valid, t) > 0 ? (a.is_dropping ? a.kept : 1) / r.sum[half] : 0; /* scores that are all -infinity give NaN, as softmax does */
+        factor[half] = t < a.rows && r.sum[half] != 0 ? (a.is_dropping ? a.kept : 1) / r.sum[half] : 0; /* no keys, or scores that are all -infinity: 0 */
         if (a.log_sum.base && lane % 4 == 0 && t < a.rows)
             store_any(logs.base, logs.dtype, t * logs.row, r.sum[half] == 0 ? -CUDART_INF_F : (r.most[half] + log2f(r.sum[half])) * (float)LN_2);
     }
