@@ -210,7 +210,7 @@ TARN_API tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b);
 TARN_API void tarn_set_tf32(bool on);
 /* x · weightᵀ + bias, with weight [out, in] and bias [out] or NULL, over the last axis of x. A weight that has no gradient may hold blocks (x and bias of f32 or 16
  * bits), or 16 bits where x is f32 (bias of any of these): it is used as it lies. Kernels for blocks round x to 8 bits, 32 elements with one scale: the result is within the sum of
- * |weight| · scale / 2 of the product with the elements that the blocks stand for; an x that is not finite makes its row NaN. */
+ * |weight| · scale / 2 of the product with the elements that the blocks stand for; an x that is not finite makes its row infinite or NaN. */
 TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
 /* gelu(x · upᵀ + up_bias) · downᵀ + down_bias over the last axis of x, the block between a transformer's attentions: up is [hidden, in], down [out, hidden],
  * biases [hidden] and [out] or NULL. The same as two tarn_linear_apply() with tarn_gelu() between them, with fewer passes over memory. */

@@ -206,7 +206,7 @@ void tarn__q4_k_encode(const float *values, tarn__q4_k *block)
     }
     put_q4_k(values, weight, best, block);
     put_q4_k(values, NULL, plain, &other);
-    if (error_of(values, TARN_Q4_K, &other) < error_of(values, TARN_Q4_K, block))
+    if (!(error_of(values, TARN_Q4_K, block) <= error_of(values, TARN_Q4_K, &other))) /* nor is it NaN: a scale beyond f16 */
         *block = other;
 }
 
@@ -324,6 +324,6 @@ void tarn__q6_k_encode(const float *values, tarn__q6_k *block)
     }
     put_q6_k(values, weight, best, -128, block);
     put_q6_k(values, NULL, plain, 127, &other);
-    if (error_of(values, TARN_Q6_K, &other) < error_of(values, TARN_Q6_K, block))
+    if (!(error_of(values, TARN_Q6_K, block) <= error_of(values, TARN_Q6_K, &other))) /* nor is it NaN: a scale beyond f16 */
         *block = other;
 }

@@ -20,6 +20,9 @@
 #define MOST_AXES 4  /* that the format has */
 #define LEAST_KEY 13 /* bytes: a length, a type, a value of one byte */
 #define LEAST_TENSOR 24
+#define MOST (1 << 20)                   /* keys or tensors: holes in a file cost nothing, records of what they might hold do */
+#define MOST_TEXTS (1 << 24)             /* of a list */
+#define LONGEST_TEXT ((uint64_t)1 << 30) /* bytes of a key's text, which is copied */
 
 /* A place in the file. */
 typedef struct reader {
@@ -184,6 +187,8 @@ static bool read_list(reader *r, tarn__gguf_key *key)
         key->count = (int64_t)count;
         return pass_numbers(r, key->element, count);
     }
+    if (key->element == TARN_GGUF_TEXT && count > MOST_TEXTS)
+        return BAD(r, key->begin, "a list of %" PRIu64 " texts is longer than the %d that are possible", count, MOST_TEXTS);
     if (key->element == TARN_GGUF_TEXT && !(key->texts = tarn__alloc(sizeof(int64_t) * (size_t)count)))
         return false;
     key->count = (int64_t)count; /* from here on `texts` can be given back */
@@ -202,6 +207,8 @@ static bool read_key_text(reader *r, tarn__gguf_key *key)
     uint64_t length;
     if (!read_text(r, "a text", &text, &length))
         return false;
+    if (length > LONGEST_TEXT)
+        return BAD(r, key->begin, "a text of %" PRIu64 " bytes is longer than the %" PRIu64 " that are possible", length, LONGEST_TEXT);
     key->length = (size_t)length;
     return (key->text = copy_text(text, length)) != NULL;
 }
@@ -310,12 +317,16 @@ static bool count_bytes(const reader *r, tarn__gguf_tensor *t)
     const tarn__gguf_dtype *type = &tarn__gguf_dtypes[t->type];
     int64_t count = 1, row = t->shape.rank ? t->shape.size[t->shape.rank - 1] : 1;
     bool overflow = false;
-    for (int i = 0; i < t->shape.rank; i++)
-        overflow |= __builtin_mul_overflow(count, t->shape.size[i], &count);
+    bool empty = false;
+    for (int i = 0; i < t->shape.rank; i++) { /* an empty tensor, too, must have strides that can be counted */
+        overflow |= __builtin_mul_overflow(count, t->shape.size[i] ? t->shape.size[i] : 1, &count);
+        empty |= t->shape.size[i] == 0;
+    }
     if (row % type->block_elements)
         return BAD(r, r->at, "tensor '%.*s': rows of %lld elements are no whole number of %s's blocks of %d", TARN__GGUF_SHOWN, t->name,
                    (long long)row, type->name, type->block_elements);
-    overflow |= __builtin_mul_overflow(count / type->block_elements, type->block_bytes, &t->bytes);
+    overflow |= count > INT64_MAX / 2 / type->block_bytes;
+    t->bytes = overflow || empty ? 0 : count / type->block_elements * type->block_bytes;
     return !overflow || BAD(r, r->at, "tensor '%.*s': its shape %s of %s is no possible number of bytes", TARN__GGUF_SHOWN, t->name,
                             tarn__shape_text(t->shape.size, t->shape.rank, &(tarn__text){{0}}), type->name);
 }
@@ -434,6 +445,8 @@ static bool read_header(tarn_gguf *file)
     if (tensors > left / LEAST_TENSOR || keys > left / LEAST_KEY || tensors > INT32_MAX || keys > INT32_MAX)
         return BAD(&r, (int64_t)8, "%" PRIu64 " tensors and %" PRIu64 " keys do not fit in the %" PRIu64 " bytes that follow", tensors,
                    keys, left);
+    if (tensors > MOST || keys > MOST)
+        return BAD(&r, (int64_t)8, "%" PRIu64 " tensors and %" PRIu64 " keys are more than the %d that are possible", tensors, keys, MOST);
     return read_keys(file, &r, (int)keys) && read_alignment(file, &r) && read_tensors(file, &r, (int)tensors) && name_all(file) &&
            place_tensors(file, r.at);
 }

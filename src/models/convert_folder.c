@@ -56,6 +56,19 @@ static tarn_safetensors *open_weights(const tarn__conversion *c)
     return NULL;
 }
 
+/* A head that shares the embedding, which some programs write all the same: it must be a copy, or it would be lost in silence. */
+static bool check_copy(const tarn__conversion *c, const tarn_safetensors *weights, int index, const tarn_safetensors_entry *head)
+{
+    tarn_safetensors_entry table;
+    int other = tarn_safetensors_find(weights, "model.embed_tokens.weight");
+    if (other >= 0 && !tarn_safetensors_info(weights, other, &table))
+        return false;
+    bool same = other >= 0 && table.dtype == head->dtype && table.bytes == head->bytes &&
+                memcmp(tarn__safetensors_elements(weights, index), tarn__safetensors_elements(weights, other), (size_t)head->bytes) == 0;
+    return same || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': 'model.embed_tokens.weight' and '%.200s' differ, but tie_word_embeddings is true",
+                               c->function, c->from, head->name);
+}
+
 static bool add_from_folder(tarn__conversion *c, const tarn_llama_config *config, const tarn_safetensors *weights, int index)
 {
     char name[TARN__LLAMA_NAME];
@@ -74,7 +87,7 @@ static bool add_from_folder(tarn__conversion *c, const tarn_llama_config *config
                            (long long)rows, e.name, (long long)heads);
     bool is_head = strcmp(name, config->tied ? "token_embd.weight" : "output.weight") == 0;
     if (config->tied && strcmp(name, "output.weight") == 0)
-        return true; /* a copy of the embedding, which some programs write all the same */
+        return check_copy(c, weights, index, &e);
     const tarn__rows one = {.function = c->function,
                             .path = c->from,
                             .elements = tarn__safetensors_elements(weights, index),
@@ -187,13 +200,16 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, const tarn
     c->summary.before += e.bytes;
     c->summary.after += tarn_bytes(tensor);
     if (c->options.progress)
-        c->options.progress(index + 1, tarn_gguf_count(file), name, c->options.ctx);
+        c->options.progress(c->summary.before, c->all, name, c->options.ctx);
     return true;
 }
 
 static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const tarn_llama_config *config, const char *where)
 {
     tarn_safetensors_writer *writer = tarn_safetensors_create(where);
+    tarn_gguf_entry e;
+    for (int i = 0; i < tarn_gguf_count(file) && tarn_gguf_info(file, i, &e); i++)
+        c->all += strcmp(e.name, TARN__GGUF_FREQUENCIES) == 0 ? 0 : e.bytes;
     bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt");
     for (int i = 0; good && i < tarn_gguf_count(file); i++)
         good = add_to_folder(c, file, config, i, writer);
@@ -215,9 +231,10 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
 {
     tarn_llama_config config = {0};
     tarn_gguf_entry table = {0};
-    path where, weights;
+    path where, weights, new_weights;
     int tokens = tarn_gguf_find(file, "token_embd.weight");
-    if (!path_in(c, c->to, "config.json", &where) || !path_in(c, c->to, "model.safetensors", &weights))
+    if (!path_in(c, c->to, "config.json", &where) || !path_in(c, c->to, "model.safetensors", &weights) ||
+        !path_in(c, c->to, "model.safetensors.new", &new_weights))
         return false;
     if (!c->options.replace && (tarn__path_exists(where.text) || tarn__path_exists(weights.text)))
         return tarn__raise(TARN_ERROR_IO, "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,
@@ -226,8 +243,14 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
         !tarn_gguf_info(file, tokens, &table) || !(tarn__path_exists(c->to) || tarn__folder_make(c->function, c->to)))
         return false;
     config.dtype = table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32;
+    if (!write_weights(c, file, &config, new_weights.text)) /* most that can fail: what was there stays until then */
+        return false;
     tarn__file_remove(where.text); /* nobody opens one model's weights as another's */
-    return write_weights(c, file, &config, weights.text) && tarn__convert_get_text(c, file) && write_config(c, &config, where.text);
+    if (!tarn__file_rename(c->function, new_weights.text, weights.text)) {
+        tarn__file_remove(new_weights.text);
+        return false;
+    }
+    return tarn__convert_get_text(c, file) && write_config(c, &config, where.text);
 }
 
 bool tarn__convert_to_folder(tarn__conversion *c)

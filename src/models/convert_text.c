@@ -116,7 +116,10 @@ static bool get_config(const tarn__conversion *c, const tarn_gguf *file)
     path where;
     const char *chat = tarn_gguf_has(file, CHAT, NULL) ? tarn_gguf_text(file, CHAT, NULL) : "";
     tarn__document *config = chat && path_in(c->to, "tokenizer_config.json", &where) ? tarn__document_new(c->function) : NULL;
+    if (chat && !config && !tarn_failed())
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder is too long", c->function);
     bool good = config && tarn__document_set_text(config, "tokenizer_class", "PreTrainedTokenizerFast") &&
+                tarn__document_set_bool(config, "clean_up_tokenization_spaces", false) &&
                 set_token(config, "bos_token", file, G "bos_token_id") && set_token(config, "eos_token", file, G "eos_token_id") &&
                 set_switch(config, "add_bos_token", file, G "add_bos_token") &&
                 set_switch(config, "add_eos_token", file, G "add_eos_token") &&

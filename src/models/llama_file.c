@@ -138,11 +138,11 @@ static bool read_rope(reading *r)
     if (has_new && has_old)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json has both \"rope_parameters\" and \"rope_scaling\"; which of them holds?",
                            r->function);
-    if (!real_or(r, "rope_theta", 10000, &theta) || !real_or(r, "rope_parameters.rope_theta", theta, &r->c.rope_theta))
+    if (!real_or(r, "rope_theta", 10000, &theta) || !real_or(r, has_old ? "rope_scaling.rope_theta" : "rope_parameters.rope_theta", theta, &r->c.rope_theta))
         return false;
     if (is_there(r, "rope_theta") && r->c.rope_theta != theta)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"rope_theta\" is %g, but that of \"rope_parameters\" %g", r->function,
-                           theta, r->c.rope_theta);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"rope_theta\" is %g, but that of \"%s\" %g", r->function, theta,
+                           has_old ? "rope_scaling" : "rope_parameters", r->c.rope_theta);
     return !(has_new || has_old) || read_scaling(r, has_new ? "rope_parameters" : "rope_scaling");
 }
 
@@ -212,10 +212,9 @@ static bool check_window(const reading *r)
 {
     int64_t window;
     size_t layers = 0;
-    bool is_switched = tarn__document_has(r->config, "use_sliding_window");
     if (!check_off(r, "use_sliding_window"))
         return false;
-    if (r->family->window && !is_switched) { /* Mistral's has no switch, and is there unless it is null */
+    if (r->family->window) { /* Mistral's has no switch, and is there unless it is null */
         int64_t usual = tarn__document_has(r->config, "sliding_window") ? INT64_MAX : r->family->window;
         if (!whole_or(r, "sliding_window", usual, &window))
             return false;

@@ -244,10 +244,16 @@ static bool get_rope(const reading *r)
     int frequencies = tarn_gguf_find(r->file, TARN__GGUF_FREQUENCIES);
     if (!get_real(r, "rope.freq_base", 10000, &c->rope_theta))
         return false;
-    const char *type =
-        has(r, "rope.scaling.type") ? tarn_gguf_text(r->file, key_of(r->architecture, "rope.scaling.type", &to), NULL) : "none";
+    double linear = 1; /* what files had before they named a type */
+    const char *type = has(r, "rope.scaling.type") ? tarn_gguf_text(r->file, key_of(r->architecture, "rope.scaling.type", &to), NULL)
+                       : has(r, "rope.scaling.factor") ? "linear" /* as llama.cpp takes it */
+                                                       : "none";
     if (!type)
         return tarn__raise_within(r->function);
+    if (!get_real(r, "rope.scale_linear", 1, &linear))
+        return false;
+    if (linear != 1)
+        return refuse(r, "'rope.scale_linear', which newer files write as rope.scaling,");
     if (strcmp(type, "none") != 0 && strcmp(type, "linear") != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': rotary positions of the type '%.64s' are not supported; linear and llama3 are", r->function,
@@ -369,7 +375,7 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape)
     }
     o->given++;
     int64_t heads = tarn__llama_turned_heads(o->config, stored);
-    bool is_blocks = e.dtype != TARN_DTYPE_COUNT && tarn__is_blocks(e.dtype);
+    bool is_blocks = e.dtype != TARN_DTYPE_COUNT && tarn__is_blocks(e.dtype) && shape.rank > 1; /* norms and biases are numbers */
     tarn_dtype dtype = is_blocks ? e.dtype : o->config->dtype;
     if (e.dtype == TARN_DTYPE_COUNT || (dtype == e.dtype && !heads)) /* the reader refuses what it cannot load, with a sentence */
         return tarn_gguf_tensor(o->file, index, o->device);

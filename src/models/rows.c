@@ -73,6 +73,10 @@ static void from_f32(tarn_dtype dtype, const float *from, int64_t count, char *t
         for (int64_t i = 0; i < count; i++)
             half[i] = tarn__f32_to_bf16(from[i]);
         break;
+    case TARN_F64:
+        for (int64_t i = 0; i < count; i++)
+            ((double *)(void *)to)[i] = (double)from[i];
+        break;
     default: tarn__blocks_encode(dtype, from, count, to);
     }
 }
@@ -120,7 +124,8 @@ static void make_rows(int64_t begin, int64_t end, void *ctx)
         }
         float *values = p->values + i * p->columns;
         to_f32(rows->from, from, p->columns, values);
-        int64_t wrong = rows->to == TARN_F32 ? -1 : misfit(rows->to, values, p->columns); /* f32 holds whatever there was */
+        bool holds_all = rows->to == TARN_F32 || rows->to == TARN_F64;
+        int64_t wrong = holds_all ? -1 : misfit(rows->to, values, p->columns);
         if (wrong < 0)
             from_f32(rows->to, values, p->columns, to);
         else
@@ -146,9 +151,14 @@ static bool make_piece(piece *p)
 /* Makes all rows, some at a time; each piece goes to the file, or lies where it belongs in `whole`. */
 static bool make_all(const tarn__rows *rows, tarn__output *output, char *whole)
 {
-    int64_t count = rows->shape.rank ? rows->shape.size[0] : 1, columns = 1;
-    for (int i = 1; i < rows->shape.rank; i++)
+    bool is_one = rows->shape.rank < 2 && rows->order == TARN__ROWS_KEPT; /* blocks lie along the last axis: a vector is one row */
+    int64_t count = is_one ? 1 : rows->shape.size[0], columns = 1;
+    for (int i = is_one ? 0 : 1; i < rows->shape.rank; i++)
         columns *= rows->shape.size[i];
+    if (columns % tarn__dtypes[rows->from].block_elements || columns % tarn__dtypes[rows->to].block_elements)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s' of %s cannot become %s: its rows of %lld are no whole blocks",
+                           rows->function, rows->path, rows->name, tarn_dtype_name(rows->from), tarn_dtype_name(rows->to),
+                           (long long)columns);
     int64_t step = PIECE / (columns + 1) > 0 ? PIECE / (columns + 1) : 1;
     step = step < count ? step : count;
     piece p = {.rows = rows,
@@ -177,9 +187,11 @@ bool tarn__rows_write(tarn__output *output, const tarn__rows *rows)
 
 tarn_tensor *tarn__rows_tensor(const tarn__rows *rows, tarn_device device)
 {
-    tarn_tensor *host = tarn_empty(rows->shape, rows->to, tarn_device_cpu());
-    bool good = host && (tarn_bytes(host) == 0 || make_all(rows, NULL, tarn_data(host)));
-    if (!good || tarn_device_equal(device, tarn_device_cpu()))
-        return good ? host : NULL;
-    return tarn_from(tarn_data(host), rows->shape, rows->to, device);
+    tarn_scope *scope = tarn_scope_open(); /* what came from it to another device goes */
+    tarn_tensor *host = scope ? tarn_empty(rows->shape, rows->to, tarn_device_cpu()) : NULL, *made = NULL;
+    if (host && (tarn_bytes(host) == 0 || make_all(rows, NULL, tarn_data(host))))
+        made = tarn_device_equal(device, tarn_device_cpu()) ? host : tarn_from(tarn_data(host), rows->shape, rows->to, device);
+    made = made ? tarn_scope_return(scope, made) : NULL;
+    tarn_scope_close(scope);
+    return made;
 }

@@ -35,9 +35,13 @@ bool tarn__is_batchnorm(const tarn_module *module)
     return module->forward == forward;
 }
 
+/* A sum that is broadcast is none of the kernel's. */
 tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tensor *residual)
 {
-    return apply(module, x, residual, true);
+    if (!residual || (!residual->is_constant && residual->view.dtype == x->view.dtype && tarn__same_shape(&residual->view, &x->view)))
+        return apply(module, x, residual, true);
+    tarn_tensor *y = apply(module, x, NULL, false);
+    return y ? tarn_relu(tarn_add(y, residual)) : NULL;
 }
 
 /* Statistics of 16-bit layers are f32: a running mean of 8 bits would stand still. */

@@ -177,8 +177,8 @@ static bool check_linear(tarn_tensor **operand)
 /* True when the device multiplies by such blocks itself. */
 static bool has_product(const tarn_tensor *x, const tarn_tensor *weight)
 {
-    const tarn__kernel_row *row = &tarn__backend_at(tarn__device(x).backend)->kernels[TARN__K_matmul_blocks];
-    return row->run && ((row->dtypes >> x->view.dtype) & 1) && ((row->dtypes >> weight->view.dtype) & 1);
+    tarn_device device = tarn__device(x);
+    return tarn__has_kernel(device, TARN__K_matmul_blocks, x->view.dtype) && tarn__has_kernel(device, TARN__K_matmul_blocks, weight->view.dtype);
 }
 
 static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *y)

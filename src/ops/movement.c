@@ -68,13 +68,14 @@ static bool restride(tarn__view *to, const tarn__view *from)
 static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
 {
     int open = -1;
+    int64_t unit = 1; /* what the open size is a multiple of: a block along the last axis */
     tarn_shape known = *shape;
     for (int i = 0; i < shape->rank && i < TARN_MAX_RANK; i++)
         if (shape->size[i] == -1) {
             if (open >= 0)
                 return tarn__raise(TARN_ERROR_SHAPE, "reshape: sizes of axes %d and %d are both -1; only one can be worked out", open, i);
             open = i;
-            known.size[i] = 1;
+            known.size[i] = unit = i == shape->rank - 1 ? tarn__dtypes[x->view.dtype].block_elements : 1;
         }
     if (!tarn__check_shape("reshape", known, x->view.dtype))
         return false;
@@ -84,7 +85,7 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
     if (open >= 0 && product == 0)
         return tarn__raise(TARN_ERROR_SHAPE, "reshape: the size -1 of axis %d can be anything, as another size is 0", open);
     if (open >= 0 && have % product == 0)
-        known.size[open] = have / product;
+        known.size[open] = have / product * unit;
     else if (have != product)
         return tarn__raise(TARN_ERROR_SHAPE, "reshape: %s has %lld elements, which %s%lld do not fill", TARN__SHAPE_TEXT(x),
                            (long long)have, open >= 0 ? "multiples of " : "", (long long)product);

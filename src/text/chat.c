@@ -211,7 +211,8 @@ static bool put_chatml(writer *w, const tarn_chat_message *messages, int count)
     while (question > 0 && !is_role(&messages[question], "user"))
         question--;
     question = is_role(&messages[question], "user") ? question : count - 1;
-    bool good = !form->has_default || is_role(&messages[0], "system") || put_turn(w, "system", form->system, false);
+    bool good = (!form->begins || put_begin(w)) &&
+                (!form->has_default || is_role(&messages[0], "system") || put_turn(w, "system", form->system, false));
     for (int i = 0; good && i < count; i++)
         good = form->thinks && is_role(&messages[i], "assistant") ? put_thinking(w, messages[i].content, i > question, i == count - 1)
                                                                   : put_turn(w, messages[i].role, messages[i].content, form->trims);

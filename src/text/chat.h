@@ -14,6 +14,7 @@ typedef struct tarn__chat_form {
     tarn__chat_kind kind;
     bool trims;              /* spaces at the ends of a message are left out (in Mistral's only of answers) */
     bool always_prompts;     /* the beginning of an answer is added whether or not it is asked for */
+    bool begins;             /* ChatML: the token that begins a text comes first */
     bool thinks;             /* ChatML: thoughts (<think>) of earlier answers are left out, as Qwen3 has it */
     bool has_default;        /* ChatML: there is a system's text where the messages have none: */
     char system[512];        /* that text */

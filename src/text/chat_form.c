@@ -169,15 +169,23 @@ static bool take_behind(char *to, size_t room, const char *quote)
 
 #define TURN "'<|im_start|>'+message['role']+'\\n'+"
 
-/* A system's text that stands in the template itself. */
+static bool begins_with(const char *text, const char *part)
+{
+    return strncmp(text, part, strlen(part)) == 0;
+}
+
+/* A system's text that stands in the template itself. One that is put together otherwise would be lost in silence: then it is false. */
 static bool read_default(const char *form, tarn__chat_form *found)
 {
     static const char begin[] = "'<|im_start|>system\\n";
     for (const char *at = form; (at = strstr(at, begin)) != NULL;) {
         at += strlen(begin);
         const char *end = strstr(at, "<|im_end|>"), *quote = strchr(at, '\'');
-        if (!end || !quote || quote < end)
+        if (!end || !quote || quote < end) { /* of the messages; or a part alone, as where Qwen's templates list tools */
+            if (quote != at || (at[1] == '+' && !begins_with(at, "'+messages[0]['content']") && !begins_with(at, "'+message['content']")))
+                return false;
             continue;
+        }
         found->has_default = true;
         return take_text(found->system, sizeof(found->system), at, end);
     }
@@ -191,14 +199,25 @@ static bool read_chatml(const char *form, tarn__chat_form *found)
     found->thinks = has(form, TURN "content+'<|im_end|>") && has(form, "content.split('</think>')") && has(form, "last_query_index");
     found->trims = trims;
     found->always_prompts = !has(form, "add_generation_prompt");
+    found->begins = begins_with(form, "{{bos_token}}");
+    if (has(form + (found->begins ? strlen("{{bos_token}}") : 0), "bos_token") || has(form, "eos_token"))
+        return false;
     return plain + trims + found->thinks == 1 && has(form, "'<|im_start|>assistant\\n'") && read_default(form, found);
+}
+
+/* Whether a template has a system's text of its own: these families have none. */
+static bool has_own_system(const char *form)
+{
+    static const char set[] = "setsystem_message='";
+    const char *at = strstr(form, set);
+    return at && at[strlen(set)] != '\'';
 }
 
 static bool read_llama2(const char *form, tarn__chat_form *found)
 {
     found->kind = TARN__CHAT_LLAMA2;
     found->trims = true;
-    return has(form, "bos_token+'[INST] '+content.strip()+' [/INST]'") && has(form, "' '+content.strip()+' '+eos_token") &&
+    return !has_own_system(form) && has(form, "bos_token+'[INST] '+content.strip()+' [/INST]'") && has(form, "' '+content.strip()+' '+eos_token") &&
            has(form, "'<<SYS>>\\n'+system_message+'\\n<</SYS>>\\n\\n'+message['content']");
 }
 
@@ -255,7 +274,7 @@ static bool read_mistral(const char *form, tarn__chat_form *found)
     bool first = has(form, "loop.firstandsystem_messageisdefined"), last = has(form, "loop.lastandsystem_messageisdefined");
     found->kind = TARN__CHAT_MISTRAL;
     found->place = first ? TARN__SYSTEM_FIRST : last ? TARN__SYSTEM_LAST : TARN__SYSTEM_REFUSED;
-    return !(first && last) && (has(form, "system_message") == (first || last)) && has(form, "bos_token") && read_user(form, found) &&
+    return !has_own_system(form) && !(first && last) && (has(form, "system_message") == (first || last)) && has(form, "bos_token") && read_user(form, found) &&
            read_answer(form, found) && (!(first || last) || has(form, "+system_message+'\\n\\n'+message['content']+"));
 }
 

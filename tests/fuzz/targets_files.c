@@ -1,7 +1,8 @@
 /* targets_files.c: documents, tensors, options, metrics and the log of runs. */
 #include <math.h>
 #include <sys/stat.h>
-#include <tarn/gguf.h>
+#include <tarn/convert.h>
+#include <tarn/model.h>
 #include <tarn/safetensors.h>
 #include <tarn/train.h>
 
@@ -143,6 +144,12 @@ static bool take_gguf(const void *from, size_t count)
     file = tarn_gguf_open(scratch("again.gguf"));
     fuzz_must(file != NULL, "what was written can be read");
     tarn_gguf_close(file);
+    scope = tarn_scope_open();
+    tarn_model_convert(scratch("fuzz.gguf"), scratch("other.gguf"), NULL, &(tarn_convert_options){.quantize = true, .replace = true});
+    tarn_clear_error(); /* NaN, or a type that tarn lacks */
+    tarn_module_free(tarn_model_open(scratch("fuzz.gguf"), tarn_device_cpu(), NULL));
+    tarn_clear_error();
+    tarn_scope_close(scope);
     return true;
 }
 
@@ -157,6 +164,7 @@ static void gguf_seeds(fuzz_seed_fn use, void *ctx)
                   tarn_gguf_add_texts(w, "tokenizer.ggml.tokens", texts, NULL, 3) && tarn_gguf_add_list(w, "s", TARN_GGUF_F32, scores, 3) &&
                   tarn_gguf_add(w, "x", tarn_arange(0, 6, 1, TARN_F32, tarn_device_cpu())) &&
                   tarn_gguf_add(w, "blk.0.ffn_up.weight", tarn_from((const char[68]){0}, TARN_SHAPE(2, 32), TARN_Q8_0, tarn_device_cpu())) &&
+                  tarn_gguf_add(w, "output_norm.weight", tarn_from((const char[34]){0}, TARN_SHAPE(32), TARN_Q8_0, tarn_device_cpu())) &&
                   tarn_gguf_finish(w),
               "a GGUF file is written");
     tarn_scope_close(scope);

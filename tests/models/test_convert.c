@@ -228,6 +228,34 @@ static void rows_that_are_no_blocks_stay(void **state)
     assert_true(s.uneven == 0 && s.changed == 16 && s.after < s.before / 4);
 }
 
+static void vectors_of_blocks_become_numbers(void **state)
+{
+    (void)state;
+    char blocks[2][34] = {{0, 0x3c, 1, 2, 3}, {0, 0x40, 4, 5, 6}}; /* scales 1 and 2 */
+    tarn_gguf_writer *w = tarn_gguf_create(scratch("vector.gguf"));
+    assert_true(tarn_gguf_add(w, "v", tarn_from(blocks, TARN_SHAPE(64), TARN_Q8_0, CPU)) && tarn_gguf_finish(w));
+    assert_true(tarn_model_convert(scratch("vector.gguf"), scratch("numbers.gguf"), NULL, &(tarn_convert_options){.quantize = true}));
+    tarn_gguf *file = tarn_gguf_open(scratch("numbers.gguf"));
+    float expected[64] = {[0] = 1, [1] = 2, [2] = 3, [32] = 8, [33] = 10, [34] = 12};
+    assert_close(good(tarn_gguf_tensor(file, 0, CPU)), tarn_from_f32(expected, TARN_SHAPE(64), CPU), 0);
+    tarn_gguf_close(file);
+}
+
+/* A model of f64 has the numbers of one of f32. */
+static void weights_become_f64(void **state)
+{
+    (void)state;
+    names n = named("wide");
+    tarn_module *model = make_model(small);
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    tarn_module *wide = tarn_model_open(n.gguf, CPU, &(tarn_model_open_options){.dtype = TARN_F64});
+    assert_ok();
+    for (int i = 0; i < tarn_module_parameter_count(model); i++)
+        assert_close(tarn_cast(tarn_module_parameter(wide, i), TARN_F32), tarn_module_parameter(model, i), 0);
+    tarn_module_free(wide);
+    tarn_module_free(model);
+}
+
 /* ---- what is refused ------------------------------------------------------------------------------------------------------- */
 
 /* A GGUF file of one tensor, and one key. */
@@ -290,6 +318,8 @@ int main(void)
         in_scope(a_tokenizer_goes_with_its_model),
         in_scope(weights_become_other_types),
         in_scope(rows_that_are_no_blocks_stay),
+        in_scope(vectors_of_blocks_become_numbers),
+        in_scope(weights_become_f64),
         in_scope(nan_is_refused_by_name),
         in_scope(what_is_there_stays),
         in_scope(what_is_not_understood_is_named),

@@ -70,6 +70,27 @@ static void a_relu_behind_a_batchnorm_changes_no_result(void **state)
         }
 }
 
+static tarn_tensor *average(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    (void)module, (void)ctx;
+    return tarn_mean(x, TARN_AXES(2, 3), true);
+}
+
+/* What tarn_add() broadcasts is broadcast here, too. */
+static void a_shortcut_of_fewer_elements_is_broadcast(void **state)
+{
+    (void)state;
+    tarn_module *block[2];
+    for (int i = 0; i < 2; i++) {
+        tarn_seed(7);
+        block[i] = tarn_sequential(tarn_residual(norm_of_convolution(), tarn_module_new("average", average, NULL, NULL)), relu(i == 0), NULL);
+        assert_non_null(block[i]);
+    }
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(5, 4, 6, 6), 0, 1, TARN_F32, CPU));
+    assert_same(block[0], block[1], x, good(tarn_normal(TARN_SHAPE(5, 4, 6, 6), 0, 1, TARN_F32, CPU)));
+    tarn_module_free(block[0]), tarn_module_free(block[1]);
+}
+
 /* Two convolutions and two batchnorms are four kernels; nothing is left of the sum and the two relus. */
 static void a_block_runs_no_kernels_for_its_sum_and_relu(void **state)
 {
@@ -108,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(a_relu_behind_a_batchnorm_changes_no_result),
+        in_scope(a_shortcut_of_fewer_elements_is_broadcast),
         in_scope(a_block_runs_no_kernels_for_its_sum_and_relu),
         in_scope(a_summary_names_every_layer),
     };

@@ -168,6 +168,28 @@ static void keys_beyond_the_length_are_not_read(void **state)
     assert_true(apart(good(tarn_attention(o[Q], k, v, &cached)), wanted) == 0);
 }
 
+/* As in PyTorch: such a row attends to nothing. */
+static void a_row_of_scores_of_minus_infinity_is_0(void **state)
+{
+    (void)state;
+    static const double tolerances[] = {1e-6, 1e-12};
+    for (int wide = 0; wide < 2; wide++) {
+        tarn_dtype dtype = wide ? TARN_F64 : TARN_F32;
+        tarn_tensor *q = good(tarn_cast(tarn_to(tarn_from_f32((const float[]){INFINITY, 0, 1, 1}, TARN_SHAPE(1, 1, 2, 2), tarn_device_cpu()), device), dtype));
+        tarn_tensor *k = good(tarn_cast(tarn_to(tarn_from_f32((const float[]){-1, 0, -2, 1, -0.5f, 3}, TARN_SHAPE(1, 1, 3, 2), tarn_device_cpu()), device), dtype));
+        tarn_tensor *v = good(tarn_normal(TARN_SHAPE(1, 1, 3, 2), 0, 1, dtype, device));
+        tarn_requires_grad(q, true), tarn_requires_grad(v, true);
+        tarn_tensor *y = good(tarn_attention(q, k, v, NULL)), *second = good(tarn_slice(tarn_detach(q), 2, 1, 2)), *plain = good(tarn_clone(tarn_detach(v)));
+        tarn_requires_grad(plain, true);
+        tarn_tensor *alone = good(tarn_attention(second, k, plain, NULL));
+        expect(good(tarn_slice(y, 2, 0, 1)), TARN_SHAPE(1, 1, 1, 2), VALUES(0, 0));
+        assert_close(good(tarn_slice(y, 2, 1, 2)), alone, tolerances[wide]);
+        assert_true(tarn_backward(good(tarn_sum(tarn_square(y), TARN_ALL_AXES, false))) && tarn_backward(good(tarn_sum(tarn_square(alone), TARN_ALL_AXES, false))));
+        expect(good(tarn_slice(tarn_grad(q), 2, 0, 1)), TARN_SHAPE(1, 1, 1, 2), VALUES(0, 0));
+        assert_close(tarn_grad(v), tarn_grad(plain), tolerances[wide]);
+    }
+}
+
 static void a_length_outside_the_cache_is_an_error(void **state)
 {
     (void)state;
@@ -309,6 +331,7 @@ int main(void)
         in_scope(large_scores_keep_their_digits),
         in_scope(rows_with_nothing_to_attend_to_are_zero),
         in_scope(keys_beyond_the_length_are_not_read),
+        in_scope(a_row_of_scores_of_minus_infinity_is_0),
         in_scope(a_length_outside_the_cache_is_an_error),
         in_scope(dropout_drops_by_place),
         in_scope(dropout_uses_its_numbers_up),

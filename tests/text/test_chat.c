@@ -79,6 +79,7 @@ static void templates_are_followed(void **state)
     expect_chat(CHATML, "chatml", 0, 2, true,
                 "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\n");
     expect_chat(CHATML, "chatml", 1, 2, false, "<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\nllo <|im_end|>\n");
+    expect_chat("{{ bos_token }}" CHATML, "chatml", 1, 1, false, "<|endoftext|><|im_start|>user\n he <|im_end|>\n");
     expect_chat(QWEN2, "chatml", 1, 1, false, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n he <|im_end|>\n");
     expect_chat("{# spaces that are left out #}\n{%- set x = '%}' -%}\n\n {{- '' }}\n  {%- set y = 1 %}\n  " CHATML "\n", "chatml", 0, 1,
                 false, "<|im_start|>system\n Be brief. <|im_end|>\n");
@@ -148,6 +149,10 @@ static void other_templates_are_refused_by_name(void **state)
         {"{{ '<|start_header_id|>' + message['role'] }}", "Llama 3"},
         {"{{ '<|user|>' + message['content'] }}", "<|user|>"},
         {"{{ '", "none that tarn knows"},
+        {CHATML "{{ eos_token }}", "none that tarn knows"},
+        {"{% for message in messages %}{{ bos_token }}{% endfor %}" CHATML, "none that tarn knows"},
+        {"{% set s = 'Be kind.' %}{{ '<|im_start|>system\\n' + s + '<|im_end|>\\n' }}" CHATML, "none that tarn knows"},
+        {"{{ \"<|im_start|>system\\nYou're kind.<|im_end|>\\n\" }}" CHATML, "none that tarn knows"},
         {CHATML " x", "none that tarn knows"}, /* text that is printed as it stands */
         {"\n" CHATML, "none that tarn knows"},
         {"{{ '' }} " CHATML, "none that tarn knows"},

@@ -137,7 +137,7 @@ static void round_rows(int64_t begin, int64_t end, void *ctx)
             int64_t n = least(j->in - i * CHUNK, CHUNK);
             memset(line, 0, sizeof(line));
             tarn__load[j->x->dtype][COMPUTE_F32](row_of(j->x, j->first + r) + i * CHUNK * j->x->stride[1] * size, j->x->stride[1], line, n);
-            round_chunk(line, shift, &j->rounded[r * j->chunks + i]);
+            round_chunk(line, shift, j->w->dtype == TARN_Q4_K, &j->rounded[r * j->chunks + i]);
         }
 }
 

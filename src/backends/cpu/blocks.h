@@ -21,7 +21,7 @@
 typedef struct x_chunk {
     _Alignas(64) int8_t q[CHUNK];
     float scale[GROUPS];   /* of each lane's group */
-    float sum[GROUPS];     /* of the group's q, times the scale */
+    float sum[GROUPS];     /* of the group's q, times the scale; 0 where the weight has no leasts */
     int32_t start[GROUPS]; /* what the group's sum of products begins with: less the sum of q times what the weight's bytes are too large by */
 } x_chunk;
 
@@ -63,7 +63,8 @@ static float round_32(const float *x, int8_t *q)
     return !finite ? NAN : tiny ? 0 : largest / 127.0f;
 }
 
-static void round_chunk(const float *x, int shift, x_chunk *to)
+/* Sums are for weights that have leasts: they may be infinite where x is very large, and 0 times that would be NaN. */
+static void round_chunk(const float *x, int shift, bool has_least, x_chunk *to)
 {
     _Alignas(64) int8_t q[CHUNK];
     float scale[BLOCKS_OF_32];
@@ -76,7 +77,7 @@ static void round_chunk(const float *x, int shift, x_chunk *to)
         for (int t = 0; t < 4; t++)
             memcpy(to->q + 64 * t + 4 * lane, q + group * 16 + 4 * t, 4);
         to->scale[lane] = scale[group / 2];
-        to->sum[lane] = scale[group / 2] * (float)sum;
+        to->sum[lane] = has_least ? scale[group / 2] * (float)sum : 0;
         to->start[lane] = -shift * sum;
     }
 }

@@ -59,8 +59,7 @@ __device__ __forceinline__ void drop_weights(const attention_args &a, const sour
 
 /* Row l / 4 of the warp and the one 8 further: divided by their sums, and their logarithms. */
 template <typename T, int DEPTH>
-__device__ __forceinline__ void write_result(const attention_args &a, const block_place &at, const float (*result)[4], two_rows &r, int64_t valid,
-                                             int64_t row)
+__device__ __forceinline__ void write_result(const attention_args &a, const block_place &at, const float (*result)[4], two_rows &r, int64_t row)
 {
     const int lane = threadIdx.x % WARP;
     const slab logs = slab_of(a.log_sum, at.batch, at.head);
@@ -137,7 +136,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
         multiply_along<T, DEPTH, KEYS, DEPTH>(result, score, values_at + now);
     }
     wait_copies(); /* also where there is no key */
-    write_result<T, DEPTH>(a, at, result, r, valid, row);
+    write_result<T, DEPTH>(a, at, result, r, row);
 }
 
 /* Grid: a block for 64 rows of a head. */

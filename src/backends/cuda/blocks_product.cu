@@ -13,6 +13,7 @@
 #define PIECE_BYTES (64 * 34)         /* of the largest: Q8_0 */
 #define WARPS 8                       /* of a block */
 #define TILE ((int64_t)32 << 20)      /* elements of the weight that stand in scratch at a time */
+#define EVEN 128                      /* elements of y, of 16 bits or more, that are a multiple of any alignment that is asked for */
 
 /* ---- x to bytes ------------------------------------------------------------------------------------------------------------ */
 
@@ -315,11 +316,12 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) open_ker
     }
 }
 
+/* A multiple of EVEN: then y's part of every tile is aligned as that of the first, and the product of all tiles but the last is the one whose scratch is known. */
 static int64_t tile_rows(const tarn__view *weight)
 {
-    int64_t rows = TILE / weight->shape[1];
-    rows = rows > weight->shape[0] ? weight->shape[0] : rows;
-    return rows > 1 ? rows : 1;
+    int64_t rows = TILE / weight->shape[1] / EVEN * EVEN;
+    rows = rows > EVEN ? rows : EVEN;
+    return rows < weight->shape[0] ? rows : weight->shape[0];
 }
 
 /* A product with rows `begin` to `end` of the weight, which stand as elements at `place`. */

@@ -224,7 +224,7 @@ template <typename U> static void start_put(const tarn__call *call, const tarn__
     a.index = tarn__view_at(call->in[0]);
     a.is_long = call->in[0]->dtype == TARN_I64;
     a.count = nest->count;
-    a.room = room;
+    a.room = room > 0 ? room : 0; /* compared without a sign */
     a.step = step;
     a.faults = faults_of(call);
     a.places = places_of<3>(nest);
