@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "formats/gguf.h"
+#include "models/weights.h"
 
 #define FILE_TYPE "general.file_type"
 #define PACKING "general.quantization_version" /* of the blocks' layout, which is at its second */
@@ -188,12 +189,6 @@ static bool gguf_to_gguf(tarn__conversion *c)
 
 /* ---- the door -------------------------------------------------------------------------------------------------------------- */
 
-static bool is_gguf(const char *path)
-{
-    size_t length = strlen(path);
-    return length > 5 && strcmp(path + length - 5, ".gguf") == 0;
-}
-
 static bool check(const tarn__conversion *c)
 {
     if (!c->from || !c->from[0] || !c->to || !c->to[0])
@@ -202,13 +197,13 @@ static bool check(const tarn__conversion *c)
     if (c->options.quantize && !is_type(c->options.type))
         return tarn__raise(TARN_ERROR_DTYPE, "%s: weights cannot become %s; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are possible", c->function,
                            tarn_dtype_name(c->options.type));
-    if (c->options.quantize && !is_gguf(c->to))
+    if (c->options.quantize && !tarn__ends_with(c->to, ".gguf"))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' must end in \".gguf\": weights get another type in GGUF files only", c->function,
                            c->to);
-    if (!is_gguf(c->from) && !is_gguf(c->to))
+    if (!tarn__ends_with(c->from, ".gguf") && !tarn__ends_with(c->to, ".gguf"))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: neither '%s' nor '%s' is a GGUF file, whose name ends in \".gguf\"", c->function,
                            c->from, c->to);
-    if (is_gguf(c->to) && !c->options.replace && tarn__path_exists(c->to))
+    if (tarn__ends_with(c->to, ".gguf") && !c->options.replace && tarn__path_exists(c->to))
         return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; it is replaced only with .replace (--force)", c->function, c->to);
     return true;
 }
@@ -236,7 +231,7 @@ bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_sum
     if (tarn_failed() || !check(&c))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (!is_gguf(from) ? tarn__convert_from_folder(&c) : is_gguf(to) ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));
+    bool good = scope && (!tarn__ends_with(from, ".gguf") ? tarn__convert_from_folder(&c) : tarn__ends_with(to, ".gguf") ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));
     tarn_scope_close(scope);
     release_jobs(&c);
     if (!good)

@@ -13,28 +13,16 @@
 #include "models/convert.h"
 #include "models/llama.h"
 #include "models/llama_gguf.h"
+#include "models/weights.h"
 
 #define WIDENED "tarn.widened." /* and the type that the tensors named there had */
-
-typedef struct path {
-    char text[4096];
-} path;
-
-/* "FOLDER/name"; NULL with an error. */
-static const char *path_in(const tarn__conversion *c, const char *folder, const char *name, path *to)
-{
-    if ((size_t)snprintf(to->text, sizeof(to->text), "%s/%s", folder, name) < sizeof(to->text))
-        return to->text;
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder has %zu bytes, which is too long", c->function, strlen(folder));
-    return NULL;
-}
 
 /* ---- folder to GGUF -------------------------------------------------------------------------------------------------------- */
 
 static bool read_config(const tarn__conversion *c, tarn_llama_config *config)
 {
-    path where;
-    tarn__document *document = path_in(c, c->from, "config.json", &where) ? tarn__document_open(c->function, where.text) : NULL;
+    tarn__model_path where;
+    tarn__document *document = tarn__model_path_in(c->function, c->from, "config.json", &where) ? tarn__document_open(c->function, where.text) : NULL;
     const char *type = document ? tarn__document_text(document, "model_type") : NULL;
     bool good = type != NULL;
     if (good && !tarn__llama_family_of(type))
@@ -48,9 +36,9 @@ static bool read_config(const tarn__conversion *c, tarn_llama_config *config)
 static tarn_safetensors *open_weights(const tarn__conversion *c)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    path where;
+    tarn__model_path where;
     for (int i = 0; i < 2; i++)
-        if (path_in(c, c->from, names[i], &where) && tarn__path_exists(where.text))
+        if (tarn__model_path_in(c->function, c->from, names[i], &where) && tarn__path_exists(where.text))
             return tarn_safetensors_open(where.text);
     tarn__raise(TARN_ERROR_IO, "%s: '%s' has no model.safetensors and no model.safetensors.index.json", c->function, c->from);
     return NULL;
@@ -231,10 +219,10 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
 {
     tarn_llama_config config = {0};
     tarn_gguf_entry table = {0};
-    path where, weights, new_weights;
+    tarn__model_path where, weights, new_weights;
     int tokens = tarn_gguf_find(file, "token_embd.weight");
-    if (!path_in(c, c->to, "config.json", &where) || !path_in(c, c->to, "model.safetensors", &weights) ||
-        !path_in(c, c->to, "model.safetensors.new", &new_weights))
+    if (!tarn__model_path_in(c->function, c->to, "config.json", &where) || !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights) ||
+        !tarn__model_path_in(c->function, c->to, "model.safetensors.new", &new_weights))
         return false;
     if (!c->options.replace && (tarn__path_exists(where.text) || tarn__path_exists(weights.text)))
         return tarn__raise(TARN_ERROR_IO, "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,

@@ -9,35 +9,19 @@
 
 /* ---- folders --------------------------------------------------------------------------------------------------------------- */
 
-typedef struct path {
-    char text[4096];
-} path;
-
-/* "FOLDER/name"; NULL with an error. */
-static const char *path_in(const char *function, const char *folder, const char *name, path *to)
-{
-    if (!folder || !folder[0])
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder is %s", function, folder ? "empty" : "NULL");
-    else if ((size_t)snprintf(to->text, sizeof(to->text), "%s/%s", folder, name) < sizeof(to->text))
-        return to->text;
-    else
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder has %zu bytes, which is too long", function, strlen(folder));
-    return NULL;
-}
-
 static bool exists(const char *function, const char *folder, const char *name)
 {
-    path there;
-    return path_in(function, folder, name, &there) && tarn__path_exists(there.text);
+    tarn__model_path there;
+    return tarn__model_path_in(function, folder, name, &there) && tarn__path_exists(there.text);
 }
 
 /* Where the weights are, or what to do when they are in another form. */
-static const char *weights_in(const char *function, const char *folder, path *to)
+static const char *weights_in(const char *function, const char *folder, tarn__model_path *to)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     for (int i = 0; i < 2; i++)
         if (exists(function, folder, names[i]))
-            return path_in(function, folder, names[i], to);
+            return tarn__model_path_in(function, folder, names[i], to);
     const char *advice =
         exists(function, folder, "pytorch_model.bin") || exists(function, folder, "pytorch_model.bin.index.json")
             ? "its weights are in pytorch_model.bin; save them with safe_serialization=True"
@@ -49,7 +33,7 @@ static const char *weights_in(const char *function, const char *folder, path *to
 static tarn_module *open_with(const char *function, const char *folder, const tarn__document *config, const char *config_path,
                               const tarn_model_open_options *options, tarn_device device)
 {
-    path weights;
+    tarn__model_path weights;
     tarn_dtype dtype = options->dtype;
     const char *type = tarn__document_text(config, "model_type");
     const tarn__model_kind *kind = type ? tarn__model_kind_named(function, config_path, type) : NULL;
@@ -85,10 +69,10 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
 {
     const char *function = "model_open";
     tarn_model_open_options chosen = {0};
-    path where;
+    tarn__model_path where;
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    if (tarn_failed() || !tarn__check_parameter_dtype(function, chosen.dtype) || !path_in(function, folder, "config.json", &where))
+    if (tarn_failed() || !tarn__check_parameter_dtype(function, chosen.dtype) || !tarn__model_path_in(function, folder, "config.json", &where))
         return NULL;
     if (chosen.as_stored && chosen.dtype != TARN_F32) {
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them", function, tarn_dtype_name(chosen.dtype));
@@ -104,14 +88,14 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
 
 /* The files of a model, and what they are called until both are complete. */
 typedef struct model_files {
-    path config, weights, new_config, new_weights;
+    tarn__model_path config, weights, new_config, new_weights;
 } model_files;
 
 static bool name_files(const char *function, const char *folder, model_files *files)
 {
-    return path_in(function, folder, "config.json", &files->config) && path_in(function, folder, "model.safetensors", &files->weights) &&
-           path_in(function, folder, "config.json.new", &files->new_config) &&
-           path_in(function, folder, "model.safetensors.new", &files->new_weights);
+    return tarn__model_path_in(function, folder, "config.json", &files->config) && tarn__model_path_in(function, folder, "model.safetensors", &files->weights) &&
+           tarn__model_path_in(function, folder, "config.json.new", &files->new_config) &&
+           tarn__model_path_in(function, folder, "model.safetensors.new", &files->new_weights);
 }
 
 static bool write_new(const char *function, const tarn__model_kind *kind, const tarn_module *model, const model_files *files)

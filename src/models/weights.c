@@ -1,12 +1,24 @@
 /* weights.c: a model's weights from safetensors files. */
 #include "models/weights.h"
 
+#include <stdio.h>
 #include <string.h>
 
 bool tarn__ends_with(const char *text, const char *end)
 {
     size_t length = strlen(text), tail = strlen(end);
     return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+const char *tarn__model_path_in(const char *function, const char *folder, const char *name, tarn__model_path *to)
+{
+    if (!folder || !folder[0])
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder is %s", function, folder ? "empty" : "NULL");
+    else if ((size_t)snprintf(to->text, sizeof(to->text), "%s/%s", folder, name) < sizeof(to->text))
+        return to->text;
+    else
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder has %zu bytes, which is too long", function, strlen(folder));
+    return NULL;
 }
 
 /* True when a module has a parameter under a name with dots. */

@@ -9,6 +9,14 @@
 /* True when a text ends so. */
 bool tarn__ends_with(const char *text, const char *end);
 
+/* Room for the name of a file in a folder. */
+typedef struct tarn__model_path {
+    char text[4096];
+} tarn__model_path;
+
+/* "FOLDER/name", in `to`; NULL with an error. */
+const char *tarn__model_path_in(const char *function, const char *folder, const char *name, tarn__model_path *to);
+
 /* Loads all of an open file into a module. Names for which `ignores` is true are passed over; any other that the module lacks is an error: it is
  * something that `what` of this config.json does not have. */
 bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path, const char *what,
