@@ -41,6 +41,10 @@ typedef struct tarn__backend {
      * kernel found is handed over and forgotten. Never waits. */
     bool (*poll)(int index, tarn__fault *fault);
 
+    /* For devices that compile kernels when they are first asked for (else NULL): true when the last call of a kernel by this thread did nothing, because
+     * this device cannot run it, and forgets it. The call is then one for the CPU, as if the row were empty. */
+    bool (*declined)(int index);
+
     /* Points in a device's stream. NULL functions: the host's clock serves. */
     void *(*event_new)(int index);
     void (*event_free)(int index, void *event);

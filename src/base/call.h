@@ -23,6 +23,7 @@ typedef struct tarn__call {
     const tarn__view *out[TARN__MAX_OUTPUTS]; /* NULL where a result is not wanted */
     uint32_t reads_output;                    /* bit i: output i is also read, its old values count */
     void *scratch;                            /* as many bytes as the kernel's row asked for */
+    int64_t scratch_offset;                   /* in bytes; 0 where memory has plain addresses */
     size_t scratch_bytes;
     int device; /* its index in the backend */
     void *stream;

@@ -41,6 +41,7 @@ static bool run_row(const tarn__backend *backend, const tarn__launch *launch, ta
         if (!scratch)
             return tarn__raise_within(launch->function);
         call.scratch = tarn__block_memory(scratch);
+        call.scratch_offset = tarn__block_offset(scratch);
     }
     row->run(&call);
     tarn__pool_give(scratch);
@@ -241,9 +242,8 @@ bool tarn__run(const tarn__launch *launch)
     for (int i = 0; i < launch->outputs; i++)
         out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
     tarn__count_kernel(device.backend, launch->kernel);
-    if (tarn__is_profiling())
-        return run_profiled(backend, launch, device, in, out, false);
-    return run_row(backend, launch, device, in, out);
+    bool good = tarn__is_profiling() ? run_profiled(backend, launch, device, in, out, false) : run_row(backend, launch, device, in, out);
+    return good && backend->declined && backend->declined(device.index) ? run_on_cpu(launch, device) : good;
 }
 
 /* ---- the two calls that the core itself needs ------------------------------------------------------------------------------ */
