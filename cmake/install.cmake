@@ -10,9 +10,11 @@ install(TARGETS tarn tarn_static EXPORT tarnTargets
 if(TARGET tarn_command)
     install(TARGETS tarn_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-if(TARGET tarn_cuda)
-    install(TARGETS tarn_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-endif()
+foreach(backend tarn_cuda tarn_opencl)
+    if(TARGET ${backend})
+        install(TARGETS ${backend} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    endif()
+endforeach()
 install(DIRECTORY include/tarn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 # pkg-config: the prefix is found from where the file lies, so that the installed tree can be moved.

@@ -12,6 +12,7 @@ typedef struct tarn__view {
     int rank;
     int64_t shape[TARN_MAX_RANK];
     int64_t stride[TARN_MAX_RANK]; /* in elements; 0 on expanded axes, negative on flipped ones */
+    int64_t base; /* bytes before element 0: of blocks in memory without plain addresses, whose places need not be whole blocks; else 0 */
 } tarn__view;
 
 /* The address of the first element, where memory has plain addresses. */

@@ -11,8 +11,10 @@
 static void place_view(tarn_tensor *tensor)
 {
     const tarn__dtype *row = &tarn__dtypes[tensor->view.dtype];
+    bool is_plain = row->block_elements == 1; /* then the storage begins at a multiple of the element's size */
     tensor->view.memory = tensor->storage->memory;
-    tensor->view.offset = tensor->storage->offset / row->block_bytes * row->block_elements + tensor->start;
+    tensor->view.offset = (is_plain ? tensor->storage->offset / row->block_bytes : 0) + tensor->start;
+    tensor->view.base = is_plain ? 0 : tensor->storage->offset;
 }
 
 tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order)

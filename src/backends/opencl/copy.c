@@ -1,0 +1,95 @@
+/* copy.c: copies with any strides and dtypes, and one number everywhere. Copies within one dtype move bits: where both sides lie in one piece, by the
+ * driver's copy; else by rows (copy.cl). */
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/opencl/opencl.h"
+#include "base/half.h"
+
+#define RUN 256 /* elements a work-item moves on a CPU, as copy.cl has it */
+
+static const char *bits_of_size(size_t bytes)
+{
+    return bytes == 8 ? "-DBITS=ulong" : bytes == 4 ? "-DBITS=uint" : bytes == 2 ? "-DBITS=ushort" : "-DBITS=uchar";
+}
+
+/* True when operand k's elements lie in one piece, in the nest's order. */
+static bool is_piece(const tarn__nest *nest, int k)
+{
+    int64_t expected = 1;
+    for (int i = nest->rank - 1; i >= 0; i--) {
+        if (nest->stride[k][i] != expected)
+            return false;
+        expected *= nest->shape[i];
+    }
+    return true;
+}
+
+/* One item a run of the last axis. */
+static void go_in_runs(tarn__cl_launch *launch, const tarn__nest *nest)
+{
+    int64_t size = nest->rank > 0 ? nest->shape[nest->rank - 1] : 1, run = launch->good && launch->device->is_cpu ? RUN : 1;
+    size_t items = (size_t)(nest->count / size * ((size + run - 1) / run));
+    tarn__cl_go(launch, 1, &items, NULL);
+}
+
+static void kernel_copy(const tarn__call *call)
+{
+    const tarn__view *to = call->out[0], *from = call->in[0], *views[] = {to, from};
+    size_t size = tarn__dtype_bytes(to->dtype);
+    char options[96];
+    tarn__nest nest;
+    tarn__nest_make(&nest, 2, views);
+    if (nest.count == 0)
+        return;
+    if (from->dtype == to->dtype && is_piece(&nest, 0) && is_piece(&nest, 1)) {
+        tarn__cl_copy_bytes(call, to->memory, to->offset * (int64_t)size, from->memory, from->offset * (int64_t)size, (size_t)nest.count * size);
+        return;
+    }
+    if (from->dtype == to->dtype)
+        snprintf(options, sizeof(options), "%s", bits_of_size(size));
+    else
+        snprintf(options, sizeof(options), "-DTO=%s -DFROM=%s -DKIND=%s", tarn__cl_type(to->dtype), tarn__cl_type(from->dtype),
+                 from->dtype == TARN_F64 ? "double" : tarn__is_float(from->dtype) ? "float" : "long");
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", from->dtype == to->dtype ? "move" : "convert", options);
+    tarn__cl_value(&launch, &nest, sizeof(nest));
+    tarn__cl_view(&launch, to);
+    tarn__cl_view(&launch, from);
+    go_in_runs(&launch, &nest);
+}
+
+/* The bits of one element; 16-bit floats by way of f32, as on the CPU. */
+static void write_element(tarn_dtype dtype, const tarn__number *value, void *bits)
+{
+    float f32 = (float)value->real;
+    uint16_t half = dtype == TARN_BF16 ? tarn__f32_to_bf16(f32) : tarn__f32_to_f16(f32);
+    int32_t i32 = (int32_t)(uint32_t)(uint64_t)value->integer;
+    uint8_t byte = dtype == TARN_BOOL ? value->real != 0 : (uint8_t)value->integer;
+    const void *from = dtype == TARN_F32 ? (const void *)&f32 : dtype == TARN_F64 ? (const void *)&value->real : dtype == TARN_I32 ? (const void *)&i32 :
+                       dtype == TARN_I64 ? (const void *)&value->integer : dtype == TARN_BF16 || dtype == TARN_F16 ? (const void *)&half : (const void *)&byte;
+    memcpy(bits, from, tarn__dtype_bytes(dtype));
+}
+
+static void kernel_fill(const tarn__call *call)
+{
+    const tarn__fill *fill = call->params;
+    const tarn__view *to = call->out[0];
+    unsigned char bits[8];
+    tarn__nest nest;
+    tarn__nest_make(&nest, 1, &to);
+    if (nest.count == 0)
+        return;
+    size_t size = tarn__dtype_bytes(to->dtype);
+    write_element(to->dtype, &fill->value, bits);
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", "fill", bits_of_size(size));
+    tarn__cl_value(&launch, &nest, sizeof(nest));
+    tarn__cl_view(&launch, to);
+    tarn__cl_value(&launch, bits, size);
+    go_in_runs(&launch, &nest);
+}
+
+void tarn__cl_copy(tarn__kernel_row *rows)
+{
+    rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
+    rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};
+}

@@ -1,0 +1,165 @@
+/* device.c: the devices that OpenCL's drivers offer, and what is known of them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/opencl/opencl.h"
+
+#define MAX_DEVICES 32
+#define MAX_PLATFORMS 16
+
+static tarn__cl_device devices[MAX_DEVICES];
+static bool ready[MAX_DEVICES];
+static int count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+int tarn__cl_count(void)
+{
+    return count;
+}
+
+/* ---- finding ---------------------------------------------------------------------------------------------------------------- */
+
+static void take_devices(cl_platform_id platform, cl_device_type type)
+{
+    cl_uint found = 0;
+    cl_device_id ids[MAX_DEVICES];
+    if (clGetDeviceIDs(platform, type, MAX_DEVICES, ids, &found) != CL_SUCCESS)
+        return;
+    for (cl_uint i = 0; i < found && i < MAX_DEVICES && count < MAX_DEVICES; i++) {
+        cl_bool compiles = CL_FALSE, little = CL_FALSE;
+        clGetDeviceInfo(ids[i], CL_DEVICE_COMPILER_AVAILABLE, sizeof(compiles), &compiles, NULL);
+        clGetDeviceInfo(ids[i], CL_DEVICE_ENDIAN_LITTLE, sizeof(little), &little, NULL);
+        if (compiles && little) {
+            devices[count].id = ids[i];
+            devices[count].is_cpu = type == CL_DEVICE_TYPE_CPU;
+            devices[count].index = count;
+            count++;
+        }
+    }
+}
+
+bool tarn__cl_find_devices(char *why, size_t why_size)
+{
+    static const cl_device_type types[] = {CL_DEVICE_TYPE_GPU, CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_CPU};
+    cl_platform_id platforms[MAX_PLATFORMS];
+    cl_uint found = 0;
+    cl_int error = clGetPlatformIDs(MAX_PLATFORMS, platforms, &found);
+    if (error != CL_SUCCESS || found == 0) {
+        snprintf(why, why_size, "OpenCL's loader finds no driver (%s); install the device's, or PoCL (pocl-opencl-icd) for the CPU", tarn__cl_error_name(error));
+        return false;
+    }
+    found = found > MAX_PLATFORMS ? MAX_PLATFORMS : found;
+    for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+        for (cl_uint i = 0; i < found; i++)
+            take_devices(platforms[i], types[t]);
+    if (count == 0)
+        snprintf(why, why_size, "OpenCL's drivers, %u of them, offer no device that compiles kernels", found);
+    return count > 0;
+}
+
+/* ---- what is known of one ------------------------------------------------------------------------------------------------------ */
+
+static void ask_text(const tarn__cl_device *d, cl_device_info what, char *text, size_t size)
+{
+    char all[8192] = "";
+    if (clGetDeviceInfo(d->id, what, sizeof(all), all, NULL) != CL_SUCCESS)
+        all[0] = 0;
+    const char *first = all + strspn(all, " ");
+    snprintf(text, size, "%s", first);
+    for (size_t length = strlen(text); length > 0 && text[length - 1] == ' '; length--)
+        text[length - 1] = 0;
+}
+
+static bool is_set(const char *name, const char *value)
+{
+    const char *text = getenv(name);
+    return text && strcmp(text, value) == 0;
+}
+
+static void ask_features(tarn__cl_device *d)
+{
+    char extensions[8192];
+    cl_device_local_mem_type local = CL_GLOBAL;
+    cl_ulong local_bytes = 0, memory = 0;
+    cl_bool shared = CL_FALSE;
+    ask_text(d, CL_DEVICE_EXTENSIONS, extensions, sizeof(extensions));
+    d->has_f64 = strstr(extensions, "cl_khr_fp64") && !is_set("TARN_OPENCL_FP64", "0");
+    clGetDeviceInfo(d->id, CL_DEVICE_LOCAL_MEM_TYPE, sizeof(local), &local, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_LOCAL_MEM_SIZE, sizeof(local_bytes), &local_bytes, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(memory), &memory, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof(shared), &shared, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(d->max_group), &d->max_group, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(d->units), &d->units, NULL);
+    d->local_is_real = local == CL_LOCAL || is_set("TARN_OPENCL_LOCAL", "1");
+    d->local_bytes = (size_t)local_bytes;
+    d->shares_memory = shared != CL_FALSE;
+    const char *limit = getenv("TARN_OPENCL_MEMORY");
+    d->memory_total = (size_t)memory;
+    if (limit && strtoull(limit, NULL, 10) < d->memory_total)
+        d->memory_total = (size_t)strtoull(limit, NULL, 10);
+}
+
+/* What every program is compiled with. Division and roots are rounded as on the CPU where the device can. */
+static void choose_options(tarn__cl_device *d)
+{
+    cl_device_fp_config config = 0;
+    clGetDeviceInfo(d->id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL);
+    snprintf(d->options, sizeof(d->options), "-cl-std=CL1.2%s%s%s%s", config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
+             d->has_f64 ? " -DHAS_F64" : "", d->local_is_real ? " -DLOCAL_IS_REAL" : "", d->is_cpu ? " -DIS_CPU" : "");
+}
+
+static bool make_record(tarn__cl_device *d)
+{
+    cl_int error;
+    tarn__cl_record none = {0};
+    d->record = clCreateBuffer(d->context, CL_MEM_READ_WRITE, sizeof(none), NULL, &error);
+    return tarn__cl_good(error, "device memory") &&
+           tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_TRUE, 0, sizeof(none), &none, 0, NULL, NULL), "clearing memory");
+}
+
+static bool set_up(tarn__cl_device *d)
+{
+    cl_int error;
+    ask_text(d, CL_DEVICE_NAME, d->name, sizeof(d->name));
+    ask_text(d, CL_DEVICE_VENDOR, d->vendor, sizeof(d->vendor));
+    ask_text(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver));
+    ask_features(d);
+    choose_options(d);
+    d->context = clCreateContext(NULL, 1, &d->id, NULL, NULL, &error);
+    if (!tarn__cl_good(error, "making a context"))
+        return false;
+    d->queue = clCreateCommandQueue(d->context, d->id, CL_QUEUE_PROFILING_ENABLE, &error);
+    if (!tarn__cl_good(error, "making a queue") || !make_record(d))
+        return false;
+    pthread_mutex_init(&d->lock, NULL);
+    return true;
+}
+
+tarn__cl_device *tarn__cl_at(int index)
+{
+    if (!__atomic_load_n(&ready[index], __ATOMIC_ACQUIRE)) {
+        pthread_mutex_lock(&lock);
+        bool good = ready[index] || set_up(&devices[index]);
+        __atomic_store_n(&ready[index], good, __ATOMIC_RELEASE);
+        pthread_mutex_unlock(&lock);
+        if (!good)
+            return NULL;
+    }
+    return &devices[index];
+}
+
+bool tarn__cl_device_query(int index, tarn_device_info *info)
+{
+    tarn__cl_device *d = tarn__cl_at(index);
+    if (!d)
+        return false;
+    snprintf(info->description, sizeof(info->description), "%s", d->name);
+    snprintf(info->detail, sizeof(info->detail), "%s, %s, %u compute units, driver %s%s", d->vendor, d->is_cpu ? "a CPU" : "a GPU", d->units, d->driver,
+             d->has_f64 ? "" : ", no f64");
+    pthread_mutex_lock(&d->lock);
+    info->memory_total = (int64_t)d->memory_total;
+    info->memory_free = (int64_t)(d->memory_total - d->memory_used);
+    pthread_mutex_unlock(&d->lock);
+    return true;
+}

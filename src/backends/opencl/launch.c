@@ -1,0 +1,192 @@
+/* launch.c: launches in the making: a kernel, its arguments, its grid. */
+#include <string.h>
+
+#include "backends/opencl/opencl.h"
+
+static _Thread_local bool has_declined; /* the calling thread's last call */
+
+bool tarn__cl_declined(int index)
+{
+    (void)index;
+    bool declined = has_declined;
+    has_declined = false;
+    return declined;
+}
+
+const char *tarn__cl_type(tarn_dtype dtype)
+{
+    return dtype == TARN_BOOL ? "boolean" : tarn__dtypes[dtype].name;
+}
+
+/* ---- beginning ------------------------------------------------------------------------------------------------------------- */
+
+tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options)
+{
+    tarn__cl_launch launch = {.device = tarn__cl_at(call->device), .name = kernel};
+    if (!launch.device || has_declined)
+        return launch;
+    pthread_mutex_lock(&launch.device->lock);
+    const tarn__cl_kernel *found = tarn__cl_kernel_of(launch.device, source, kernel, options);
+    if (found) {
+        launch.kernel = found->kernel;
+        launch.most_items = found->most_items;
+        launch.good = true;
+        return launch;
+    }
+    has_declined = true;
+    pthread_mutex_unlock(&launch.device->lock);
+    return launch;
+}
+
+bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kernel, const char *options)
+{
+    tarn__cl_launch launch = tarn__cl_begin(call, source, kernel, options);
+    if (launch.good)
+        pthread_mutex_unlock(&launch.device->lock);
+    return launch.good;
+}
+
+/* Ends a launch that failed. */
+static void give_up(tarn__cl_launch *launch)
+{
+    tarn__cl_set_failed(launch->device);
+    launch->good = false;
+    pthread_mutex_unlock(&launch->device->lock);
+}
+
+/* ---- arguments ------------------------------------------------------------------------------------------------------------- */
+
+static void set(tarn__cl_launch *launch, size_t bytes, const void *value)
+{
+    if (!launch->good)
+        return;
+    cl_int error = clSetKernelArg(launch->kernel, launch->next, bytes, value);
+    if (error != CL_SUCCESS) {
+        tarn__cl_fail("argument %u of the kernel '%s', %zu bytes: %s (OpenCL %d)", launch->next, launch->name, bytes, tarn__cl_error_name(error), error);
+        give_up(launch);
+    }
+    launch->next++;
+}
+
+void tarn__cl_value(tarn__cl_launch *launch, const void *value, size_t bytes)
+{
+    set(launch, bytes, value);
+}
+
+void tarn__cl_int(tarn__cl_launch *launch, int32_t value)
+{
+    set(launch, sizeof(value), &value);
+}
+
+void tarn__cl_long(tarn__cl_launch *launch, int64_t value)
+{
+    set(launch, sizeof(value), &value);
+}
+
+void tarn__cl_real(tarn__cl_launch *launch, double value)
+{
+    float narrow = (float)value;
+    if (launch->good && launch->device->has_f64)
+        set(launch, sizeof(value), &value);
+    else
+        set(launch, sizeof(narrow), &narrow);
+}
+
+void tarn__cl_local(tarn__cl_launch *launch, size_t bytes)
+{
+    set(launch, bytes, NULL);
+}
+
+static void set_memory(tarn__cl_launch *launch, void *memory, int64_t place)
+{
+    cl_mem buffer = memory;
+    set(launch, sizeof(buffer), memory ? &buffer : NULL);
+    tarn__cl_long(launch, place);
+}
+
+void tarn__cl_view(tarn__cl_launch *launch, const tarn__view *view)
+{
+    if (!view)
+        set_memory(launch, NULL, 0);
+    else if (tarn__is_blocks(view->dtype))
+        set_memory(launch, view->memory, view->base + tarn__bytes_of(view->dtype, view->offset));
+    else
+        set_memory(launch, view->memory, view->offset);
+}
+
+void tarn__cl_scratch(tarn__cl_launch *launch, const tarn__call *call, int64_t bytes)
+{
+    set_memory(launch, call->scratch, call->scratch_offset + bytes);
+}
+
+void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call)
+{
+    if (!launch->good)
+        return;
+    set_memory(launch, launch->device->record, (int64_t)(intptr_t)call->function);
+    launch->has_fault = true;
+}
+
+/* ---- going ----------------------------------------------------------------------------------------------------------------- */
+
+/* A group of one dimension: PoCL makes vectors of its items; a GPU hides its memory's latency. */
+static size_t chosen_group(const tarn__cl_launch *launch)
+{
+    size_t items = launch->device->is_cpu ? 64 : 256;
+    while (items > launch->most_items)
+        items /= 2;
+    return items;
+}
+
+/* Behind a kernel that may find a fault its record is read, without waiting; the next poll that finds the read done looks at it. */
+static bool read_record(tarn__cl_device *d)
+{
+    if (d->reading)
+        clReleaseEvent(d->reading);
+    d->reading = NULL;
+    return tarn__cl_good(clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(d->seen), &d->seen, 0, NULL, &d->reading), "reading the faults") &&
+           tarn__cl_good(clFlush(d->queue), "sending work to the device");
+}
+
+void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local)
+{
+    size_t group[3] = {1, 1, 1}, whole[3], items = 1;
+    bool is_empty = false;
+    if (!launch->good)
+        return;
+    if (local)
+        memcpy(group, local, sizeof(group[0]) * (size_t)rank);
+    else
+        group[0] = chosen_group(launch);
+    for (int i = 0; i < rank; i++) {
+        is_empty = is_empty || global[i] == 0;
+        whole[i] = (global[i] + group[i] - 1) / group[i] * group[i];
+        items *= group[i];
+    }
+    tarn__cl_device *d = launch->device;
+    if (items > launch->most_items) { /* the driver has too few registers for this group: not a kernel for this device */
+        has_declined = true;
+    } else if (!is_empty) {
+        cl_int error = clEnqueueNDRangeKernel(d->queue, launch->kernel, (cl_uint)rank, NULL, whole, group, 0, NULL, NULL);
+        if (error != CL_SUCCESS)
+            tarn__cl_fail("the kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
+        if (error != CL_SUCCESS || (launch->has_fault && !read_record(d))) {
+            give_up(launch);
+            return;
+        }
+    }
+    launch->good = false;
+    pthread_mutex_unlock(&d->lock);
+}
+
+void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset, size_t bytes)
+{
+    tarn__cl_device *d = tarn__cl_at(call->device);
+    if (!d || bytes == 0)
+        return;
+    if (!tarn__cl_good(clEnqueueCopyBuffer(d->queue, (cl_mem)from, to, (size_t)from_offset, (size_t)to_offset, bytes, 0, NULL, NULL), "a copy on the device")) {
+        pthread_mutex_lock(&d->lock);
+        tarn__cl_set_failed(d);
+        pthread_mutex_unlock(&d->lock);
+    }
+}

@@ -1,0 +1,162 @@
+/* opencl.h: what the files of the OpenCL backend share on the host's side.
+ *
+ * A family of kernels is a pair of files, norm.c and norm.cl. The .c file enters launchers into the table; a launcher makes calls of the launch API
+ * below and checks nothing: whatever fails is remembered, and the rest of that launch does nothing. */
+#ifndef TARN__OPENCL_H
+#define TARN__OPENCL_H
+
+#define CL_TARGET_OPENCL_VERSION 120
+#include <CL/cl.h>
+#include <pthread.h>
+
+#include "base/backend.h"
+
+/* What a kernel reports of an index outside its axis, in the device's memory; prelude.cl writes it. */
+typedef struct tarn__cl_record {
+    int64_t raised, function, value, limit;
+} tarn__cl_record;
+
+/* One device, set up when it is first used. All work goes through its one queue, in order: the pool's blocks may then be used again as soon as
+ * they are given back, because whatever still reads them was enqueued before. */
+typedef struct tarn__cl_device {
+    cl_device_id id;
+    cl_context context;
+    cl_command_queue queue;
+    bool has_f64;       /* cl_khr_fp64, and not turned off by TARN_OPENCL_FP64=0 */
+    bool local_is_real; /* memory of a group is faster than a buffer: a GPU; false on PoCL. TARN_OPENCL_LOCAL=1 makes it true */
+    bool is_cpu;
+    bool shares_memory; /* with the host */
+    size_t max_group;   /* work-items in a group at most */
+    size_t local_bytes; /* of a group at most */
+    cl_uint units;      /* compute units */
+    int index;
+    char name[128], vendor[64], driver[64];
+    char options[192]; /* of every program */
+    size_t memory_total, memory_used;
+    pthread_mutex_t lock; /* of kernels' arguments, programs, and what follows */
+    struct tarn__cl_program *programs;
+    struct tarn__cl_kernel **kernels; /* a table by hash, see program.c */
+    size_t kernel_room, kernel_count;
+    cl_mem record;         /* a tarn__cl_record */
+    tarn__cl_record seen;  /* what was last read of it; valid when `reading` has passed */
+    cl_event reading;      /* NULL: no read is under way */
+    bool has_failed;       /* since the last poll */
+    char failure[256];
+} tarn__cl_device;
+
+/* The device at `index`; NULL when it cannot be set up: see tarn__cl_failure. */
+tarn__cl_device *tarn__cl_at(int index);
+
+/* ---- the launch API -------------------------------------------------------------------------------------------------------- */
+
+/* One launch in the making. Begin locks the device, go unlocks it: between them only the calls below, and none of another launch. A program that
+ * does not compile makes the call one for the CPU (see `declined` of a backend); an argument or an enqueue that fails makes the device's next poll
+ * fail. */
+typedef struct tarn__cl_launch {
+    tarn__cl_device *device;
+    cl_kernel kernel;
+    cl_uint next;      /* argument */
+    size_t most_items; /* of a group of this kernel */
+    bool good;         /* the device is locked */
+    bool has_fault;
+    const char *name;
+} tarn__cl_launch;
+
+/* `source` is a file's name without ".cl"; `kernel` its __kernel function; `options` what is added to the compiler's ("-DT=bf16 -DOP=tanh"), or "".
+ * Texts are copied. Programs are compiled once for a device and options, and kept, here and on disk. */
+tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options);
+
+/* TWO arguments: __global void *, and a long, the place of the view's first element, in ELEMENTS; of blocks, in BYTES. NULL: a null pointer and 0. */
+void tarn__cl_view(tarn__cl_launch *launch, const tarn__view *view);
+/* TWO arguments: __global void *, and a long, the place in BYTES of what lies `bytes` into the call's scratch. */
+void tarn__cl_scratch(tarn__cl_launch *launch, const tarn__call *call, int64_t bytes);
+void tarn__cl_value(tarn__cl_launch *launch, const void *value, size_t bytes); /* a scalar, or a struct by value; at most 1024 bytes in all */
+void tarn__cl_int(tarn__cl_launch *launch, int32_t value);
+void tarn__cl_long(tarn__cl_launch *launch, int64_t value);
+void tarn__cl_real(tarn__cl_launch *launch, double value); /* `real` in the kernel: a double where the device has it, else a float */
+void tarn__cl_local(tarn__cl_launch *launch, size_t bytes);
+/* The LAST TWO arguments, FAULT_PARAMETERS in the kernel, of one that may find an index outside its axis. */
+void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call);
+
+/* Enqueues it. `local` NULL: of the core's choice, in one dimension. `global` is rounded up to a multiple of the group, so kernels check their index
+ * against the size; where a size is 0 nothing runs. Few different group sizes: PoCL compiles a kernel for each. */
+void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local);
+
+/* True when this program compiles; else the call is one for the CPU. Asked first, of all its programs, by a kernel of several launches, so that it
+ * never stops half way. */
+bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kernel, const char *options);
+
+/* A plain copy of bytes within the device, in the queue's order; the two pieces do not overlap. */
+void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset, size_t bytes);
+
+/* "f32", "f64", "bf16", "f16", "i32", "i64", "u8", "boolean": as prelude.cl names it. */
+/* Whether the calling thread's last call was declined, and forgets it. */
+bool tarn__cl_declined(int index);
+
+const char *tarn__cl_type(tarn_dtype dtype);
+
+/* ---- failures -------------------------------------------------------------------------------------------------------------- */
+
+/* True for CL_SUCCESS; else remembers what failed, for this thread. */
+bool tarn__cl_good(cl_int error, const char *what);
+void tarn__cl_fail(const char *format, ...) TARN_PRINTF(1, 2);
+const char *tarn__cl_failure(void);
+const char *tarn__cl_error_name(cl_int error);
+
+/* The calling thread's last failure becomes the device's, for its next poll. */
+void tarn__cl_set_failed(tarn__cl_device *device);
+
+/* What the library lends. */
+extern const tarn__host *tarn__cl_host;
+
+/* ---- device.c -------------------------------------------------------------------------------------------------------------- */
+
+int tarn__cl_count(void);
+/* Looks for devices: GPUs and accelerators first. False, with the reason in `why`, when there is none. */
+bool tarn__cl_find_devices(char *why, size_t why_size);
+bool tarn__cl_device_query(int index, tarn_device_info *info);
+
+/* ---- program.c, cache.c, sources.c ------------------------------------------------------------------------------------------- */
+
+/* An entry of the table of kernels. */
+typedef struct tarn__cl_kernel {
+    uint64_t hash;
+    char *source, *function, *options;
+    cl_kernel kernel; /* NULL: the program does not compile */
+    size_t most_items;
+} tarn__cl_kernel;
+
+/* Under the device's lock. NULL when it does not compile, or memory is short. */
+const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *device, const char *source, const char *function, const char *options);
+
+/* The text of a program: the prelude, then the file with its includes; the caller frees it. NULL when there is no such file. */
+char *tarn__cl_text(const char *source);
+
+/* A program's binary of an earlier run, by the hash of everything that it depends on; NULL where there is none. Keeping one never fails: what cannot be kept is compiled
+ * again by the next run. */
+cl_program tarn__cl_cache_find(tarn__cl_device *device, const char *text, const char *options);
+void tarn__cl_cache_keep(tarn__cl_device *device, const char *text, const char *options, cl_program program);
+
+/* Files that the build put into the library. */
+typedef struct tarn__cl_file {
+    const char *name; /* "copy.cl", "elementwise.def" */
+    const unsigned char *bytes;
+    size_t length;
+} tarn__cl_file;
+extern const tarn__cl_file tarn__cl_files[];
+extern const int tarn__cl_file_count;
+
+/* ---- transfer.c, lane.c ---------------------------------------------------------------------------------------------------------- */
+
+bool tarn__cl_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
+bool tarn__cl_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
+
+/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+
+/* For kernels made of others. */
+const tarn__kernel_row *tarn__cl_rows(void);
+
+/* One function a family enters its kernels into the table. */
+void tarn__cl_copy(tarn__kernel_row *rows);
+
+#endif

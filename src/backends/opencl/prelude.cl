@@ -1,0 +1,235 @@
+/* prelude.cl: put before every program by the host: types, loads and stores by the name of a dtype, places of elements in nests, faults.
+ *
+ * A dtype is a word: f32, f64, bf16, f16, i32, i64, u8, boolean. A program gets it by an option, -DT=bf16, and pastes it: LOAD(T, pointer, index).
+ * HAS_F64 is defined where the device has f64; then `real` is double. A program that names f64 elsewhere does not compile, and the CPU runs the call. */
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+
+typedef float f32;
+typedef int i32;
+typedef long i64;
+typedef uchar u8;
+typedef uchar boolean;
+typedef ushort bf16; /* storage alone: loads and stores go by the word, since these two are one type to the compiler */
+typedef ushort f16;
+#ifdef HAS_F64
+typedef double f64;
+typedef double real;
+#else
+typedef float real;
+#endif
+
+/* What elements of a dtype are computed in: float, double, or long for integers and boolean. */
+#define COMPUTE(T) COMPUTE_(T)
+#define COMPUTE_(T) compute_##T
+typedef float compute_f32;
+typedef float compute_bf16;
+typedef float compute_f16;
+typedef long compute_i32;
+typedef long compute_i64;
+typedef long compute_u8;
+typedef long compute_boolean;
+#ifdef HAS_F64
+typedef double compute_f64;
+#endif
+
+#define JOIN(a, b) JOIN_(a, b)
+#define JOIN_(a, b) a##b
+
+/* 64-bit places only where sizes need them: -DINDEX=int. */
+#ifndef INDEX
+#define INDEX long
+#endif
+
+#define NAN_F as_float(0x7fc00000u)
+#define INF_F as_float(0x7f800000u)
+
+/* ---- loads: COMPUTE(T) of element `index` of a __global pointer of any type ---------------------------------------------------- */
+
+#define LOAD(T, pointer, index) LOAD_(T, pointer, index)
+#define LOAD_(T, pointer, index) load_##T((const __global T *)(pointer), index)
+
+float bf16_to_f32(bf16 x)
+{
+    return as_float((uint)x << 16);
+}
+
+float load_f32(const __global f32 *p, long i) { return p[i]; }
+float load_bf16(const __global bf16 *p, long i) { return bf16_to_f32(p[i]); }
+float load_f16(const __global f16 *p, long i) { return vload_half(i, (const __global half *)p); }
+long load_i32(const __global i32 *p, long i) { return p[i]; }
+long load_i64(const __global i64 *p, long i) { return p[i]; }
+long load_u8(const __global u8 *p, long i) { return p[i]; }
+long load_boolean(const __global boolean *p, long i) { return p[i] != 0; }
+#ifdef HAS_F64
+double load_f64(const __global f64 *p, long i) { return p[i]; }
+#endif
+
+/* ---- stores of a COMPUTE(T), rounded to nearest even; integers keep their low bits -------------------------------------------- */
+
+#define STORE(T, pointer, index, value) STORE_(T, pointer, index, value)
+#define STORE_(T, pointer, index, value) store_##T((__global T *)(pointer), index, value)
+
+/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up. NaN stays NaN. */
+bf16 f32_to_bf16(float x)
+{
+    uint u = as_uint(x);
+    return (bf16)((x != x ? u | 0x00400000u : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+void store_f32(__global f32 *p, long i, float x) { p[i] = x; }
+void store_bf16(__global bf16 *p, long i, float x) { p[i] = f32_to_bf16(x); }
+void store_f16(__global f16 *p, long i, float x) { vstore_half_rte(x, i, (__global half *)p); }
+void store_i32(__global i32 *p, long i, long x) { p[i] = (i32)x; }
+void store_i64(__global i64 *p, long i, long x) { p[i] = x; }
+void store_u8(__global u8 *p, long i, long x) { p[i] = (u8)x; }
+void store_boolean(__global boolean *p, long i, long x) { p[i] = x != 0; }
+#ifdef HAS_F64
+void store_f64(__global f64 *p, long i, double x) { p[i] = x; }
+#endif
+
+/* ---- stores of a real into floats, rounded once --------------------------------------------------------------------------------- */
+
+#define STORE_REAL(T, pointer, index, value) STORE_REAL_(T, pointer, index, value)
+#define STORE_REAL_(T, pointer, index, value) store_real_##T((__global T *)(pointer), index, value)
+
+#ifdef HAS_F64
+/* The nearest float towards 0, its last bit set where digits were lost: rounding that to fewer bits is rounding x. */
+float to_odd(double x)
+{
+    float near = (float)x;
+    double back = (double)near;
+    uint u = as_uint(near);
+    if (x != x || back == x || (u & 0x7fffffffu) == 0x7f800000u)
+        return near;
+    return as_float((fabs(back) > fabs(x) ? u - 1u : u) | 1u);
+}
+
+void store_real_f32(__global f32 *p, long i, double x) { p[i] = (float)x; }
+void store_real_f64(__global f64 *p, long i, double x) { p[i] = x; }
+void store_real_bf16(__global bf16 *p, long i, double x) { p[i] = f32_to_bf16(to_odd(x)); }
+void store_real_f16(__global f16 *p, long i, double x) { vstore_half_rte(to_odd(x), i, (__global half *)p); }
+#else
+void store_real_f32(__global f32 *p, long i, float x) { p[i] = x; }
+void store_real_bf16(__global bf16 *p, long i, float x) { store_bf16(p, i, x); }
+void store_real_f16(__global f16 *p, long i, float x) { store_f16(p, i, x); }
+#endif
+
+/* ---- conversions as on the CPU: NaN becomes 0, what is out of range the nearest integer, and an i64 is cut to its low bits ---------- */
+
+long integer_of_float(float x)
+{
+    return x != x ? 0 : x >= 0x1p63f ? LONG_MAX : x < -0x1p63f ? LONG_MIN : (long)x;
+}
+
+int int_of_float(float x)
+{
+    return x != x ? 0 : x >= 0x1p31f ? INT_MAX : x < -0x1p31f ? INT_MIN : (int)x;
+}
+
+#ifdef HAS_F64
+long integer_of_double(double x)
+{
+    return x != x ? 0 : x >= 0x1p63 ? LONG_MAX : x < -0x1p63 ? LONG_MIN : (long)x;
+}
+
+int int_of_double(double x)
+{
+    return x != x ? 0 : x >= 0x1p31 ? INT_MAX : x < -0x1p31 ? INT_MIN : (int)x;
+}
+#endif
+
+/* A large i64 on its way to 16 bits: what f32 cannot hold is gathered in its last bit. */
+float odd_of_integer(long x)
+{
+    ulong size = x < 0 ? (ulong)0 - (ulong)x : (ulong)x;
+    int spare = 40 - (int)clz(size);
+    if (spare > 0)
+        size = ((size >> spare) | ((size & (((ulong)1 << spare) - 1)) != 0)) << spare;
+    return x < 0 ? -(float)size : (float)size;
+}
+
+/* ---- statistics that lie in memory as f64, with or without f64 in the device ---------------------------------------------------- */
+
+#ifdef HAS_F64
+real load_stat(const __global void *p, long i) { return ((const __global double *)p)[i]; }
+void store_stat(__global void *p, long i, real x) { ((__global double *)p)[i] = x; }
+#else
+/* The bits of a double, rounded to nearest even; subnormals of f32 too. */
+real load_stat(const __global void *p, long i)
+{
+    ulong u = ((const __global ulong *)p)[i], digits = u & 0xfffffffffffffUL;
+    uint sign = (uint)(u >> 32) & 0x80000000u;
+    int power = (int)((u >> 52) & 0x7ff) - 1023;
+    if (power == 1024)
+        return as_float(sign | 0x7f800000u | (digits ? 0x400000u : 0u));
+    if (power < -150)
+        return as_float(sign);
+    int drop = power < -126 ? 29 + (-126 - power) : 29;
+    digits |= 1UL << 52;
+    ulong kept = digits >> drop, rest = digits & ((1UL << drop) - 1), half_way = 1UL << (drop - 1);
+    kept += rest > half_way || (rest == half_way && (kept & 1));
+    uint bits = power < -126 ? (uint)kept : ((uint)(power + 126) << 23) + (uint)kept; /* a carry runs on into the exponent, and to infinity */
+    return as_float(sign | (power > 127 ? 0x7f800000u : bits));
+}
+
+void store_stat(__global void *p, long i, real x)
+{
+    uint u = as_uint(x), digits = u & 0x7fffffu;
+    int power = (int)((u >> 23) & 0xff);
+    ulong sign = (ulong)(u & 0x80000000u) << 32, bits;
+    if (power == 255) {
+        bits = 0x7ff0000000000000UL | (digits ? 0x8000000000000UL : 0);
+    } else if (power == 0 && digits == 0) {
+        bits = 0;
+    } else {
+        int up = power == 0 ? (int)clz(digits) - 8 : 0; /* a subnormal is a normal double */
+        digits = (digits << up) & 0x7fffffu;
+        bits = ((ulong)((power == 0 ? 1 - up : power) - 127 + 1023) << 52) | ((ulong)digits << 29);
+    }
+    ((__global ulong *)p)[i] = sign | bits;
+}
+#endif
+
+/* ---- nests: tarn__nest, passed by value ---------------------------------------------------------------------------------------- */
+
+#define MAX_RANK 8
+#define MAX_OPERANDS 6
+
+typedef struct nest {
+    int rank;
+    int operands;
+    long count;
+    long shape[MAX_RANK];
+    long stride[MAX_OPERANDS][MAX_RANK];
+} nest;
+
+/* Where element i, counted row-major, of an operand lies behind its first, in elements. */
+long nest_at(const nest *n, long i, int operand)
+{
+    INDEX rest = (INDEX)i;
+    long at = 0;
+    for (int axis = n->rank - 1; axis > 0; axis--) {
+        INDEX size = (INDEX)n->shape[axis], next = rest / size;
+        at += (long)(rest - next * size) * n->stride[operand][axis];
+        rest = next;
+    }
+    return n->rank > 0 ? at + (long)rest * n->stride[operand][0] : at;
+}
+
+/* ---- faults ---------------------------------------------------------------------------------------------------------------- */
+
+/* The last two parameters of a kernel whose launcher calls tarn__cl_fault; report_fault() is used where these names are known. The kernel goes on as if
+ * the element were not there. */
+#define FAULT_PARAMETERS __global long *fault, long fault_function
+#define report_fault(fault, value, limit) record_fault(fault, fault_function, value, limit)
+
+void record_fault(__global long *fault, long function, long value, long limit)
+{
+    if (atomic_cmpxchg((volatile __global int *)fault, 0, 1) == 0) {
+        fault[1] = function;
+        fault[2] = value;
+        fault[3] = limit;
+    }
+}
