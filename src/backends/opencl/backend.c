@@ -218,6 +218,11 @@ static void fill_table(void)
     tarn__cl_copy(rows);
     tarn__cl_elementwise(rows);
     tarn__cl_random(rows);
+    tarn__cl_reductions(rows);
+    tarn__cl_reduction_gradients(rows);
+    tarn__cl_index_moves(rows);
+    tarn__cl_index_sums(rows);
+    tarn__cl_sort(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)

@@ -160,5 +160,10 @@ const tarn__kernel_row *tarn__cl_rows(void);
 void tarn__cl_copy(tarn__kernel_row *rows);
 void tarn__cl_elementwise(tarn__kernel_row *rows);
 void tarn__cl_random(tarn__kernel_row *rows);
+void tarn__cl_reductions(tarn__kernel_row *rows);
+void tarn__cl_reduction_gradients(tarn__kernel_row *rows);
+void tarn__cl_index_moves(tarn__kernel_row *rows);
+void tarn__cl_index_sums(tarn__kernel_row *rows);
+void tarn__cl_sort(tarn__kernel_row *rows);
 
 #endif
