@@ -223,6 +223,9 @@ static void fill_table(void)
     tarn__cl_index_moves(rows);
     tarn__cl_index_sums(rows);
     tarn__cl_sort(rows);
+    tarn__cl_moves(rows);
+    tarn__cl_scan(rows);
+    tarn__cl_blocks(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)

@@ -165,5 +165,8 @@ void tarn__cl_reduction_gradients(tarn__kernel_row *rows);
 void tarn__cl_index_moves(tarn__kernel_row *rows);
 void tarn__cl_index_sums(tarn__kernel_row *rows);
 void tarn__cl_sort(tarn__kernel_row *rows);
+void tarn__cl_moves(tarn__kernel_row *rows);
+void tarn__cl_scan(tarn__kernel_row *rows);
+void tarn__cl_blocks(tarn__kernel_row *rows);
 
 #endif
