@@ -20,6 +20,7 @@ typedef struct tarn__cl_record {
  * they are given back, because whatever still reads them was enqueued before. */
 typedef struct tarn__cl_device {
     cl_device_id id;
+    cl_device_type type;
     cl_context context;
     cl_command_queue queue;
     bool has_f64;       /* cl_khr_fp64, and not turned off by TARN_OPENCL_FP64=0 */
