@@ -216,6 +216,8 @@ static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 static void fill_table(void)
 {
     tarn__cl_copy(rows);
+    tarn__cl_elementwise(rows);
+    tarn__cl_random(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)

@@ -172,5 +172,7 @@ const tarn__kernel_row *tarn__cl_rows(void);
 
 /* One function a family enters its kernels into the table. */
 void tarn__cl_copy(tarn__kernel_row *rows);
+void tarn__cl_elementwise(tarn__kernel_row *rows);
+void tarn__cl_random(tarn__kernel_row *rows);
 
 #endif
