@@ -158,5 +158,8 @@ const tarn__kernel_row *tarn__cl_rows(void);
 
 /* One function a family enters its kernels into the table. */
 void tarn__cl_copy(tarn__kernel_row *rows);
+void tarn__cl_matmul(tarn__kernel_row *rows);
+void tarn__cl_attention(tarn__kernel_row *rows);
+void tarn__cl_conv(tarn__kernel_row *rows);
 
 #endif
