@@ -218,6 +218,9 @@ static void fill_table(void)
     tarn__cl_copy(rows);
     tarn__cl_elementwise(rows);
     tarn__cl_random(rows);
+    tarn__cl_matmul(rows);
+    tarn__cl_attention(rows);
+    tarn__cl_conv(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)

@@ -174,5 +174,8 @@ const tarn__kernel_row *tarn__cl_rows(void);
 void tarn__cl_copy(tarn__kernel_row *rows);
 void tarn__cl_elementwise(tarn__kernel_row *rows);
 void tarn__cl_random(tarn__kernel_row *rows);
+void tarn__cl_matmul(tarn__kernel_row *rows);
+void tarn__cl_attention(tarn__kernel_row *rows);
+void tarn__cl_conv(tarn__kernel_row *rows);
 
 #endif
