@@ -222,6 +222,7 @@ static void fill_table(void)
     tarn__cl_attention(rows);
     tarn__cl_conv(rows);
     tarn__cl_norm(rows);
+    tarn__cl_softmax(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)

@@ -178,5 +178,6 @@ void tarn__cl_matmul(tarn__kernel_row *rows);
 void tarn__cl_attention(tarn__kernel_row *rows);
 void tarn__cl_conv(tarn__kernel_row *rows);
 void tarn__cl_norm(tarn__kernel_row *rows);
+void tarn__cl_softmax(tarn__kernel_row *rows);
 
 #endif
