@@ -223,6 +223,8 @@ static void fill_table(void)
     tarn__cl_conv(rows);
     tarn__cl_norm(rows);
     tarn__cl_softmax(rows);
+    tarn__cl_rope(rows);
+    tarn__cl_pool(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)
