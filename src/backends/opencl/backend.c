@@ -221,6 +221,10 @@ static void fill_table(void)
     tarn__cl_matmul(rows);
     tarn__cl_attention(rows);
     tarn__cl_conv(rows);
+    tarn__cl_norm(rows);
+    tarn__cl_softmax(rows);
+    tarn__cl_rope(rows);
+    tarn__cl_pool(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)

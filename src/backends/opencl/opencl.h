@@ -177,5 +177,9 @@ void tarn__cl_random(tarn__kernel_row *rows);
 void tarn__cl_matmul(tarn__kernel_row *rows);
 void tarn__cl_attention(tarn__kernel_row *rows);
 void tarn__cl_conv(tarn__kernel_row *rows);
+void tarn__cl_norm(tarn__kernel_row *rows);
+void tarn__cl_softmax(tarn__kernel_row *rows);
+void tarn__cl_rope(tarn__kernel_row *rows);
+void tarn__cl_pool(tarn__kernel_row *rows);
 
 #endif
