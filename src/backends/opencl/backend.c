@@ -216,6 +216,8 @@ static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 static void fill_table(void)
 {
     tarn__cl_copy(rows);
+    tarn__cl_elementwise(rows);
+    tarn__cl_random(rows);
     tarn__cl_matmul(rows);
     tarn__cl_attention(rows);
     tarn__cl_conv(rows);
@@ -243,6 +245,12 @@ static tarn__backend backend = {
     .event_record = event_record,
     .event_wait = event_wait,
     .event_elapsed = event_elapsed,
+    .lane_new = tarn__cl_lane_new,
+    .lane_free = tarn__cl_lane_free,
+    .lane_send = tarn__cl_lane_send,
+    .lane_join = tarn__cl_lane_join,
+    .lane_wait = tarn__cl_lane_wait,
+    .lane_mark = tarn__cl_lane_mark,
     .failure = tarn__cl_failure,
     .kernels = rows,
 };

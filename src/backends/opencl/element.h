@@ -1,0 +1,38 @@
+/* element.h: the host's side of element.cl: what to compute in, the options that say so, and launches over the elements of a nest. */
+#ifndef TARN__OPENCL_ELEMENT_H
+#define TARN__OPENCL_ELEMENT_H
+
+#include "backends/opencl/opencl.h"
+
+typedef enum tarn__cl_compute { TARN__CL_F32, TARN__CL_F64, TARN__CL_I64 } tarn__cl_compute;
+
+/* Options of a program in the making. */
+typedef struct tarn__cl_options {
+    char text[512];
+    size_t length;
+} tarn__cl_options;
+
+void tarn__cl_option(tarn__cl_options *options, const char *format, ...) TARN_PRINTF(2, 3);
+
+/* What elements of a dtype are computed in: f32 for the 16-bit floats, i64 for integers and bool. */
+tarn__cl_compute tarn__cl_compute_of(tarn_dtype dtype);
+
+/* -DC and what goes with it. */
+void tarn__cl_option_compute(tarn__cl_options *options, tarn__cl_compute compute);
+
+/* -DINDEX: int where every place of every operand of the nest fits, else long. True for int. */
+bool tarn__cl_option_index(tarn__cl_options *options, const tarn__nest *nest);
+
+/* The nest of views of one shape with axes in their own order, for kernels that count elements row-major. A NULL view has stride 0. */
+void tarn__cl_nest_in_order(tarn__nest *nest, int operands, const tarn__view *const *views);
+
+/* A scalar of the type computed in. */
+void tarn__cl_number(tarn__cl_launch *launch, tarn__cl_compute compute, tarn__number value);
+
+/* A scalar of the type INDEX. */
+void tarn__cl_index(tarn__cl_launch *launch, bool is_small, int64_t value);
+
+/* Starts it for `count` elements in one dimension. */
+void tarn__cl_over(tarn__cl_launch *launch, int64_t count);
+
+#endif
