@@ -9,9 +9,9 @@ REAL most_of_row(REAL own, int row, int tx, __local REAL *most)
 {
     if (ACROSS == 1)
         return own;
-    barrier(CLK_LOCAL_MEM_FENCE);
+    MEET();
     most[row * ACROSS + tx] = own;
-    barrier(CLK_LOCAL_MEM_FENCE);
+    MEET();
     for (int i = 0; i < ACROSS; i++)
         own = fmax(own, most[row * ACROSS + i]);
     return own;
@@ -21,9 +21,9 @@ REAL sum_of_row(REAL own, int row, int tx, __local REAL *sums)
 {
     if (ACROSS == 1)
         return own;
-    barrier(CLK_LOCAL_MEM_FENCE);
+    MEET();
     sums[row * ACROSS + tx] = own;
-    barrier(CLK_LOCAL_MEM_FENCE);
+    MEET();
     REAL sum = 0;
     for (int i = 0; i < ACROSS; i++)
         sum += sums[row * ACROSS + i];

@@ -45,9 +45,9 @@ REAL sum_of_row(REAL own, int row, int tx, __local REAL *sums)
 {
     if (ACROSS == 1)
         return own;
-    barrier(CLK_LOCAL_MEM_FENCE);
+    MEET();
     sums[row * ACROSS + tx] = own;
-    barrier(CLK_LOCAL_MEM_FENCE);
+    MEET();
     REAL sum = 0;
     for (int i = 0; i < ACROSS; i++)
         sum += sums[row * ACROSS + i];

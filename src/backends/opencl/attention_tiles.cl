@@ -26,7 +26,9 @@
 /* All rows of an item: on a processor there are too many of them to unroll. */
 #if ACROSS == 1
 #define EACH_ROW(i) for (int i = 0; i < M; i++)
+#define MEET() /* an item alone meets nobody */
 #else
+#define MEET() barrier(CLK_LOCAL_MEM_FENCE)
 #define EACH_ROW(i) EACH(i, M)
 #endif
 
@@ -151,10 +153,10 @@ place place_of(const attention *a, long heads)
     do {                                                                                                             \
         EACH_ROW(i) EACH(j, VECTORS) (sum)[i][j] = 0;                                                                \
         for (long depth_at = 0; depth_at < a.depth; depth_at += STEP) {                                              \
-            barrier(CLK_LOCAL_MEM_FENCE);                                                                            \
+            MEET();                                                                                      \
             STAGE_COLUMNS(stage, LINE, SIDE_M, x_dtype, x, x_begin, x_end)                                           \
             STAGE_COLUMNS(stage + STEP * LINE, LINE_N, SIDE_N, y_dtype, y, y_begin, y_end)                           \
-            barrier(CLK_LOCAL_MEM_FENCE);                                                                            \
+            MEET();                                                                                      \
             MULTIPLY(sum, VECTORS, stage, LINE, stage + STEP * LINE, LINE_N, (int)min((long)STEP, a.depth - depth_at)) \
         }                                                                                                            \
     } while (0)
@@ -162,9 +164,9 @@ place place_of(const attention *a, long heads)
 /* sum (SIDE_M, WINDOW) += wᵀ · x for a tile of weights w (SIDE_N, SIDE_M) in the group's memory, and the window from `across` of SIDE_N rows of x. */
 #define MULTIPLY_ROWS(sum, weights, dtype, x, begin, end, across)                                 \
     for (int from = 0; from < SIDE_N; from += STEP) {                                             \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                             \
+        MEET();                                                                                   \
         STAGE_LINES(stage, dtype, x, (begin) + from, end, across)                                 \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                             \
+        MEET();                                                                                   \
         MULTIPLY(sum, WIDE, (weights) + from * LINE, LINE, stage, WINDOW, STEP)                   \
     }
 
