@@ -3,6 +3,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 BUILD ?= build/release
+DEVICE ?= cuda
 export DESTDIR
 
 .NOTPARALLEL:
@@ -23,9 +24,9 @@ test: ## build and run the C test suite
 	@scripts/build release
 	@scripts/test release
 
-test-gpu: ## run what needs an NVIDIA GPU, in the build folder BUILD (build/release)
+test-gpu: ## run what needs a GPU, in the build folder BUILD (build/release), on DEVICE (cuda; opencl is the other)
 	@[ -e "$(BUILD)/tarn" ] || scripts/build release
-	@scripts/test-gpu "$(BUILD)"
+	@scripts/test-gpu "$(BUILD)" "$(DEVICE)"
 
 sanitize-gpu: ## our own CUDA kernels under compute-sanitizer: memory, races, uninitialised reads
 	@[ -e "$(BUILD)/tarn" ] || scripts/build release
@@ -53,6 +54,8 @@ check-long: ## everything with many more rounds and seeds: hours, not minutes
 	@scripts/build release
 	@TARN_TEST_LONG=1 TARN_TEST_TIMEOUT=14400 scripts/test release
 	@TARN_TEST_LONG=1 scripts/parity
+	@scripts/bootstrap opencl
+	@scripts/test-gpu build/release opencl
 	@scripts/fuzz 60
 
 fuzz: ## let libFuzzer (clang) look for files that harm a parser, SECONDS_EACH (60) for each parser

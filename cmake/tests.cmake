@@ -118,6 +118,12 @@ foreach(source IN LISTS TEST_SOURCES)
         OUTPUT_NAME ${file} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/${folder})
     add_test(NAME ${folder}.${short} COMMAND ${LAUNCH} $<TARGET_FILE:${target}>)
     tarn_test(${folder}.${short} ${folder})
+    if(folder STREQUAL "opencl") # the others find the mirror alone
+        if(TARGET tarn_opencl)
+            add_dependencies(${target} tarn_opencl)
+        endif()
+        set_property(TEST ${folder}.${short} APPEND PROPERTY ENVIRONMENT "TARN_BACKEND_PATH=${PROJECT_BINARY_DIR}/tests:${PROJECT_BINARY_DIR}")
+    endif()
 endforeach()
 
 # Examples.

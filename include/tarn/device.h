@@ -21,12 +21,14 @@ typedef struct tarn_device_info {
     char detail[128];      /* what is accelerated: instruction level, compute capability, driver */
     int64_t memory_total;  /* bytes, 0 if unknown */
     int64_t memory_free;   /* bytes, 0 if unknown */
+    char type[16];         /* "cpu", "gpu" or "accelerator": OpenCL offers CPUs, too */
+    char vendor[64];       /* "" if unknown */
 } tarn_device_info;
 
 /* The CPU. */
 TARN_API tarn_device tarn_device_cpu(void);
 
-/* The best device there is: a CUDA GPU, else an OpenCL GPU, else the CPU. */
+/* The best device there is: a CUDA GPU, else an OpenCL GPU, else the CPU. Never a CPU by way of OpenCL: the CPU's own kernels are faster. */
 TARN_API tarn_device tarn_device_auto(void);
 
 /* The device a text names: "cpu", "auto", "cuda", "cuda:1". A device that is not there is an error that says what is missing; then the

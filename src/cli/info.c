@@ -44,6 +44,8 @@ static int print_json(void)
             tarn__json_text(&json, "name", info.name);
             tarn__json_text(&json, "description", info.description);
             tarn__json_text(&json, "detail", info.detail);
+            tarn__json_text(&json, "type", info.type);
+            tarn__json_text(&json, "vendor", info.vendor);
             tarn__json_whole(&json, "memory_total", info.memory_total);
             tarn__json_whole(&json, "memory_free", info.memory_free);
             tarn__json_close(&json, '}');
@@ -64,6 +66,7 @@ static int print_json(void)
 static int print_text(void)
 {
     char name[32];
+    bool offers_cpu = false;
     tarn__heading("tarn %s", tarn_version());
     printf("  build    %s, %s, %s%s%s\n", TARN__BUILD_TYPE, TARN__COMPILER, TARN__PROCESSOR, TARN__SANITIZE[0] ? ", sanitizers " : "",
            TARN__SANITIZE);
@@ -78,6 +81,7 @@ static int print_text(void)
             tarn_device_info info;
             if (!query(backends[b], i, &info))
                 return tarn__complain("info");
+            offers_cpu = offers_cpu || (b > 0 && strcmp(info.type, "cpu") == 0);
             printf("  %-8s %s\n", info.name, info.description[0] ? info.description : "unknown processor");
             printf("  %-8s %s; %s of memory, %s free\n", "", info.detail, tarn__bytes_text(info.memory_total),
                    tarn__bytes_text(info.memory_free));
@@ -86,7 +90,8 @@ static int print_text(void)
         if (why[0])
             printf("  %-8s not here: %s\n", backends[b], why);
     }
-    printf("  %-8s takes %s\n", "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)));
+    printf("  %-8s takes %s%s\n", "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)),
+           offers_cpu ? "; never a CPU by way of OpenCL, since the CPU's own kernels are faster: name it to use it" : "");
     return TARN__DONE;
 }
 

@@ -191,12 +191,20 @@ tarn_device tarn_device_cpu(void)
     return (tarn_device){TARN__CPU_SLOT, 0};
 }
 
+/* A CPU that a backend offers is none for `auto`: the CPU's own kernels are faster on it. */
+static bool is_gpu(const tarn__backend *backend, int index)
+{
+    tarn_device_info info = {0};
+    return backend->device_query(index, &info) && strcmp(info.type, "gpu") == 0;
+}
+
 tarn_device tarn_device_auto(void)
 {
     for (int slot = 1; slot <= 2; slot++) {
         const tarn__backend *backend = tarn__backend_named(slots[slot].name);
-        if (backend && backend->device_count() > 0)
-            return (tarn_device){slot, 0};
+        for (int i = 0; backend && i < backend->device_count(); i++)
+            if (is_gpu(backend, i))
+                return (tarn_device){slot, i};
     }
     return tarn_device_cpu();
 }

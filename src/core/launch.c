@@ -120,6 +120,7 @@ static tarn__view view_in(const host_copy *copy, const tarn_tensor *tensor)
 {
     tarn__view view = tensor->view;
     view.memory = copy->memory;
+    view.base = 0;
     const tarn__dtype *row = &tarn__dtypes[view.dtype];
     view.offset = tensor->start - copy->first / row->block_bytes * row->block_elements;
     return view;

@@ -72,11 +72,17 @@ def run_one(case, seed, info, tally):
     return wrong
 
 
+def some_of(numbered, seed, most):
+    """All cases, or as many as are wanted, in their order: others in every run."""
+    chosen = range(len(numbered)) if most <= 0 or most >= len(numbered) else sorted(random.Random(seed).sample(range(len(numbered)), most))
+    return [numbered[i] for i in chosen]
+
+
 def run_operation(info, make, options):
     name, tally, shown = info.name.decode(), Tally(), 0
     rng = random.Random(f"{options.seed}/{name}")
     generator = torch.Generator().manual_seed(zlib.crc32(f"{options.seed}/{name}".encode()))
-    for number, case in enumerate(make(name, rng, generator, options.cases)):
+    for number, case in some_of(list(enumerate(make(name, rng, generator, options.cases))), f"{options.seed}/{name}", options.most):
         if options.layout and any(i.layout != options.layout for i in case.inputs):
             continue
         case.upstream_layout = options.layout or case.upstream_layout
@@ -276,7 +282,9 @@ def parse():
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
     parser.add_argument("--only", default="", help=f"operations to run, and of {', '.join(EXTRAS)}, separated by commas")
     parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
-    parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda …")
+    parser.add_argument("--most", type=int, default=0, help="cases of each operation at most, drawn from all of them; 0 for all")
+    parser.add_argument("--extras", default="", help="of what is compared beside operations, only these")
+    parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda, opencl …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
     parser.add_argument("--show", type=int, default=SHOWN, help="how many failures to print for each operation")
     return parser.parse_args()
@@ -299,7 +307,8 @@ def main():
             continue
         tallies.append(run_operation(infos[name], table[name], options))
     for name in EXTRAS:
-        if name in options.only.split(",") or not options.only and (name not in LONG or os.environ.get("TARN_TEST_LONG")):
+        wanted = name in options.extras.split(",") if options.extras else name not in LONG or os.environ.get("TARN_TEST_LONG")
+        if name in options.only.split(",") or not options.only and wanted:
             tallies.append(run_extra(name, options))
     failed = sum(t.failed for t in tallies) + strangers
     print(f"{time.monotonic() - begin:.0f} s")

@@ -22,6 +22,7 @@ MAY_INCLUDE = {
     "backends/cpu": {"base"},
     "backends/cuda": {"base"},
     "backends/opencl": {"base"},
+    "backends/opencl": {"base"},
     "core": {"base"},
     "autograd": {"base", "core"},
     "ops": {"base", "core", "autograd"},

@@ -62,6 +62,7 @@ static int device_count(void)
 static bool device_query(int index, tarn_device_info *info)
 {
     (void)index;
+    snprintf(info->type, sizeof(info->type), "cpu");
     tarn__platform_cpu_name(info->description, sizeof(info->description));
     snprintf(info->detail, sizeof(info->detail), "%s kernels, %d threads", level, tarn_threads());
     info->memory_total = tarn__platform_memory_total();

@@ -95,6 +95,8 @@ static bool device_query(int index, tarn_device_info *info)
         !tarn__cuda_good(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the memory"))
         return false;
     cudaDriverGetVersion(&driver);
+    snprintf(info->type, sizeof(info->type), "gpu");
+    snprintf(info->vendor, sizeof(info->vendor), "NVIDIA");
     snprintf(info->description, sizeof(info->description), "%s", properties.name);
     snprintf(info->detail, sizeof(info->detail), "compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d, %s", properties.major,
              properties.minor, properties.multiProcessorCount, driver / 1000, driver % 1000 / 10, tarn__cudnn_about());

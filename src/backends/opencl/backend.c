@@ -226,6 +226,13 @@ static void fill_table(void)
     tarn__cl_moves(rows);
     tarn__cl_scan(rows);
     tarn__cl_blocks(rows);
+    tarn__cl_matmul(rows);
+    tarn__cl_attention(rows);
+    tarn__cl_conv(rows);
+    tarn__cl_norm(rows);
+    tarn__cl_softmax(rows);
+    tarn__cl_rope(rows);
+    tarn__cl_pool(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)
@@ -250,6 +257,12 @@ static tarn__backend backend = {
     .event_record = event_record,
     .event_wait = event_wait,
     .event_elapsed = event_elapsed,
+    .lane_new = tarn__cl_lane_new,
+    .lane_free = tarn__cl_lane_free,
+    .lane_send = tarn__cl_lane_send,
+    .lane_join = tarn__cl_lane_join,
+    .lane_wait = tarn__cl_lane_wait,
+    .lane_mark = tarn__cl_lane_mark,
     .failure = tarn__cl_failure,
     .kernels = rows,
 };

@@ -33,6 +33,15 @@ static void go_in_runs(tarn__cl_launch *launch, const tarn__nest *nest)
     tarn__cl_go(launch, 1, &items, NULL);
 }
 
+/* The options of a copy that converts. One into f64, where the device has none, is made not to compile. */
+static void name_kinds(const tarn__call *call, char *options, size_t size)
+{
+    tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
+    const tarn__cl_device *d = tarn__cl_at(call->device);
+    snprintf(options, size, "-DFROM=%s -DKIND=%s%s%s", tarn__cl_type(from), from == TARN_F64 ? "double" : tarn__is_float(from) ? "float" : "long",
+             from == TARN_F64 ? " -DFROM_F64" : "", to == TARN_F64 && d && !d->has_f64 ? " -DTO_F64" : "");
+}
+
 static void kernel_copy(const tarn__call *call)
 {
     const tarn__view *to = call->out[0], *from = call->in[0], *views[] = {to, from};
@@ -49,12 +58,13 @@ static void kernel_copy(const tarn__call *call)
     if (from->dtype == to->dtype)
         snprintf(options, sizeof(options), "%s", bits_of_size(size));
     else
-        snprintf(options, sizeof(options), "-DTO=%s -DFROM=%s -DKIND=%s", tarn__cl_type(to->dtype), tarn__cl_type(from->dtype),
-                 from->dtype == TARN_F64 ? "double" : tarn__is_float(from->dtype) ? "float" : "long");
+        name_kinds(call, options, sizeof(options));
     tarn__cl_launch launch = tarn__cl_begin(call, "copy", from->dtype == to->dtype ? "move" : "convert", options);
     tarn__cl_value(&launch, &nest, sizeof(nest));
     tarn__cl_view(&launch, to);
     tarn__cl_view(&launch, from);
+    if (from->dtype != to->dtype)
+        tarn__cl_int(&launch, (int32_t)to->dtype);
     go_in_runs(&launch, &nest);
 }
 

@@ -97,18 +97,37 @@ __kernel void fill(nest n, __global BITS *to, long to_first, BITS value)
 #define put_u8_long(p, i, x) STORE(u8, p, i, x)
 #define put_boolean_long(p, i, x) STORE(boolean, p, i, x)
 
-/* KIND is what FROM is computed in. */
-__kernel void convert(nest n, __global TO *to, long to_first, const __global FROM *from, long from_first)
+/* KIND is what FROM is computed in. The target's dtype, a number of tarn_dtype, is chosen while the kernel runs: a program for each pair would take longer to compile
+ * than copies that convert are worth. */
+#if defined(TO_F64) && !defined(HAS_F64)
+#error "this device has no f64"
+#endif
+
+#define INTO(number, TO)                                                                                                                  \
+    case number:                                                                                                                          \
+        for (long i = r.begin; i < r.end; i++)                                                                                            \
+            PUT(TO, KIND, (__global TO *)to + to_first, i * a, LOAD(FROM, from, i * b));                                                  \
+        break;
+
+__kernel void convert(nest n, __global void *to, long to_first, const __global FROM *from, long from_first, int dtype)
 {
     run r;
     if (!run_of(&n, &r))
         return;
     long a = n.rank > 0 ? n.stride[0][n.rank - 1] : 0, b = n.rank > 0 ? n.stride[1][n.rank - 1] : 0;
-    to += to_first + row_at(&n, r.row, 0);
+    to_first += row_at(&n, r.row, 0);
     from += from_first + row_at(&n, r.row, 1);
-    for (long i = r.begin; i < r.end; i++) {
-        COMPUTE(FROM) x = LOAD(FROM, from, i * b);
-        PUT(TO, KIND, to, i * a, x);
+    switch (dtype) {
+        INTO(0, f32)
+        INTO(2, bf16)
+        INTO(3, f16)
+        INTO(4, i32)
+        INTO(5, i64)
+        INTO(6, u8)
+        INTO(7, boolean)
+#if defined(HAS_F64) && !defined(FROM_F64)
+        INTO(1, f64)
+#endif
     }
 }
 

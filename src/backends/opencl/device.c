@@ -32,6 +32,7 @@ static void take_devices(cl_platform_id platform, cl_device_type type)
         clGetDeviceInfo(ids[i], CL_DEVICE_ENDIAN_LITTLE, sizeof(little), &little, NULL);
         if (compiles && little) {
             devices[count].id = ids[i];
+            devices[count].type = type;
             devices[count].is_cpu = type == CL_DEVICE_TYPE_CPU;
             devices[count].index = count;
             count++;
@@ -155,8 +156,10 @@ bool tarn__cl_device_query(int index, tarn_device_info *info)
     if (!d)
         return false;
     snprintf(info->description, sizeof(info->description), "%s", d->name);
-    snprintf(info->detail, sizeof(info->detail), "%s, %s, %u compute units, driver %s%s", d->vendor, d->is_cpu ? "a CPU" : "a GPU", d->units, d->driver,
-             d->has_f64 ? "" : ", no f64");
+    snprintf(info->type, sizeof(info->type), "%s", d->type == CL_DEVICE_TYPE_GPU ? "gpu" : d->is_cpu ? "cpu" : "accelerator");
+    snprintf(info->vendor, sizeof(info->vendor), "%s", d->vendor);
+    snprintf(info->detail, sizeof(info->detail), "%s by %s, %u compute units, driver %s%s", d->is_cpu ? "CPU" : d->type == CL_DEVICE_TYPE_GPU ? "GPU" : "accelerator",
+             d->vendor, d->units, d->driver, d->has_f64 ? "" : ", no f64");
     pthread_mutex_lock(&d->lock);
     info->memory_total = (int64_t)d->memory_total;
     info->memory_free = (int64_t)(d->memory_total - d->memory_used);

@@ -20,6 +20,7 @@ typedef struct tarn__cl_record {
  * they are given back, because whatever still reads them was enqueued before. */
 typedef struct tarn__cl_device {
     cl_device_id id;
+    cl_device_type type;
     cl_context context;
     cl_command_queue queue;
     bool has_f64;       /* cl_khr_fp64, and not turned off by TARN_OPENCL_FP64=0 */
@@ -34,6 +35,8 @@ typedef struct tarn__cl_device {
     char options[192]; /* of every program */
     size_t memory_total, memory_used;
     pthread_mutex_t lock; /* of kernels' arguments, programs, and what follows */
+    struct tarn__cl_staging *staging; /* see transfer.c */
+    cl_command_queue copies;          /* see lane.c; NULL until the first lane is made */
     struct tarn__cl_program *programs;
     struct tarn__cl_kernel **kernels; /* a table by hash, see program.c */
     size_t kernel_room, kernel_count;
@@ -116,7 +119,7 @@ int tarn__cl_count(void);
 bool tarn__cl_find_devices(char *why, size_t why_size);
 bool tarn__cl_device_query(int index, tarn_device_info *info);
 
-/* ---- program.c, cache.c, sources.c ------------------------------------------------------------------------------------------- */
+/* ---- program.c, cache.c ------------------------------------------------------------------------------------------- */
 
 /* An entry of the table of kernels. */
 typedef struct tarn__cl_kernel {
@@ -129,8 +132,9 @@ typedef struct tarn__cl_kernel {
 /* Under the device's lock. NULL when it does not compile, or memory is short. */
 const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *device, const char *source, const char *function, const char *options);
 
-/* The text of a program: the prelude, then the file with its includes; the caller frees it. NULL when there is no such file. */
-char *tarn__cl_text(const char *source);
+/* The text of a program: the prelude, then the file with its includes; one that fails to compile for tests. The caller frees it. NULL when there is no
+ * such file. */
+char *tarn__cl_text(const char *source, bool fails);
 
 /* A program's binary of an earlier run, by the hash of everything that it depends on; NULL where there is none. Keeping one never fails: what cannot be kept is compiled
  * again by the next run. */
@@ -151,6 +155,16 @@ extern const int tarn__cl_file_count;
 bool tarn__cl_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
 bool tarn__cl_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
 
+/* Host memory that the device reads by itself, mapped for as long as it lives; `memory` is what to unmap and release. NULL: see tarn__cl_failure. */
+char *tarn__cl_pinned(tarn__cl_device *device, size_t bytes, cl_mem *memory);
+
+void *tarn__cl_lane_new(int index, size_t bytes, void **host);
+void tarn__cl_lane_free(int index, void *lane);
+bool tarn__cl_lane_send(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
+bool tarn__cl_lane_join(int index, void *lane);
+bool tarn__cl_lane_wait(int index, void *lane);
+void tarn__cl_lane_mark(int index, void *lane, void *from, void *to);
+
 /* ---- the table ------------------------------------------------------------------------------------------------------------- */
 
 /* For kernels made of others. */
@@ -168,5 +182,12 @@ void tarn__cl_sort(tarn__kernel_row *rows);
 void tarn__cl_moves(tarn__kernel_row *rows);
 void tarn__cl_scan(tarn__kernel_row *rows);
 void tarn__cl_blocks(tarn__kernel_row *rows);
+void tarn__cl_matmul(tarn__kernel_row *rows);
+void tarn__cl_attention(tarn__kernel_row *rows);
+void tarn__cl_conv(tarn__kernel_row *rows);
+void tarn__cl_norm(tarn__kernel_row *rows);
+void tarn__cl_softmax(tarn__kernel_row *rows);
+void tarn__cl_rope(tarn__kernel_row *rows);
+void tarn__cl_pool(tarn__kernel_row *rows);
 
 #endif

@@ -76,10 +76,12 @@ static void append_file(text *t, const char *name, int depth)
     }
 }
 
-char *tarn__cl_text(const char *source)
+char *tarn__cl_text(const char *source, bool fails)
 {
+    static const char failing[] = "#error \"TARN_OPENCL_WITHOUT names it\"\n";
     text t = {.good = true};
     char name[64];
+    append(&t, failing, fails ? sizeof(failing) - 1 : 0);
     snprintf(name, sizeof(name), "%s.cl", source);
     append_file(&t, "prelude.cl", 0);
     append_file(&t, name, 0);
@@ -87,6 +89,26 @@ char *tarn__cl_text(const char *source)
         return t.at;
     free(t.at);
     return NULL;
+}
+
+/* ---- programs that tests want to fail ------------------------------------------------------------------------------------------ */
+
+static bool is_listed(const char *list, const char *word, size_t length)
+{
+    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == length && strncmp(at, word, length) == 0)
+            return true;
+    return false;
+}
+
+/* True when TARN_OPENCL_WITHOUT=matmul,tanh names the file, or what an option defines: -DOP=tanh. */
+static bool is_unwanted(const char *source, const char *options)
+{
+    const char *list = getenv("TARN_OPENCL_WITHOUT");
+    bool found = is_listed(list, source, strlen(source));
+    for (const char *at = options; list && !found && (at = strchr(at, '=')); at++)
+        found = is_listed(list, at + 1, strcspn(at + 1, " "));
+    return found;
 }
 
 /* ---- compiling ------------------------------------------------------------------------------------------------------------- */
@@ -102,22 +124,36 @@ static void tell_why(const tarn__cl_device *d, const char *source, const char *o
     free(log);
 }
 
-/* From its source. NULL when it does not compile. */
-static cl_program compile(const tarn__cl_device *d, const char *source, const char *options, const char *all)
+/* From its text. NULL when it does not compile. */
+static cl_program compile(const tarn__cl_device *d, const char *source, const char *options, const char *written)
 {
     cl_int error;
-    char *written = tarn__cl_text(source);
-    if (!written)
-        return NULL;
-    cl_program made = clCreateProgramWithSource(d->context, 1, (const char **)&written, NULL, &error);
-    free(written);
+    cl_program made = clCreateProgramWithSource(d->context, 1, &written, NULL, &error);
     if (!tarn__cl_good(error, "making a program"))
         return NULL;
-    if (clBuildProgram(made, 1, &d->id, all, NULL, NULL) == CL_SUCCESS)
+    if (clBuildProgram(made, 1, &d->id, options, NULL, NULL) == CL_SUCCESS) {
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: compiled %s.cl with %s", d->index, source, options);
         return made;
+    }
     tell_why(d, source, options, made);
     clReleaseProgram(made);
     return NULL;
+}
+
+/* From disk, or compiled and kept there. */
+static cl_program find_or_compile(tarn__cl_device *d, const char *source, const char *options)
+{
+    char *written = tarn__cl_text(source, is_unwanted(source, options));
+    if (!written)
+        return NULL;
+    cl_program made = tarn__cl_cache_find(d, written, options);
+    if (!made) {
+        made = compile(d, source, options, written);
+        if (made)
+            tarn__cl_cache_keep(d, written, options, made);
+    }
+    free(written);
+    return made;
 }
 
 static const program *program_of(tarn__cl_device *d, const char *source, const char *options)
@@ -135,7 +171,7 @@ static const program *program_of(tarn__cl_device *d, const char *source, const c
         return NULL;
     }
     snprintf(all, room, "%s %s", d->options, options);
-    p->program = compile(d, source, options, all);
+    p->program = find_or_compile(d, source, all);
     p->next = d->programs;
     d->programs = p;
     free(all);

@@ -1,0 +1,100 @@
+/* attention.cl: softmax(q · kᵀ · scale) · v, a group some rows of a head. Weights are relative to the largest so far; whenever a later tile has a larger one, what
+ * was summed before is scaled down.
+ *
+ * Options: those of attention_tiles.cl, T_L, the dtype of the logarithms. */
+#include "attention_tiles.cl"
+
+/* The largest of a row's numbers, of which each of ACROSS items has one. */
+REAL most_of_row(REAL own, int row, int tx, __local REAL *most)
+{
+    if (ACROSS == 1)
+        return own;
+    MEET();
+    most[row * ACROSS + tx] = own;
+    MEET();
+    for (int i = 0; i < ACROSS; i++)
+        own = fmax(own, most[row * ACROSS + i]);
+    return own;
+}
+
+REAL sum_of_row(REAL own, int row, int tx, __local REAL *sums)
+{
+    if (ACROSS == 1)
+        return own;
+    MEET();
+    sums[row * ACROSS + tx] = own;
+    MEET();
+    REAL sum = 0;
+    for (int i = 0; i < ACROSS; i++)
+        sum += sums[row * ACROSS + i];
+    return sum;
+}
+
+__attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(const __global void *q, long q_place, const __global void *k, long k_place,
+                                                                               const __global void *v, long v_place, const __global void *lengths,
+                                                                               long lengths_place, __global void *y, long y_place, __global void *logs,
+                                                                               long logs_place, attention a, real scale_, FAULT_PARAMETERS)
+{
+    __local REAL stage[STAGE], weights[SIDE_N * LINE]; /* (keys, rows) */
+    ITEM_PLACE;
+    const place at = place_of(&a, a.heads);
+    const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group),
+               values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group);
+    const long first = at.block * SIDE_M, column = at.window * WINDOW, valid = valid_keys(&a, lengths, lengths_place, at.batch);
+    const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1), number = (at.batch * a.heads + at.head) * a.rows;
+    const REAL scale = (REAL)scale_;
+    REAL most[M], total[M];
+    VECTOR score[M][VECTORS], sum[M][WIDE];
+    if (lengths && item == 0) {
+        long length = LOAD(LENGTH, lengths, lengths_place + at.batch * a.length_stride);
+        if (length < 0 || length > a.keys)
+            report_fault(fault, length, a.keys);
+    }
+    EACH_ROW(i)
+    {
+        most[i] = -INFINITE, total[i] = 0;
+        EACH(j, WIDE) sum[i][j] = 0;
+    }
+    for (long key = 0; key < end; key += SIDE_N) {
+        MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
+        EACH_ROW(i)
+        {
+            const long t = first + ty * M + i, seen = t < a.rows ? keys_of(&a, valid, t) : 0;
+            REAL line[VECTORS * LANES], own = most[i];
+            EACH(j, VECTORS)
+            {
+                STORE_VECTOR(score[i][j] * scale, j, line);
+                for (int e = 0; e < LANES; e++)
+                    own = key + (j * ACROSS + tx) * LANES + e < seen ? fmax(own, line[j * LANES + e]) : own;
+            }
+            own = most_of_row(own, ty * M + i, tx, stage);
+            const REAL factor = most[i] == own ? 1 : most[i] == -INFINITE ? 0 : exp(most[i] - own), shift = own == -INFINITE ? 0 : own;
+            most[i] = own;
+            total[i] *= factor;
+            EACH(j, WIDE) sum[i][j] *= factor;
+            uint4 words = 0;
+            EACH(j, VECTORS)
+            {
+                STORE_VECTOR(exp(LOAD_VECTOR(j, line) - shift), j, line);
+                for (int e = 0; e < LANES; e++) {
+                    const int s = (j * ACROSS + tx) * LANES + e;
+                    REAL p = key + s < seen ? line[j * LANES + e] : 0;
+                    total[i] += p;
+                    weights[s * LINE + ty * M + i] = p * drop_factor(&a, number + t, key + s, e == 0, &words);
+                }
+            }
+        }
+        MULTIPLY_ROWS(sum, weights, T, values, key, end, column)
+    }
+    EACH_ROW(i)
+    {
+        const long t = first + ty * M + i;
+        const REAL all = sum_of_row(total[i], ty * M + i, tx, stage);
+        if (logs && at.window == 0 && tx == 0 && t < a.rows)
+            STORE(T_L, logs, logs_place + at.batch * a.stride[LOGS][0] + at.head * a.stride[LOGS][1] + t * a.stride[LOGS][2],
+                  all == 0 ? -INFINITE : most[i] + log(all));
+        most[i] = all == 0 ? 0 : 1 / all;
+        EACH(j, WIDE) sum[i][j] = all == 0 ? (VECTOR)0 : sum[i][j];
+    }
+    WRITE_ROWS(T, y, y_place, Y, at.batch, at.head, sum, most, first, a.rows, column)
+}

@@ -1,0 +1,189 @@
+/* attention_tiles.cl: what attention and its gradients are made of: tiles of weights, SIDE_M by SIDE_N, that a group has at a time, so that memory stays linear in the
+ * number of rows. Tiles that no row attends to are left out. Everything is summed in an order given by shape alone.
+ *
+ * A group is ACROSS by ACROSS items; each has M rows of the tile and VECTORS vectors of LANES columns of each of them. Products go through the group's memory
+ * STEP terms at a time. Results (SIDE_M, D) are made in windows of WINDOW columns, one a group; each makes the weights again. On a processor ACROSS is 1: an
+ * item alone is a group, and works on REGISTERS rows at a time.
+ *
+ * Options: REAL, what is computed in; T, the dtype of q, k and v; T_G that of g; ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS; LENGTH, i32 or i64. */
+#include "philox.cl"
+
+#define VECTOR JOIN(REAL, LANES)
+#define LOAD_VECTOR JOIN(vload, LANES)
+#define STORE_VECTOR JOIN(vstore, LANES)
+#define GROUP (ACROSS * ACROSS)
+#define SIDE_M (ACROSS * M)
+#define SIDE_N (ACROSS * LANES * VECTORS)
+#define LINE (SIDE_M + 4) /* elements from term to term in the group's memory, of what has SIDE_M of them, */
+#define LINE_N (SIDE_N + 4) /* and SIDE_N */
+#define WIDE (WINDOW / (ACROSS * LANES)) /* vectors of a window that an item has */
+#define STAGE_TILES (STEP * (LINE + LINE_N))
+#define STAGE_ROWS (STEP * WINDOW)
+#define STAGE (STAGE_TILES > STAGE_ROWS ? STAGE_TILES : STAGE_ROWS)
+#define TOGETHER(count) ((count) < 2 ? (count) : 2) /* vectors of a row in registers at a time */
+#define EACH(i, count) _Pragma("unroll") for (int i = 0; i < (count); i++)
+
+/* All rows of an item: on a processor there are too many of them to unroll. */
+#if ACROSS == 1
+#define EACH_ROW(i) for (int i = 0; i < M; i++)
+#define MEET() /* an item alone meets nobody */
+#else
+#define MEET() barrier(CLK_LOCAL_MEM_FENCE)
+#define EACH_ROW(i) EACH(i, M)
+#endif
+
+#define INFINITE ((REAL)INFINITY)
+
+/* A tensor (B, heads, rows, D), or without D. */
+enum { Q, K, V, Y, LOGS, G, GQ, GK, GV, CUBES };
+
+/* `attention` of attention.c. */
+typedef struct attention {
+    long heads, kv_heads, group, rows, keys, depth; /* H, KV, H / KV, T, S, D */
+    long blocks, windows;                           /* blocks of rows (or keys) of a head; parts of D */
+    long length_stride;
+    long stride[CUBES][4];
+    ulong seed, offset;
+    uint limit; /* of 16 bits: a weight whose number is below is dropped; 0: none */
+    float kept; /* what the others are multiplied by */
+    int causal, last_first;
+} attention;
+
+/* One head of a tensor. */
+typedef struct slab {
+    const __global void *base;
+    long place, row, along;
+} slab;
+
+slab slab_of(const __global void *base, long place, const attention *a, int cube, long batch, long head)
+{
+    const long *stride = a->stride[cube];
+    return (slab){base, place + batch * stride[0] + head * stride[1], stride[2], stride[3]};
+}
+
+/* ---- what a row attends to ------------------------------------------------------------------------------------------------- */
+
+/* Keys that are there; what is no length counts as the nearest one, and forward reports it. */
+long valid_keys(const attention *a, const __global void *lengths, long lengths_place, long batch)
+{
+    return lengths ? clamp((long)LOAD(LENGTH, lengths, lengths_place + batch * a->length_stride), 0L, a->keys) : a->keys;
+}
+
+long keys_of(const attention *a, long valid, long row)
+{
+    return a->causal ? clamp(valid - a->rows + row + 1, 0L, valid) : valid;
+}
+
+/* The first row that attends to a key, at or behind which all do. */
+long first_row_of(const attention *a, long valid, long key)
+{
+    return key >= valid ? a->rows : a->causal ? max(key - (valid - a->rows), 0L) : 0;
+}
+
+/* Dropout's factor of a key of the row of that number; `words` are those of its 8 keys, drawn where `key` is the first of them or `fresh`. */
+REAL drop_factor(const attention *a, long number, long key, bool fresh, uint4 *words)
+{
+    if (a->limit == 0)
+        return 1;
+    if (fresh || (key & 7) == 0)
+        *words = philox(a->seed, a->offset + (ulong)(number * ((a->keys + 7) / 8) + key / 8));
+    int i = (int)(key & 7);
+    uint word = i < 2 ? words->x : i < 4 ? words->y : i < 6 ? words->z : words->w;
+    return (i & 1 ? word >> 16 : word & 0xffffu) < a->limit ? (REAL)0 : (REAL)a->kept;
+}
+
+/* Which block of which head a group has. Of causal rows the last are the longest, and come first. */
+typedef struct place {
+    long batch, head, block, window;
+} place;
+
+place place_of(const attention *a, long heads)
+{
+    long at = get_group_id(0);
+    place p;
+    p.window = at % a->windows, at /= a->windows;
+    p.block = at % a->blocks, at /= a->blocks;
+    p.block = a->last_first ? a->blocks - 1 - p.block : p.block;
+    p.head = at % heads, p.batch = at / heads;
+    return p;
+}
+
+/* ---- products -------------------------------------------------------------------------------------------------------------- */
+
+/* sum[i][j] += left[d][i] · right[d][j] for all rows of an item and COUNT vectors, `terms` of them; vectors of neighbours lie side by side. */
+#define MULTIPLY(sum, COUNT, left, left_line, right, right_line, terms)                                                    \
+    for (int first = 0; first < M; first += REGISTERS)                                                                     \
+        EACH(pair, (COUNT) / TOGETHER(COUNT))                                                                              \
+        {                                                                                                                  \
+            VECTOR part[REGISTERS][TOGETHER(COUNT)];                                                                       \
+            EACH(i, REGISTERS) EACH(j, TOGETHER(COUNT)) part[i][j] = (sum)[first + i][pair * TOGETHER(COUNT) + j];         \
+            for (int d = 0; d < (terms); d++) {                                                                            \
+                VECTOR y[TOGETHER(COUNT)];                                                                                 \
+                EACH(j, TOGETHER(COUNT))                                                                                   \
+                y[j] = LOAD_VECTOR(0, (right) + d * (right_line) + ((pair * TOGETHER(COUNT) + j) * ACROSS + tx) * LANES);  \
+                EACH(i, REGISTERS)                                                                                         \
+                {                                                                                                          \
+                    REAL x = (left)[d * (left_line) + ty * M + first + i];                                                 \
+                    EACH(j, TOGETHER(COUNT)) part[i][j] += x * y[j];                                                       \
+                }                                                                                                          \
+            }                                                                                                              \
+            EACH(i, REGISTERS) EACH(j, TOGETHER(COUNT)) (sum)[first + i][pair * TOGETHER(COUNT) + j] = part[i][j];         \
+        }
+
+/* (STEP columns, side rows) of x to `to`; 0 outside all rows and D. */
+#define STAGE_COLUMNS(to, line, side, dtype, x, begin, end)                                                                                 \
+    for (int n = item; n < (side) * STEP; n += GROUP) {                                                                                     \
+        const int i = n / STEP, j = n % STEP;                                                                                               \
+        (to)[j * (line) + i] = (begin) + i < (end) && depth_at + j < a.depth                                                                \
+                                   ? (REAL)LOAD(dtype, (x).base, (x).place + ((begin) + i) * (x).row + (depth_at + j) * (x).along)          \
+                                   : (REAL)0;                                                                                               \
+    }
+
+/* (STEP rows, WINDOW columns from `across`) of x. */
+#define STAGE_LINES(to, dtype, x, begin, end, across)                                                                                       \
+    for (int n = item; n < STEP * WINDOW; n += GROUP) {                                                                                     \
+        const int i = n / WINDOW, j = n % WINDOW;                                                                                           \
+        (to)[n] = (begin) + i < (end) && (across) + j < a.depth                                                                             \
+                      ? (REAL)LOAD(dtype, (x).base, (x).place + ((begin) + i) * (x).row + ((across) + j) * (x).along)                       \
+                      : (REAL)0;                                                                                                            \
+    }
+
+/* sum (SIDE_M, SIDE_N) = x · yᵀ over all of D: rows of each from `begin` on, 0 from `end` on. */
+#define MULTIPLY_TILES(sum, x_dtype, x, x_begin, x_end, y_dtype, y, y_begin, y_end)                                  \
+    do {                                                                                                             \
+        EACH_ROW(i) EACH(j, VECTORS) (sum)[i][j] = 0;                                                                \
+        for (long depth_at = 0; depth_at < a.depth; depth_at += STEP) {                                              \
+            MEET();                                                                                      \
+            STAGE_COLUMNS(stage, LINE, SIDE_M, x_dtype, x, x_begin, x_end)                                           \
+            STAGE_COLUMNS(stage + STEP * LINE, LINE_N, SIDE_N, y_dtype, y, y_begin, y_end)                           \
+            MEET();                                                                                      \
+            MULTIPLY(sum, VECTORS, stage, LINE, stage + STEP * LINE, LINE_N, (int)min((long)STEP, a.depth - depth_at)) \
+        }                                                                                                            \
+    } while (0)
+
+/* sum (SIDE_M, WINDOW) += wᵀ · x for a tile of weights w (SIDE_N, SIDE_M) in the group's memory, and the window from `across` of SIDE_N rows of x. */
+#define MULTIPLY_ROWS(sum, weights, dtype, x, begin, end, across)                                 \
+    for (int from = 0; from < SIDE_N; from += STEP) {                                             \
+        MEET();                                                                                   \
+        STAGE_LINES(stage, dtype, x, (begin) + from, end, across)                                 \
+        MEET();                                                                                   \
+        MULTIPLY(sum, WIDE, (weights) + from * LINE, LINE, stage, WINDOW, STEP)                   \
+    }
+
+/* The item's part of the window from `across` of SIDE_M rows from `begin`, each times its factor. */
+#define WRITE_ROWS(dtype, to, to_place, cube, batch_, head_, sum, factor, begin, end, across)                                   \
+    EACH_ROW(i)                                                                                                                 \
+    EACH(j, WIDE)                                                                                                               \
+    {                                                                                                                           \
+        REAL elements[LANES];                                                                                                   \
+        STORE_VECTOR((sum)[i][j] * (factor)[i], 0, elements);                                                                   \
+        EACH(e, LANES)                                                                                                          \
+        {                                                                                                                       \
+            const long t = (begin) + ty * M + i, d = (across) + (j * ACROSS + tx) * LANES + e;                                  \
+            if (t < (end) && d < a.depth)                                                                                       \
+                STORE(dtype, to, to_place + (batch_) * a.stride[cube][0] + (head_) * a.stride[cube][1] + t * a.stride[cube][2] + \
+                                     d * a.stride[cube][3], elements[e]);                                                       \
+        }                                                                                                                       \
+    }
+
+#define ITEM_PLACE const int tx = (int)get_local_id(0), ty = (int)get_local_id(1), item = ty * ACROSS + tx

@@ -1,0 +1,161 @@
+/* cache.c: compiled programs on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one file for each.
+ *
+ * A file is named by a hash of everything its program depends on, its key: the device's name, the driver's version, the options and the text. It holds a head, the
+ * key, and the driver's binary. A file that is damaged, or another key's of the same hash, is passed over and written again. Files are written under another name
+ * and moved, so that no other process sees half of one. TARN_OPENCL_CACHE=off does without. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backends/opencl/opencl.h"
+
+#define MOST_BYTES ((uint64_t)256 << 20) /* of a binary that is believed */
+
+typedef struct head {
+    char magic[16];
+    uint64_t key_length, binary_length, check;
+} head;
+
+static const char magic[16] = "tarn opencl 1\n";
+
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
+{
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ at[i]) * 0x100000001b3u;
+    return hash;
+}
+
+#define HASH_START 0xcbf29ce484222325u
+
+/* ---- names ------------------------------------------------------------------------------------------------------------------ */
+
+/* The folder, made where it is missing; false when there is no place for it, or none is wanted. */
+static bool cache_folder(char *folder, size_t size)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *wish = getenv("TARN_OPENCL_CACHE");
+    if (wish && strcmp(wish, "off") == 0)
+        return false;
+    if (cache && cache[0] == '/')
+        snprintf(folder, size, "%s", cache);
+    else if (home && home[0] == '/')
+        snprintf(folder, size, "%s/.cache", home);
+    else
+        return false;
+    mkdir(folder, 0777);
+    snprintf(folder + strlen(folder), size - strlen(folder), "/tarn");
+    mkdir(folder, 0777);
+    snprintf(folder + strlen(folder), size - strlen(folder), "/opencl");
+    return mkdir(folder, 0777) == 0 || errno == EEXIST;
+}
+
+/* The key; the caller frees it. */
+static char *key_of(const tarn__cl_device *d, const char *text, const char *options)
+{
+    size_t length = strlen(text), room = sizeof(d->name) + sizeof(d->driver) + strlen(options) + 64;
+    char *key = malloc(room);
+    if (key)
+        snprintf(key, room, "%s\n%s\n%s\n%zu %016llx", d->name, d->driver, options, length, (unsigned long long)hash_bytes(HASH_START, text, length));
+    return key;
+}
+
+static bool file_of(const char *key, char *path, size_t size)
+{
+    char folder[640];
+    if (!cache_folder(folder, sizeof(folder)))
+        return false;
+    snprintf(path, size, "%s/%016llx", folder, (unsigned long long)hash_bytes(HASH_START, key, strlen(key)));
+    return true;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------------------- */
+
+/* The binary of a file that is whole and has this key; the caller frees it. */
+static unsigned char *read_binary(FILE *file, const char *key, size_t *length)
+{
+    head h;
+    if (fread(&h, sizeof(h), 1, file) != 1 || memcmp(h.magic, magic, sizeof(magic)) != 0 || h.key_length != strlen(key) || h.binary_length == 0 ||
+        h.binary_length > MOST_BYTES)
+        return NULL;
+    size_t whole = (size_t)(h.key_length + h.binary_length);
+    unsigned char *bytes = malloc(whole);
+    if (bytes && fread(bytes, 1, whole, file) == whole && memcmp(bytes, key, (size_t)h.key_length) == 0 && fgetc(file) == EOF &&
+        hash_bytes(HASH_START, bytes + h.key_length, (size_t)h.binary_length) == h.check) {
+        *length = (size_t)h.binary_length;
+        memmove(bytes, bytes + h.key_length, *length);
+        return bytes;
+    }
+    free(bytes);
+    return NULL;
+}
+
+/* A driver may refuse a binary: then the text is compiled. */
+static cl_program load(tarn__cl_device *d, const unsigned char *binary, size_t length, const char *options)
+{
+    cl_int status = CL_SUCCESS, error = CL_SUCCESS;
+    cl_program program = clCreateProgramWithBinary(d->context, 1, &d->id, &length, &binary, &status, &error);
+    if (program && error == CL_SUCCESS && status == CL_SUCCESS && clBuildProgram(program, 1, &d->id, options, NULL, NULL) == CL_SUCCESS)
+        return program;
+    if (program)
+        clReleaseProgram(program);
+    return NULL;
+}
+
+cl_program tarn__cl_cache_find(tarn__cl_device *d, const char *text, const char *options)
+{
+    char path[704];
+    size_t length = 0;
+    char *key = key_of(d, text, options);
+    FILE *file = key && file_of(key, path, sizeof(path)) ? fopen(path, "rbe") : NULL;
+    unsigned char *binary = file ? read_binary(file, key, &length) : NULL;
+    if (file)
+        fclose(file);
+    cl_program program = binary ? load(d, binary, length, options) : NULL;
+    free(binary);
+    free(key);
+    return program;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------------------- */
+
+/* The driver's binary; the caller frees it. NULL where the driver gives none. */
+static unsigned char *binary_of(cl_program program, size_t *length)
+{
+    *length = 0;
+    if (clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof(*length), length, NULL) != CL_SUCCESS || *length == 0 || *length > MOST_BYTES)
+        return NULL;
+    unsigned char *binary = malloc(*length);
+    if (binary && clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof(binary), &binary, NULL) == CL_SUCCESS)
+        return binary;
+    free(binary);
+    return NULL;
+}
+
+static bool write_file(const char *path, const char *key, const unsigned char *binary, size_t length)
+{
+    head h = {.key_length = strlen(key), .binary_length = length, .check = hash_bytes(HASH_START, binary, length)};
+    memcpy(h.magic, magic, sizeof(magic));
+    FILE *file = fopen(path, "wbe");
+    if (!file)
+        return false;
+    bool good = fwrite(&h, sizeof(h), 1, file) == 1 && fwrite(key, 1, strlen(key), file) == strlen(key) && fwrite(binary, 1, length, file) == length;
+    return fclose(file) == 0 && good;
+}
+
+void tarn__cl_cache_keep(tarn__cl_device *d, const char *text, const char *options, cl_program program)
+{
+    char path[704], next[736];
+    size_t length = 0;
+    char *key = key_of(d, text, options);
+    unsigned char *binary = key && file_of(key, path, sizeof(path)) ? binary_of(program, &length) : NULL;
+    if (binary) {
+        snprintf(next, sizeof(next), "%s.%ld.%d", path, (long)getpid(), d->index);
+        if (!write_file(next, key, binary, length) || rename(next, path) != 0)
+            remove(next);
+    }
+    free(binary);
+    free(key);
+}

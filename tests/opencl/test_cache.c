@@ -1,0 +1,142 @@
+/*
+ * test_cache.c: compiled programs on disk: a second process compiles nothing; a damaged file is passed over and written again. The program starts itself: with an
+ * argument it casts some elements and ends with the number of programs that were compiled for that.
+ */
+#include "support/opencl.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *self;
+static char folder[256], kept[512]; /* $XDG_CACHE_HOME, and what the backend makes of it */
+
+/* ---- the child --------------------------------------------------------------------------------------------------------------- */
+
+static int compiled;
+
+static void listen(tarn_log_level level, const char *text, void *ctx)
+{
+    (void)level;
+    (void)ctx;
+    compiled += strstr(text, "compiled ") != NULL;
+}
+
+/* How many programs were compiled; 100 when something went wrong. */
+static int work(void)
+{
+    float values[3] = {0};
+    tarn_set_log(listen, NULL);
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *x = tarn_from_i64((const int64_t[]){1, 2, 3}, TARN_SHAPE(3), tarn_device_parse("opencl"));
+    bool good = tarn_read_f32(tarn_cast(tarn_flip(x, TARN_AXES(0)), TARN_F32), values, 3) && values[0] == 3 && values[2] == 1;
+    tarn_scope_close(scope);
+    return good && !tarn_failed() ? compiled : 100;
+}
+
+static int compiled_by_a_new_process(void)
+{
+    int status = 0;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        execl(self, self, "work", (char *)NULL);
+        _exit(101);
+    }
+    assert_true(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* ---- the folder --------------------------------------------------------------------------------------------------------------- */
+
+static int files(char *last, size_t size)
+{
+    DIR *open = opendir(kept);
+    int count = 0;
+    for (struct dirent *entry; open && (entry = readdir(open)) != NULL;)
+        if (entry->d_name[0] != '.') {
+            count++;
+            snprintf(last, size, "%s/%s", kept, entry->d_name);
+        }
+    if (open)
+        closedir(open);
+    return count;
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof(folder), "/tmp/tarn-test-cache-XXXXXX");
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(kept, sizeof(kept), "%s/tarn/opencl", folder);
+    return setenv("XDG_CACHE_HOME", folder, 1);
+}
+
+static int remove_folder(void **state)
+{
+    char command[300];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -r '%s'", folder);
+    return system(command);
+}
+
+static void a_second_process_compiles_nothing(void **state)
+{
+    char file[1024];
+    NEEDS_OPENCL();
+    int first = compiled_by_a_new_process();
+    assert_true(first > 0 && first < 10);
+    assert_int_equal(files(file, sizeof(file)), first);
+    assert_int_equal(compiled_by_a_new_process(), 0);
+}
+
+static void a_damaged_file_is_passed_over_and_written_again(void **state)
+{
+    char file[1024];
+    NEEDS_OPENCL();
+    for (int damage = 0; damage < 3; damage++) {
+        assert_true(files(file, sizeof(file)) > 0);
+        FILE *open = fopen(file, "r+b");
+        assert_non_null(open);
+        struct stat before;
+        assert_int_equal(fstat(fileno(open), &before), 0);
+        if (damage == 0) /* cut off */
+            assert_int_equal(ftruncate(fileno(open), before.st_size / 2), 0);
+        else if (damage == 1) /* nothing left */
+            assert_int_equal(ftruncate(fileno(open), 0), 0);
+        else /* one byte of the binary */
+            assert_true(fseek(open, -9, SEEK_END) == 0 && fputc(0x5a, open) == 0x5a && fseek(open, -10, SEEK_END) == 0 && fputc(0xa5, open) == 0xa5);
+        fclose(open);
+        assert_int_equal(compiled_by_a_new_process(), 1);
+        assert_int_equal(compiled_by_a_new_process(), 0);
+    }
+}
+
+static void without_a_folder_everything_is_compiled(void **state)
+{
+    NEEDS_OPENCL();
+    setenv("TARN_OPENCL_CACHE", "off", 1);
+    int first = compiled_by_a_new_process();
+    assert_true(first > 0 && first == compiled_by_a_new_process());
+    unsetenv("TARN_OPENCL_CACHE");
+    setenv("XDG_CACHE_HOME", "/dev/null", 1); /* a folder that cannot be made */
+    setenv("POCL_CACHE_DIR", folder, 1);
+    assert_true(compiled_by_a_new_process() == first);
+    setenv("XDG_CACHE_HOME", folder, 1);
+    unsetenv("POCL_CACHE_DIR");
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1)
+        return work();
+    self = arguments[0];
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_second_process_compiles_nothing),
+        cmocka_unit_test(a_damaged_file_is_passed_over_and_written_again),
+        cmocka_unit_test(without_a_folder_everything_is_compiled),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
