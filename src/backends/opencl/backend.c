@@ -231,6 +231,9 @@ static void fill_table(void)
     tarn__cl_conv(rows);
     tarn__cl_norm(rows);
     tarn__cl_softmax(rows);
+    tarn__cl_loss(rows);
+    tarn__cl_optimizer(rows);
+    tarn__cl_clip(rows);
     tarn__cl_rope(rows);
     tarn__cl_pool(rows);
 }

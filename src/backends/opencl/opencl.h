@@ -187,6 +187,9 @@ void tarn__cl_attention(tarn__kernel_row *rows);
 void tarn__cl_conv(tarn__kernel_row *rows);
 void tarn__cl_norm(tarn__kernel_row *rows);
 void tarn__cl_softmax(tarn__kernel_row *rows);
+void tarn__cl_loss(tarn__kernel_row *rows);
+void tarn__cl_optimizer(tarn__kernel_row *rows);
+void tarn__cl_clip(tarn__kernel_row *rows);
 void tarn__cl_rope(tarn__kernel_row *rows);
 void tarn__cl_pool(tarn__kernel_row *rows);
 
