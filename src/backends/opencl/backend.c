@@ -221,6 +221,8 @@ static void fill_table(void)
     tarn__cl_matmul(rows);
     tarn__cl_attention(rows);
     tarn__cl_conv(rows);
+    tarn__cl_fused(rows);
+    tarn__cl_blocks_product(rows);
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)

@@ -177,5 +177,7 @@ void tarn__cl_random(tarn__kernel_row *rows);
 void tarn__cl_matmul(tarn__kernel_row *rows);
 void tarn__cl_attention(tarn__kernel_row *rows);
 void tarn__cl_conv(tarn__kernel_row *rows);
+void tarn__cl_blocks_product(tarn__kernel_row *rows);
+void tarn__cl_fused(tarn__kernel_row *rows);
 
 #endif
