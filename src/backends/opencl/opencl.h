@@ -192,5 +192,7 @@ void tarn__cl_optimizer(tarn__kernel_row *rows);
 void tarn__cl_clip(tarn__kernel_row *rows);
 void tarn__cl_rope(tarn__kernel_row *rows);
 void tarn__cl_pool(tarn__kernel_row *rows);
+void tarn__cl_blocks_product(tarn__kernel_row *rows);
+void tarn__cl_fused(tarn__kernel_row *rows);
 
 #endif
