@@ -412,11 +412,13 @@ static tarn_module *open_stories(void)
     return model;
 }
 
+/* On $TARN_TEST_DEVICE, or the CPU. */
 static void a_real_model_writes_its_story(void **state)
 {
     (void)state;
     if (!real_data("stories260K"))
         skip();
+    tarn_device device = tarn_device_parse(getenv("TARN_TEST_DEVICE") ? getenv("TARN_TEST_DEVICE") : "cpu");
     double ids[STORY], logits[LOGITS], found[LOGITS];
     int32_t made[STORY - 1];
     size_t count;
@@ -428,7 +430,8 @@ static void a_real_model_writes_its_story(void **state)
     free(golden);
     tarn_module *model = open_stories();
     int32_t first = (int32_t)ids[0];
-    assert_true(tarn_read_f64(tarn_forward(model, tarn_from_i32(&first, TARN_SHAPE(1, 1), CPU)), found, LOGITS));
+    assert_true(tarn_module_to(model, device));
+    assert_true(tarn_read_f64(tarn_forward(model, tarn_from_i32(&first, TARN_SHAPE(1, 1), device)), found, LOGITS));
     for (int i = 0; i < LOGITS; i++)
         assert_true(fabs(found[i] - logits[i]) <= 1e-4);
     assert_int_equal(tarn_generate(model, &first, 1, made, &(tarn_generate_options){.tokens = STORY - 1}), STORY - 1);

@@ -218,9 +218,24 @@ static void fill_table(void)
     tarn__cl_copy(rows);
     tarn__cl_elementwise(rows);
     tarn__cl_random(rows);
+    tarn__cl_reductions(rows);
+    tarn__cl_reduction_gradients(rows);
+    tarn__cl_index_moves(rows);
+    tarn__cl_index_sums(rows);
+    tarn__cl_sort(rows);
+    tarn__cl_moves(rows);
+    tarn__cl_scan(rows);
+    tarn__cl_blocks(rows);
     tarn__cl_matmul(rows);
     tarn__cl_attention(rows);
     tarn__cl_conv(rows);
+    tarn__cl_norm(rows);
+    tarn__cl_softmax(rows);
+    tarn__cl_loss(rows);
+    tarn__cl_optimizer(rows);
+    tarn__cl_clip(rows);
+    tarn__cl_rope(rows);
+    tarn__cl_pool(rows);
     tarn__cl_fused(rows);
     tarn__cl_blocks_product(rows);
 }

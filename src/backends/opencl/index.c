@@ -1,0 +1,126 @@
+/* index.c: gather, index_select, put_rows and one_hot: bits moved from or to places that a tensor of indices names. One element a work-item. */
+#include "backends/opencl/element.h"
+
+static int64_t axis_size(const tarn__view *view, int axis)
+{
+    return view->rank ? view->shape[axis] : 1;
+}
+
+static int64_t axis_stride(const tarn__view *view, int axis)
+{
+    return view->rank ? view->stride[axis] : 0;
+}
+
+/* An index along one axis as an index of every element of `like`. */
+static tarn__view repeated(const tarn__view *index, const tarn__view *like, int axis)
+{
+    tarn__view wide = *like;
+    wide.memory = index->memory;
+    wide.base = index->base;
+    wide.offset = index->offset;
+    wide.dtype = index->dtype;
+    for (int i = 0; i < like->rank; i++)
+        wide.stride[i] = i == axis ? index->stride[0] : 0;
+    return wide;
+}
+
+static const char *bits_of(tarn_dtype dtype)
+{
+    size_t bytes = tarn__dtype_bytes(dtype);
+    return bytes == 8 ? "ulong" : bytes == 4 ? "uint" : bytes == 2 ? "ushort" : "uchar";
+}
+
+/* A launch of gather or put_rows, whose arguments are alike: `limit` places, `step` elements apart, which indices may name. 64-bit places where a
+ * whole tensor needs them: indices reach beyond what the nest says. */
+static void run(const tarn__call *call, const char *kernel, const tarn__nest *nest, const tarn__view *y, const tarn__view *index, const tarn__view *x, int64_t limit,
+                int64_t step)
+{
+    if (nest->count == 0)
+        return;
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option_compute(&options, TARN__CL_I64);
+    bool is_small = tarn__cl_option_index(&options, nest);
+    tarn__cl_option(&options, " -DBITS=%s -DI=%s", bits_of(y->dtype), tarn__cl_type(index->dtype));
+    tarn__cl_launch launch = tarn__cl_begin(call, "index", kernel, options.text);
+    tarn__cl_view(&launch, y);
+    tarn__cl_view(&launch, index);
+    tarn__cl_view(&launch, x);
+    tarn__cl_index(&launch, is_small, nest->count);
+    tarn__cl_long(&launch, limit);
+    tarn__cl_long(&launch, step);
+    tarn__cl_value(&launch, nest, sizeof(*nest));
+    tarn__cl_fault(&launch, call);
+    tarn__cl_over(&launch, nest->count);
+}
+
+/* `index` has y's shape. */
+static void gather(const tarn__call *call, const tarn__view *index, int axis)
+{
+    const tarn__view *x = call->in[0], *y = call->out[0];
+    tarn__view lines = *x;
+    for (int i = 0; i < x->rank; i++) {
+        lines.shape[i] = y->shape[i];
+        lines.stride[i] = i == axis ? 0 : x->stride[i];
+    }
+    tarn__nest nest;
+    tarn__nest_make(&nest, 3, (const tarn__view *[]){y, index, &lines});
+    run(call, "gather", &nest, y, index, x, axis_size(x, axis), axis_stride(x, axis));
+}
+
+static void kernel_gather(const tarn__call *call)
+{
+    gather(call, call->in[1], ((const tarn__along *)call->params)->axis);
+}
+
+static void kernel_index_select(const tarn__call *call)
+{
+    int axis = ((const tarn__along *)call->params)->axis;
+    tarn__view wide = repeated(call->in[1], call->out[0], axis);
+    gather(call, &wide, axis);
+}
+
+static void kernel_put_rows(const tarn__call *call)
+{
+    const tarn__view *index = call->in[0], *x = call->in[1], *y = call->out[0];
+    int axis = ((const tarn__along *)call->params)->axis;
+    tarn__view place = *y, wide = repeated(index, x, 0);
+    for (int i = 0; i < x->rank; i++)
+        place.shape[i] = x->shape[i];
+    tarn__nest nest;
+    tarn__nest_make(&nest, 3, (const tarn__view *[]){&place, x, &wide});
+    run(call, "put_rows", &nest, y, index, x, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]);
+}
+
+/* The index has y's shape without the last axis. */
+static void kernel_one_hot(const tarn__call *call)
+{
+    const tarn__view *index = call->in[0], *y = call->out[0];
+    tarn__view wide = *index;
+    wide.rank = y->rank;
+    wide.shape[y->rank - 1] = y->shape[y->rank - 1];
+    wide.stride[y->rank - 1] = 0;
+    tarn__nest nest;
+    tarn__cl_nest_in_order(&nest, 2, (const tarn__view *[]){y, &wide});
+    if (nest.count == 0)
+        return;
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option_compute(&options, TARN__CL_I64);
+    bool is_small = tarn__cl_option_index(&options, &nest);
+    tarn__cl_option(&options, " -DT=%s -DI=%s", tarn__cl_type(y->dtype), tarn__cl_type(index->dtype));
+    tarn__cl_launch launch = tarn__cl_begin(call, "index", "one_hot", options.text);
+    tarn__cl_view(&launch, y);
+    tarn__cl_view(&launch, index);
+    tarn__cl_index(&launch, is_small, nest.count);
+    tarn__cl_long(&launch, y->shape[y->rank - 1]);
+    tarn__cl_value(&launch, &nest, sizeof(nest));
+    tarn__cl_fault(&launch, call);
+    tarn__cl_over(&launch, nest.count);
+}
+
+void tarn__cl_index_moves(tarn__kernel_row *rows)
+{
+    rows[TARN__K_gather] = (tarn__kernel_row){kernel_gather, TARN__ALL, NULL};
+    rows[TARN__K_index_select] = (tarn__kernel_row){kernel_index_select, TARN__ALL, NULL};
+    rows[TARN__K_put_rows] = (tarn__kernel_row){kernel_put_rows, TARN__INDEXES, NULL};
+    rows[TARN__K_one_hot] = (tarn__kernel_row){kernel_one_hot, TARN__INDEXES, NULL};
+}

@@ -1,0 +1,48 @@
+/* index.cl: reading and writing at indices. An index outside its axis is reported, and skipped. BITS is an unsigned type of the element's size where bits are
+ * moved. I is the dtype of indices. */
+#include "element.cl"
+
+/* Element i of the nest: y[i] = x[…, index[i], …]. Operands: y, index, x, the last with stride 0 along the axis, which has `limit` elements `step` apart. */
+#ifdef BITS
+__kernel void gather(__global BITS *y, long y_first, __global const void *index, long index_first, __global const BITS *x, long x_first, INDEX count, long limit,
+                     long step, nest shape, FAULT_PARAMETERS)
+{
+    INDEX i = (INDEX)get_global_id(0), at[3];
+    if (i >= count)
+        return;
+    locate(&shape, i, 3, at);
+    long which = LOAD(I, index, index_first + at[1]);
+    if (which >= 0 && which < limit)
+        y[y_first + at[0]] = x[x_first + at[2] + which * step];
+    else
+        report_fault(fault, which, limit);
+}
+
+/* y[b, index[b] + t] = x[b, t]. Operands: y, cut to the size of x, x, and the index repeated. x may begin at the first `room` places. */
+__kernel void put_rows(__global BITS *y, long y_first, __global const void *index, long index_first, __global const BITS *x, long x_first, INDEX count, long room,
+                       long step, nest shape, FAULT_PARAMETERS)
+{
+    INDEX i = (INDEX)get_global_id(0), at[3];
+    if (i >= count)
+        return;
+    locate(&shape, i, 3, at);
+    long which = LOAD(I, index, index_first + at[2]);
+    if (which >= 0 && which < room)
+        y[y_first + at[0] + which * step] = x[x_first + at[1]];
+    else
+        report_fault(fault, which, room);
+}
+#else
+/* Operands: y, and the index repeated along y's last axis, which is the nest's last one in its own order. */
+__kernel void one_hot(__global void *y, long y_first, __global const void *index, long index_first, INDEX count, long classes, nest shape, FAULT_PARAMETERS)
+{
+    INDEX i = (INDEX)get_global_id(0), at[2];
+    if (i >= count)
+        return;
+    locate(&shape, i, 2, at);
+    long which = LOAD(I, index, index_first + at[1]), here = (long)i % classes;
+    PUT(T, y, y_first + at[0], which == here ? 1 : 0);
+    if (here == 0 && (which < 0 || which >= classes))
+        report_fault(fault, which, classes);
+}
+#endif

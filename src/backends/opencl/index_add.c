@@ -1,0 +1,82 @@
+/* index_add.c: scatter_add and index_add: the indices are sorted, stably, and one work-item makes each sum in the order of the source: the CPU's bits. */
+#include "backends/opencl/sort.h"
+
+typedef struct job {
+    tarn__cl_sorting sorting;
+    tarn__nest lines; /* y and source across the axis */
+    int64_t line_pairs, y_step, source_step;
+    tarn__cl_options options;
+} job;
+
+
+static void describe(job *j, const tarn__call *call, bool is_slices)
+{
+    const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0], *like = is_slices ? source : index;
+    int axis = ((const tarn__along *)call->params)->axis, own = is_slices ? 0 : axis;
+    tarn__view y_rest = tarn__cl_across(y, axis, like), source_rest = tarn__cl_across(source, axis, like), index_rest = tarn__cl_across(index, own, index);
+    *j = (job){.y_step = tarn__cl_axis_stride(y, axis), .source_step = tarn__cl_axis_stride(source, axis)};
+    j->sorting = (tarn__cl_sorting){.x = index, .length = tarn__cl_axis_size(index, own), .step = tarn__cl_axis_stride(index, own),
+                                    .options = index->dtype == TARN_I32 ? "-DI=i32" : "-DI=i64", .key = {(uint64_t)tarn__cl_axis_size(y, axis)}};
+    j->line_pairs = is_slices ? 0 : j->sorting.length;
+    tarn__cl_nest_in_order(&j->sorting.lines, 1, (const tarn__view *[]){&index_rest});
+    tarn__cl_nest_in_order(&j->lines, 2, (const tarn__view *[]){&y_rest, &source_rest});
+    tarn__cl_option_compute(&j->options, tarn__cl_compute_of(y->dtype));
+    tarn__cl_option(&j->options, " -DT_Y=%s -DT_S=%s", tarn__cl_type(y->dtype), tarn__cl_type(source->dtype));
+}
+
+/* y without its old values. */
+static void clear(const tarn__call *call)
+{
+    tarn__fill zero = {{0, 0}, {0, 0}};
+    tarn__call part = *call;
+    part.inputs = 0;
+    part.outputs = 1;
+    part.params = &zero;
+    part.params_bytes = sizeof(zero);
+    tarn__cl_rows()[TARN__K_fill].run(&part);
+}
+
+static void run(const tarn__call *call, bool is_slices)
+{
+    job j;
+    describe(&j, call, is_slices);
+    if (!tarn__cl_sort_ready(call, &j.sorting) || !tarn__cl_ready(call, "index_add", "add_sorted", j.options.text))
+        return;
+    if (is_slices && !(call->reads_output & 1))
+        clear(call);
+    if (j.sorting.length == 0 || j.sorting.lines.count == 0)
+        return;
+    int64_t sorted = tarn__cl_sort_lines(call, &j.sorting);
+    tarn__cl_launch launch = tarn__cl_begin(call, "index_add", "add_sorted", j.options.text);
+    tarn__cl_view(&launch, call->out[0]);
+    tarn__cl_view(&launch, call->in[1]);
+    tarn__cl_scratch(&launch, call, sorted);
+    tarn__cl_long(&launch, j.sorting.length);
+    tarn__cl_long(&launch, j.line_pairs);
+    tarn__cl_value(&launch, &j.sorting.key[0], sizeof(j.sorting.key[0]));
+    tarn__cl_long(&launch, j.y_step);
+    tarn__cl_long(&launch, j.source_step);
+    tarn__cl_value(&launch, &j.lines, sizeof(j.lines));
+    tarn__cl_over(&launch, j.sorting.length * j.lines.count);
+}
+
+static void kernel_scatter_add(const tarn__call *call)
+{
+    run(call, false);
+}
+
+static void kernel_index_add(const tarn__call *call)
+{
+    run(call, true);
+}
+
+static size_t scratch(const tarn__call *call)
+{
+    return tarn__cl_sort_scratch(tarn__view_count(call->in[0]));
+}
+
+void tarn__cl_index_sums(tarn__kernel_row *rows)
+{
+    rows[TARN__K_scatter_add] = (tarn__kernel_row){kernel_scatter_add, TARN__INDEXES, scratch};
+    rows[TARN__K_index_add] = (tarn__kernel_row){kernel_index_add, TARN__INDEXES, scratch};
+}

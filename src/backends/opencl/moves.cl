@@ -1,0 +1,11 @@
+/* moves.cl: y[i] = value + i · step, in C: integers, or floats that are cut where y has integers and the step is none. */
+#include "element.cl"
+
+#pragma OPENCL FP_CONTRACT OFF
+
+__kernel void arange(__global void *y, long y_first, long count, long stride, C value, C step)
+{
+    long i = get_global_id(0);
+    if (i < count)
+        PUT(T, y, y_first + i * stride, value + (C)i * step);
+}

@@ -1,0 +1,80 @@
+/* pool.c: pooling of images and its gradients: the launchers of pool.cl. */
+#include <stdio.h>
+
+#include "backends/opencl/opencl.h"
+
+/* As pool.cl has it. */
+typedef struct pool {
+    int64_t image[4], result[4]; /* shapes */
+    int64_t image_step[4], result_step[4], place_step[4];
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int32_t exclude_padding, by_channel;
+} pool;
+
+static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *places)
+{
+    const tarn__pool2d *params = call->params;
+    pool p = {.exclude_padding = params->exclude_padding,
+              .by_channel = image->shape[1] > 1 && image->stride[1] == 1 && (image->shape[3] == 1 || image->stride[3] != 1)};
+    for (int i = 0; i < 4; i++) {
+        p.image[i] = image->shape[i];
+        p.result[i] = result->shape[i];
+        p.image_step[i] = image->stride[i];
+        p.result_step[i] = result->stride[i];
+        p.place_step[i] = places ? places->stride[i] : 0;
+    }
+    for (int axis = 0; axis < 2; axis++) {
+        p.kernel[axis] = params->kernel[axis];
+        p.stride[axis] = params->stride[axis];
+        p.padding[axis] = params->padding[axis];
+        p.dilation[axis] = params->dilation[axis];
+    }
+    return p;
+}
+
+/* A work-item for each element of `to`. Bytes: the image once, windows that overlap from a cache; the result once for each window of an element. */
+static void run(const tarn__call *call, const char *kernel, const char *what, const pool *p, const tarn__view *const *views, const tarn__view *to)
+{
+    const int64_t count = tarn__view_count(to);
+    char options[128];
+    snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DINDEX=%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
+             count < (INT64_C(1) << 30) && tarn__view_count(call->in[0]) < (INT64_C(1) << 30) ? "int" : "long");
+    tarn__cl_launch launch = tarn__cl_begin(call, "pool", kernel, options);
+    tarn__cl_value(&launch, p, sizeof(*p));
+    tarn__cl_long(&launch, count);
+    for (int k = 0; k < 3; k++)
+        tarn__cl_view(&launch, views[k]);
+    tarn__cl_go(&launch, 1, (size_t[]){(size_t)count}, NULL);
+}
+
+static void run_max_pool2d(const tarn__call *call)
+{
+    pool p = describe(call, call->in[0], call->out[0], call->out[1]);
+    run(call, "pool_windows", "-DFORWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->out[0], call->out[1]}, call->out[0]);
+}
+
+static void run_avg_pool2d(const tarn__call *call)
+{
+    pool p = describe(call, call->in[0], call->out[0], NULL);
+    run(call, "pool_windows", "-DFORWARD", &p, (const tarn__view *[]){call->in[0], call->out[0], NULL}, call->out[0]);
+}
+
+static void run_max_pool2d_grad(const tarn__call *call)
+{
+    pool p = describe(call, call->out[0], call->in[0], call->in[1]);
+    run(call, "pool_grad", "-DBACKWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->in[1], call->out[0]}, call->out[0]);
+}
+
+static void run_avg_pool2d_grad(const tarn__call *call)
+{
+    pool p = describe(call, call->out[0], call->in[0], NULL);
+    run(call, "pool_grad", "-DBACKWARD", &p, (const tarn__view *[]){call->in[0], NULL, call->out[0]}, call->out[0]);
+}
+
+void tarn__cl_pool(tarn__kernel_row *rows)
+{
+    rows[TARN__K_max_pool2d] = (tarn__kernel_row){run_max_pool2d, TARN__FLOATS, NULL};
+    rows[TARN__K_max_pool2d_grad] = (tarn__kernel_row){run_max_pool2d_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_avg_pool2d] = (tarn__kernel_row){run_avg_pool2d, TARN__FLOATS, NULL};
+    rows[TARN__K_avg_pool2d_grad] = (tarn__kernel_row){run_avg_pool2d_grad, TARN__FLOATS, NULL};
+}

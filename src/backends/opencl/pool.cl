@@ -1,0 +1,136 @@
+/* pool.cl: pooling of images: the largest element (LARGEST) or the average of each window, and gradients.
+ *
+ * The largest element of a window is the first of equal ones; NaN is larger than everything; what lies outside the image does not count. A gradient is
+ * gathered: an element of the image looks at the windows that it lies in, one after the other, so that nothing is added by two work-items. */
+
+#define OPERAND(name) __global void *name, long name##_at
+
+typedef COMPUTE(T_X) C;
+
+typedef struct pool {
+    long image[4], result[4]; /* shapes */
+    long image_step[4], result_step[4], place_step[4];
+    long kernel_[2], stride[2], padding[2], dilation[2];
+    int exclude_padding, by_channel;
+} pool;
+
+/* An element of a tensor of this shape: neighbouring work-items have neighbouring channels where these lie side by side, else columns. */
+typedef struct spot {
+    INDEX image, channel, row, column;
+} spot;
+
+spot spot_of(const pool *p, const long *shape, INDEX number)
+{
+    const INDEX channels = (INDEX)shape[1], rows = (INDEX)shape[2], columns = (INDEX)shape[3];
+    spot s;
+    if (p->by_channel) {
+        s.channel = number % channels, number /= channels;
+        s.column = number % columns, number /= columns;
+        s.row = number % rows, s.image = number / rows;
+    } else {
+        s.column = number % columns, number /= columns;
+        s.row = number % rows, number /= rows;
+        s.channel = number % channels, s.image = number / channels;
+    }
+    return s;
+}
+
+long place_of(const long *step, INDEX image, INDEX channel, INDEX row, INDEX column)
+{
+    return image * step[0] + channel * step[1] + row * step[2] + column * step[3];
+}
+
+/* How long a window is on an axis, padding counted or not. */
+INDEX window_length(const pool *p, int axis, INDEX at)
+{
+    const INDEX begin = (INDEX)(at * p->stride[axis] - p->padding[axis]), size = (INDEX)p->image[2 + axis];
+    const INDEX end = (INDEX)min(begin + p->kernel_[axis], size + p->padding[axis]);
+    return p->exclude_padding ? max((INDEX)1, min(end, size) - max(begin, (INDEX)0)) : end - begin;
+}
+
+C window_count(const pool *p, INDEX row, INDEX column)
+{
+    return (C)((long)window_length(p, 0, row) * window_length(p, 1, column));
+}
+
+#ifdef FORWARD
+/* One result for each work-item. */
+__kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(places))
+{
+    if (get_global_id(0) >= count)
+        return;
+    const spot s = spot_of(&p, p.result, (INDEX)get_global_id(0));
+    const INDEX rows = (INDEX)p.image[2], columns = (INDEX)p.image[3];
+    const INDEX top = (INDEX)(s.row * p.stride[0] - p.padding[0]), left = (INDEX)(s.column * p.stride[1] - p.padding[1]);
+    const long plane = x_at + place_of(p.image_step, s.image, s.channel, 0, 0);
+#ifdef LARGEST
+    C best = -(C)INFINITY;
+    long at = -1;
+#else
+    C best = 0;
+#endif
+    for (INDEX a = 0; a < p.kernel_[0]; a++) {
+        const INDEX row = top + a * (INDEX)p.dilation[0];
+        if (row < 0 || row >= rows)
+            continue;
+        for (INDEX b = 0; b < p.kernel_[1]; b++) {
+            const INDEX column = left + b * (INDEX)p.dilation[1];
+            if (column < 0 || column >= columns)
+                continue;
+            const C value = LOAD(T_X, x, plane + row * p.image_step[2] + column * p.image_step[3]);
+#ifdef LARGEST
+            if (at < 0 || value > best || value != value) {
+                best = value;
+                at = (long)row * columns + column;
+            }
+#else
+            best += value;
+#endif
+        }
+    }
+    const long to = place_of(p.result_step, s.image, s.channel, s.row, s.column);
+#ifdef LARGEST
+    if (places)
+        STORE(i32, places, places_at + place_of(p.place_step, s.image, s.channel, s.row, s.column), at);
+#else
+    best /= window_count(&p, s.row, s.column);
+#endif
+    STORE(T_Y, y, y_at + to, best);
+}
+#endif
+
+#ifdef BACKWARD
+/* The first result whose window reaches `at` on an axis, and the last that begins there or before. */
+INDEX first_window(const pool *p, int axis, INDEX at)
+{
+    const INDEX distance = (INDEX)(at + p->padding[axis] - (p->kernel_[axis] - 1) * p->dilation[axis]);
+    return distance <= 0 ? 0 : (INDEX)((distance + p->stride[axis] - 1) / p->stride[axis]);
+}
+
+INDEX last_window(const pool *p, int axis, INDEX at)
+{
+    return (INDEX)min(p->result[2 + axis] - 1, (at + p->padding[axis]) / p->stride[axis]);
+}
+
+/* One element of the image for each work-item. */
+__kernel void pool_grad(pool p, long count, OPERAND(g), OPERAND(places), OPERAND(gx))
+{
+    if (get_global_id(0) >= count)
+        return;
+    const spot s = spot_of(&p, p.image, (INDEX)get_global_id(0));
+    const INDEX last_row = last_window(&p, 0, s.row), first_column = first_window(&p, 1, s.column), last_column = last_window(&p, 1, s.column);
+    const long up = g_at + place_of(p.result_step, s.image, s.channel, 0, 0), mine = (long)s.row * p.image[3] + s.column;
+    const long kept = places_at + place_of(p.place_step, s.image, s.channel, 0, 0);
+    C sum = 0;
+    for (INDEX row = first_window(&p, 0, s.row); row <= last_row; row++)
+        for (INDEX column = first_column; column <= last_column; column++) {
+            const C here = LOAD(T_X, g, up + row * p.result_step[2] + column * p.result_step[3]);
+#ifdef LARGEST
+            sum += LOAD(i32, places, kept + row * p.place_step[2] + column * p.place_step[3]) == mine ? here : (C)0;
+#else
+            sum += here / window_count(&p, row, column);
+#endif
+        }
+    STORE(T_Y, gx, gx_at + place_of(p.image_step, s.image, s.channel, s.row, s.column), sum);
+}
+#endif

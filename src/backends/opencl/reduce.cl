@@ -1,0 +1,362 @@
+/* reduce.cl: reductions over any axes. An output's elements are taken into a state; states of parts are merged in order, so the result depends on the shape alone.
+ *
+ * OP_sum, OP_prod, OP_max, OP_min, OP_argmax, OP_argmin, OP_var, OP_nonfinite, OP_equal (elements equal to a second operand), OP_nonzero (product and number of
+ * zeros) or OP_dot (sum of products with a second operand) says what a state is. C is the type of states: real for sums, products and variances.
+ *
+ * `kept` has the outputs: result, x and the second operand; `inner` the elements of an output: x and the second operand. An output's elements are cut into
+ * `chunks` of `chunk`. IS_PARTIAL: states go to scratch, to be merged by `combine`; IS_STATE: the result itself is a state in scratch. */
+#include "element.cl"
+
+#define LANES 8
+
+/* Axes of the outputs or of an output's elements: a nest of three operands, since arguments have little room. */
+typedef struct axes {
+    int rank, spare;
+    long count;
+    long shape[MAX_RANK];
+    long stride[3][MAX_RANK];
+} axes;
+
+typedef struct state {
+    C a, b;
+    long n;
+} state;
+
+#if defined(OP_equal) || defined(OP_dot)
+#define HAS_SECOND
+#endif
+
+/* ---- what an element does to a state ---------------------------------------------------------------------------------------------- */
+
+/* a + x, where f32 has to do: what rounding takes is kept in b. */
+static void add(state *s, C x)
+{
+#if defined(COMPUTES_F32)
+    C sum = s->a + x, rest = fabs(s->a) >= fabs(x) ? (s->a - sum) + x : (x - sum) + s->a;
+    s->a = sum;
+    s->b += rest == rest ? rest : 0;
+#else
+    s->a += x;
+#endif
+}
+
+#ifdef COMPUTES_I64
+#define LEAST (-9223372036854775807L - 1)
+#define MOST 9223372036854775807L
+#else
+#define LEAST ((C)-INFINITY)
+#define MOST ((C)INFINITY)
+#endif
+
+#if defined(OP_max) || defined(OP_argmax)
+#define ABOVE(x, a) ((x) > (a))
+#define WORST LEAST
+#else
+#define ABOVE(x, a) ((x) < (a))
+#define WORST MOST
+#endif
+
+#define NOWHERE 9223372036854775807L
+
+static state empty_state(void)
+{
+    state s = {0, 0, 0};
+#if defined(OP_prod) || defined(OP_nonzero)
+    s.a = 1;
+#elif defined(OP_max) || defined(OP_min)
+    s.a = WORST;
+#elif defined(OP_argmax) || defined(OP_argmin)
+    s.a = WORST;
+    s.n = NOWHERE;
+#endif
+    return s;
+}
+
+/* NaN is better than anything but NaN; the first of equals wins. */
+static bool is_better(C x, C a)
+{
+    return ABOVE(x, a) || (x != x && a == a);
+}
+
+static void take(state *s, C x, C z, long i)
+{
+#if defined(OP_sum)
+    add(s, x);
+#elif defined(OP_dot)
+    add(s, x * z);
+#elif defined(OP_prod)
+    s->a *= x;
+#elif defined(OP_max) || defined(OP_min)
+    s->a = ABOVE(x, s->a) || x != x ? x : s->a;
+#elif defined(OP_argmax) || defined(OP_argmin)
+    if (is_better(x, s->a)) {
+        s->a = x;
+        s->n = i;
+    }
+#elif defined(OP_nonfinite)
+    s->n += !(x - x == 0);
+#elif defined(OP_equal)
+    s->n += x == z;
+#elif defined(OP_nonzero)
+    s->a *= x == 0 ? (C)1 : x;
+    s->n += x == 0;
+#endif
+}
+
+/* t has taken elements after those of s, or others of the same stretch. */
+static void merge(state *s, const state *t)
+{
+#if defined(OP_sum) || defined(OP_dot)
+    add(s, t->a);
+    s->b += t->b;
+#elif defined(OP_prod)
+    s->a *= t->a;
+#elif defined(OP_max) || defined(OP_min)
+    take(s, t->a, 0, 0);
+#elif defined(OP_argmax) || defined(OP_argmin)
+    if (is_better(t->a, s->a) || (!is_better(s->a, t->a) && t->n < s->n))
+        *s = *t;
+#elif defined(OP_nonfinite) || defined(OP_equal)
+    s->n += t->n;
+#elif defined(OP_nonzero)
+    s->a *= t->a;
+    s->n += t->n;
+#elif defined(OP_var)
+    if (t->n == 0)
+        return;
+    C share = (C)t->n / (C)(s->n + t->n), delta = t->a - s->a;
+    s->b += t->b + delta * delta * (C)s->n * share;
+    s->a += delta * share;
+    s->n += t->n;
+#endif
+}
+
+/* ---- an output's elements --------------------------------------------------------------------------------------------------------- */
+
+typedef struct stretch {
+    __global const void *x, *z;
+    long x_at, z_at;
+    INDEX x_step, z_step; /* of inner's only axis, where IS_FLAT */
+} stretch;
+
+#ifdef IS_FLAT
+#define X_AT(i) GET(T_X, r->x, r->x_at + (i) * r->x_step)
+#define Z_AT(i) GET(T_Z, r->z, r->z_at + (i) * r->z_step)
+#else
+static INDEX inner_at(const axes *inner, INDEX i, int operand)
+{
+    INDEX at = 0;
+    for (int axis = inner->rank - 1; axis >= 0; axis--) {
+        INDEX size = (INDEX)inner->shape[axis], next = i / size;
+        at += (i - next * size) * (INDEX)inner->stride[operand][axis];
+        i = next;
+    }
+    return at;
+}
+#define X_AT(i) GET(T_X, r->x, r->x_at + inner_at(inner, i, 0))
+#define Z_AT(i) GET(T_Z, r->z, r->z_at + inner_at(inner, i, 1))
+#endif
+#ifndef HAS_SECOND
+#undef Z_AT
+#define Z_AT(i) 0
+#endif
+
+/* Where output i lies in its three operands. */
+static void locate_output(const axes *kept, INDEX i, INDEX *at)
+{
+    at[0] = at[1] = at[2] = 0;
+    for (int axis = kept->rank - 1; axis >= 0; axis--) {
+        INDEX size = (INDEX)kept->shape[axis], next = i / size, here = i - next * size;
+        for (int k = 0; k < 3; k++)
+            at[k] += here * (INDEX)kept->stride[k][axis];
+        i = next;
+    }
+}
+
+/* Elements begin, begin + step, … below end. */
+#ifdef OP_var
+/* The mean first, then the squares of the distances from it; their sum corrects what rounding left in the mean. */
+static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX end, INDEX step)
+{
+    state s = empty_state();
+    C sum = 0, rest = 0, squares = 0;
+    INDEX count = 0;
+    for (INDEX i = begin; i < end; i += step, count++)
+        sum += X_AT(i);
+    if (count == 0)
+        return s;
+    C mean = sum / (C)count;
+    for (INDEX i = begin; i < end; i += step) {
+        C d = X_AT(i) - mean;
+        rest += d;
+        squares += d * d;
+    }
+    s.a = mean + rest / (C)count;
+    s.b = squares - rest * (rest / (C)count);
+    s.n = count;
+    return s;
+}
+#else
+static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX end, INDEX step)
+{
+    state s[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        s[lane] = empty_state();
+    INDEX i = begin;
+    for (; i + (LANES - 1) * step < end; i += LANES * step)
+        for (int lane = 0; lane < LANES; lane++)
+            take(&s[lane], X_AT(i + lane * step), Z_AT(i + lane * step), i + lane * step);
+    for (; i < end; i += step)
+        take(&s[0], X_AT(i), Z_AT(i), i);
+    for (int lane = 1; lane < LANES; lane++)
+        merge(&s[0], &s[lane]);
+    return s[0];
+}
+#endif
+
+/* ---- results ---------------------------------------------------------------------------------------------------------------------- */
+
+/* `first` is the place of the first result, in elements; of states, in bytes. */
+static void finish(__global void *y, long first, INDEX offset, state s, C scale, C correction)
+{
+    long at = first + offset;
+#if defined(IS_STATE)
+#if defined(OP_sum)
+    s.a = (s.a + s.b) * scale;
+#endif
+    ((__global state *)((__global char *)y + first))[offset] = s;
+#elif defined(OP_sum) || defined(OP_dot)
+    C sum = s.a;
+#ifdef COMPUTES_F32
+    sum += s.b;
+#endif
+    PUT(T_Y, y, at, scale == 1 ? sum : sum * scale);
+#elif defined(OP_var)
+    C divisor = (C)s.n - correction;
+    PUT(T_Y, y, at, s.b / (divisor < 0 ? (C)0 : divisor)); /* as torch: NaN or infinity */
+#elif defined(OP_argmax) || defined(OP_argmin)
+    ((__global long *)y)[at] = s.n == NOWHERE ? 0 : s.n;
+#elif defined(OP_nonfinite)
+    ((__global long *)y)[at] = s.n;
+#else
+    PUT(T_Y, y, at, s.a);
+#endif
+}
+
+#define PARAMETERS                                                                                                                        \
+    __global void *y, long y_first, __global const void *x, long x_first, __global const void *z, long z_first, __global char *scratch,     \
+        long scratch_first, C scale, C correction, long outputs, long chunk, long chunks, axes kept, axes inner
+
+/* A part of output `which`, whose places are `at`. */
+static void write_part(__global void *y, long y_first, __global char *scratch, long scratch_first, INDEX at, INDEX which, INDEX part, long chunks, state s, C scale,
+                       C correction)
+{
+#ifdef IS_PARTIAL
+    ((__global state *)(scratch + scratch_first))[(long)which * chunks + part] = s;
+#else
+    finish(y, y_first, at, s, scale, correction);
+#endif
+}
+
+static stretch stretch_at(__global const void *x, long x_at, __global const void *z, long z_at, const axes *inner)
+{
+    stretch r = {x, z, x_at, z_at, 0, 0};
+    if (inner->rank > 0) {
+        r.x_step = (INDEX)inner->stride[0][0];
+        r.z_step = (INDEX)inner->stride[1][0];
+    }
+    return r;
+}
+
+/* One work-item a chunk of an output. */
+__kernel void rows(PARAMETERS)
+{
+    INDEX item = (INDEX)get_global_id(0), at[3];
+    if (item >= outputs * chunks)
+        return;
+    INDEX part = item / (INDEX)outputs, which = item - part * (INDEX)outputs, begin = part * (INDEX)chunk; /* neighbours take neighbouring outputs */
+    locate_output(&kept, which, at);
+    stretch r = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
+    state s = take_all(&r, &inner, begin, min(begin + (INDEX)chunk, (INDEX)inner.count), 1);
+    write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, s, scale, correction);
+}
+
+/* A group for a chunk of an output, whose items take every GROUP-th element: neighbours read neighbours. */
+#ifdef GROUP
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETERS)
+{
+    __local state shared[GROUP];
+    int me = (int)get_local_id(0);
+    INDEX item = (INDEX)get_group_id(0), at[3];
+    INDEX which = item / (INDEX)chunks, part = item - which * (INDEX)chunks, begin = part * (INDEX)chunk;
+    locate_output(&kept, which, at);
+    stretch r = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
+    shared[me] = take_all(&r, &inner, begin + me, min(begin + (INDEX)chunk, (INDEX)inner.count), GROUP);
+    for (int width = GROUP / 2; width > 0; width /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (me < width) {
+            state own = shared[me], other = shared[me + width];
+            merge(&own, &other);
+            shared[me] = own;
+        }
+    }
+    if (me == 0)
+        write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, shared[0], scale, correction);
+}
+#endif
+
+/* One work-item a chunk of LANES outputs whose elements are neighbours: the last axis of `kept`, along which x has stride 1. */
+#if defined(IS_FLAT) && !defined(OP_var)
+__kernel void across(PARAMETERS)
+{
+    INDEX length = (INDEX)kept.shape[kept.rank - 1], blocks = (length + LANES - 1) / LANES, item = (INDEX)get_global_id(0), at[3];
+    INDEX items = (INDEX)(outputs / length) * blocks * (INDEX)chunks;
+    if (item >= items)
+        return;
+    INDEX place = item / (INDEX)chunks, part = item - place * (INDEX)chunks, row = place / blocks, first = (place - row * blocks) * LANES;
+    INDEX begin = part * (INDEX)chunk, end = min(begin + (INDEX)chunk, (INDEX)inner.count), width = min((INDEX)LANES, length - first);
+    locate_output(&kept, row * length + first, at);
+    stretch whole = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
+    const stretch *r = &whole;
+    INDEX z_along = (INDEX)kept.stride[2][kept.rank - 1];
+    state s[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        s[lane] = empty_state();
+    if (width == LANES && z_along <= 1) {
+        for (INDEX i = begin; i < end; i++)
+            for (int lane = 0; lane < LANES; lane++)
+#ifdef HAS_SECOND
+                take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane), GET(T_Z, z, r->z_at + i * r->z_step + lane * z_along), i);
+#else
+                take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane), 0, i);
+#endif
+    } else {
+        for (INDEX i = begin; i < end; i++)
+            for (int lane = 0; lane < width; lane++)
+#ifdef HAS_SECOND
+                take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane), GET(T_Z, z, r->z_at + i * r->z_step + lane * z_along), i);
+#else
+                take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane), 0, i);
+#endif
+    }
+    INDEX along = (INDEX)kept.stride[0][kept.rank - 1];
+    for (int lane = 0; lane < width; lane++)
+        write_part(y, y_first, scratch, scratch_first, at[0] + lane * along, row * length + first + lane, part, chunks, s[lane], scale, correction);
+}
+#endif
+
+/* Merges the chunks of each output. */
+__kernel void combine(PARAMETERS)
+{
+    INDEX which = (INDEX)get_global_id(0), at[3];
+    if (which >= outputs)
+        return;
+    __global const state *parts = (__global const state *)(scratch + scratch_first) + (long)which * chunks;
+    state s = parts[0];
+    for (long i = 1; i < chunks; i++) {
+        state t = parts[i];
+        merge(&s, &t);
+    }
+    locate_output(&kept, which, at);
+    finish(y, y_first, at[0], s, scale, correction);
+}

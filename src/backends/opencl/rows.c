@@ -1,0 +1,99 @@
+/* rows.c: where rows lie, and how work-items share them; see rows.h. */
+#include "backends/opencl/rows.h"
+
+#include <stdio.h>
+
+#define MANY_LANES 16
+#define SIDE_BY_SIDE 64  /* work-items of a group that have a row each */
+#define LONG_ROW 1024    /* rows longer than this have large groups */
+#define SMALL (INT64_C(1) << 30)
+
+void tarn__cl_rows_of(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
+{
+    tarn__view held[TARN__MAX_OPERANDS];
+    const tarn__view *without[TARN__MAX_OPERANDS];
+    *rows = (tarn__cl_row_set){.length = views[0]->rank > 0 ? views[0]->shape[axis] : 1};
+    for (int k = 0; k < count; k++) {
+        without[k] = NULL;
+        if (!views[k])
+            continue;
+        held[k] = *views[k];
+        rows->along[k] = 1;
+        if (held[k].rank > 0) {
+            rows->along[k] = held[k].stride[axis];
+            held[k].shape[axis] = 1;
+        }
+        without[k] = &held[k];
+    }
+    tarn__nest_make(&rows->nest, count, without);
+    rows->count = rows->length > 0 ? rows->nest.count : 0;
+}
+
+static bool has_elements(const tarn__view *view, int axis, int64_t length)
+{
+    return view && view->rank > 0 && view->shape[axis] == length;
+}
+
+size_t tarn__cl_group_of(const tarn__cl_device *device, size_t most)
+{
+    size_t group = 1;
+    while (2 * group <= most && 2 * group <= device->max_group)
+        group *= 2;
+    return group;
+}
+
+static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set *rows, bool is_dense, tarn__cl_row_form *form)
+{
+    const tarn__nest *nest = &rows->nest;
+    bool side_by_side = nest->rank > 0 && nest->stride[0][nest->rank - 1] == 1 && nest->shape[nest->rank - 1] >= 8 && !is_dense;
+    form->group = form->lanes = 1;
+    form->local = tarn__cl_group_of(device, SIDE_BY_SIDE);
+    if (side_by_side || rows->length <= TARN__CL_SHORT_ROW)
+        return;
+    if (device->local_is_real) {
+        form->group = form->local = tarn__cl_group_of(device, rows->length > LONG_ROW ? 256 : 64);
+        return;
+    }
+    form->local = 1;
+    form->lanes = is_dense ? MANY_LANES : 1;
+}
+
+tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
+{
+    tarn__cl_row_form form;
+    bool is_dense = true, is_small = rows->count < SMALL;
+    for (int k = 0; k < count; k++) {
+        if (!has_elements(views[k], axis, rows->length))
+            continue;
+        is_dense = is_dense && (rows->length == 1 || rows->along[k] == 1);
+        int64_t step = rows->along[k] < 0 ? -rows->along[k] : rows->along[k];
+        is_small = is_small && rows->length < SMALL && (step == 0 || rows->length < SMALL / step);
+    }
+    choose_sharing(device, rows, is_dense, &form);
+    snprintf(form.options, sizeof(form.options), "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s", form.group, form.lanes, is_small ? "int" : "long",
+             is_dense ? " -DDENSE" : "");
+    return form;
+}
+
+void tarn__cl_go_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count)
+{
+    tarn__cl_go(launch, 1, (size_t[]){(size_t)count * form->group}, (size_t[]){form->local});
+}
+
+void tarn__cl_vector(tarn__cl_launch *launch, const tarn__view *vector)
+{
+    tarn__cl_view(launch, vector);
+    tarn__cl_long(launch, vector && vector->rank > 0 ? vector->stride[vector->rank - 1] : 0);
+}
+
+tarn__view tarn__cl_as_column(const tarn__view *view)
+{
+    tarn__view column = {0};
+    if (view) {
+        column = *view;
+        column.rank = 2;
+        column.shape[1] = 1;
+        column.stride[1] = 0;
+    }
+    return column;
+}

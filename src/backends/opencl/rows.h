@@ -1,0 +1,47 @@
+/* rows.h: kernels that work along one axis: where their rows lie, and how work-items share them. Norms, softmax and losses use it.
+ *
+ * One source serves three forms, told apart by the macros GROUP and LANES (rows.cl):
+ *   GROUP 1, LANES 16   devices without real local memory: a work-item has a row, and sums run in 16 lanes that a compiler makes vectors of
+ *   GROUP 1, LANES 1    a work-item has a row of few elements, or of elements that lie apart while rows lie side by side
+ *   GROUP 64 or 256     a work-group has a row, neighbours have neighbouring elements, and sums end in a tree in local memory
+ * The order of sums depends on shapes and on the kind of device alone. */
+#ifndef TARN__CL_ROWS_H
+#define TARN__CL_ROWS_H
+
+#include "backends/opencl/opencl.h"
+
+#define TARN__CL_SHORT_ROW 32 /* rows this short are computed in `real`: their gradient is what little normalising leaves */
+
+/* Several operands whose shapes are the same but on the axis. Row number r is element r of the nest over all other axes. A kernel is given it by value:
+ * rows.cl has the same struct. */
+typedef struct tarn__cl_row_set {
+    tarn__nest nest;
+    int64_t count, length;
+    int64_t along[TARN__MAX_OPERANDS]; /* strides on the axis */
+} tarn__cl_row_set;
+
+typedef struct tarn__cl_row_form {
+    size_t group, lanes; /* work-items of a row; elements of a work-item that lie side by side */
+    size_t local;        /* work-items of a work-group: `group`, or those of several rows */
+    char options[80];    /* what rows.cl is compiled with */
+} tarn__cl_row_form;
+
+/* Describes `count` operands of one shape, but for the axis, where a number of each row has size 1; NULL where there is none. Borrows the views. */
+void tarn__cl_rows_of(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views);
+
+/* How a device takes rows: `views` are those the set was made of. */
+tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views);
+
+/* Starts a kernel with a row for each group of the form. */
+void tarn__cl_go_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count);
+
+/* Two arguments and its stride: a vector, or nothing. */
+void tarn__cl_vector(tarn__cl_launch *launch, const tarn__view *vector);
+
+/* A view of one number a row, shape (rows), as (rows, 1); of NULL, all zeros. */
+tarn__view tarn__cl_as_column(const tarn__view *view);
+
+/* The largest power of two that is at most `most` and that a work-group of the device may have. */
+size_t tarn__cl_group_of(const tarn__cl_device *device, size_t most);
+
+#endif

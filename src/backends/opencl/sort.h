@@ -1,0 +1,28 @@
+/* sort.h: lines of pairs sorted by key in scratch, for sort, topk and sums at indices. */
+#ifndef TARN__OPENCL_SORT_H
+#define TARN__OPENCL_SORT_H
+
+#include "backends/opencl/element.h"
+
+typedef struct tarn__cl_sorting {
+    const tarn__view *x;
+    int64_t length, step; /* of a line, and elements from one of its elements to the next */
+    tarn__nest lines;     /* operand 0: x */
+    const char *options;  /* -DBITS or -DI: what keys are */
+    uint64_t key[3];      /* sign, infinity and flip; or the limit of indices */
+    int64_t scratch;      /* bytes into scratch */
+} tarn__cl_sorting;
+
+/* Bytes of scratch for that many pairs. */
+size_t tarn__cl_sort_scratch(int64_t pairs);
+bool tarn__cl_sort_ready(const tarn__call *call, const tarn__cl_sorting *sorting);
+
+/* Sorts; returns how many bytes into the call's scratch the sorted pairs lie. */
+int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *sorting);
+
+/* The view without an axis, cut to the sizes of `like`; and what rank 0 has for one. */
+tarn__view tarn__cl_across(const tarn__view *view, int axis, const tarn__view *like);
+int64_t tarn__cl_axis_size(const tarn__view *view, int axis);
+int64_t tarn__cl_axis_stride(const tarn__view *view, int axis);
+
+#endif
