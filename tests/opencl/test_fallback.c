@@ -55,6 +55,16 @@ static void a_lost_product_gives_the_right_values(void **state)
     assert_values(tarn_grad(a), 1e-6, 14, 22, 18, 26);
 }
 
+/* By the name of a file: the kernels that it holds. */
+static void a_lost_file_takes_its_kernels_along(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_tensor *x = good(tarn_from_f32((const float[]){1, 3, -2, 2}, TARN_SHAPE(2, 2), opencl));
+    tarn_stats_reset();
+    assert_values(tarn_rmsnorm(x, NULL, 0), 1e-6, 0.4472135955, 1.3416407865, -1, 1);
+    assert_int_equal(tarn_stats().fallbacks, 1);
+}
+
 static void where_fallbacks_are_errors_it_is_named(void **state)
 {
     NEEDS_OPENCL();
@@ -68,11 +78,12 @@ static void where_fallbacks_are_errors_it_is_named(void **state)
 
 int main(void)
 {
-    setenv("TARN_OPENCL_WITHOUT", "tanh,matmul", 1);
+    setenv("TARN_OPENCL_WITHOUT", "tanh,matmul,norm", 1);
     const struct CMUnitTest tests[] = {
         ON_OPENCL(a_kernel_that_does_not_compile_runs_on_the_cpu),
         ON_OPENCL(the_others_stay),
         ON_OPENCL(a_lost_product_gives_the_right_values),
+        ON_OPENCL(a_lost_file_takes_its_kernels_along),
         ON_OPENCL(where_fallbacks_are_errors_it_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,7 +67,7 @@ static tile tile_of(const tarn__cl_device *device, tarn_dtype dtype, const atten
     bool wide = dtype == TARN_F64;
     if (!device->local_is_real)
         return (tile){1, a->rows <= 8 ? 8 : 32, wide ? 8 : 16, wide ? 4 : 2, 32, window, 8};
-    if (!wide && device->max_group >= 256 && device->local_bytes >= 48 << 10)
+    if (!wide && !device->is_cpu && device->max_group >= 256 && device->local_bytes >= 48 << 10)
         return (tile){16, 4, 4, 1, 16, window, 4};
     return (tile){8, 4, 4, 1, 16, window, 4};
 }

@@ -231,8 +231,27 @@ static void fill_table(void)
     tarn__cl_conv(rows);
     tarn__cl_norm(rows);
     tarn__cl_softmax(rows);
+    tarn__cl_loss(rows);
+    tarn__cl_optimizer(rows);
+    tarn__cl_clip(rows);
     tarn__cl_rope(rows);
     tarn__cl_pool(rows);
+    tarn__cl_fused(rows);
+    tarn__cl_blocks_product(rows);
+}
+
+/* A kernel whose program does not compile. */
+static void kernel_without(const tarn__call *call)
+{
+    tarn__cl_launch launch = tarn__cl_begin(call, "without", "none", "");
+    tarn__cl_go(&launch, 1, (size_t[]){1}, NULL);
+}
+
+static void take_out_unwanted(void)
+{
+    for (int k = 0; k < TARN__KERNEL_COUNT; k++)
+        if (rows[k].run && tarn__cl_is_unwanted(tarn__kernel_names[k]))
+            rows[k].run = kernel_without;
 }
 
 const tarn__kernel_row *tarn__cl_rows(void)
@@ -279,5 +298,6 @@ const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_
     backend.kernels_hash = tarn__kernels_hash();
     backend.version = host->version;
     fill_table();
+    take_out_unwanted();
     return &backend;
 }

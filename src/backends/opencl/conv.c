@@ -11,7 +11,7 @@
 /* `unfolding` of unfold.cl. */
 typedef struct tarn__cl_unfolding {
     int64_t first, groups, channels;
-    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int64_t size[2], stride[2], padding[2], dilation[2];
     int64_t from[2], to[2];
     int64_t x_stride[4];
     int64_t lines, depth, room;
@@ -130,7 +130,7 @@ static job job_of(const tarn__call *call, enum form form, const tarn__view *from
     job j = {.call = call, .params = params, .device = tarn__cl_at(call->device), .form = form, .runs = runs, .sums = tarn__cl_sums_of(from->dtype), .from = *from};
     j.u = (unfolding){.groups = params->groups, .channels = from->shape[1] / params->groups};
     for (int i = 0; i < 2; i++) {
-        j.u.kernel[i] = weight->shape[2 + i];
+        j.u.size[i] = weight->shape[2 + i];
         j.u.stride[i] = params->stride[i];
         j.u.padding[i] = params->padding[i];
         j.u.dilation[i] = params->dilation[i];
@@ -212,7 +212,7 @@ static size_t walk_images(const tarn__call *call, enum form form, bool runs)
         return 0;
     tarn__cl_product *p = &j.product;
     p->a = weight_of(&j, call->in[1], form == GRADIENT);
-    int64_t depth = j.u.channels * j.u.kernel[0] * j.u.kernel[1];
+    int64_t depth = j.u.channels * j.u.size[0] * j.u.size[1];
     bool is_direct = merges(to, 2, &across);
     tarn__view result = is_direct ? *to : hold(&j, to, to->dtype);
     merges(&result, 2, &across);
@@ -276,7 +276,7 @@ static size_t walk_weight(const tarn__call *call, bool runs)
     const tarn__view *x = call->in[0], *g = call->in[1], *to = call->out[0];
     job j = job_of(call, WEIGHT, x, to, g, runs);
     tarn__cl_product *p = &j.product;
-    int64_t images = x->shape[0], windows = j.u.to[0] * j.u.to[1], lines = j.u.channels * j.u.kernel[0] * j.u.kernel[1], across;
+    int64_t images = x->shape[0], windows = j.u.to[0] * j.u.to[1], lines = j.u.channels * j.u.size[0] * j.u.size[1], across;
     if (!j.device || tarn__view_count(to) == 0)
         return 0;
     j.images = pieces_of(&j, images, windows * lines * j.params->groups);

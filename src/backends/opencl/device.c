@@ -106,7 +106,7 @@ static void choose_options(tarn__cl_device *d)
 {
     cl_device_fp_config config = 0;
     clGetDeviceInfo(d->id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL);
-    snprintf(d->options, sizeof(d->options), "-cl-std=CL1.2%s%s%s%s", config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
+    snprintf(d->options, sizeof(d->options), "-cl-std=CL1.2 -w%s%s%s%s", config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
              d->has_f64 ? " -DHAS_F64" : "", d->local_is_real ? " -DLOCAL_IS_REAL" : "", d->is_cpu ? " -DIS_CPU" : "");
 }
 

@@ -132,9 +132,11 @@ typedef struct tarn__cl_kernel {
 /* Under the device's lock. NULL when it does not compile, or memory is short. */
 const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *device, const char *source, const char *function, const char *options);
 
-/* The text of a program: the prelude, then the file with its includes; one that fails to compile for tests. The caller frees it. NULL when there is no
- * such file. */
-char *tarn__cl_text(const char *source, bool fails);
+/* The text of a program: the prelude, then the file with its includes; the caller frees it. NULL when there is no such file. */
+char *tarn__cl_text(const char *source);
+
+/* True when TARN_OPENCL_WITHOUT=tanh,panels names it: a kernel of the table, or a file. */
+bool tarn__cl_is_unwanted(const char *name);
 
 /* A program's binary of an earlier run, by the hash of everything that it depends on; NULL where there is none. Keeping one never fails: what cannot be kept is compiled
  * again by the next run. */
@@ -187,7 +189,12 @@ void tarn__cl_attention(tarn__kernel_row *rows);
 void tarn__cl_conv(tarn__kernel_row *rows);
 void tarn__cl_norm(tarn__kernel_row *rows);
 void tarn__cl_softmax(tarn__kernel_row *rows);
+void tarn__cl_loss(tarn__kernel_row *rows);
+void tarn__cl_optimizer(tarn__kernel_row *rows);
+void tarn__cl_clip(tarn__kernel_row *rows);
 void tarn__cl_rope(tarn__kernel_row *rows);
 void tarn__cl_pool(tarn__kernel_row *rows);
+void tarn__cl_blocks_product(tarn__kernel_row *rows);
+void tarn__cl_fused(tarn__kernel_row *rows);
 
 #endif

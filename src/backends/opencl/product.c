@@ -70,7 +70,7 @@ static tarn__cl_tile panel_tile(tarn_dtype sums)
 
 static tarn__cl_tile group_tile(const tarn__cl_device *device, tarn_dtype sums, const tarn__cl_sizes *s)
 {
-    int across = device->max_group >= 256 ? 16 : 8, each = sums == TARN_F64 || s->m <= 64 || s->n <= 64 ? 4 : 8;
+    int across = device->max_group >= 256 && !device->is_cpu ? 16 : 8, each = sums == TARN_F64 || s->m <= 64 || s->n <= 64 ? 4 : 8;
     return (tarn__cl_tile){.rows = across * each, .width = across * each, .across = across, .down_each = each, .across_each = each, .depth = 16};
 }
 

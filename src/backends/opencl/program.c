@@ -76,12 +76,10 @@ static void append_file(text *t, const char *name, int depth)
     }
 }
 
-char *tarn__cl_text(const char *source, bool fails)
+char *tarn__cl_text(const char *source)
 {
-    static const char failing[] = "#error \"TARN_OPENCL_WITHOUT names it\"\n";
     text t = {.good = true};
     char name[64];
-    append(&t, failing, fails ? sizeof(failing) - 1 : 0);
     snprintf(name, sizeof(name), "%s.cl", source);
     append_file(&t, "prelude.cl", 0);
     append_file(&t, name, 0);
@@ -93,22 +91,13 @@ char *tarn__cl_text(const char *source, bool fails)
 
 /* ---- programs that tests want to fail ------------------------------------------------------------------------------------------ */
 
-static bool is_listed(const char *list, const char *word, size_t length)
+bool tarn__cl_is_unwanted(const char *name)
 {
-    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',')
-        if (strcspn(at, ",") == length && strncmp(at, word, length) == 0)
+    size_t length = strlen(name);
+    for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == length && strncmp(at, name, length) == 0)
             return true;
     return false;
-}
-
-/* True when TARN_OPENCL_WITHOUT=matmul,tanh names the file, or what an option defines: -DOP=tanh. */
-static bool is_unwanted(const char *source, const char *options)
-{
-    const char *list = getenv("TARN_OPENCL_WITHOUT");
-    bool found = is_listed(list, source, strlen(source));
-    for (const char *at = options; list && !found && (at = strchr(at, '=')); at++)
-        found = is_listed(list, at + 1, strcspn(at + 1, " "));
-    return found;
 }
 
 /* ---- compiling ------------------------------------------------------------------------------------------------------------- */
@@ -143,7 +132,7 @@ static cl_program compile(const tarn__cl_device *d, const char *source, const ch
 /* From disk, or compiled and kept there. */
 static cl_program find_or_compile(tarn__cl_device *d, const char *source, const char *options)
 {
-    char *written = tarn__cl_text(source, is_unwanted(source, options));
+    char *written = tarn__cl_text(tarn__cl_is_unwanted(source) ? "without" : source);
     if (!written)
         return NULL;
     cl_program made = tarn__cl_cache_find(d, written, options);

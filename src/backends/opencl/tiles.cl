@@ -25,8 +25,7 @@
 /* The terms of the group's memory, added to an item's sums. */
 void multiply(const __local REAL *a, const __local REAL *b, int down, int across, VECTOR sum[TILE_M][TILE_N / 4])
 {
-    EACH(d, DEPTH)
-    {
+    for (int d = 0; d < DEPTH; d++) {
         REAL left[TILE_M];
         VECTOR right[TILE_N / 4];
         EACH(i, TILE_M / 4) vstore4(vload4(0, a + d * LINE_M + PLACE(down, 4 * i)), i, left);

@@ -9,7 +9,7 @@
 /* tarn__cl_unfolding of conv.c. */
 typedef struct unfolding {
     long first, groups, channels; /* the first image; channels of a group */
-    long kernel[2], stride[2], padding[2], dilation[2];
+    long size[2], stride[2], padding[2], dilation[2];
     long from[2], to[2];          /* rows and columns of what is unfolded, and of windows */
     long x_stride[4];
     long lines, depth, room;
@@ -31,7 +31,7 @@ long seen_at(const unfolding *u, int axis, long at, long k)
 /* An element of the matrix: tap `tap` (of channels, rows, columns) of window `window` of image `image`. */
 REAL tap_of(const __global void *x, long x_place, const unfolding *u, long image, long group, long tap, long window)
 {
-    long kx = tap % u->kernel[1], rest = tap / u->kernel[1], ky = rest % u->kernel[0], channel = group * u->channels + rest / u->kernel[0];
+    long kx = tap % u->size[1], rest = tap / u->size[1], ky = rest % u->size[0], channel = group * u->channels + rest / u->size[0];
     long row = seen_at(u, 0, window / u->to[1], ky), column = seen_at(u, 1, window % u->to[1], kx);
     if (row < 0 || column < 0)
         return 0;

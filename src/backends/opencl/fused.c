@@ -1,0 +1,116 @@
+/* fused.c: products with what goes before or after them, made of their parts. */
+#include "backends/opencl/opencl.h"
+
+/* The product alone, into `to`. */
+static tarn__call product_of(const tarn__call *call, int inputs, const tarn__view *to)
+{
+    tarn__call part = *call;
+    part.inputs = inputs;
+    part.outputs = 1;
+    part.out[0] = to;
+    return part;
+}
+
+static tarn__call elementwise_of(const tarn__call *call, const tarn__elementwise *none, const tarn__view *first, const tarn__view *second,
+                                 const tarn__view *to)
+{
+    tarn__call part = *call;
+    part.inputs = second ? 2 : 1;
+    part.outputs = 1;
+    part.in[0] = first;
+    part.in[1] = second;
+    part.out[0] = to;
+    part.params = none;
+    part.params_bytes = sizeof(*none);
+    return part;
+}
+
+/* a's sums along its last axis, into a vector seen as a column. */
+typedef struct sums {
+    tarn__view column;
+    tarn__reduce params;
+    tarn__call call;
+} sums;
+
+static void describe_sums(sums *s, const tarn__call *call)
+{
+    s->column = *call->out[1];
+    s->column.rank = 2;
+    s->column.shape[1] = 1;
+    s->column.stride[1] = 1;
+    s->params = (tarn__reduce){.scale = 1};
+    s->call = *call;
+    s->call.inputs = s->call.outputs = 1;
+    s->call.reads_output = 0;
+    s->call.out[0] = &s->column;
+    s->call.params = &s->params;
+    s->call.params_bytes = sizeof(s->params);
+}
+
+static size_t scratch_of(tarn__kernel kernel, const tarn__call *call)
+{
+    const tarn__kernel_row *row = &tarn__cl_rows()[kernel];
+    return row->scratch ? row->scratch(call) : 0;
+}
+
+static void run(tarn__kernel kernel, tarn__call *call)
+{
+    call->scratch_bytes = scratch_of(kernel, call);
+    tarn__cl_rows()[kernel].run(call);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+static size_t gelu_scratch(const tarn__call *call)
+{
+    tarn__call product = product_of(call, 3, call->out[1]);
+    return scratch_of(TARN__K_matmul, &product);
+}
+
+static void kernel_matmul_gelu(const tarn__call *call)
+{
+    tarn__elementwise none = {0};
+    tarn__call product = product_of(call, 3, call->out[1]), gelu = elementwise_of(call, &none, call->out[1], NULL, call->out[0]);
+    run(TARN__K_matmul, &product);
+    run(TARN__K_gelu, &gelu);
+}
+
+static size_t gelu_grad_scratch(const tarn__call *call)
+{
+    tarn__call product = product_of(call, 2, call->out[0]);
+    return scratch_of(TARN__K_matmul, &product);
+}
+
+static void kernel_matmul_gelu_grad(const tarn__call *call)
+{
+    tarn__elementwise none = {0};
+    tarn__call product = product_of(call, 2, call->out[0]), slope = elementwise_of(call, &none, call->in[2], call->out[0], call->out[0]);
+    run(TARN__K_matmul, &product);
+    run(TARN__K_gelu_grad, &slope);
+}
+
+static size_t sums_scratch(const tarn__call *call)
+{
+    sums s;
+    describe_sums(&s, call);
+    tarn__call product = product_of(call, 2, call->out[0]);
+    size_t first = scratch_of(TARN__K_matmul, &product), second = scratch_of(TARN__K_sum, &s.call);
+    return first > second ? first : second;
+}
+
+/* The sums first: where they are none of this device's, nothing has been added to the product's result yet. */
+static void kernel_matmul_sums(const tarn__call *call)
+{
+    sums s;
+    describe_sums(&s, call);
+    tarn__call product = product_of(call, 2, call->out[0]);
+    run(TARN__K_sum, &s.call);
+    run(TARN__K_matmul, &product);
+}
+
+void tarn__cl_fused(tarn__kernel_row *rows)
+{
+    rows[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, gelu_scratch};
+    rows[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch};
+    rows[TARN__K_matmul_sums] = (tarn__kernel_row){kernel_matmul_sums, TARN__NUMBERS, sums_scratch};
+}
