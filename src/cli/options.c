@@ -118,6 +118,8 @@ static const option table[] = {
      "with --json: how likely each token was, and the N likeliest in its place; 0 means not"},
     {"kv", TEXT, 0, 0, NULL, "KIND", WRITES, AT(kv), 0,
      "how keys and values are stored: f32, bf16, f16, int8, or model, as the model computes [model]"},
+    {"gpu-layers", WHOLE, 1, 1024, NULL, "N", WRITES | TARN__EVAL | TARN__BENCH_DECODE, AT(gpu_layers), 0,
+     "so many of the first layers lie on the device, the others on the CPU, for models that do not fit there [all]"},
     {"chunk", WHOLE, 1, 1000000, "512", "N", WRITES, AT(chunk), 0, "tokens of a prompt that are computed at a time"},
     {"context", WHOLE, 0, 1 << 30, "0", "N", TARN__GENERATE, AT(context), 0,
      "tokens to have room for; 0 means as many as the prompt and what is written need"},

@@ -5,6 +5,8 @@
 #include <tarn/gguf.h>
 #include <tarn/model.h>
 
+#include "models/placement.h"
+
 #define TARN__GGUF_FREQUENCIES "rope_freqs.weight" /* a tensor: what llama3's scaling divides each frequency by */
 
 /* Room for the longest name of a tensor, in either world. */
@@ -30,6 +32,6 @@ bool tarn__llama_get_metadata(const char *function, const tarn_gguf *file, tarn_
 
 /* The model of an open file, its weights as they are stored: blocks stay blocks, other types become `dtype`. On the CPU they lie in the mapped file where
  * nothing must change. The caller owns it. NULL with an error. */
-tarn_module *tarn__llama_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, tarn_device device);
+tarn_module *tarn__llama_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, const tarn__placement *where);
 
 #endif

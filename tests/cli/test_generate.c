@@ -57,6 +57,22 @@ static void numbers_come_out_as_the_library_makes_them(void **state)
     assert_string_equal(command_output, text);
 }
 
+static void layers_on_the_cpu_change_nothing(void **state)
+{
+    (void)state;
+    char text[512];
+    write_model(false);
+    expect_command(with("--ids 1 --gpu-layers 1 --device cpu 2>&1 >/dev/null"), 2, "--gpu-layers: the model runs on the CPU; name another device");
+    expect_command(with("--ids 1 --gpu-layers 0 2>&1 >/dev/null"), 2, "'0' is outside 1 to 1024");
+    if (tarn_device_count("mirror") < 1)
+        skip();
+    expected_ids(&(tarn_generate_options){.tokens = 12}, text, sizeof(text));
+    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device mirror --gpu-layers 1")), 0);
+    assert_string_equal(command_output, text);
+    expect_command(with("--ids 1 --device mirror --gpu-layers 3 2>&1 >/dev/null"), 1, "3 layers on the device, but the model has 2");
+    expect_command("bench decode --model gpt2-124m --prompt 2 --tokens 2 --runs 1 --device mirror --gpu-layers 13 2>&1 >/dev/null", 2, "the model has 12");
+}
+
 static void json_is_one_object(void **state)
 {
     (void)state;
@@ -230,6 +246,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(numbers_come_out_as_the_library_makes_them),
+        in_scope(layers_on_the_cpu_change_nothing),
         in_scope(json_is_one_object),
         in_scope(words_go_in_and_text_comes_out),
         in_scope(without_a_prompt_a_text_begins_after_the_end_of_another),
