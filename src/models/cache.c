@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/attention.h"
 #include "ops/index.h"
 
 #define LARGEST_CODE 127
@@ -195,35 +196,43 @@ static tarn_tensor *decode(tarn_tensor *code, tarn_tensor *scale, tarn_dtype dty
     return tarn_cast(tarn_mul(tarn_sub(tarn_cast(code, TARN_F32), tarn_scalar(ZERO_CODE)), scale), dtype);
 }
 
+/* What there is of a part up to the step's reach; NULL of NULL. */
 static tarn_tensor *seen(const tarn__cache *cache, tarn_tensor *whole)
 {
     const tarn__cache_step *s = &cache->step;
-    return tarn_slice(tarn_slice(whole, 0, s->first, s->first + s->count), 2, 0, s->reach);
+    return whole ? tarn_slice(tarn_slice(whole, 0, s->first, s->first + s->count), 2, 0, s->reach) : NULL;
 }
 
-/* Puts x, and gives all that there is with it, in x's dtype: a view where that is how it is stored. */
-static tarn_tensor *put(const tarn__cache *cache, int64_t layer, const tarn__cache_part *part, tarn_tensor *x)
+/* Puts x, as it is stored. */
+static bool put(const tarn__cache *cache, int64_t layer, const tarn__cache_part *part, tarn_tensor *x)
 {
     tarn_tensor *scale;
-    tarn_dtype dtype = tarn_dtype_of(x);
-    if (!part->scale) {
-        tarn_tensor *all = lay(cache, layer, part->rows, x) ? seen(cache, part->rows) : NULL;
-        return all ? tarn_cast(all, dtype) : NULL;
-    }
+    if (!part->scale)
+        return lay(cache, layer, part->rows, x);
     tarn_tensor *code = encode(x, &scale);
-    if (!code || !lay(cache, layer, part->rows, code) || !lay(cache, layer, part->scale, scale))
-        return NULL;
-    return decode(seen(cache, part->rows), seen(cache, part->scale), dtype);
+    return code && lay(cache, layer, part->rows, code) && lay(cache, layer, part->scale, scale);
+}
+
+/* All that there is, in a dtype: a view where that is how it is stored. */
+static tarn_tensor *expanded(const tarn__cache *cache, const tarn__cache_part *part, tarn_dtype dtype)
+{
+    tarn_tensor *rows = seen(cache, part->rows);
+    return part->scale ? decode(rows, seen(cache, part->scale), dtype) : tarn_cast(rows, dtype);
 }
 
 tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, double scale)
 {
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
-    const tarn__cache_part *part = cache->key;
-    tarn_tensor *k = put(cache, layer, &part[layer], keys), *v = put(cache, layer, &part[cache->shape.layers + layer], values);
-    if (!k || !v)
+    const tarn__cache_part *key = &cache->key[layer], *value = key + cache->shape.layers;
+    if (!put(cache, layer, key, keys) || !put(cache, layer, value, values))
         return NULL;
     const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = side_of(cache, layer)->lengths};
-    return tarn_attention(queries, k, v, &options);
+    tarn_dtype dtype = tarn_dtype_of(queries);
+    if (dtype != cache->shape.dtype && tarn__attends_stored(queries, key->rows)) {
+        tarn_tensor *k = seen(cache, key->rows), *v = seen(cache, value->rows), *of_k = seen(cache, key->scale), *of_v = seen(cache, value->scale);
+        return tarn_failed() ? NULL : tarn__attention_stored(queries, k, v, of_k, of_v, &options);
+    }
+    tarn_tensor *k = expanded(cache, key, dtype), *v = k ? expanded(cache, value, dtype) : NULL;
+    return v ? tarn_attention(queries, k, v, &options) : NULL;
 }
