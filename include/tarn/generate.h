@@ -145,7 +145,8 @@ typedef struct tarn_writer_options {
     int64_t chunk;
     tarn_dtype dtype; /* of tarn_writer_open(): as tarn_model_open() has it */
     bool no_capture;  /* as of a decoder */
-    int64_t device_layers; /* of tarn_writer_open(): as tarn_model_open() has it */
+    int64_t device_layers; /* of tarn_writer_open(): as tarn_model_open() has it, and so is the next */
+    bool as_stored;
 } tarn_writer_options;
 
 /* A writer. Borrows the model and the tokenizer, which must outlive it; the tokenizer may be NULL: then there are tokens only. `...` is a const

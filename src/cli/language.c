@@ -17,6 +17,15 @@ int tarn__language_options(const char *command, const tarn__options *o, tarn_kv 
 
 tarn_module *tarn__language_model(const tarn__options *o)
 {
-    const tarn_model_open_options how = {.dtype = o->dtypes[0].dtype, .device_layers = o->gpu_layers};
-    return tarn_model_open(o->words[0], o->device, &how);
+    tarn_model_open_options how = {.as_stored = o->dtype_count == 0, .device_layers = o->gpu_layers};
+    how.dtype = o->dtype_count > 0 ? o->dtypes[0].dtype : TARN_F32;
+    tarn_module *model = tarn_model_open(o->words[0], o->device, &how);
+    if (model || !how.as_stored || tarn_error_code() != TARN_ERROR_DTYPE)
+        return model;
+    tarn_clear_error(); /* of several element types, of which f32 has the numbers of all but f64 */
+    how.as_stored = false;
+    model = tarn_model_open(o->words[0], o->device, &how);
+    if (model)
+        fprintf(stderr, "(its weights are of several element types: it runs in f32; --dtype names another)\n");
+    return model;
 }

@@ -60,8 +60,9 @@ tarn_writer *tarn_writer_open_sized(const char *path, tarn_device device, const 
     tarn_writer_options o = options_of(options, options_size);
     if (tarn_failed() || !check_sequences(function, &o))
         return NULL;
+    const tarn_model_open_options how = {.dtype = o.dtype, .device_layers = o.device_layers, .as_stored = o.as_stored};
     tarn_tokenizer *tokenizer = tarn_tokenizer_open(path);
-    tarn_module *model = tokenizer ? tarn_model_open(path, device, &(tarn_model_open_options){.dtype = o.dtype, .device_layers = o.device_layers}) : NULL;
+    tarn_module *model = tokenizer ? tarn_model_open(path, device, &how) : NULL;
     tarn_writer *writer = model ? make(function, model, tokenizer, &o) : NULL;
     if (writer) {
         writer->own_model = model;
