@@ -19,6 +19,9 @@ const char *tarn__llama_architecture(const char *family);
 bool tarn__llama_name_in_gguf(const char *name, char *to);
 bool tarn__llama_name_in_folder(const char *name, char *to);
 
+/* Shows the names, as folders have them, of all tensors that a model of a complete configuration has. False as soon as `visit` is. */
+bool tarn__llama_each_name(const tarn_llama_config *config, bool (*visit)(void *ctx, const char *name), void *ctx);
+
 /* The heads whose rows have another order in GGUF files: of queries and keys, unless the architecture keeps transformers'. 0: the order is the same. `name` is
  * GGUF's. */
 int64_t tarn__llama_turned_heads(const tarn_llama_config *config, const char *name);
