@@ -54,6 +54,7 @@ check-long: ## everything with many more rounds and seeds: hours, not minutes
 	@TARN_TEST_LONG=1 TARN_TEST_TIMEOUT=14400 scripts/test release
 	@TARN_TEST_LONG=1 scripts/parity
 	@scripts/fuzz 60
+	@scripts/fuzz 600 gguf safetensors tokenizer tokenizer_model
 
 fuzz: ## let libFuzzer (clang) look for files that harm a parser, SECONDS_EACH (60) for each parser
 	@scripts/fuzz $${SECONDS_EACH:-60}
