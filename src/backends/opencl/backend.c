@@ -236,6 +236,8 @@ static void fill_table(void)
     tarn__cl_clip(rows);
     tarn__cl_rope(rows);
     tarn__cl_pool(rows);
+    tarn__cl_batchnorm(rows);
+    tarn__cl_groupnorm(rows);
     tarn__cl_fused(rows);
     tarn__cl_blocks_product(rows);
 }

@@ -194,6 +194,8 @@ void tarn__cl_optimizer(tarn__kernel_row *rows);
 void tarn__cl_clip(tarn__kernel_row *rows);
 void tarn__cl_rope(tarn__kernel_row *rows);
 void tarn__cl_pool(tarn__kernel_row *rows);
+void tarn__cl_batchnorm(tarn__kernel_row *rows);
+void tarn__cl_groupnorm(tarn__kernel_row *rows);
 void tarn__cl_blocks_product(tarn__kernel_row *rows);
 void tarn__cl_fused(tarn__kernel_row *rows);
 

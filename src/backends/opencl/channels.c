@@ -1,0 +1,319 @@
+/* channels.c: the engine of channels.h: how elements are shared out, and the launches of channels.cl. */
+#include "backends/opencl/channels.h"
+
+#include <stdio.h>
+
+#define FEW_VALUES 32     /* that share a mean are computed in `real`: their gradient is what little normalising leaves */
+#define LINE 1024         /* elements of a line at most */
+#define LONE_LINE 64      /* where a work-item has it alone, in one lane */
+#define CHUNK 4096        /* elements of a chunk, at least, if there are so many */
+#define LONE_CHUNK 256
+#define MOST_CHUNKS 512   /* of a set */
+#define NUMBERS 6         /* of a set: mean, 1 / deviation, scale, bias, first, second */
+#define SMALL (INT64_C(1) << 30)
+
+enum { X = TARN__CL_X, TO = TARN__CL_TO, UP = TARN__CL_UP, BESIDE = TARN__CL_BESIDE, PASSED = TARN__CL_PASSED, OPERANDS = TARN__CL_CHANNEL_OPERANDS };
+
+static int64_t distance(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
+
+static int64_t ceiling(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* ---- where elements lie ---------------------------------------------------------------------------------------------------- */
+
+/* The nest over all axes but the channel's and, with parts, the first, and its last axis taken out of it. */
+static void describe_places(tarn__cl_channel_set *s, const tarn__view *const *views, bool with_parts)
+{
+    tarn__view held[OPERANDS];
+    const tarn__view *without[OPERANDS];
+    for (int k = 0; k < OPERANDS; k++) {
+        without[k] = NULL;
+        if (!views[k])
+            continue;
+        held[k] = *views[k];
+        s->channel_step[k] = held[k].stride[1];
+        s->part_step[k] = with_parts ? held[k].stride[0] : 0;
+        held[k].shape[1] = 1;
+        held[k].shape[0] = with_parts && held[k].shape[0] > 0 ? 1 : held[k].shape[0];
+        without[k] = &held[k];
+    }
+    tarn__nest_make(&s->outer, OPERANDS, without);
+    s->inner = s->outer.rank > 0 ? s->outer.shape[s->outer.rank - 1] : s->outer.count;
+    for (int k = 0; k < OPERANDS && s->outer.rank > 0; k++)
+        s->along[k] = s->outer.stride[k][s->outer.rank - 1];
+    s->outer.count = s->inner > 0 ? s->outer.count / s->inner : 0;
+    s->outer.rank -= s->outer.rank > 0;
+}
+
+static void cut(tarn__cl_channel_set *s, int64_t line, int64_t chunk)
+{
+    s->segment = s->inner < line ? s->inner : line;
+    s->segments = s->inner > 0 ? ceiling(s->inner, s->segment) : 0;
+    s->lines = s->outer.count * s->segments;
+    s->chunk = s->inner > 0 ? ceiling(chunk * s->segments, s->inner) : 1; /* a line has inner / segments elements on average */
+    if (ceiling(s->lines, s->chunk) > MOST_CHUNKS)
+        s->chunk = ceiling(s->lines, MOST_CHUNKS);
+    s->chunks = ceiling(s->lines, s->chunk);
+}
+
+/* Work-items along a line: a power of two. */
+static size_t width_of(size_t group, int64_t segment)
+{
+    size_t width = group < 8 ? group : 8;
+    while (width < group && (int64_t)width < segment)
+        width *= 2;
+    return width;
+}
+
+static const char *type_of(const tarn__view *view, const tarn__view *otherwise)
+{
+    return tarn__cl_type(view ? view->dtype : otherwise->dtype);
+}
+
+static bool is_dense(const tarn__cl_channels *c)
+{
+    for (int k = 0; k < OPERANDS; k++)
+        if (c->view[k] && c->set.inner != 1 && c->set.along[k] != 1)
+            return false;
+    return true;
+}
+
+static bool is_small(const tarn__cl_channels *c)
+{
+    int64_t elements = 2 * c->set.sets * (c->set.lines + 1) * c->set.segment;
+    for (int k = 0; k < OPERANDS; k++)
+        if (c->view[k] && distance(c->set.along[k]) >= SMALL / (c->set.segment + 1))
+            return false;
+    return elements < SMALL;
+}
+
+void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts, int64_t members, bool has_relu)
+{
+    const tarn__cl_device *device = tarn__cl_at(call->device);
+    const tarn__view *x = views[X];
+    tarn__cl_channel_set *s = &c->set;
+    *c = (tarn__cl_channels){.members = members, .has_relu = has_relu};
+    for (int k = 0; k < OPERANDS; k++)
+        c->view[k] = views[k];
+    s->channels = x->shape[1];
+    s->sets = s->channels * (with_parts ? x->shape[0] : 1);
+    describe_places(s, views, with_parts);
+    c->values = s->outer.count * s->inner * members;
+    bool is_lone = s->channels > 1 && distance(s->channel_step[X]) < distance(s->along[X]), has_lanes = !is_lone && !device->local_is_real && is_dense(c);
+    c->group = is_lone || !device->local_is_real ? 1 : tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 ? 256 : 64);
+    c->local = is_lone ? tarn__cl_group_of(device, 64) : c->group;
+    cut(s, is_lone ? LONE_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
+    snprintf(c->options, sizeof(c->options),
+             "-DGROUP=%zu -DWIDTH=%zu -DLANES=%d -DINDEX=%s%s%s%s -DT_X=%s -DT_TO=%s -DT_G=%s -DT_BESIDE=%s -DT_PASSED=%s", c->group,
+             width_of(c->group, s->segment), has_lanes ? 16 : 1, is_small(c) ? "int" : "long", is_dense(c) ? " -DDENSE" : "",
+             c->values <= FEW_VALUES ? " -DWIDE" : "", has_relu ? " -DRELU" : "", type_of(x, x), type_of(views[TO], x), type_of(views[UP], x),
+             type_of(views[BESIDE], x), type_of(views[PASSED], x));
+}
+
+/* ---- scratch: the sets' numbers, then the chunks' parts. Room for f64, whatever `real` is ------------------------------------------ */
+
+static int64_t numbers_bytes(const tarn__cl_channels *c)
+{
+    return (int64_t)sizeof(double) * NUMBERS * c->set.sets;
+}
+
+size_t tarn__cl_channels_scratch(const tarn__cl_channels *c)
+{
+    return (size_t)numbers_bytes(c) + sizeof(double) * 3 * (size_t)(c->set.sets * c->set.chunks);
+}
+
+/* ---- launches -------------------------------------------------------------------------------------------------------------- */
+
+/* A pass over all elements: a chunk for each group, or for each work-item. */
+static tarn__cl_launch begin_pass(const tarn__call *call, const tarn__cl_channels *c, const char *kernel, const char *what)
+{
+    char options[384];
+    snprintf(options, sizeof(options), "%s -D%s", c->options, what);
+    tarn__cl_launch launch = tarn__cl_begin(call, "channels", kernel, options);
+    tarn__cl_value(&launch, &c->set, sizeof(c->set));
+    return launch;
+}
+
+static void go_pass(tarn__cl_launch *launch, const tarn__cl_channels *c)
+{
+    tarn__cl_go(launch, 1, (size_t[]){(size_t)(c->set.sets * c->set.chunks) * c->group}, (size_t[]){c->local});
+}
+
+static void put_scratch(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_channels *c, bool has_numbers, bool has_parts)
+{
+    if (has_parts)
+        tarn__cl_scratch(launch, call, numbers_bytes(c));
+    if (has_numbers)
+        tarn__cl_scratch(launch, call, 0);
+}
+
+/* Kernels that go over sets; those with a tree have a group for each. */
+static size_t settle_group(const tarn__call *call)
+{
+    const tarn__cl_device *device = tarn__cl_at(call->device);
+    return device->local_is_real ? tarn__cl_group_of(device, 64) : 1;
+}
+
+typedef struct settling {
+    size_t group;
+    char options[256];
+} settling;
+
+static settling describe_settling(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v, const char *what, bool has_tree)
+{
+    const tarn__view *x = c->view[X];
+    settling s = {.group = has_tree ? settle_group(call) : 1};
+    snprintf(s.options, sizeof(s.options),
+             "-DGROUP=%zu -DLANES=1 -DT_X=f32 -D%s -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", s.group, what,
+             type_of(v->weight, x), type_of(v->bias, x), type_of(v->given_mean, x), type_of(v->given_variance, x), type_of(v->running_mean, x),
+             type_of(v->running_variance, x), type_of(v->gweight, x), type_of(v->gbias, x));
+    return s;
+}
+
+static tarn__cl_launch begin_settling(const tarn__call *call, const tarn__cl_channels *c, const settling *s, const char *kernel)
+{
+    tarn__cl_launch launch = tarn__cl_begin(call, "channels", kernel, s->options);
+    tarn__cl_value(&launch, &c->set, sizeof(c->set));
+    return launch;
+}
+
+static void go_settling(tarn__cl_launch *launch, const settling *s, int64_t count)
+{
+    tarn__cl_go(launch, 1, (size_t[]){(size_t)count * s->group}, s->group > 1 ? &s->group : NULL);
+}
+
+/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+
+static void settle_moments(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v, const settling *s)
+{
+    tarn__cl_launch launch = begin_settling(call, c, s, "settle_moments");
+    tarn__cl_long(&launch, c->members);
+    put_scratch(&launch, call, c, true, true);
+    tarn__cl_vector(&launch, v->weight);
+    tarn__cl_vector(&launch, v->bias);
+    tarn__cl_vector(&launch, v->given_mean);
+    tarn__cl_vector(&launch, v->given_variance);
+    tarn__cl_view(&launch, v->mean);
+    tarn__cl_view(&launch, v->rstd);
+    tarn__cl_vector(&launch, v->running_mean);
+    tarn__cl_vector(&launch, v->running_variance);
+    tarn__cl_real(&launch, v->epsilon);
+    tarn__cl_real(&launch, v->momentum);
+    tarn__cl_real(&launch, (double)c->values);
+    tarn__cl_int(&launch, v->training);
+    go_settling(&launch, s, c->set.sets / c->members);
+}
+
+void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    settling s = describe_settling(call, c, v, "SETTLE_MOMENTS", true);
+    char options[384];
+    snprintf(options, sizeof(options), "%s -DNORMALISE", c->options);
+    /* running statistics must not be taken in by a call that the CPU then does again */
+    if (!tarn__cl_ready(call, "channels", "settle_moments", s.options) || !tarn__cl_ready(call, "channels", "channel_normalise", options))
+        return;
+    if (v->training) {
+        tarn__cl_launch launch = begin_pass(call, c, "channel_moments", "MOMENTS");
+        tarn__cl_view(&launch, c->view[X]);
+        put_scratch(&launch, call, c, false, true);
+        go_pass(&launch, c);
+    }
+    settle_moments(call, c, v, &s);
+    tarn__cl_launch launch = begin_pass(call, c, "channel_normalise", "NORMALISE");
+    tarn__cl_view(&launch, c->view[X]);
+    tarn__cl_view(&launch, c->view[TO]);
+    tarn__cl_view(&launch, c->view[BESIDE]);
+    put_scratch(&launch, call, c, true, false);
+    go_pass(&launch, c);
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+
+static void fetch_numbers(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    settling s = describe_settling(call, c, v, "FETCH", false);
+    tarn__cl_launch launch = begin_settling(call, c, &s, "fetch_numbers");
+    tarn__cl_long(&launch, c->members);
+    put_scratch(&launch, call, c, true, false);
+    tarn__cl_vector(&launch, v->weight);
+    tarn__cl_vector(&launch, v->bias);
+    tarn__cl_view(&launch, v->mean);
+    tarn__cl_view(&launch, v->rstd);
+    go_settling(&launch, &s, c->set.sets);
+}
+
+static void sum_chunks(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    tarn__cl_launch launch = begin_pass(call, c, "channel_sums", "SUMS");
+    tarn__cl_view(&launch, c->view[X]);
+    tarn__cl_view(&launch, c->view[UP]);
+    tarn__cl_view(&launch, c->view[BESIDE]);
+    tarn__cl_scratch(&launch, call, 0);
+    tarn__cl_scratch(&launch, call, numbers_bytes(c));
+    tarn__cl_real(&launch, v->least);
+    go_pass(&launch, c);
+}
+
+static void settle_sums(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    settling s = describe_settling(call, c, v, "SETTLE_SUMS", true);
+    tarn__cl_launch launch = begin_settling(call, c, &s, "settle_sums");
+    tarn__cl_long(&launch, c->members);
+    put_scratch(&launch, call, c, true, true);
+    tarn__cl_vector(&launch, v->gweight);
+    tarn__cl_vector(&launch, v->gbias);
+    tarn__cl_real(&launch, (double)c->values);
+    go_settling(&launch, &s, c->set.sets);
+}
+
+static void add_parts(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    settling s = describe_settling(call, c, v, "ADD_PARTS", false);
+    tarn__cl_launch launch = begin_settling(call, c, &s, "add_parts");
+    put_scratch(&launch, call, c, true, false);
+    tarn__cl_vector(&launch, v->gweight);
+    tarn__cl_vector(&launch, v->gbias);
+    go_settling(&launch, &s, c->set.channels);
+}
+
+static void average_sums(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    settling s = describe_settling(call, c, v, "AVERAGE", false);
+    tarn__cl_launch launch = begin_settling(call, c, &s, "average_sums");
+    tarn__cl_long(&launch, c->members);
+    put_scratch(&launch, call, c, true, false);
+    tarn__cl_real(&launch, (double)c->values);
+    go_settling(&launch, &s, c->set.sets / c->members);
+}
+
+static void make_slopes(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    tarn__cl_launch launch = begin_pass(call, c, "channel_slopes", "SLOPES");
+    for (int k = 0; k < OPERANDS; k++)
+        tarn__cl_view(&launch, c->view[k]);
+    put_scratch(&launch, call, c, true, false);
+    tarn__cl_real(&launch, v->least);
+    tarn__cl_int(&launch, v->training);
+    go_pass(&launch, c);
+}
+
+void tarn__cl_channels_backward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    const bool has_vectors = v->gweight || v->gbias, has_slopes = c->view[TO] || c->view[PASSED];
+    fetch_numbers(call, c, v);
+    if (v->training || has_vectors) {
+        sum_chunks(call, c, v);
+        settle_sums(call, c, v);
+    }
+    if (has_vectors && c->set.sets != c->set.channels)
+        add_parts(call, c, v);
+    if (has_slopes && (c->members > 1 || c->set.sets != c->set.channels))
+        average_sums(call, c, v);
+    if (has_slopes)
+        make_slopes(call, c, v);
+}

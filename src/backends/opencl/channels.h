@@ -1,0 +1,55 @@
+/* channels.h: the engine under batchnorm and groupnorm: numbers for each channel of a tensor [N, C, ...], or for each channel of each of its N parts, and the
+ * passes that use them (channels.cl).
+ *
+ * The elements of a set, a channel of all parts or of one, are taken in lines along the axis on which they lie closest, and lines in chunks of a few thousand
+ * elements. Where channels lie closer than that ("channels last"), a work-item has a chunk of one channel and its neighbours those of the neighbouring
+ * channels; else a work-group has a chunk, or, where local memory is not real, a work-item with many lanes. All cuts depend on shapes and the kind of device. */
+#ifndef TARN__CL_CHANNELS_H
+#define TARN__CL_CHANNELS_H
+
+#include "backends/opencl/rows.h"
+
+/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it lets through. */
+enum { TARN__CL_X, TARN__CL_TO, TARN__CL_UP, TARN__CL_BESIDE, TARN__CL_PASSED, TARN__CL_CHANNEL_OPERANDS };
+
+/* As channels.cl has it. */
+typedef struct tarn__cl_channel_set {
+    tarn__nest outer;
+    int64_t channels, sets;
+    int64_t inner, segment, segments;
+    int64_t lines, chunk, chunks;
+    int64_t along[TARN__CL_CHANNEL_OPERANDS], channel_step[TARN__CL_CHANNEL_OPERANDS], part_step[TARN__CL_CHANNEL_OPERANDS];
+} tarn__cl_channel_set;
+
+typedef struct tarn__cl_channels {
+    tarn__cl_channel_set set;
+    const tarn__view *view[TARN__CL_CHANNEL_OPERANDS]; /* of one shape; NULL where there is none, but never x */
+    int64_t members, values; /* sets that share a mean, neighbours, and elements that do */
+    bool has_relu;
+    size_t group, local;
+    char options[320];
+} tarn__cl_channels;
+
+/* Vectors of a number for each channel, or of each of the sets that share a mean; NULL where there is none. */
+typedef struct tarn__cl_channel_vectors {
+    const tarn__view *weight, *bias;
+    const tarn__view *given_mean, *given_variance;     /* instead of x's own */
+    const tarn__view *mean, *rstd;                     /* f64, dense: written by forward, read by backward */
+    const tarn__view *running_mean, *running_variance; /* also read */
+    const tarn__view *gweight, *gbias;
+    double epsilon, momentum;
+    double least;  /* what is not above this is 0 in x's dtype */
+    bool training; /* x's own statistics are used, and count in the gradient */
+} tarn__cl_channel_vectors;
+
+/* Describes operands of rank 2 or more. `with_parts`: a set is of one part. `members` channels share a mean. Borrows the views. */
+void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts, int64_t members, bool has_relu);
+
+/* Bytes of scratch that either direction needs. */
+size_t tarn__cl_channels_scratch(const tarn__cl_channels *c);
+
+/* Result, statistics and running statistics; the gradients of x, weight, bias and of what was added. */
+void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v);
+void tarn__cl_channels_backward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v);
+
+#endif
