@@ -129,6 +129,13 @@ size_t tarn__cl_channels_scratch(const tarn__cl_channels *c)
 
 /* ---- launches -------------------------------------------------------------------------------------------------------------- */
 
+static bool is_ready(const tarn__call *call, const tarn__cl_channels *c, const char *kernel, const char *what)
+{
+    char options[384];
+    snprintf(options, sizeof(options), "%s -D%s", c->options, what);
+    return tarn__cl_ready(call, "channels", kernel, options);
+}
+
 /* A pass over all elements: a chunk for each group, or for each work-item. */
 static tarn__cl_launch begin_pass(const tarn__call *call, const tarn__cl_channels *c, const char *kernel, const char *what)
 {
@@ -212,10 +219,9 @@ static void settle_moments(const tarn__call *call, const tarn__cl_channels *c, c
 void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
     settling s = describe_settling(call, c, v, "SETTLE_MOMENTS", true);
-    char options[384];
-    snprintf(options, sizeof(options), "%s -DNORMALISE", c->options);
     /* running statistics must not be taken in by a call that the CPU then does again */
-    if (!tarn__cl_ready(call, "channels", "settle_moments", s.options) || !tarn__cl_ready(call, "channels", "channel_normalise", options))
+    if (!tarn__cl_ready(call, "channels", "settle_moments", s.options) || !is_ready(call, c, "channel_normalise", "NORMALISE") ||
+        (v->training && !is_ready(call, c, "channel_moments", "MOMENTS")))
         return;
     if (v->training) {
         tarn__cl_launch launch = begin_pass(call, c, "channel_moments", "MOMENTS");
