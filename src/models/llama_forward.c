@@ -130,18 +130,21 @@ static tarn_tensor *hidden_recomputed(tarn_module *body, tarn_tensor *x)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
     for (int i = 0; x && i < blocks->children; i++)
-        x = tarn_checkpoint(run_block, blocks->child[i], &x, 1);
+        if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
+            x = tarn_checkpoint(run_block, blocks->child[i], &x, 1);
+    x = tarn__bring_to(x, body->child[TARN__LLAMA_NORM]);
     return x ? tarn_forward(body->child[TARN__LLAMA_NORM], x) : NULL;
 }
 
-/* Where the tokens of a step stand, for all blocks. */
-typedef struct place {
-    tarn__cache *cache;     /* NULL: none */
-    tarn_tensor *positions; /* NULL: from the beginning */
-} place;
+/* *x = *x + delta, which is brought to where the norm lies: one tensor crosses, not two. The result is its norm. */
+static tarn_tensor *cross_and_normalise(tarn_tensor **x, tarn_tensor *delta, tarn_module *norm)
+{
+    *x = tarn__bring_to(tarn_add(*x, delta), norm);
+    return *x ? tarn_forward(norm, *x) : NULL;
+}
 
 /* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed. */
-static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
+static bool pass_block(tarn_module *body, int i, tarn__cache *cache, tarn_tensor **x, tarn_tensor **y)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS], *block = blocks->child[i];
     tarn_module *attention = block->child[TARN__LLAMA_ATTENTION];
@@ -149,9 +152,10 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
     tarn_tensor *sum = *x, *normed = NULL;
     tarn_scope *scope = tarn_scope_open();
     if (scope) {
-        normed = p->cache ? attention_with(attention, *y, p->positions, p->cache, i) : tarn_forward(attention, *y);
+        normed = cache ? attention_with(attention, *y, tarn__cache_positions(cache, i), cache, i) : tarn_forward(attention, *y);
         normed = add_and_normalise(&sum, normed, block->child[TARN__LLAMA_NORM_2]);
-        normed = normed ? add_and_normalise(&sum, tarn_forward(block->child[TARN__LLAMA_MLP], normed), next) : NULL;
+        tarn_tensor *delta = normed ? tarn_forward(block->child[TARN__LLAMA_MLP], normed) : NULL;
+        normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
     }
     bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);
@@ -164,13 +168,13 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
     return good;
 }
 
-static tarn_tensor *pass_blocks(tarn_module *body, const place *p, tarn_tensor *x)
+static tarn_tensor *pass_blocks(tarn_module *body, tarn__cache *cache, tarn_tensor *x)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
     tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__LLAMA_NORM_1], x) : NULL;
     bool good = y != NULL;
     for (int i = 0; good && i < blocks->children; i++)
-        good = pass_block(body, i, p, &x, &y);
+        good = pass_block(body, i, cache, &x, &y);
     return good ? y : NULL;
 }
 
@@ -180,7 +184,6 @@ static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *
     const tarn_llama_config *c = body->ctx;
     if (!check_tokens(c, tokens))
         return NULL;
-    place p = {.cache = cache, .positions = cache ? tarn__cache_positions(cache) : NULL};
     tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens);
     if (!x)
         return NULL;
@@ -188,7 +191,7 @@ static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *
         return hidden_recomputed(body, x);
     if (c->recompute == TARN_RECOMPUTE_CHEAP)
         tarn__thrift_open();
-    tarn_tensor *y = pass_blocks(body, &p, x);
+    tarn_tensor *y = pass_blocks(body, cache, x);
     if (c->recompute == TARN_RECOMPUTE_CHEAP)
         tarn__thrift_close();
     return y;

@@ -7,6 +7,7 @@
 #include "backends/opencl/product.h"
 
 #define PIECE_BYTES (INT64_C(64) << 20) /* of columns that are made at a time */
+#define PIXELS 16                       /* STEP of unfold.cl */
 
 /* `unfolding` of unfold.cl. */
 typedef struct tarn__cl_unfolding {
@@ -110,8 +111,10 @@ static void unfold(const job *j, const tarn__view *to, int64_t batches)
     size_t panels = (size_t)((j->u.lines + j->u.width - 1) / j->u.width), count = (size_t)batches;
     if (j->device->local_is_real)
         tarn__cl_go(&l, 3, (size_t[]){panels * (size_t)j->u.width, (size_t)j->u.depth, count}, (size_t[]){64, 1, 1});
+    else if (j->form == WEIGHT)
+        tarn__cl_go(&l, 2, (size_t[]){(size_t)((j->u.depth + PIXELS - 1) / PIXELS), count}, (size_t[]){1, 1});
     else
-        tarn__cl_go(&l, 3, (size_t[]){(size_t)j->u.depth, panels, count}, (size_t[]){1, 1, 1});
+        tarn__cl_go(&l, 3, (size_t[]){(size_t)j->u.depth, 1, count}, (size_t[]){1, 1, 1});
 }
 
 static void multiply(job *j)

@@ -113,12 +113,19 @@ static C SIGMOID(C x)
     return (x < 0 ? e : (C)1) / (1 + e);
 }
 
-/* Below -64 (f32) the sigmoid is e^x, which is subnormal while its product is not yet: taken in two factors. */
+/* Below -64 the sigmoid is e^x, which is no f32 any more while its product with a large number still is. */
 static C SOFTPLUS_GRAD(C x, C g)
 {
-    return x < -64 ? g * K(1.603810890548638e-28) * exp(x + 64) : g * SIGMOID(x);
+    if (!(x < -64))
+        return g * SIGMOID(x);
+#ifdef HAS_F64
+    return (C)((wide)g * exp((wide)x));
+#else
+    return fabs(g) == INFINITY && x > -INFINITY ? g : g * K(1.603810890548638e-28) * exp(x + 64);
+#endif
 }
 
+/* The same in two factors. */
 static C SILU(C x)
 {
     return x < -64 ? x * K(1.603810890548638e-28) * exp(x + 64) : x * SIGMOID(x);

@@ -74,7 +74,7 @@ static tarn__cl_tile group_tile(const tarn__cl_device *device, tarn_dtype sums, 
     return (tarn__cl_tile){.rows = across * each, .width = across * each, .across = across, .down_each = each, .across_each = each, .depth = 16};
 }
 
-tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, const tarn__cl_sizes *sizes)
+tarn__cl_tile tarn__cl_tile_of(const tarn__cl_device *device, tarn_dtype sums, const tarn__cl_sizes *sizes)
 {
     return device->local_is_real ? group_tile(device, sums, sizes) : panel_tile(sums);
 }
@@ -92,7 +92,7 @@ static enum way way_of(const tarn__cl_device *device, const tarn__cl_product *p)
 /* Parts of k where the result has too few tiles to keep the device busy: their number depends on the shape and the device alone. */
 static void choose_splits(const tarn__cl_device *device, const tarn__cl_product *p, tarn__cl_sizes *s)
 {
-    tarn__cl_tile tile = tarn__cl_tile_of((tarn__cl_device *)(uintptr_t)device, sums_of(p), s);
+    tarn__cl_tile tile = tarn__cl_tile_of(device, sums_of(p), s);
     int64_t tiles = ceiling(s->m, tile.rows) * ceiling(s->n, tile.width) * p->batches.count, enough = 4 * (int64_t)device->units;
     int64_t room = SPLITS_BYTES / (s->m * s->n * p->batches.count * size_of_sum(p) + 1);
     int64_t splits = least(least(ceiling(enough, tiles), s->k / LEAST_PART), least(MOST_SPLITS, room));
@@ -247,7 +247,7 @@ static void run_thin(const tarn__call *call, const tarn__cl_device *device, cons
 
 /* ---- tiles of groups ------------------------------------------------------------------------------------------------------- */
 
-static void run_tiles(const tarn__call *call, tarn__cl_device *device, const tarn__cl_product *p, int64_t scratch)
+static void run_tiles(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *p, int64_t scratch)
 {
     tarn__cl_sizes s = p->sizes;
     choose_splits(device, p, &s);

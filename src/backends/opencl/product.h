@@ -45,12 +45,12 @@ typedef struct tarn__cl_tile {
 int64_t tarn__cl_packed_count(int64_t lines, int64_t depth, int64_t width);
 
 /* The tile of products whose sums are f32 or f64, on a device. */
-tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, const tarn__cl_sizes *sizes);
+tarn__cl_tile tarn__cl_tile_of(const tarn__cl_device *device, tarn_dtype sums, const tarn__cl_sizes *sizes);
 
 /* f32, or f64 for operands of that: what sums are made in. */
 tarn_dtype tarn__cl_sums_of(tarn_dtype dtype);
 
-/* A dense vector of `count` elements `bytes` into the call's scratch. */
+/* What lies `bytes` into the call's scratch, which is a multiple of the dtype's size. */
 tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dtype dtype);
 
 /* Lays an operand `x` into panels at `to`. */

@@ -48,6 +48,15 @@ static void add(state *s, C x)
 #define MOST ((C)INFINITY)
 #endif
 
+static bool is_nan(C x)
+{
+#ifdef COMPUTES_I64
+    return false;
+#else
+    return x != x;
+#endif
+}
+
 #if defined(OP_max) || defined(OP_argmax)
 #define ABOVE(x, a) ((x) > (a))
 #define WORST LEAST
@@ -75,7 +84,7 @@ static state empty_state(void)
 /* NaN is better than anything but NaN; the first of equals wins. */
 static bool is_better(C x, C a)
 {
-    return ABOVE(x, a) || (x != x && a == a);
+    return ABOVE(x, a) || (is_nan(x) && !is_nan(a));
 }
 
 static void take(state *s, C x, C z, long i)
@@ -87,7 +96,7 @@ static void take(state *s, C x, C z, long i)
 #elif defined(OP_prod)
     s->a *= x;
 #elif defined(OP_max) || defined(OP_min)
-    s->a = ABOVE(x, s->a) || x != x ? x : s->a;
+    s->a = ABOVE(x, s->a) || is_nan(x) ? x : s->a;
 #elif defined(OP_argmax) || defined(OP_argmin)
     if (is_better(x, s->a)) {
         s->a = x;

@@ -53,11 +53,71 @@ __kernel void unfold_each(const __global void *x, long x_place, __global void *t
             line < u.lines ? ELEMENT(k, line) : 0;
 }
 
-/* For processors, a work-item a line of a panel: (depth, panels, batches). */
+/* ---- for processors: a work-item goes along lines, and divides once ------------------------------------------------------------ */
+
+#define STEP 16 /* pixels of a WEIGHT's work-item */
+
+#ifdef WEIGHT
+
+/* All taps of STEP pixels: (pixels / STEP, groups). */
 __kernel void unfold(const __global void *x, long x_place, __global void *to, long to_place, unfolding u)
 {
-    const long k = get_global_id(0), panel = get_global_id(1), batch = get_global_id(2), windows = u.to[0] * u.to[1], first = panel * u.width;
-    __global REAL *line = (__global REAL *)to + to_place + batch * u.room + first * u.depth + k * u.width;
-    for (int i = 0; i < u.width; i++)
-        line[i] = first + i < u.lines ? ELEMENT(k, first + i) : 0;
+    const long begin = get_global_id(0) * STEP, end = min(begin + STEP, u.depth), group = get_global_id(1), windows = u.to[0] * u.to[1];
+    const int width = u.width, channels = (int)u.channels, high = (int)u.size[0], wide = (int)u.size[1];
+    for (long k = begin; k < end; k++) {
+        const int window = (int)(k % windows), top = (int)(window / (int)u.to[1] * u.stride[0] - u.padding[0]),
+                  left = (int)(window % (int)u.to[1] * u.stride[1] - u.padding[1]);
+        const long image = x_place + (u.first + k / windows) * u.x_stride[0] + group * channels * u.x_stride[1];
+        __global REAL *panel = (__global REAL *)to + to_place + group * u.room + k * width;
+        int line = 0;
+        for (int c = 0; c < channels; c++)
+            for (int ky = 0; ky < high; ky++) {
+                const int row = top + ky * (int)u.dilation[0];
+                const bool inside = row >= 0 && row < (int)u.from[0];
+                const long at = image + c * u.x_stride[1] + row * u.x_stride[2];
+                for (int kx = 0, column = left; kx < wide; kx++, column += (int)u.dilation[1]) {
+                    panel[line] = inside && column >= 0 && column < (int)u.from[1] ? (REAL)LOAD(T_X, x, at + column * u.x_stride[3]) : (REAL)0;
+                    if (++line == width) {
+                        line = 0;
+                        panel += width * u.depth;
+                    }
+                }
+            }
+        for (; line > 0 && line < width; line++)
+            panel[line] = 0;
+    }
 }
+
+#else
+
+/* All windows of a tap: (taps of a group's channels, 1, images · groups). */
+__kernel void unfold(const __global void *x, long x_place, __global void *to, long to_place, unfolding u)
+{
+    const long tap = get_global_id(0), batch = get_global_id(2), channel = batch % u.groups * u.channels + tap / (u.size[0] * u.size[1]);
+    const int kx = (int)(tap % u.size[1]), ky = (int)(tap / u.size[1] % u.size[0]), width = u.width, columns = (int)u.to[1];
+    const long image = x_place + (u.first + batch / u.groups) * u.x_stride[0] + channel * u.x_stride[1];
+    __global REAL *panel = (__global REAL *)to + to_place + batch * u.room + tap * width;
+    int line = 0;
+    for (int row = 0; row < (int)u.to[0]; row++) {
+        const long from_row = seen_at(&u, 0, row, ky), at = image + from_row * u.x_stride[2];
+        for (int column = 0; column < columns; column++) {
+#ifdef GRADIENT
+            const int distance = column + (int)u.padding[1] - kx * (int)u.dilation[1], step = (int)u.stride[1];
+            const int place = step == 1 ? distance : distance / step;
+            const bool inside = distance >= 0 && place < (int)u.from[1] && (step == 1 || place * step == distance);
+#else
+            const int place = column * (int)u.stride[1] - (int)u.padding[1] + kx * (int)u.dilation[1];
+            const bool inside = place >= 0 && place < (int)u.from[1];
+#endif
+            panel[line] = inside && from_row >= 0 ? (REAL)LOAD(T_X, x, at + place * u.x_stride[3]) : (REAL)0;
+            if (++line == width) {
+                line = 0;
+                panel += width * u.depth;
+            }
+        }
+    }
+    for (; line > 0 && line < width; line++)
+        panel[line] = 0;
+}
+
+#endif

@@ -1,0 +1,144 @@
+/* products.h: what a device's products, convolutions and attention are held to: the CPU's results in f64, the same bits twice, and nothing that the CPU runs instead.
+ * test_products.c asks the form for the device at hand, test_products_local.c the one for devices whose groups have memory of their own. */
+#ifndef TESTS_OPENCL_PRODUCTS_H
+#define TESTS_OPENCL_PRODUCTS_H
+
+#include "support/opencl.h"
+
+#include <tarn/profile.h>
+
+#define CPU tarn_device_cpu()
+
+/* What is computed of some tensors; two runs of it on the device have the same bits, and its elements are near those of the CPU in f64. */
+typedef tarn_tensor *(*formula)(tarn_tensor **x, const void *options);
+
+/* The result, then the gradients of all of x for a gradient that is the same on every device. */
+static void run_on(tarn_device device, tarn_dtype dtype, formula f, tarn_tensor *const *x, int count, const void *options, tarn_tensor **to)
+{
+    tarn_tensor *there[4];
+    for (int i = 0; i < count; i++)
+        there[i] = tarn_requires_grad(good(tarn_detach(tarn_cast(tarn_to(x[i], device), dtype))), true);
+    to[0] = good(f(there, options));
+    tarn_seed(7);
+    tarn_tensor *g = good(tarn_normal(tarn_shape_of(to[0]), 0, 1, TARN_F32, CPU));
+    assert_true(tarn_backward_from(to[0], tarn_cast(tarn_to(g, device), dtype), NULL));
+    for (int i = 0; i < count; i++)
+        to[1 + i] = good(tarn_grad(there[i]));
+}
+
+static void assert_same_bits(const tarn_tensor *a, const tarn_tensor *b)
+{
+    size_t bytes = (size_t)tarn_bytes(a);
+    char *in_a = malloc(bytes + 1), *in_b = malloc(bytes + 1);
+    assert_true(tarn_read(a, in_a, bytes) && tarn_read(b, in_b, bytes));
+    assert_memory_equal(in_a, in_b, bytes);
+    free(in_a), free(in_b);
+}
+
+/* x are tensors of the CPU. */
+static void compare(tarn_dtype dtype, formula f, tarn_tensor **x, int count, const void *options, double tolerance)
+{
+    tarn_tensor *here[5], *there[5], *again[5];
+    for (int i = 0; i < count; i++)
+        x[i] = good(tarn_cast(x[i], dtype));
+    tarn_stats_reset();
+    run_on(opencl, dtype, f, x, count, options, there);
+    run_on(opencl, dtype, f, x, count, options, again);
+    assert_int_equal(tarn_stats().fallbacks, 0);
+    run_on(CPU, TARN_F64, f, x, count, options, here);
+    for (int i = 0; i <= count; i++) {
+        assert_same_bits(there[i], again[i]);
+        assert_close_for_size(tarn_cast(tarn_to(there[i], CPU), TARN_F64), here[i], tolerance);
+    }
+}
+
+static tarn_tensor *random_of(tarn_shape shape)
+{
+    return good(tarn_normal(shape, 0, 1, TARN_F32, CPU));
+}
+
+/* ---- products -------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *product(tarn_tensor **x, const void *options)
+{
+    (void)options;
+    return tarn_matmul(x[0], x[1]);
+}
+
+/* One row and one column, fewer rows than a tile has, sums that are cut in parts, rows and columns that no tile divides. */
+static void products_of_every_shape(void **state)
+{
+    NEEDS_OPENCL();
+    static const int64_t sizes[][3] = {{1, 70, 300}, {70, 1, 300}, {3, 33, 65}, {13, 33, 1}, {37, 45, 6001}, {130, 70, 33}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+        compare(TARN_F32, product, (tarn_tensor *[]){random_of(TARN_SHAPE(m, k)), random_of(TARN_SHAPE(k, n))}, 2, NULL, 2e-5);
+        compare(TARN_F32, product, (tarn_tensor *[]){random_of(TARN_SHAPE(m, k)), tarn_transpose(random_of(TARN_SHAPE(n, k)), 0, 1)}, 2, NULL, 2e-5);
+    }
+    compare(TARN_F64, product, (tarn_tensor *[]){random_of(TARN_SHAPE(19, 40)), random_of(TARN_SHAPE(40, 23))}, 2, NULL, 1e-13);
+    compare(TARN_F32, product, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 1, 19, 40)), random_of(TARN_SHAPE(2, 40, 23))}, 2, NULL, 2e-5);
+}
+
+/* ---- weights of blocks ----------------------------------------------------------------------------------------------------- */
+
+/* Few rows are multiplied by the bytes, many by elements made of them; either way by what the blocks stand for. */
+static void products_with_blocks(void **state)
+{
+    NEEDS_OPENCL();
+    static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+    static const int64_t rows[] = {1, 3, 20};
+    for (int k = 0; k < 4; k++)
+        for (int r = 0; r < 3; r++) {
+            tarn_tensor *w = good(tarn_cast(random_of(TARN_SHAPE(37, 768)), kinds[k])), *x = random_of(TARN_SHAPE(rows[r], 768)), *bias = random_of(TARN_SHAPE(37));
+            tarn_stats_reset();
+            tarn_tensor *there = good(tarn_linear_apply(tarn_to(x, opencl), tarn_to(w, opencl), r == 1 ? NULL : tarn_to(bias, opencl)));
+            assert_int_equal(tarn_stats().fallbacks, 0);
+            tarn_tensor *plain = tarn_cast(tarn_cast(w, TARN_F32), TARN_F64);
+            tarn_tensor *here = good(tarn_linear_apply(tarn_cast(x, TARN_F64), plain, r == 1 ? NULL : tarn_cast(bias, TARN_F64)));
+            assert_close_for_size(tarn_cast(tarn_to(there, CPU), TARN_F64), here, 1e-5);
+            tarn_tensor *narrow = good(tarn_linear_apply(tarn_to(tarn_cast(x, TARN_BF16), opencl), tarn_to(w, opencl), NULL));
+            here = good(tarn_linear_apply(tarn_cast(tarn_cast(x, TARN_BF16), TARN_F64), plain, NULL));
+            assert_close_for_size(tarn_cast(tarn_to(narrow, CPU), TARN_F64), here, 1e-2);
+        }
+}
+
+/* ---- convolutions and attention -------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *convolution(tarn_tensor **x, const void *options)
+{
+    return tarn_conv2d(x[0], x[1], x[2], (const tarn_conv2d_options *)options);
+}
+
+static void convolutions(void **state)
+{
+    NEEDS_OPENCL();
+    static const tarn_conv2d_options options[] = {{.padding = {2, 2}}, {.stride = {2, 3}, .padding = {1, 0}}, {.dilation = {2, 1}, .groups = 2}};
+    for (int i = 0; i < 3; i++) {
+        int64_t groups = options[i].groups ? options[i].groups : 1;
+        compare(TARN_F32, convolution, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 4, 14, 11)), random_of(TARN_SHAPE(6, 4 / groups, 5, 3)), random_of(TARN_SHAPE(6))}, 3,
+                &options[i], 2e-5);
+    }
+}
+
+static tarn_tensor *attended(tarn_tensor **x, const void *options)
+{
+    return tarn_attention(x[0], x[1], x[2], (const tarn_attention_options *)options);
+}
+
+/* Two heads of q for each of k and v; rows, keys and D that no tile divides. */
+static void attention(void **state)
+{
+    NEEDS_OPENCL();
+    const tarn_attention_options options = {.causal = true};
+    compare(TARN_F32, attended,
+            (tarn_tensor *[]){random_of(TARN_SHAPE(2, 4, 70, 24)), random_of(TARN_SHAPE(2, 2, 90, 24)), random_of(TARN_SHAPE(2, 2, 90, 24))}, 3, &options, 2e-5);
+}
+
+static const struct CMUnitTest product_tests[] = {
+    ON_OPENCL(products_of_every_shape),
+    ON_OPENCL(products_with_blocks),
+    ON_OPENCL(convolutions),
+    ON_OPENCL(attention),
+};
+
+#endif

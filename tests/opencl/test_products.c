@@ -1,0 +1,9 @@
+/*
+ * test_products.c: matrix products, convolutions and attention in the form that the device asks for.
+ */
+#include "opencl/products.h"
+
+int main(void)
+{
+    return cmocka_run_group_tests(product_tests, NULL, NULL);
+}
