@@ -2,8 +2,8 @@
  * passes that use them (channels.cl).
  *
  * The elements of a set, a channel of all parts or of one, are taken in lines along the axis on which they lie closest, and lines in chunks of a few thousand
- * elements. Where channels lie closer than that ("channels last"), a work-item has a chunk of one channel and its neighbours those of the neighbouring
- * channels; else a work-group has a chunk, or, where local memory is not real, a work-item with many lanes. All cuts depend on shapes and the kind of device. */
+ * elements. A work-item has a chunk: with many lanes where local memory is not real and elements lie side by side; else a short one, and its neighbours have
+ * those of the neighbouring channels. All cuts depend on shapes and the kind of device. */
 #ifndef TARN__CL_CHANNELS_H
 #define TARN__CL_CHANNELS_H
 

@@ -89,7 +89,23 @@ real lanes_sum(const C *part)
 #define PUT_LARGER(x, y) x = y > x ? y : x
 OVER_GROUP(group_sum, PUT_SUM)
 OVER_GROUP(group_most, PUT_LARGER)
+
+/* Two sums in one tree; `space` has room for 2 · GROUP. PoCL 3.1 gets two trees that follow each other wrong. */
+void group_sums(real *x, real *y, __local real *space)
+{
+    const int me = get_local_id(0);
+    space[me] = *x, space[GROUP + me] = *y;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int some = GROUP / 2; some > 0; some /= 2) {
+        if (me < some)
+            space[me] += space[me + some], space[GROUP + me] += space[GROUP + me + some];
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    *x = space[0], *y = space[GROUP];
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
 #else
+#define group_sums(x, y, space)
 #define group_sum(x, space) (x)
 #define group_most(x, space) (x)
 #endif
