@@ -220,7 +220,7 @@ __kernel void fetch_numbers(channel_set c, long members, OPERAND(numbers), VECTO
 /* A chunk for each group: the sums of g, and of g · (x - mean) · rstd, (sets, chunks, 2). Bytes: x and g read. */
 __kernel void channel_sums(channel_set c, OPERAND(x), OPERAND(g), OPERAND(beside), OPERAND(numbers), OPERAND(parts), real least_)
 {
-    __local real space[2 * GROUP];
+    __local real space[GROUP];
     if (MY_ROW >= c.sets * c.chunks)
         return;
     const INDEX last_line = (INDEX)min(c.lines, (MY_CHUNK + 1) * c.chunk);
@@ -238,7 +238,8 @@ __kernel void channel_sums(channel_set c, OPERAND(x), OPERAND(g), OPERAND(beside
         sum += lanes_sum(part);
         product += lanes_sum(products);
     }
-    group_sums(&sum, &product, space);
+    sum = group_sum(sum, space);
+    product = group_sum(product, space);
     if (MY_PLACE != 0)
         return;
     __global real *to = PARTS + 2 * (MY_SET * c.chunks + MY_CHUNK);
@@ -251,7 +252,7 @@ __kernel void channel_sums(channel_set c, OPERAND(x), OPERAND(g), OPERAND(beside
  * they become what the gradient of x is made with. */
 __kernel void settle_sums(channel_set c, long members, OPERAND(parts), OPERAND(numbers), VECTOR(gweight), VECTOR(gbias), real values)
 {
-    __local real space[2 * GROUP];
+    __local real space[GROUP];
     const long set = MY_ROW;
     if (set >= c.sets)
         return;
@@ -260,7 +261,8 @@ __kernel void settle_sums(channel_set c, long members, OPERAND(parts), OPERAND(n
 #define ADD(i) sum += from[2 * i], product += from[2 * i + 1];
     EACH_OF(ADD, 0, c.chunks)
 #undef ADD
-    group_sums(&sum, &product, space);
+    sum = group_sum(sum, space);
+    product = group_sum(product, space);
     const bool is_whole = c.sets == c.channels;
     const real by = members == 1 && is_whole ? NUMBER(SCALE, set) / values : (real)1;
     if (MY_PLACE == 0) {

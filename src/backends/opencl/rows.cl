@@ -43,7 +43,7 @@ typedef struct row_set {
         for (int lane_ = 0; first_ + lane_ < (end); lane_++) { BODY(first_ + lane_, lane_) }                                              \
     }
 
-/* ITEM(i) for each i of [first, end) that is this work-item's. All go round as often: PoCL 3.1 makes an endless loop of some that do not before a barrier. */
+/* ITEM(i) for each i of [first, end) that is this work-item's. All work-items go round as often, since barriers follow. */
 #define EACH_OF(ITEM, first, end)                                                                                                         \
     for (long begin_ = (first); begin_ < (end); begin_ += GROUP) {                                                                        \
         const long item_ = begin_ + MY_PLACE;                                                                                             \
@@ -89,23 +89,7 @@ real lanes_sum(const C *part)
 #define PUT_LARGER(x, y) x = y > x ? y : x
 OVER_GROUP(group_sum, PUT_SUM)
 OVER_GROUP(group_most, PUT_LARGER)
-
-/* Two sums in one tree; `space` has room for 2 · GROUP. PoCL 3.1 gets two trees that follow each other wrong. */
-void group_sums(real *x, real *y, __local real *space)
-{
-    const int me = get_local_id(0);
-    space[me] = *x, space[GROUP + me] = *y;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int some = GROUP / 2; some > 0; some /= 2) {
-        if (me < some)
-            space[me] += space[me + some], space[GROUP + me] += space[GROUP + me + some];
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
-    *x = space[0], *y = space[GROUP];
-    barrier(CLK_LOCAL_MEM_FENCE);
-}
 #else
-#define group_sums(x, y, space)
 #define group_sum(x, space) (x)
 #define group_most(x, space) (x)
 #endif
