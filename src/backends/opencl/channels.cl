@@ -113,13 +113,15 @@ __kernel void settle_moments(channel_set c, long members, OPERAND(parts), OPERAN
     real middle = 0, squares = 0, variance;
     if (training) {
         const real start = count > 0 ? from[1] : (real)0;
-        for (long i = MY_PLACE; i < count; i += GROUP)
-            middle += from[3 * i] * (from[3 * i + 1] - start);
+#define ADD(i) middle += from[3 * i] * (from[3 * i + 1] - start);
+        EACH_OF(ADD, 0, count)
+#undef ADD
         middle = start + (count > 0 ? group_sum(middle, space) / values : (real)0);
-        for (long i = MY_PLACE; i < count; i += GROUP) {
-            const real d = from[3 * i + 1] - middle;
-            squares += from[3 * i + 2] + from[3 * i] * d * d;
-        }
+#define ADD(i)                                                                                                                            \
+    const real d = from[3 * i + 1] - middle;                                                                                              \
+    squares += from[3 * i + 2] + from[3 * i] * d * d;
+        EACH_OF(ADD, 0, count)
+#undef ADD
         squares = group_sum(squares, space);
         variance = squares / values;
     } else {
@@ -256,8 +258,9 @@ __kernel void settle_sums(channel_set c, long members, OPERAND(parts), OPERAND(n
         return;
     const __global real *from = PARTS + 2 * set * c.chunks;
     real sum = 0, product = 0;
-    for (long i = MY_PLACE; i < c.chunks; i += GROUP)
-        sum += from[2 * i], product += from[2 * i + 1];
+#define ADD(i) sum += from[2 * i], product += from[2 * i + 1];
+    EACH_OF(ADD, 0, c.chunks)
+#undef ADD
     sum = group_sum(sum, space);
     product = group_sum(product, space);
     if (MY_PLACE != 0)

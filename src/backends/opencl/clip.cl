@@ -38,8 +38,9 @@ __kernel void square_segments(OPERAND(firsts), OPERAND(partial), OPERAND(sums), 
     const __global real *from = (const __global real *)((const __global char *)partial + partial_at) - LOAD(i64, firsts, firsts_at);
     const long end = LOAD(i64, firsts, firsts_at + segment + 1);
     real sum = 0;
-    for (long k = LOAD(i64, firsts, firsts_at + segment) + MY_PLACE; k < end; k += GROUP)
-        sum += from[k];
+#define ADD(k) sum += from[k];
+    EACH_OF(ADD, LOAD(i64, firsts, firsts_at + segment), end)
+#undef ADD
     sum = group_sum(sum, space);
     if (MY_PLACE == 0)
         store_stat(sums, sums_at + segment, sum);
@@ -52,8 +53,9 @@ __kernel void clip_factor(OPERAND(sums), long count, OPERAND(total), OPERAND(fac
 {
     __local real space[GROUP];
     real squares = 0;
-    for (long i = MY_PLACE; i < count; i += GROUP)
-        squares += load_stat(sums, sums_at + i);
+#define ADD(i) squares += load_stat(sums, sums_at + i);
+    EACH_OF(ADD, 0, count)
+#undef ADD
     squares = group_sum(squares, space);
     if (get_global_id(0) != 0)
         return;

@@ -43,6 +43,15 @@ typedef struct row_set {
         for (int lane_ = 0; first_ + lane_ < (end); lane_++) { BODY(first_ + lane_, lane_) }                                              \
     }
 
+/* ITEM(i) for each i of [first, end) that is this work-item's. All go round as often: PoCL 3.1 makes an endless loop of some that do not before a barrier. */
+#define EACH_OF(ITEM, first, end)                                                                                                         \
+    for (long begin_ = (first); begin_ < (end); begin_ += GROUP) {                                                                        \
+        const long item_ = begin_ + MY_PLACE;                                                                                             \
+        if (item_ < (end)) {                                                                                                              \
+            ITEM(item_)                                                                                                                   \
+        }                                                                                                                                 \
+    }
+
 /* True for the work-item whose element `at` is. */
 bool is_mine(INDEX at)
 {
