@@ -1,6 +1,7 @@
 /* folder.c: models in Hugging Face folders: config.json says what it is, model.safetensors has the weights, or an index names the files that have them. */
 #include <stdio.h>
 #include <string.h>
+#include <tarn/lora.h>
 
 #include "base/file.h"
 #include "models/kinds.h"
@@ -122,6 +123,9 @@ bool tarn_model_write(const tarn_module *model, const char *folder)
     const char *function = "model_write";
     model_files files;
     const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (kind && tarn_lora_has(model))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: the model has adapters; tarn_lora_save() writes these, and after tarn_lora_merge() they are part of its weights", function);
     if (!kind || !name_files(function, folder, &files) || !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
         return false;
     if (write_new(function, kind, model, &files) && replace_files(function, &files))

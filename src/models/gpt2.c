@@ -141,8 +141,10 @@ static tarn_module *make_projection(const making *m, int64_t in, int64_t out, do
 {
     tarn_module *module = with_weight(m, new_module(m, "projection", tarn__gpt2_projection_forward), in, out, deviation);
     tarn_tensor *bias = module ? tarn_zeros(TARN_SHAPE(out), m->config.dtype, m->device) : NULL;
-    if (bias && tarn_module_add_parameter(module, "bias", bias))
+    if (bias && tarn_module_add_parameter(module, "bias", bias)) {
+        module->linear = TARN__LINEAR_IN_OUT;
         return module;
+    }
     tarn_module_free(module);
     return NULL;
 }

@@ -6,6 +6,7 @@
  * backward needs is left. */
 #include "autograd/tape.h"
 #include "models/gpt2.h"
+#include "nn/adapter.h"
 #include "ops/dropout.h"
 #include "ops/matmul.h"
 
@@ -38,7 +39,7 @@ tarn_tensor *tarn__gpt2_table_forward(tarn_module *table, tarn_tensor *index, vo
 tarn_tensor *tarn__gpt2_projection_forward(tarn_module *projection, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn__linear_in_out(x, own(projection, "weight"), own(projection, "bias"));
+    return tarn__adapted(projection, x, tarn__linear_in_out(x, own(projection, "weight"), own(projection, "bias")));
 }
 
 tarn_tensor *tarn__gpt2_head_forward(tarn_module *head, tarn_tensor *x, void *ctx)
@@ -51,6 +52,10 @@ tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
     tarn_module *up = mlp->child[TARN__GPT2_IN], *down = mlp->child[TARN__GPT2_OUT];
+    if (up->adapter || down->adapter) { /* what one operation makes of both has no place for adapters */
+        tarn_tensor *y = tarn_forward(up, x);
+        return y ? tarn_forward(down, tarn_gelu(y)) : NULL;
+    }
     return tarn__mlp_in_out(x, own(up, "weight"), own(down, "weight"), own(up, "bias"), own(down, "bias"));
 }
 

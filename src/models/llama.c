@@ -76,6 +76,8 @@ static tarn_module *make_norm(const making *m, const char *path, int64_t size)
 static tarn_module *make_linear(const making *m, const char *path, int64_t in, int64_t out, bool has_bias)
 {
     tarn_module *module = with_parameter(m, new_module(m, "linear", tarn__llama_linear_forward), path, "weight", TARN_SHAPE(out, in));
+    if (module)
+        module->linear = TARN__LINEAR_OUT_IN;
     return has_bias ? with_parameter(m, module, path, "bias", TARN_SHAPE(out)) : module;
 }
 

@@ -5,6 +5,7 @@
  * turned by their positions. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
 #include "autograd/tape.h"
 #include "models/llama.h"
+#include "nn/adapter.h"
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
@@ -35,7 +36,7 @@ tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, v
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn_linear_apply(x, own(linear, "weight"), own(linear, "bias"));
+    return tarn__adapted(linear, x, tarn_linear_apply(x, own(linear, "weight"), own(linear, "bias")));
 }
 
 tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
