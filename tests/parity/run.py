@@ -206,6 +206,11 @@ def run_llama(options):
     return run_verdicts("llama", importlib.import_module("llama").run, options)
 
 
+def run_lora(options):
+    """Adapters of PEFT and ours."""
+    return run_verdicts("lora", importlib.import_module("lora").run, options)
+
+
 def run_training_gpt2(options):
     """GPT-2 trained in both."""
     return run_verdicts("training_gpt2", importlib.import_module("training_gpt2").run, options)
@@ -253,7 +258,7 @@ def run_mnist(options):
 # What is compared beside operations.
 EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "gguf": run_gguf, "data": run_data,
           "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "gpt2": run_gpt2, "llama": run_llama,
-          "generate": run_generate,
+          "lora": run_lora, "generate": run_generate,
           "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
