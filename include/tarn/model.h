@@ -176,7 +176,8 @@ TARN_API tarn_module *tarn_model_open_sized(const char *folder, tarn_device devi
 /* Writes config.json and model.safetensors of a language model to a folder, which is made if it is not there, as transformers reads them. Each file
  * appears whole or not at all, config.json last. Over a model that is there: its files stay until both new ones are complete beside them, as
  * config.json.new and model.safetensors.new; then its config.json goes first. So a kill leaves the old model, the new one, or a folder without
- * config.json, which does not open: never one model's configuration with the weights of another. A model that has adapters (tarn/lora.h) is refused. */
+ * config.json, which does not open: never one model's configuration with the weights of another. Weights in blocks become
+ * numbers of the model's dtype. A model that has adapters (tarn/lora.h) is refused. */
 TARN_API bool tarn_model_write(const tarn_module *model, const char *folder);
 
 #ifdef __cplusplus

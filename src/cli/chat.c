@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/generate.h>
+#include <tarn/lora.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -263,6 +264,8 @@ static bool open_writer(chat *c)
     const tarn__options *o = c->options;
     tarn_model_facts facts;
     c->model = tarn_model_open(o->words[0], o->device, &(tarn_model_open_options){.dtype = o->dtypes[0].dtype});
+    if (c->model && o->adapter && !tarn_lora_load(c->model, o->adapter))
+        return false;
     c->tokenizer = c->model ? tarn_tokenizer_open(o->words[0]) : NULL;
     if (!c->tokenizer || !tarn_chat_name(c->tokenizer) || !tarn_model_facts_of(c->model, &facts))
         return false;

@@ -1,5 +1,6 @@
 /* eval.c: `tarn eval`: how well a run's model does, class by class, or how well it foretells text. */
 #include <stdlib.h>
+#include <tarn/lora.h>
 #include <tarn/model.h>
 
 #include "cli/cli.h"
@@ -104,6 +105,11 @@ int tarn__eval(const tarn__options *options)
     tarn_run *run = tarn_run_open(options->words[0], options->device);
     if (!run)
         return tarn__complain("eval");
+    if (options->adapter && !tarn_lora_load(tarn_run_model(run), options->adapter)) {
+        tarn__complain("eval");
+        tarn_run_close(run);
+        return TARN__FAILED;
+    }
     int status = tarn_run_is_text(run) ? evaluate_text(options, run) : evaluate(options, run);
     tarn_run_close(run);
     return status;

@@ -2,6 +2,7 @@
  * none, and numbers take the place of text. Several texts, and JSON, are printed when all are written. */
 #include <stdlib.h>
 #include <string.h>
+#include <tarn/lora.h>
 #include <time.h>
 
 #include "cli/prompt.h"
@@ -270,7 +271,7 @@ static int run(writing *w)
 {
     const tarn__options *o = w->options;
     w->model = tarn_model_open(o->words[0], o->device, &(tarn_model_open_options){.dtype = o->dtypes[0].dtype});
-    if (!w->model || !tarn_model_facts_of(w->model, &w->facts))
+    if (!w->model || (o->adapter && !tarn_lora_load(w->model, o->adapter)) || !tarn_model_facts_of(w->model, &w->facts))
         return tarn__complain("generate");
     if (!o->ids && !(w->tokenizer = tarn_tokenizer_open(o->words[0])))
         return tarn__complain("generate");

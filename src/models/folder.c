@@ -3,6 +3,7 @@
 #include <string.h>
 #include <tarn/lora.h>
 
+#include "base/dtype.h"
 #include "base/file.h"
 #include "models/kinds.h"
 #include "models/llama_gguf.h"
@@ -99,9 +100,42 @@ static bool name_files(const char *function, const char *folder, model_files *fi
            tarn__model_path_in(function, folder, "model.safetensors.new", &files->new_weights);
 }
 
+/* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype. */
+typedef struct writing {
+    const tarn_module *model;
+    tarn_safetensors_writer *writer;
+    tarn_dtype dtype;
+} writing;
+
+static bool add_one(const tarn__parameter *parameter, void *ctx)
+{
+    const writing *w = ctx;
+    tarn_tensor *tensor = parameter->tensor;
+    if (tarn__is_blocks(tensor->view.dtype))
+        tensor = tarn_cast(tensor, w->dtype);
+    return tensor && tarn_safetensors_add(w->writer, tarn__name_from(w->model, parameter), tensor);
+}
+
+static bool write_weights(const tarn__model_kind *kind, const tarn_module *model, const char *path)
+{
+    tarn_model_facts facts;
+    kind->facts(model, &facts);
+    tarn_scope *scope = tarn_scope_open();
+    writing w = {model, scope ? tarn_safetensors_create(path) : NULL, facts.dtype};
+    if (w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt")) /* laid out as PyTorch's */
+        tarn__module_walk_over(model, TARN__MODULE_STATE, add_one, &w);
+    bool good = !tarn_failed();
+    if (good)
+        good = tarn_safetensors_finish(w.writer);
+    else
+        tarn_safetensors_cancel(w.writer);
+    tarn_scope_close(scope);
+    return good;
+}
+
 static bool write_new(const char *function, const tarn__model_kind *kind, const tarn_module *model, const model_files *files)
 {
-    if (!tarn_module_save(model, files->new_weights.text))
+    if (!write_weights(kind, model, files->new_weights.text))
         return tarn__raise_within(function);
     tarn__document *config = tarn__document_new(function);
     bool good = config && kind->describe(model, config) && tarn__document_save(config, files->new_config.text);

@@ -1,6 +1,7 @@
 /* test_lora.c: adapters in GPT-2 and the Llama family: names, what is frozen, gradients, training, decoding, devices and merging. Their folders are in test_lora_files.c. */
 #include "support/check.h"
 #include "support/scratch.h"
+#include "tarn_features.h"
 
 #define CPU tarn_device_cpu()
 enum { VOCAB = 17, CONTEXT = 12 };
@@ -318,6 +319,8 @@ static double train(tarn_module *model, int steps)
 static void only_adapters_are_trained(void **state)
 {
     (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
     for (int kind = 0; kind < KINDS; kind++) {
         tarn_module *model = make(kind, TARN_F32);
         stir(model); /* a head that can tell tokens apart */
@@ -365,6 +368,8 @@ static tarn_module *quantized(tarn_dtype type, tarn_dtype dtype)
 static void adapters_train_on_a_base_in_blocks(void **state)
 {
     (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
     static const tarn_dtype types[] = {TARN_Q8_0, TARN_Q4_K}, dtypes[] = {TARN_F32, TARN_BF16};
     for (int i = 0; i < 4; i++) {
         tarn_module *model = quantized(types[i / 2], dtypes[i % 2]);
@@ -460,6 +465,8 @@ static void merged_weights_compute_the_same(void **state)
 static void a_model_with_adapters_is_not_written_as_one(void **state)
 {
     (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
     tarn_module *model = adapted(LLAMA, TARN_F32, NULL);
     assert_false(tarn_model_write(model, scratch("whole")));
     assert_error_about(TARN_ERROR_ARGUMENT, "model_write", "has adapters");
