@@ -72,7 +72,7 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -f -W "bytes characters" -- "$current")
         return
         ;;
-    --out | --resume | --prepare)
+    --out | --resume | --prepare | --adapter)
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
         return
         ;;
@@ -98,24 +98,24 @@ _tarn()
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --width --inner --context --vocab --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
         ;;
-    eval) options+=" --json --threads --device --data --batch-size" ;;
+    eval) options+=" --json --threads --device --data --batch-size --adapter" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
-        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --chunk --context"
+        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --chunk --context --adapter"
         ;;
     chat)
         options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
-        options+=" --on-full --kv --chunk --context"
+        options+=" --on-full --kv --chunk --context --adapter"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
         options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
         ;;
     inspect) options+=" --json" ;;
-    quantize) options+=" --type --force --quiet --json --threads" ;;
-    convert) options+=" --force --quiet --json --threads" ;;
+    quantize) options+=" --type --adapter --force --quiet --json --threads" ;;
+    convert) options+=" --adapter --force --quiet --json --threads" ;;
     bench)
         options+=" --json --threads --device"
         case ${COMP_WORDS[2]} in

@@ -8,11 +8,13 @@ import os
 import random
 import tempfile
 
+import gguf
 import peft
 import torch
 import transformers
 
 import compare
+import gguf_files
 import gpt2
 import layers
 import llama
@@ -25,6 +27,10 @@ RECIPE = training.Recipe("adamw", (("lr", 1e-4), ("weight_decay", 0.01)))
 PREFIX = "base_model.model."
 LAYERS = {"gpt2": ["c_attn", "c_fc", "attn.c_proj", "mlp.c_proj", "c_proj"],
           "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "mlp.up_proj"]}
+
+
+class MergeOptions(gguf_files.ConvertOptions):
+    _fields_ = [("adapter", c.c_char_p)]
 
 
 # ---- the same model with the same adapters in both ----------------------------------------------------------------------------------------
@@ -188,6 +194,28 @@ def check_merged(model, network, truth_network, folder, tokens, dtype):
             same_logits("logits of tarn's merged folder", ours, logits_in_torch(opened, tokens), dtype)]
 
 
+def check_gguf(network, folder, source):
+    """A folder and tarn's adapters in one GGUF file: in the gguf package every weight as PEFT merges it, in GGUF's order."""
+    path, wrong = os.path.join(folder, "merged.gguf"), []
+    options = MergeOptions(adapter=os.path.join(folder, "ours").encode(), replace=True)
+    tarn.call("model_convert_sized", os.path.join(folder, source).encode(), path.encode(), None, c.cast(c.byref(options), c.POINTER(gguf_files.ConvertOptions)),
+              c.sizeof(options))
+    found, config = gguf_files.read_tensors(path), network.config
+    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}.get(config.model_type, gguf.MODEL_ARCH.LLAMA)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if config.model_type in ("llama", "mistral") else {}
+    for name, values in network.state_dict().items():
+        if config.tie_word_embeddings and name == "lm_head.weight":
+            continue
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        turned = heads.get(name.split(".")[-2])
+        wanted = gguf_files.neighbours(values.numpy(), turned) if turned else values.numpy()
+        ours = gguf.quants.dequantize(found[stored].data, found[stored].tensor_type).reshape(wanted.shape)
+        if not abs(ours - wanted).max() <= 1e-5:
+            wrong.append(f"{name}: {abs(ours - wanted).max():.3g}")
+    return compare.Verdict(not wrong, text=f"the merged GGUF file of {source} differs: {wrong[:3]}")
+
+
 def check(family, dtype, rng, folder):
     network = draw_network(family, dtype, rng)
     config = network.config
@@ -209,7 +237,12 @@ def check(family, dtype, rng, folder):
         ours, wrong = train_in_tarn(model, batches)
         verdicts += judge_training(ours, wrong, truth, theirs, dtype)
         verdicts += check_saved(model, folder, tokens, ours, dtype)
-        return verdicts + check_merged(model, network, truth_network, folder, tokens, dtype)
+        verdicts += check_merged(model, network, truth_network, folder, tokens, dtype)
+        if dtype == "f32" and family != "gpt2":
+            gguf_files.convert(os.path.join(folder, "base"), os.path.join(folder, "base.gguf"))
+            merged = peft.PeftModel.from_pretrained(open_network(os.path.join(folder, "base"), dtype)[0], os.path.join(folder, "ours")).merge_and_unload()
+            verdicts += [check_gguf(merged, folder, source) for source in ("base", "base.gguf")]
+        return verdicts
     finally:
         tarn.call("module_free", model)
 
