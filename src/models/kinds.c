@@ -91,8 +91,12 @@ tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_ten
     tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_HEAD], "weight");
     tarn_tensor *x = tarn_forward(model->child[TARN__MODEL_BODY], tokens);
     const tarn_cross_entropy_options options = {.ignore_index = &ignored};
-    /* A head of packed numbers makes its logits by itself; a model that can be trained has none. */
+    /* A head in blocks makes its logits by itself. Where a gradient passes, for adapters below it, all logits at once would be too many: then it is unpacked. */
     bool is_packed = x && !tarn__is_float(weight->view.dtype);
+    if (is_packed && tarn_needs_grad(x)) {
+        weight = tarn_cast(weight, x->view.dtype);
+        is_packed = false;
+    }
     tarn_tensor *loss = is_packed ? tarn_cross_entropy(tarn_linear_apply(x, weight, NULL), targets, &options)
                                   : tarn_linear_cross_entropy(x, weight, targets, &options);
     if (loss)
