@@ -29,11 +29,16 @@ static bool make_room(tarn__lora_layers *list)
     return true;
 }
 
+typedef struct listing {
+    tarn__lora_layers *list;
+    const tarn_module *head;
+} listing;
+
 static bool list_one(tarn_module *module, const char *path, void *ctx)
 {
-    tarn__lora_layers *list = ctx;
-    bool is_head = module->parent && !module->parent->parent && module->parent->child[TARN__MODEL_HEAD] == module;
-    if (!module->linear || is_head)
+    const listing *l = ctx;
+    tarn__lora_layers *list = l->list;
+    if (!module->linear || module == l->head)
         return true;
     char *copy = make_room(list) ? tarn__text_copy(path) : NULL;
     if (copy)
@@ -44,8 +49,10 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list)
 {
     *list = (tarn__lora_layers){0};
-    return tarn__model_kind_of(function, model) &&
-           (tarn_module_visit((tarn_module *)model, list_one, list) || tarn__raise_within(function)); /* which changes nothing */
+    if (!tarn__model_kind_of(function, model))
+        return false;
+    listing l = {list, model->child[TARN__MODEL_HEAD]};
+    return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function); /* a visit that changes nothing */
 }
 
 void tarn__lora_release(tarn__lora_layers *list)

@@ -153,7 +153,9 @@ static bool check_file(const loading *l)
     }
     for (int i = 0; tarn_safetensors_count(l->file) != expected && i < tarn_safetensors_count(l->file); i++)
         if (!is_known(l, tarn_safetensors_name(l->file, i)))
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which is no adapter of a layer that " CONFIG " names",
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: '%s' holds '%.200s', which is no adapter of a linear layer that " CONFIG
+                               " names; neither the head nor embeddings can have one",
                                l->function, l->path, tarn_safetensors_name(l->file, i));
     return true;
 }
