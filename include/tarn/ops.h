@@ -232,7 +232,7 @@ typedef struct tarn_attention_options {
  * are all -infinity, as in PyTorch. With `starts`, a device without a kernel for them (`attention_starts`) makes attention of other operations, which takes memory for T × S weights; starts
  * outside the keys are an error on the CPU, and elsewhere count as the nearest bound.
  * Views are taken as they are: [B, T, H, D] permuted costs no copy. The result is [B, H, T, D] and lies in memory as [B, T, H, D], so that
- * tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), …) merges the heads for nothing. No T × S weights are ever stored. Sums of bf16 and f16 run in
+ * tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), …) merges the heads for nothing. By its kernels no T × S weights are ever stored. Sums of bf16 and f16 run in
  * f32. `...` is a const tarn_attention_options *, or NULL. */
 TARN_API tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options, size_t options_size);
 #define tarn_attention(q, k, v, ...) tarn_attention_sized(q, k, v, __VA_ARGS__, sizeof(tarn_attention_options))
