@@ -50,7 +50,8 @@ void tarn__marker_free(tarn__marker *marker);
 bool tarn__marker_chat(tarn__marker *marker, const tarn_chat_message *messages, int count);
 bool tarn__marker_text(tarn__marker *marker, const char *prompt, const char *answer);
 
-/* The template of a name, as Jinja: "chatml", "llama2", "llama3", "mistral". NULL, which is no error: there is none. */
-const char *tarn__chat_named(const char *name);
+/* The template of a name, as Jinja: "chatml", "llama2", "llama3", "mistral". It lives as long as the program. NULL with an error where there is none, or the tokenizer
+ * lacks its tokens. */
+const char *tarn__chat_named(const char *function, const tarn_tokenizer *tokenizer, const char *name);
 
 #endif

@@ -47,29 +47,14 @@ static bool check_options(const tarn__chats_options *o)
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a file for validation, so a share of the other has no place", o->function);
 }
 
-/* A template that a tokenizer lacks tokens of would be written as text, and nothing would end an answer. */
-static bool check_tokens(const tarn__chats_options *o)
-{
-    static const char *const needed[][4] = {{"chatml", "<|im_start|>", "<|im_end|>", NULL},
-                                            {"llama3", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}};
-    for (int i = 0; i < 2; i++)
-        for (int k = 1; k < 4 && strcmp(o->template_name, needed[i][0]) == 0; k++)
-            if (needed[i][k] && tarn_tokenizer_find(o->tokenizer, needed[i][k], strlen(needed[i][k])) < 0)
-                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the template %s has the token '%s', which the tokenizer lacks; llama2 and mistral have none but those that begin and end a text",
-                                   o->function, o->template_name, needed[i][k]);
-    return true;
-}
-
 /* The template to use; *chat is NULL where there is none. */
 static bool choose_template(const tarn__chats_options *o, const char **chat)
 {
     *chat = o->tokenizer->chat;
     if (!o->template_name || !o->template_name[0])
         return true;
-    *chat = tarn__chat_named(o->template_name);
-    if (!*chat)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no template '%.60s'; there are chatml, llama2, llama3 and mistral", o->function, o->template_name);
-    return check_tokens(o);
+    *chat = tarn__chat_named(o->function, o->tokenizer, o->template_name);
+    return *chat != NULL;
 }
 
 static bool read_files(tarn__chats *c, const tarn__chats_options *o)
