@@ -367,6 +367,7 @@ typedef struct tarn_chats_rows {
 TARN_API tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t options_size);
 #define tarn_chats_open(...) tarn_chats_open_sized(__VA_ARGS__, sizeof(tarn_chats_options))
 
+/* Says what is there. */
 TARN_API bool tarn_chats_counts_of(const tarn_chats *chats, tarn_chats_counts *counts);
 
 /* Fills the rows of a batch. Training: batches are numbered from 0 without end; every row is there once before any comes again, each time in another

@@ -42,7 +42,7 @@ static void print_counts(const view *v)
     if (v->counts.rows[TARN_CHATS_VALIDATION] > 0)
         print_split(v, TARN_CHATS_VALIDATION, "validation");
     if (v->counts.cut > 0)
-        printf("%lld documents are longer than a row, and are cut\n", (long long)v->counts.cut);
+        printf("cut, as they are longer than a row: %lld\n", (long long)v->counts.cut);
 }
 
 static void print_split_json(tarn__json *json, const view *v, int split, const char *name)
