@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train runs eval predict generate chat tokenize inspect quantize convert ops bench version help" options="--help"
+    local commands="info demo train runs eval predict generate chat tokenize data inspect quantize convert ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -113,6 +113,7 @@ _tarn()
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
         options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
         ;;
+    data) options+=" --json --model --context --template --val --val-share --seed --show" ;;
     inspect) options+=" --json" ;;
     quantize) options+=" --type --adapter --force --quiet --json --threads" ;;
     convert) options+=" --adapter --force --quiet --json --threads" ;;
@@ -135,7 +136,7 @@ _tarn()
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     # Runs, configurations, images, models and texts are files.
-    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|chat|tokenize|inspect|quantize|convert) && $current != -* ]]; then
+    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|chat|tokenize|data|inspect|quantize|convert) && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

@@ -326,6 +326,57 @@ TARN_API bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *
 /* Frees a run; the folder stays. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_run_close(tarn_run *run);
 
+/* ---- documents to fine-tune on --------------------------------------------------------------------------------------------- */
+
+/* JSON lines as rows of tokens, of which only answers carry loss. A line is {"messages": [{"role", "content"} …]}, {"prompt", "completion"} or {"text"}; see
+ * docs/fine-tuning.md. A row holds whole documents beside each other: positions begin at 0 in each, and `starts` says where the document of a token begins, so
+ * that attention stays within it (tarn_attention_options). What is behind the last document of a row is a document of its own without loss. Which documents are for
+ * validation, and which share a row, depends on the files, the tokenizer and the options alone. */
+typedef struct tarn_chats tarn_chats;
+
+enum { TARN_CHATS_TRAINING, TARN_CHATS_VALIDATION };
+
+/* Zero is the default of all but the first two. Texts are borrowed for the call; the tokenizer must outlive the chats. */
+typedef struct tarn_chats_options {
+    const char *path;                /* the JSON lines; "chats:" before it is allowed */
+    const tarn_tokenizer *tokenizer; /* with its chat template, where the model has one */
+    const char *template_name;       /* "chatml", "llama2", "llama3" or "mistral" instead of that; NULL or "": none */
+    const char *val_path;            /* JSON lines for validation alone; NULL or "": none */
+    double val_share;                /* the share of documents that is for validation, from 0 to below 1; not with val_path */
+    int64_t context;                 /* tokens of a row, at least 2; 0: 1024 */
+    uint64_t seed;                   /* of the split and of the order */
+} tarn_chats_options;
+
+/* What is there, by split. */
+typedef struct tarn_chats_counts {
+    int64_t documents[2];
+    int64_t tokens[2];  /* of all documents, as they were cut */
+    int64_t answers[2]; /* of these, the tokens that are learnt */
+    int64_t rows[2];    /* after packing */
+    int64_t cut;        /* documents that were longer than the context, in both splits */
+    uint64_t hash;      /* of all tokens, what is learnt, and the places in rows: a run goes on with the same */
+} tarn_chats_counts;
+
+/* Arrays [rows, context] of the caller's. The target of a token without loss is -100, which tarn_model_loss() ignores. */
+typedef struct tarn_chats_rows {
+    int32_t *ids, *targets, *positions, *starts;
+} tarn_chats_rows;
+
+/* Reads all documents; an error names file and line and what is wrong there. Documents longer than the context are cut, which a warning counts; one of which no
+ * answer would be left is an error. The caller owns the chats. */
+TARN_API tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t options_size);
+#define tarn_chats_open(...) tarn_chats_open_sized(__VA_ARGS__, sizeof(tarn_chats_options))
+
+/* Says what is there. */
+TARN_API bool tarn_chats_counts_of(const tarn_chats *chats, tarn_chats_counts *counts);
+
+/* Fills the rows of a batch. Training: batches are numbered from 0 without end; every row is there once before any comes again, each time in another
+ * order, so that a run goes on by asking for the next number. Validation: in order; rows behind the last are without loss. One thread asks at a time. */
+TARN_API bool tarn_chats_batch(tarn_chats *chats, int split, int64_t batch_number, int64_t rows, tarn_chats_rows *out);
+
+/* Frees chats. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_chats_close(tarn_chats *chats);
+
 #ifdef __cplusplus
 }
 #endif

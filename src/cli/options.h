@@ -25,7 +25,8 @@ typedef enum tarn__command {
     TARN__CHAT = 1 << 22,
     TARN__INSPECT = 1 << 24,
     TARN__QUANTIZE = 1 << 25,
-    TARN__CONVERT = 1 << 26
+    TARN__CONVERT = 1 << 26,
+    TARN__DATA = 1 << 27
 } tarn__command;
 
 #define TARN__LIST_MAX 64
@@ -76,6 +77,8 @@ typedef struct tarn__options {
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;
     int64_t vocabulary, shard_tokens; /* 0: not given */
     double validation;
+    const char *template_name, *val; /* NULL: not given */
+    int64_t show;
     tarn_train_options train;
     char *const *words; /* what is no option: a configuration, a run, images, texts, a model and a prompt */
     int word_count;

@@ -331,6 +331,7 @@ const tarn__model_kind tarn__gpt2_kind = {
     .describe = tarn__gpt2_describe,
     .facts = facts,
     .step = tarn__gpt2_step,
+    .hidden = tarn__gpt2_documents_forward,
     .complete = complete,
     .numbers = numbers,
     .working = working,

@@ -251,6 +251,7 @@ const tarn__model_kind tarn__llama_kind = {
     .describe = tarn__llama_describe,
     .facts = facts,
     .step = tarn__llama_step,
+    .hidden = tarn__llama_documents_forward,
     .complete = tarn__llama_complete_sizes,
     .numbers = tarn__llama_numbers,
     .working = tarn__llama_working,

@@ -52,6 +52,7 @@ tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx);
 tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *ctx);
 tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx);
+tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);
 tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
 /* config.json and model.safetensors (llama_file.c). The first two are configurations alone: a config.json of a model_type that is known; and a complete one. */
