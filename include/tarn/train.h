@@ -28,8 +28,8 @@ typedef struct tarn_train_options {
     char model
         [16]; /* "mlp", "lenet", "resnet20", "gpt2", "llama" or another language model, which --help lists; default: gpt2 for text, lenet for images, mlp otherwise */
     char data
-        [1024]; /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS", "text:FILE" or
-                        "shards:FOLDER" */
+        [1024]; /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS", "text:FILE",
+                        "shards:FOLDER", or of fine-tuning "chats:FILE" and "FILE.jsonl" */
     int64_t hidden[TARN_TRAIN_HIDDEN]; /* sizes of an mlp's hidden layers; default 128 */
     int hidden_count;
     int64_t epochs;     /* default 5 */
@@ -82,6 +82,21 @@ typedef struct tarn_train_options {
     /* Of language models, too. */
     int64_t kv_heads; /* heads of keys and values, of Llama models; default: the model's, or as many as heads */
     int64_t inner;    /* numbers for each token inside an mlp; default: the model's; of GPT-2 4 · width, of a llama 8/3 · width in whole 32s */
+
+    /* Of fine-tuning: a run that begins with the weights and the tokenizer of a model that is there. Its sizes are the model's; `context` is the width of a window, at
+     * most the model's own. */
+    char base[1024];        /* a Hugging Face folder, a run's folder (its best weights) or a .gguf file; the option `model` takes such a path, too; default: none */
+    int64_t lora;           /* the rank of adapters, which are all that is trained then; default: none, and all weights are trained */
+    double lora_alpha;      /* what they add is multiplied by lora_alpha / lora; default: twice the rank */
+    double lora_dropout;    /* the share of what enters an adapter that is left out while training; default 0 */
+    char lora_targets[256]; /* names of the linear layers that get one, "q_proj,v_proj"; default: all but the head */
+    char quantize[8];       /* "q8_0", "q4_0", "q4_k" or "q6_k": the frozen linear layers of a folder become blocks when they are read; default: they do not */
+    char merge[8];          /* what is written at the end with the best adapters added to the weights: "folder" (merged) or "gguf" (merged.gguf); default: nothing */
+
+    /* Of chats: JSON lines with prompt and completion, messages, or text. */
+    char chat_template[16]; /* option `template`: "chatml", "llama2", "llama3" or "mistral"; default: the model's own */
+    char val[1024];         /* JSON lines to judge by; default: a share of the data */
+    double val_share;       /* the share of the documents that is to judge by; default 0.1, and none with `val` */
 } tarn_train_options;
 
 /* What kind of value an option takes. */
@@ -146,6 +161,12 @@ typedef struct tarn_train_plan {
     bool is_text;                               /* a language model's run: samples are windows, classes the vocabulary */
     int64_t training_tokens, validation_tokens; /* of one */
     bool captures;                              /* steps are recorded, after the first ones */
+
+    /* What memory_needed is made of: the model, trained and frozen; the gradients of what is trained; the optimizer's state and master weights; and what the steps
+     * make, with what backward takes while it runs. */
+    int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes;
+    int64_t training_documents, validation_documents, answer_tokens, documents_cut; /* of chats: tokens to train on that are learnt, and documents that were too long */
+    bool is_chats;
 } tarn_train_plan;
 
 /* Says what a trainer is going to do. */

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "formats/gguf.h"
+#include "models/lora.h"
 #include "models/weights.h"
 
 #define FILE_TYPE "general.file_type"
@@ -224,16 +225,28 @@ static void release_jobs(tarn__conversion *c)
     tarn__release(c->job, sizeof(*c->job) * (size_t)c->room);
 }
 
+/* A folder that holds adapters alone stands for the model that they belong to, with them. */
+static bool take_adapters(tarn__conversion *c, tarn__model_path *base)
+{
+    bool is_plain = !c->from || !c->from[0] || c->options.adapter || tarn__ends_with(c->from, ".gguf");
+    if (is_plain || !tarn__lora_is_folder(c->function, c->from))
+        return !tarn_failed();
+    c->options.adapter = c->from;
+    c->from = base->text;
+    return tarn__lora_base_of(c->function, c->options.adapter, base);
+}
+
 bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary, const tarn_convert_options *options,
                               size_t options_size)
 {
     tarn__conversion c = {.function = "model_convert", .from = from, .to = to};
     if (options)
         memcpy(&c.options, options, options_size < sizeof(c.options) ? options_size : sizeof(c.options));
-    if (tarn_failed() || !check(&c))
+    tarn__model_path base;
+    if (tarn_failed() || !take_adapters(&c, &base) || !check(&c))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (c.options.adapter ? tarn__convert_merged(&c) : !tarn__ends_with(from, ".gguf") ? tarn__convert_from_folder(&c) : tarn__ends_with(to, ".gguf") ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));
+    bool good = scope && (c.options.adapter ? tarn__convert_merged(&c) : !tarn__ends_with(c.from, ".gguf") ? tarn__convert_from_folder(&c) : tarn__ends_with(to, ".gguf") ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));
     tarn_scope_close(scope);
     release_jobs(&c);
     if (!good)

@@ -6,7 +6,9 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "models/kinds.h"
+#include "models/llama.h"
 #include "models/llama_gguf.h"
+#include "models/lora.h"
 #include "models/weights.h"
 
 /* ---- folders --------------------------------------------------------------------------------------------------------------- */
@@ -42,6 +44,8 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
     if (!kind || !weights_in(function, folder, &weights) ||
         (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
         return NULL;
+    if (options->blocks)
+        return tarn__llama_from_folder(function, config, weights.text, options, device);
     tarn_module *model = kind->make(function, config, dtype, device);
     if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
         return model;
@@ -67,6 +71,20 @@ static tarn_module *open_gguf(const char *function, const char *name, const tarn
     return NULL;
 }
 
+/* Only what is elements becomes blocks, and nothing but blocks is asked for. */
+static bool check_blocks(const char *function, const char *folder, const tarn_model_open_options *o)
+{
+    if (!o->blocks)
+        return true;
+    if ((unsigned)o->blocks >= TARN_DTYPE_COUNT || !tarn__is_blocks(o->blocks))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .blocks is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
+                           (unsigned)o->blocks < TARN_DTYPE_COUNT ? tarn_dtype_name(o->blocks) : "no dtype");
+    if (tarn__ends_with(folder, ".gguf") || o->as_stored)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .blocks is for folders whose weights are converted; %s", function,
+                           o->as_stored ? ".as_stored keeps them" : "weights of a GGUF file stay as they are stored");
+    return true;
+}
+
 tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options, size_t options_size)
 {
     const char *function = "model_open";
@@ -80,8 +98,12 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them", function, tarn_dtype_name(chosen.dtype));
         return NULL;
     }
+    if (!check_blocks(function, folder, &chosen))
+        return NULL;
     if (tarn__ends_with(folder, ".gguf"))
         return open_gguf(function, folder, &chosen, device);
+    if (tarn__lora_is_folder(function, folder))
+        return tarn__lora_open_folder(function, folder, device, &chosen);
     tarn__document *config = tarn__document_open(function, where.text);
     tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, device) : NULL;
     tarn__document_free(config);

@@ -318,6 +318,31 @@ static tarn_module *fresh(const char *function, const char *name, const tarn__mo
     return model;
 }
 
+/* Every module but the norms, whose settings are of another size, has the configuration. */
+static void tune(tarn_module *module, double dropout, tarn_recompute recompute)
+{
+    tarn_gpt2_config *c = module->settings_bytes == sizeof(*c) ? module->ctx : NULL;
+    if (c) {
+        c->recompute = recompute;
+        c->dropout = dropout;
+        c->attention_dropout = c->embedding_dropout = dropout_of(0, dropout);
+    }
+    for (int i = 0; i < module->children; i++)
+        tune(module->child[i], dropout, recompute);
+}
+
+static void sizes(const tarn_module *model, tarn__model_sizes *s)
+{
+    const tarn_gpt2_config *c = model->ctx;
+    *s = (tarn__model_sizes){.vocab = c->vocab,
+                             .context = c->context,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->heads,
+                             .width = c->width,
+                             .inner = c->inner};
+}
+
 static const char *const types[] = {"gpt2", NULL};
 static const char *const names[] = {"gpt2", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1.5b", NULL};
 
@@ -336,4 +361,7 @@ const tarn__model_kind tarn__gpt2_kind = {
     .numbers = numbers,
     .working = working,
     .fresh = fresh,
+    .tune = tune,
+    .sizes = sizes,
+    .has_dropout = true,
 };

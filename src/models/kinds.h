@@ -61,6 +61,15 @@ typedef struct tarn__model_kind {
     /* Fills in the sizes that are 0 with those of the model of that name. Sizes that such a model does not have are an error. */
     bool (*complete)(const char *function, const char *name, tarn__model_sizes *sizes);
 
+    /* Sets how a model that was opened is trained; one that has no dropout takes 0 alone, which its caller sees to. */
+    void (*tune)(tarn_module *model, double dropout, tarn_recompute recompute);
+
+    /* The sizes of a model. */
+    void (*sizes)(const tarn_module *model, tarn__model_sizes *sizes);
+
+    /* True when such a model has dropout. */
+    bool has_dropout;
+
     /* How many parameters a model of complete sizes has, but for norms and biases. */
     double (*numbers)(const char *name, const tarn__model_sizes *sizes);
 

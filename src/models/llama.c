@@ -241,6 +241,26 @@ static void facts(const tarn_module *model, tarn__model_facts *f)
     memcpy(f->also_end, c->also_end, sizeof(f->also_end));
 }
 
+/* The body alone asks what is to be made again; the model says it of itself. */
+static void tune(tarn_module *model, double dropout, tarn_recompute recompute)
+{
+    (void)dropout;
+    ((tarn_llama_config *)model->ctx)->recompute = recompute;
+    ((tarn_llama_config *)model->child[TARN__MODEL_BODY]->ctx)->recompute = recompute;
+}
+
+static void sizes(const tarn_module *model, tarn__model_sizes *s)
+{
+    const tarn_llama_config *c = model->ctx;
+    *s = (tarn__model_sizes){.vocab = c->vocab,
+                             .context = c->context,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->kv_heads,
+                             .width = c->width,
+                             .inner = c->inner};
+}
+
 const tarn__model_kind tarn__llama_kind = {
     .types = tarn__llama_types,
     .names = tarn__llama_names,
@@ -256,4 +276,6 @@ const tarn__model_kind tarn__llama_kind = {
     .numbers = tarn__llama_numbers,
     .working = tarn__llama_working,
     .fresh = tarn__llama_fresh,
+    .tune = tune,
+    .sizes = sizes,
 };

@@ -70,6 +70,11 @@ typedef struct tarn__llama_source {
     void *ctx;
 } tarn__llama_source;
 
+/* The model of a folder, the weights of its linear layers but the head made blocks as they are read (llama_blocks.c). `path` is where its weights are. Out of
+ * training mode; the caller owns it. NULL with an error, also where config.json is of another kind. */
+tarn_module *tarn__llama_from_folder(const char *function, const tarn__document *config, const char *path, const tarn_model_open_options *options,
+                                     tarn_device device);
+
 /* A model from a configuration, checked and completed here (llama.c). Its parameters come from the source; NULL: they have no values. The caller owns it. */
 tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, tarn_device device, const tarn__llama_source *source);
 

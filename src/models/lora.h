@@ -6,6 +6,7 @@
 
 #include "formats/document.h"
 #include "models/kinds.h"
+#include "models/weights.h"
 #include "nn/adapter.h"
 
 /* A linear layer of a model, but for the head. */
@@ -44,5 +45,11 @@ double tarn__lora_scale(const tarn__adapter *settings);
 bool tarn__lora_read_config(const char *function, const tarn__document *document, const char *path, tarn__adapter *settings,
                             tarn__lora_layers *list);
 bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__document *document);
+
+/* Folders that hold adapters without a model (lora_open.c): whether one is such; where the model lies that adapter_config.json names; and that model with them, out of
+ * training mode, which the caller owns. Errors begin with `function`. */
+bool tarn__lora_is_folder(const char *function, const char *folder);
+bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_path *base);
+tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device, const tarn_model_open_options *options);
 
 #endif
