@@ -37,7 +37,15 @@ _tarn()
         return
         ;;
     --data)
-        mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy: text: shards:" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy: text: shards: chats:" -- "$current")
+        return
+        ;;
+    --quantize)
+        mapfile -t COMPREPLY < <(compgen -W "q8_0 q4_0 q4_k q6_k" -- "$current")
+        return
+        ;;
+    --merge)
+        mapfile -t COMPREPLY < <(compgen -W "folder gguf" -- "$current")
         return
         ;;
     --recompute)
@@ -79,6 +87,7 @@ _tarn()
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --width | --inner | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
+    --lora | --lora-alpha | --lora-dropout | --lora-targets) return ;;
     --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-window) return ;;
     --stop | --n | --logprobs | --chunk | --system | --prompt) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
@@ -97,6 +106,7 @@ _tarn()
         options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --width --inner --context --vocab --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
+        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share"
         ;;
     eval) options+=" --json --threads --device --data --batch-size --adapter" ;;
     runs) options+=" --json" ;;
@@ -125,7 +135,7 @@ _tarn()
         weights) options+=" --runs --only" ;;
         train)
             options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --kv-heads --width --inner --context --vocab"
-            options+=" --dropout --precision --recompute --capture --workers --seed"
+            options+=" --dropout --precision --recompute --capture --workers --seed --lora --lora-alpha --lora-dropout --lora-targets"
             ;;
         decode) options+=" --model --dtype --prompt --tokens --n --kv --chunk --runs" ;;
         *) options="matmul ops weights decode train --help" ;;

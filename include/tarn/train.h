@@ -5,6 +5,8 @@
  * A run's folder holds config.json (what the run is), model.safetensors (the last weights), best.safetensors (the best ones),
  * optimizer.safetensors and trainer.json (where it stands), metrics.jsonl (one JSON object a line), curves.html and events for TensorBoard.
  * That of a language model is a Hugging Face model folder, with tokenizer.json, and "best" in it is another one, of the best weights.
+ * Fine-tuning begins with a model that is there (the option `base`). Where adapters alone are trained, the folder and its "best" are folders of adapters, as PEFT has them: adapter_config.json
+ * and adapter_model.safetensors in the place of the weights, and frozen.json, by which what is frozen is known again.
  * Whoever stops the program at any instant leaves a whole checkpoint there, and a run that goes on from it gives the bits of one that was
  * never stopped. */
 #ifndef TARN_TRAIN_H
@@ -248,6 +250,7 @@ typedef struct tarn_train_timing {
     double host_ms;                                      /* until the host has handed a step over to a device that waits for it */
     double busy;                                         /* the share of a step's time in which the device runs kernels */
     tarn_memory_kinds memory;
+    int64_t frozen; /* parameters beside adapters, which hand gradients on: a token takes 4 operations for each */
 } tarn_train_timing;
 
 /* Trains a model on random tokens or images for a while, with the steps of tarn_trainer_run(), and says how long they take; nothing is written. Sets

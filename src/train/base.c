@@ -43,6 +43,8 @@ bool tarn__base_check(const char *function, const tarn_train_options *o, bool is
     const char *name = first_given(of_adapters, 5);
     if (!o->lora && name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about adapters, which a run has that is given lora", function, name);
+    if (o->base[0] && o->tokenizer[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: the model has its own, in '%s'; leave it out", function, o->base);
     if (!o->base[0] && (name = first_given(of_a_base, 2)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a model that is there; give its folder or GGUF file as the model", function, name);
     if (!is_chats && (name = first_given(of_chats, 3)))
@@ -51,14 +53,6 @@ bool tarn__base_check(const char *function, const tarn_train_options *o, bool is
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: val is a file to judge by, and val_share a share of the data; give one of them", function);
     return !o->quantize[0] || !tarn__ends_with(o->base, ".gguf") ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: quantize is for folders; the weights of '%s' stay as they are stored", function, o->base);
-}
-
-bool tarn__base_check_new(const char *function, const tarn_train_options *o)
-{
-    const given sizes[] = {{"layers", o->layers > 0}, {"heads", o->heads > 0}, {"kv_heads", o->kv_heads > 0}, {"width", o->width > 0},
-                           {"inner", o->inner > 0},   {"vocab", o->vocab > 0}, {"tokenizer", o->tokenizer[0] != 0}};
-    const char *name = o->base[0] ? first_given(sizes, 7) : NULL;
-    return !name || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is the model's own, in '%s'; leave it out", function, name, o->base);
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------------------- */
@@ -141,6 +135,27 @@ bool tarn__base_open(const char *function, tarn_trainer *t)
     return tarn__raise_within(function);
 }
 
+/* Sizes are the model's. Those that were given, by the config.json of another run as likely as not, must be the same. */
+static bool take_sizes(const char *function, tarn_train_options *o, const tarn__model_sizes *own)
+{
+    const struct {
+        const char *name;
+        int64_t *given, own;
+    } sizes[] = {{"layers", &o->layers, own->layers}, {"heads", &o->heads, own->heads}, {"kv_heads", &o->kv_heads, own->kv_heads},
+                 {"width", &o->width, own->width},    {"inner", &o->inner, own->inner}, {"vocab", &o->vocab, own->vocab}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (*sizes[i].given && *sizes[i].given != sizes[i].own)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is %" PRId64 ", but that of the model in '%s' is %" PRId64 "; leave it out", function, sizes[i].name,
+                               *sizes[i].given, o->base, sizes[i].own);
+        *sizes[i].given = sizes[i].own;
+    }
+    if (o->context > own->context)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most", function, o->context,
+                           o->base, own->context);
+    o->context = o->context ? o->context : own->context < WINDOW ? own->context : WINDOW;
+    return true;
+}
+
 bool tarn__base_complete(const char *function, tarn_trainer *t, const tarn__model_sizes *wanted)
 {
     tarn_train_options *o = &t->options;
@@ -154,17 +169,9 @@ bool tarn__base_complete(const char *function, tarn_trainer *t, const tarn__mode
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is to be a %s, but '%s' holds a %s", function, o->model, o->base, facts.type);
     if (o->dropout > 0 && !kind->has_dropout)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters", function, o->dropout, facts.type);
-    if (o->context > own.context)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most", function, o->context,
-                           o->base, own.context);
+    if (!take_sizes(function, o, &own))
+        return false;
     snprintf(o->model, sizeof(o->model), "%s", facts.type);
-    o->context = o->context ? o->context : own.context < WINDOW ? own.context : WINDOW;
-    o->layers = own.layers;
-    o->heads = own.heads;
-    o->kv_heads = own.kv_heads;
-    o->width = own.width;
-    o->inner = own.inner;
-    o->vocab = own.vocab;
     kind->tune(t->model, o->dropout, wanted->recompute);
     return !o->merge[0] || tarn__adapters_check_merge(function, t);
 }

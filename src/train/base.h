@@ -9,9 +9,6 @@
  * drawn; then adapters need no model that is there. False with an error. */
 bool tarn__base_check(const char *function, const tarn_train_options *options, bool is_chats, bool is_measured);
 
-/* What a new run may not say, because the model that it begins with has it: sizes and tokenizer. */
-bool tarn__base_check_new(const char *function, const tarn_train_options *options);
-
 /* Opens the model of a run that has a base: from there, or, where all its weights are trained and a checkpoint has them, as the run's config.json describes it,
  * without values. A run's folder stands for its best weights. False with an error. */
 bool tarn__base_open(const char *function, tarn_trainer *trainer);

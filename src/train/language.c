@@ -168,8 +168,10 @@ static bool open_tokenizer(const char *function, tarn_trainer *t, const char *to
 {
     if (!tokenizer[0] || strcmp(tokenizer, "characters") == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: chats need a model that is there, or a tokenizer; characters are no tokenizer for them", function);
+    const char *template = t->options.chat_template;
     t->corpus.tokenizer = strcmp(tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(tokenizer);
-    return t->corpus.tokenizer || tarn__raise_within(function);
+    bool good = t->corpus.tokenizer && (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template)); /* it is saved with the run's */
+    return good || tarn__raise_within(function);
 }
 
 bool tarn__language_open(const char *function, tarn_trainer *t, const char *tokenizer)

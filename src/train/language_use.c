@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
-#include "text/marks.h"
 #include "train/base.h"
 
 /* ---- evaluation ---------------------------------------------------------------------------------------------------------------- */
@@ -122,22 +121,6 @@ char *tarn__language_sample(tarn_trainer *t, size_t *length)
     return text;
 }
 
-/* The template that a run was given counts from then on, in place of what the tokenizer has. */
-static bool save_template(const char *function, const tarn_trainer *t, const char *folder)
-{
-    tarn__path path;
-    tarn__output output;
-    const char *text = t->options.chat_template[0] ? tarn__chat_named(t->options.chat_template) : NULL;
-    if (!text)
-        return true;
-    if (!tarn__output_open(&output, function, tarn__path_in(folder, "chat_template.jinja", &path)))
-        return false;
-    if (tarn__output_write(&output, text, strlen(text)))
-        return tarn__output_commit(&output);
-    tarn__output_discard(&output);
-    return false;
-}
-
 /* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. That comes first: a tokenizer with a chat template, or
  * tokens that begin and end a text, says all of it in a file of its own in that place. */
 bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
@@ -146,8 +129,7 @@ bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, 
     tarn__document *document = tarn__document_new(function);
     bool good = document && tarn__document_set_text(document, "tokenizer_class", "PreTrainedTokenizerFast") &&
                 (tarn__path_exists(folder) || tarn__folder_make(function, folder)) &&
-                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) && tarn_tokenizer_save(t->corpus.tokenizer, folder) &&
-                save_template(function, t, folder);
+                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) && tarn_tokenizer_save(t->corpus.tokenizer, folder);
     tarn__document_free(document);
     return good;
 }

@@ -141,7 +141,9 @@ static void describe(const tarn_trainer *t, tarn_train_timing *timing)
     timing->options = t->options;
     timing->samples = t->batch_size;
     timing->tokens = t->description.is_text ? t->batch_size * t->options.context : 0;
-    timing->parameters = tarn__count_weights(t->model).trained;
+    tarn__counts counts = tarn__count_weights(t->model);
+    timing->parameters = counts.trained;
+    timing->frozen = counts.frozen;
     timing->operations = tarn__step_operations(t);
 }
 

@@ -272,7 +272,7 @@ static bool open_data(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     bool is_chats = tarn__data_is_chats(o->data), is_text = is_chats || tarn__data_is_text(o->data);
-    if (!tarn__language_check(function, o, is_text) || !tarn__base_check(function, o, is_chats, false) || !tarn__base_check_new(function, o) ||
+    if (!tarn__language_check(function, o, is_text) || !tarn__base_check(function, o, is_chats, false) ||
         (o->base[0] && !tarn__base_open(function, t)))
         return false;
     if (is_text)

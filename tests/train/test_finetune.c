@@ -267,6 +267,11 @@ static void a_checkpoint_is_a_folder_of_adapters(void **state)
     assert_same_file(options.out, scratch("saved-again"), "adapter_model.safetensors");
     assert_same_file(options.out, scratch("saved-again"), "adapter_config.json");
     assert_same_file(options.out, path_in(options.out, "step-12"), "adapter_model.safetensors");
+    tarn_train_options repeated = {0}; /* by the run's own config.json */
+    assert_true(tarn_train_options_load(&repeated, path_in(options.out, "config.json")));
+    snprintf(repeated.out, sizeof(repeated.out), "%s", scratch("folder-repeated"));
+    run(tarn_trainer_new(&repeated), 0);
+    assert_same_file(options.out, repeated.out, "adapter_model.safetensors");
     tarn_module_free(model);
     tarn_module_free(whole);
     assert_ok();
@@ -364,9 +369,9 @@ static void options_that_cannot_be_are_refused(void **state)
         const char *name, *value;
         int64_t rank;
         const char *says;
-    } rows[] = {{"layers", "3", 2, "layers is the model's own"},
-                {"vocab", "300", 0, "vocab is the model's own"},
-                {"tokenizer", "bytes", 0, "tokenizer is the model's own"},
+    } rows[] = {{"layers", "3", 2, "layers is 3, but that of the model in"},
+                {"vocab", "300", 0, "vocab is 300, but that"},
+                {"tokenizer", "bytes", 0, "the model has its own, in"},
                 {"dropout", "0.1", 2, "a llama has none"},
                 {"context", "33", 2, "looks at 32 tokens at most"},
                 {"model", "gpt2", 2, "to be a gpt2, but"},

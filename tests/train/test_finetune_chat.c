@@ -106,7 +106,7 @@ static void words_are_turned_after_fine_tuning(void **state)
         const char *name, *quantize;
         int64_t rank;
         double lr;
-    } kinds[] = {{"all weights", "", 0, 0.003}, {"adapters", "", 16, 0.01}, {"adapters beside q8_0", "q8_0", 16, 0.01}};
+    } kinds[] = {{"all weights", "", 0, 0.003}, {"adapters", "", 16, 0.006}, {"adapters beside q8_0", "q8_0", 16, 0.006}};
     char base[1200];
     snprintf(base, sizeof(base), "%s", turning_base("base"));
     double before = exact(base);
@@ -115,7 +115,7 @@ static void words_are_turned_after_fine_tuning(void **state)
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         char folder[16];
         snprintf(folder, sizeof(folder), "tuned%d", (int)i);
-        tarn_train_options o = tuning(base, folder, getenv("TARN_TEST_LONG") ? 600 : 150);
+        tarn_train_options o = tuning(base, folder, getenv("TARN_TEST_LONG") ? 600 : 180);
         o.lora = kinds[i].rank;
         o.lr = kinds[i].lr;
         snprintf(o.quantize, sizeof(o.quantize), "%s", kinds[i].quantize);
