@@ -41,8 +41,6 @@ static void print_counts(const view *v)
     print_split(v, TARN_CHATS_TRAINING, "training");
     if (v->counts.rows[TARN_CHATS_VALIDATION] > 0)
         print_split(v, TARN_CHATS_VALIDATION, "validation");
-    if (v->counts.cut > 0)
-        printf("cut, as they are longer than a row: %lld\n", (long long)v->counts.cut);
 }
 
 static void print_split_json(tarn__json *json, const view *v, int split, const char *name)
@@ -245,7 +243,6 @@ int tarn__data(const tarn__options *options)
     int status = check(options);
     if (status != TARN__DONE)
         return status;
-    tarn_set_log(NULL, NULL); /* what was cut stands among the counts */
     if (!open_view(&v))
         status = tarn__complain("data");
     if (status == TARN__DONE && options->json)

@@ -38,7 +38,7 @@ static void rows_are_shown(void **state)
     expect_with(0, "rows of 5 tokens", "data %s --model %s --context 5 --show 0 --val-share 0.5", path);
     assert_contains(command_output, "validation            1            5");
     assert_null(strstr(command_output, "row 0"));
-    expect_with(0, "cut, as they are longer than a row: 1\n", "data %s --model %s --context 5", write_text("cut.jsonl", "{\"text\": \"abcd\"}\n"));
+    expect_with(0, "1 of 1 documents are longer than the context of 5 tokens", "data %s --model %s --context 5 2>&1", write_text("cut.jsonl", "{\"text\": \"abcd\"}\n"));
     expect_with(0, "template: mistral", "data %s --model %s --template mistral", path);
 }
 

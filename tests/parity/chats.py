@@ -24,6 +24,8 @@ def said(rng, role):
     words = text.some_text(rng).replace("\0", "")[:60]
     for token in chat.SPECIAL + ("<think>", "</think>", "<|endoftext|>"):
         words = words.replace(token, "")
+    if role == "assistant" and rng.random() < 0.2:
+        return rng.choice(chat.THOUGHTS)
     words = rng.choice(["", "", " ", "\n", "\n\n"]) + words + rng.choice(["", "", "  ", "\n"])
     return words + "yes" if role == "assistant" and not words.strip(chat_spaces()) else words
 

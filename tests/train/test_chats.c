@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "models/kinds.h"
 #include "support/files.h"
+#include "support/small_model.h"
 #include "support/small_tokenizer.h"
 #include "tarn_features.h"
 #include "train/chats.h"
@@ -133,6 +134,27 @@ static void without_a_template_a_completion_follows_its_prompt(void **state)
     expect_line(t, "{\"prompt\": \"ah\", \"completion\": \"ed\"}", IDS(END, 'a', 256, 'd', TAG), IDS(NO, 256, 'd', TAG, NO), 5);
     assert_null(open_chats(write_text("m.jsonl", "\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"llo\"}]}"), t, 100));
     assert_error_about(TARN_ERROR_UNSUPPORTED, "m.jsonl', line 2: \"messages\" need a chat template", "chatml, llama2, llama3 or mistral");
+    tarn_tokenizer_free(t);
+}
+
+/* SentencePiece puts a space before the text, which belongs to the prompt, and writes what it has no piece for in bytes. */
+static void pieces_of_sentencepiece_add_up_too(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    char model[8192];
+    size_t length = small_model(model, &(small_model_options){0});
+    tarn_tokenizer *t = tarn_tokenizer_open(write_file("tokenizer.model", model, length));
+    tarn__chats *c = open_chats(write_text("spm.jsonl", "{\"prompt\": \"w\", \"completion\": \"llo \u00e9x\"}"), t, 16);
+    assert_ok();
+    enum { SPACE = 259, LLO = 268, SPACE_W = 270, E = 272, X = 3 + 'x', END_OF_TEXT = 2 };
+    batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
+    const int32_t *at = b.ids + (b.ids[0] == 1), *targets = b.targets + (b.ids[0] == 1);
+    assert_memory_equal(at, IDS(SPACE_W, LLO, SPACE, E, X, END_OF_TEXT), sizeof(int32_t) * 6);
+    assert_memory_equal(targets, IDS(LLO, SPACE, E, X, END_OF_TEXT, NO), sizeof(int32_t) * 6);
+    assert_true(b.ids[0] != 1 || b.targets[0] == NO);
+    tarn__chats_close(c);
     tarn_tokenizer_free(t);
 }
 
@@ -516,6 +538,7 @@ int main(void)
         in_scope(every_answer_of_several_is_learnt),
         in_scope(special_tokens_in_messages_stay_text),
         in_scope(without_a_template_a_completion_follows_its_prompt),
+        in_scope(pieces_of_sentencepiece_add_up_too),
         in_scope(a_template_goes_by_its_name),
         in_scope(data_is_chats_by_its_name),
         in_scope(a_bad_line_is_named_and_explained),
