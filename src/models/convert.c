@@ -236,6 +236,18 @@ static bool take_adapters(tarn__conversion *c, tarn__model_path *base)
     return tarn__lora_base_of(c->function, c->options.adapter, base);
 }
 
+/* Who trained adapters may have given the tokenizer a template, or kept it as it was: theirs goes with them. */
+static bool choose_text(tarn__conversion *c)
+{
+    tarn__model_path path;
+    c->text = c->from;
+    if (c->options.adapter && !tarn__model_path_in(c->function, c->options.adapter, "tokenizer.json", &path))
+        return false;
+    if (c->options.adapter && tarn__path_exists(path.text))
+        c->text = c->options.adapter;
+    return true;
+}
+
 bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary, const tarn_convert_options *options,
                               size_t options_size)
 {
@@ -243,7 +255,7 @@ bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_sum
     if (options)
         memcpy(&c.options, options, options_size < sizeof(c.options) ? options_size : sizeof(c.options));
     tarn__model_path base;
-    if (tarn_failed() || !take_adapters(&c, &base) || !check(&c))
+    if (tarn_failed() || !take_adapters(&c, &base) || !check(&c) || !choose_text(&c))
         return false;
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && (c.options.adapter ? tarn__convert_merged(&c) : !tarn__ends_with(c.from, ".gguf") ? tarn__convert_from_folder(&c) : tarn__ends_with(to, ".gguf") ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));

@@ -15,6 +15,7 @@ typedef struct tarn__convert_job {
 
 typedef struct tarn__conversion {
     const char *function, *from, *to;
+    const char *text; /* the folder of tokenizer and chat template: that of the adapters where it has them, else `from` */
     tarn_convert_options options;
     tarn_convert_summary summary;
     tarn__convert_job *job;
@@ -32,6 +33,9 @@ bool tarn__convert_put(tarn__conversion *conversion, tarn_gguf_writer *writer);
 bool tarn__convert_has_text(const tarn__conversion *conversion);
 bool tarn__convert_put_text(tarn__conversion *conversion, int64_t vocab, tarn_gguf_writer *writer);
 bool tarn__convert_get_text(tarn__conversion *conversion, const tarn_gguf *file);
+
+/* The chat template of the adapters' folder, where the file that the model comes from has none. */
+bool tarn__convert_put_chat(const tarn__conversion *conversion, const tarn_gguf *file, tarn_gguf_writer *writer);
 
 /* All that a GGUF file says, but for the type of its weights, into one that is being written. */
 bool tarn__convert_copy_metadata(const tarn_gguf *file, tarn_gguf_writer *writer);

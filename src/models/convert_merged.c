@@ -121,7 +121,7 @@ static bool put_all(merging *m, tarn_gguf_writer *writer)
     }
     for (int i = 0; good && i < tarn_gguf_count(m->file); i++)
         good = add_from_file(m, i);
-    return good && tarn__convert_copy_metadata(m->file, writer) && tarn__convert_put(m->c, writer);
+    return good && tarn__convert_copy_metadata(m->file, writer) && tarn__convert_put_chat(m->c, m->file, writer) && tarn__convert_put(m->c, writer);
 }
 
 static bool write_gguf(merging *m)
@@ -165,11 +165,11 @@ static bool write_text(merging *m)
                                         "added_tokens.json",       "chat_template.jinja", "generation_config.json"};
     tarn__model_path from, to;
     bool good = true;
-    if (m->file)
+    if (m->file && strcmp(m->c->text, m->c->from) == 0)
         return tarn__convert_get_text(m->c, m->file);
     m->c->summary.has_tokenizer = tarn__convert_has_text(m->c);
     for (size_t i = 0; good && i < sizeof(names) / sizeof(names[0]); i++) {
-        good = tarn__model_path_in(m->c->function, m->c->from, names[i], &from) &&
+        good = tarn__model_path_in(m->c->function, m->c->text, names[i], &from) &&
                tarn__model_path_in(m->c->function, m->c->to, names[i], &to);
         if (good && tarn__path_exists(from.text) && strcmp(from.text, to.text) != 0)
             good = copy_file(m->c->function, from.text, to.text);

@@ -11,6 +11,7 @@
 #include "formats/gguf.h"
 #include "models/convert.h"
 #include "text/gguf_tokenizer.h"
+#include "text/tokenizer.h"
 
 #define G "tokenizer.ggml."
 #define WHOLE_FILE "tokenizer.huggingface.json"
@@ -33,12 +34,22 @@ static bool exists(const char *folder, const char *name)
 
 /* ---- folder to metadata ---------------------------------------------------------------------------------------------------- */
 
+bool tarn__convert_put_chat(const tarn__conversion *c, const tarn_gguf *file, tarn_gguf_writer *writer)
+{
+    if (strcmp(c->text, c->from) == 0 || tarn_gguf_has(file, CHAT, NULL))
+        return !tarn_failed();
+    tarn_tokenizer *t = tarn_tokenizer_open(c->text);
+    bool good = t && (!t->chat || tarn_gguf_add_text(writer, CHAT, t->chat, strlen(t->chat)));
+    tarn_tokenizer_free(t);
+    return good;
+}
+
 /* tokenizer.json as it is. */
 static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
 {
     path where;
     tarn__map map;
-    if (!exists(c->from, "tokenizer.json") || !path_in(c->from, "tokenizer.json", &where))
+    if (!exists(c->text, "tokenizer.json") || !path_in(c->text, "tokenizer.json", &where))
         return true;
     if (!tarn__map_open(&map, c->function, where.text))
         return false;
@@ -49,12 +60,12 @@ static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
 
 bool tarn__convert_has_text(const tarn__conversion *c)
 {
-    return exists(c->from, "tokenizer.json") || exists(c->from, "tokenizer.model") || exists(c->from, "vocab.json");
+    return exists(c->text, "tokenizer.json") || exists(c->text, "tokenizer.model") || exists(c->text, "vocab.json");
 }
 
 bool tarn__convert_put_text(tarn__conversion *c, int64_t vocab, tarn_gguf_writer *writer)
 {
-    tarn_tokenizer *t = tarn_tokenizer_open(c->from);
+    tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && tarn__tokenizer_to_gguf(c->function, t, vocab, writer) && put_whole_file(c, writer);
     c->summary.has_tokenizer = good;
     tarn_tokenizer_free(t);

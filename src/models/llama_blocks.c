@@ -35,15 +35,18 @@ static bool check_entry(const reading *r, const tarn_safetensors_entry *e, tarn_
     for (int i = 0; same && i < shape.rank; i++)
         same = e->shape.size[i] == shape.size[i];
     if (!same)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.200s' has %d axes, the first of %lld, but config.json asks for %d, the first of %lld", r->function,
-                           r->path, e->name, e->shape.rank, (long long)(e->shape.rank ? e->shape.size[0] : 1), shape.rank, (long long)shape.size[0]);
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "%s: '%s': tensor '%.200s' has %d axes, the first of %lld, but config.json asks for %d, the first of %lld",
+                           r->function, r->path, e->name, e->shape.rank, (long long)(e->shape.rank ? e->shape.size[0] : 1), shape.rank,
+                           (long long)shape.size[0]);
     if (e->dtype != TARN_F32 && e->dtype != TARN_F16 && e->dtype != TARN_BF16)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 become blocks", r->function, r->path, e->name,
-                           e->dtype_name);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 become blocks",
+                           r->function, r->path, e->name, e->dtype_name);
     int64_t row = shape.size[shape.rank - 1], whole = (int64_t)tarn__dtypes[to].block_elements;
     return row % whole == 0 ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the rows of '%.200s' have %lld elements, which are no whole blocks of %s (%lld)%s", r->function, r->path, e->name,
-                       (long long)row, tarn_dtype_name(to), (long long)whole, row % 32 == 0 ? "; q8_0 has blocks of 32" : "");
+           tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the rows of '%.200s' have %lld elements, which are no whole blocks of %s (%lld)%s",
+                       r->function, r->path, e->name, (long long)row, tarn_dtype_name(to), (long long)whole,
+                       row % 32 == 0 ? "; q8_0 has blocks of 32" : "");
 }
 
 /* The source of the parameters. */
@@ -76,8 +79,8 @@ static bool is_copy(const reading *r, int head)
 {
     tarn_safetensors_entry of_head, of_table;
     int table = tarn_safetensors_find(r->file, TABLE);
-    return table >= 0 && tarn_safetensors_info(r->file, head, &of_head) && tarn_safetensors_info(r->file, table, &of_table) && of_head.dtype == of_table.dtype &&
-           of_head.bytes == of_table.bytes &&
+    return table >= 0 && tarn_safetensors_info(r->file, head, &of_head) && tarn_safetensors_info(r->file, table, &of_table) &&
+           of_head.dtype == of_table.dtype && of_head.bytes == of_table.bytes &&
            memcmp(tarn__safetensors_elements(r->file, head), tarn__safetensors_elements(r->file, table), (size_t)of_head.bytes) == 0;
 }
 
@@ -92,23 +95,25 @@ static bool check_all_given(const reading *r)
         } else if (r->config->tied && strcmp(name, HEAD) == 0) {
             known++;
             if (!is_copy(r, i))
-                return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" TABLE "' and '" HEAD "' differ, but tie_word_embeddings is true", r->function, r->path);
+                return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" TABLE "' and '" HEAD "' differ, but tie_word_embeddings is true",
+                                   r->function, r->path);
         }
     }
     return known == tarn_safetensors_count(r->file) ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this config.json has %d", r->function, r->path, tarn_safetensors_count(r->file),
-                       r->config->family, known);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this config.json has %d", r->function, r->path,
+                       tarn_safetensors_count(r->file), r->config->family, known);
 }
 
-tarn_module *tarn__llama_from_folder(const char *function, const tarn__document *config, const char *path, const tarn_model_open_options *options,
-                                     tarn_device device)
+tarn_module *tarn__llama_from_folder(const char *function, const tarn__document *config, const char *path,
+                                     const tarn_model_open_options *options, tarn_device device)
 {
     tarn_llama_config c = {0};
     const char *type = tarn__document_text(config, "model_type");
     if (!type)
         return NULL;
     if (!tarn__llama_family_of(type)) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: weights of a %.64s cannot become blocks; those of llama, mistral, qwen2 and qwen3 can", function, type);
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: weights of a %.64s cannot become blocks; those of llama, mistral, qwen2 and qwen3 can",
+                    function, type);
         return NULL;
     }
     tarn_safetensors *file = tarn__llama_read_config(function, config, options->dtype, &c) ? tarn_safetensors_open(path) : NULL;

@@ -29,8 +29,10 @@ bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_pa
     if (good)
         memcpy(base->text, name, strlen(name) + 1);
     else if (config)
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' does not name the model that the adapters belong to; open that, and load them with tarn_lora_load() (--adapter)",
-                    function, path.text);
+        tarn__raise(
+            TARN_ERROR_FORMAT,
+            "%s: '%s' does not name the model that the adapters belong to; open that, and load them with tarn_lora_load() (--adapter)",
+            function, path.text);
     if (good && !tarn__path_exists(base->text))
         good = tarn__raise(TARN_ERROR_IO, "%s: the adapters in '%s' belong to '%s', which is not there", function, folder, base->text);
     tarn__document_free(config);
@@ -45,12 +47,14 @@ static bool read_blocks(const char *function, const char *folder, tarn_dtype *bl
     if (*blocks || !holds(function, folder, "config.json"))
         return !tarn_failed();
     tarn__document *config = tarn__model_path_in(function, folder, "config.json", &path) ? tarn__document_open(function, path.text) : NULL;
-    const char *name = config && tarn__document_kind(config, "train.quantize") == TARN__MEMBER_TEXT ? tarn__document_text(config, "train.quantize") : "";
+    const char *name =
+        config && tarn__document_kind(config, "train.quantize") == TARN__MEMBER_TEXT ? tarn__document_text(config, "train.quantize") : "";
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
         if (strcmp(name, tarn_dtype_name(types[i])) == 0)
             *blocks = types[i];
     bool known = !name[0] || *blocks ||
-                 tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the weights were quantized to '%.32s', which are no blocks that tarn knows", function, path.text, name);
+                 tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the weights were quantized to '%.32s', which are no blocks that tarn knows",
+                             function, path.text, name);
     tarn__document_free(config);
     return config && known;
 }
