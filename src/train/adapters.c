@@ -26,7 +26,8 @@ typedef struct filing {
 static bool name_of(const filing *f, const tarn__parameter *parameter, char *name, size_t room)
 {
     const char *own = tarn__name_from(f->model, parameter);
-    return (size_t)snprintf(name, room, PREFIX "%s", own) < room || tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s…' is too long for a file", own);
+    return (size_t)snprintf(name, room, PREFIX "%s", own) < room ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s…' is too long for a file", own);
 }
 
 static bool save_one(const tarn__parameter *parameter, void *ctx)
@@ -70,7 +71,8 @@ bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path
         tarn__module_walk(t->model, load_one, &f);
     tarn_no_grad_close();
     if (f.good && f.count != tarn_safetensors_count(file))
-        f.good = tarn__raise(TARN_ERROR_FORMAT, "'%s' has %d tensors, but the adapters of this run are %d", path, tarn_safetensors_count(file), f.count);
+        f.good = tarn__raise(TARN_ERROR_FORMAT, "'%s' has %d tensors, but the adapters of this run are %d", path,
+                             tarn_safetensors_count(file), f.count);
     tarn_safetensors_close(file);
     return f.good || tarn__raise_within(function);
 }
@@ -91,7 +93,8 @@ bool tarn__frozen_begin(const char *function, tarn_trainer *t)
     if (!tarn__path_exists(tarn__path_in(folder, NOTED, &path)) && !tarn__path_exists(tarn__path_in(folder, "trainer.json", &place)) &&
         !tarn__path_exists(tarn__path_in(folder, "trainer.json.next", &place)))
         return true; /* it was stopped before it began */
-    bool good = tarn__frozen_read(function, path.text, &before) && tarn__frozen_same(function, &t->frozen, &before, t->options.base, path.text);
+    bool good =
+        tarn__frozen_read(function, path.text, &before) && tarn__frozen_same(function, &t->frozen, &before, t->options.base, path.text);
     tarn__frozen_free(&before);
     return good;
 }
@@ -108,7 +111,8 @@ bool tarn__frozen_end(const char *function, const tarn_trainer *t)
     tarn__frozen now = {0};
     if (!t->frozen.count)
         return true;
-    bool good = tarn__frozen_take(function, t->model, &now) && tarn__frozen_same(function, &now, &t->frozen, t->options.base, "the model as the run began");
+    bool good = tarn__frozen_take(function, t->model, &now) &&
+                tarn__frozen_same(function, &now, &t->frozen, t->options.base, "the model as the run began");
     tarn__frozen_free(&now);
     return good;
 }
@@ -121,9 +125,11 @@ bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
     bool is_gguf = strcmp(o->merge, "gguf") == 0;
     const char *tokenizer = tarn_tokenizer_kind(t->corpus.tokenizer);
     if (is_gguf && strcmp(o->model, "gpt2") == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: merge is gguf, which is for models of the Llama family; a gpt2 can be merged to a folder", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: merge is gguf, which is for models of the Llama family; a gpt2 can be merged to a folder", function);
     return !is_gguf || strcmp(tokenizer, "bpe") == 0 || strcmp(tokenizer, "spm") == 0 ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: merge is gguf, but GGUF has no form for a tokenizer of %s; merge to a folder", function, tokenizer);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: merge is gguf, but GGUF has no form for a tokenizer of %s; merge to a folder", function,
+                       tokenizer);
 }
 
 bool tarn__adapters_merge(const tarn_trainer *t)
@@ -133,6 +139,7 @@ bool tarn__adapters_merge(const tarn_trainer *t)
     if (!o->merge[0])
         return true;
     tarn__path_in(o->out, strcmp(o->merge, "gguf") == 0 ? "merged.gguf" : "merged", &to);
-    return tarn_model_convert(o->base, to.text, NULL, &(tarn_convert_options){.replace = true, .adapter = tarn__path_in(o->out, "best", &best)}) ||
+    return tarn_model_convert(o->base, to.text, NULL,
+                              &(tarn_convert_options){.replace = true, .adapter = tarn__path_in(o->out, "best", &best)}) ||
            tarn__raise_within("trainer_run");
 }

@@ -46,11 +46,13 @@ bool tarn__base_check(const char *function, const tarn_train_options *o, bool is
     if (o->base[0] && o->tokenizer[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: the model has its own, in '%s'; leave it out", function, o->base);
     if (!o->base[0] && (name = first_given(of_a_base, 2)))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a model that is there; give its folder or GGUF file as the model", function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a model that is there; give its folder or GGUF file as the model",
+                           function, name);
     if (!is_chats && (name = first_given(of_chats, 3)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for chats (FILE.jsonl), but the data is '%.200s'", function, name, o->data);
     if (o->val[0] && o->val_share > 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: val is a file to judge by, and val_share a share of the data; give one of them", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: val is a file to judge by, and val_share a share of the data; give one of them",
+                           function);
     return !o->quantize[0] || !tarn__ends_with(o->base, ".gguf") ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: quantize is for folders; the weights of '%s' stay as they are stored", function, o->base);
 }
@@ -75,7 +77,8 @@ static bool resolve(const char *function, tarn_train_options *o)
         memcpy(o->base, best, sizeof(best));
     }
     if (holds(o->base, "adapter_config.json") && !holds(o->base, "model.safetensors"))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds adapters; merge them into a model first: tarn convert %s FOLDER", function, o->base, o->base);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds adapters; merge them into a model first: tarn convert %s FOLDER", function,
+                           o->base, o->base);
     return true;
 }
 
@@ -106,7 +109,9 @@ static bool check_trained(const char *function, const tarn_trainer *t)
     const tarn__parameter *found = NULL;
     tarn__module_walk_over(t->model, TARN__MODULE_BUFFERS, find_blocks, &found);
     return !found || t->options.lora ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds blocks ('%.200s' is %s), which cannot be trained; train adapters beside them (lora), or take a model of elements",
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: '%s' holds blocks ('%.200s' is %s), which cannot be trained; train adapters beside them (lora), or take a "
+                       "model of elements",
                        function, t->options.base, found->path, tarn_dtype_name(found->tensor->view.dtype));
 }
 
@@ -129,7 +134,8 @@ bool tarn__base_open(const char *function, tarn_trainer *t)
         return false;
     bool has_own = t->is_resumed && !o->lora && (holds(o->out, "model.safetensors") || holds(o->out, "model.safetensors.next"));
     t->model = has_own ? make_again(function, t)
-                       : tarn_model_open(o->base, t->device, &(tarn_model_open_options){.dtype = dtype_of(o), .blocks = tarn__blocks_named(o->quantize)});
+                       : tarn_model_open(o->base, t->device,
+                                         &(tarn_model_open_options){.dtype = dtype_of(o), .blocks = tarn__blocks_named(o->quantize)});
     if (t->model)
         return check_trained(function, t);
     return tarn__raise_within(function);
@@ -145,13 +151,13 @@ static bool take_sizes(const char *function, tarn_train_options *o, const tarn__
                  {"width", &o->width, own->width},    {"inner", &o->inner, own->inner}, {"vocab", &o->vocab, own->vocab}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         if (*sizes[i].given && *sizes[i].given != sizes[i].own)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is %" PRId64 ", but that of the model in '%s' is %" PRId64 "; leave it out", function, sizes[i].name,
-                               *sizes[i].given, o->base, sizes[i].own);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is %" PRId64 ", but that of the model in '%s' is %" PRId64 "; leave it out",
+                               function, sizes[i].name, *sizes[i].given, o->base, sizes[i].own);
         *sizes[i].given = sizes[i].own;
     }
     if (o->context > own->context)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most", function, o->context,
-                           o->base, own->context);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most",
+                           function, o->context, o->base, own->context);
     o->context = o->context ? o->context : own->context < WINDOW ? own->context : WINDOW;
     return true;
 }
@@ -166,9 +172,11 @@ bool tarn__base_complete(const char *function, tarn_trainer *t, const tarn__mode
         return false;
     kind->sizes(t->model, &own);
     if (o->model[0] && strcmp(o->model, facts.type) != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is to be a %s, but '%s' holds a %s", function, o->model, o->base, facts.type);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is to be a %s, but '%s' holds a %s", function, o->model, o->base,
+                           facts.type);
     if (o->dropout > 0 && !kind->has_dropout)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters", function, o->dropout, facts.type);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters", function, o->dropout,
+                           facts.type);
     if (!take_sizes(function, o, &own))
         return false;
     snprintf(o->model, sizeof(o->model), "%s", facts.type);

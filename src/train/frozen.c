@@ -140,15 +140,15 @@ bool tarn__frozen_same(const char *function, const tarn__frozen *now, const tarn
 {
     for (int i = 0; i < now->count && i < before->count; i++) {
         if (strcmp(now->name[i], before->name[i]) != 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has the frozen tensor '%.200s' where %s has '%.200s'", function, where, now->name[i], against,
-                               before->name[i]);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has the frozen tensor '%.200s' where %s has '%.200s'", function, where,
+                               now->name[i], against, before->name[i]);
         if (now->hash[i] != before->hash[i])
             return tarn__raise(TARN_ERROR_FORMAT,
-                               "%s: the frozen tensor '%.200s' of '%s' has changed: its hash is %016" PRIx64 ", but %s has %016" PRIx64, function, now->name[i],
-                               where, now->hash[i], against, before->hash[i]);
+                               "%s: the frozen tensor '%.200s' of '%s' has changed: its hash is %016" PRIx64 ", but %s has %016" PRIx64,
+                               function, now->name[i], where, now->hash[i], against, before->hash[i]);
     }
-    return now->count == before->count ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d frozen tensors, but %s has %d", function, where, now->count, against, before->count);
+    return now->count == before->count || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d frozen tensors, but %s has %d", function, where,
+                                                      now->count, against, before->count);
 }
 
 /* ---- frozen.json ----------------------------------------------------------------------------------------------------------- */
@@ -169,7 +169,8 @@ bool tarn__frozen_write(const char *function, const tarn__frozen *f, const char 
 
 static bool read_one(const char *function, const char *path, const tarn__document *document, size_t index, tarn__frozen *f)
 {
-    const char *name = tarn__document_text_at(document, "tensors", index), *text = name ? tarn__document_text_at(document, "hashes", index) : NULL;
+    const char *name = tarn__document_text_at(document, "tensors", index),
+               *text = name ? tarn__document_text_at(document, "hashes", index) : NULL;
     char *end;
     if (!text)
         return false;
@@ -185,9 +186,10 @@ bool tarn__frozen_read(const char *function, const char *path, tarn__frozen *f)
     int64_t format;
     *f = (tarn__frozen){0};
     tarn__document *document = tarn__document_open(function, path);
-    bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
-                tarn__document_count(document, "tensors", 1 << 20, &names) && tarn__document_count(document, "hashes", 1 << 20, &hashes) &&
-                (names == hashes || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu tensors and %zu hashes", function, path, names, hashes));
+    bool good =
+        document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
+        tarn__document_count(document, "tensors", 1 << 20, &names) && tarn__document_count(document, "hashes", 1 << 20, &hashes) &&
+        (names == hashes || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu tensors and %zu hashes", function, path, names, hashes));
     for (size_t i = 0; good && i < names; i++)
         good = read_one(function, path, document, i, f);
     tarn__document_free(document);

@@ -118,6 +118,9 @@ typedef struct tarn__counts {
 } tarn__counts;
 tarn__counts tarn__count_weights(const tarn_module *model);
 
+/* Looks whether model and data fit, and estimates what memory training takes. Borrows the trainer, which has its model. False with an error. */
+bool tarn__try_model(const char *function, tarn_trainer *trainer);
+
 /* The next batch; at the end of an epoch the first of the next. To a recorded step its own tensors. */
 bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
 
