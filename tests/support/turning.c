@@ -46,7 +46,10 @@ void turning_back(const char *word, char *back)
 
 bool turning_is_asked(int number)
 {
-    return ((uint32_t)number * 2654435761u >> 20) % 8 == 5; /* nothing that words have in common */
+    uint32_t mixed = (uint32_t)number + 0x9e3779b9u; /* so that those words have nothing in common */
+    mixed = (mixed ^ mixed >> 16) * 0x85ebca6bu;
+    mixed = (mixed ^ mixed >> 13) * 0xc2b2ae35u;
+    return (mixed ^ mixed >> 16) % 8 == 5;
 }
 
 const char *turning_chats(const char *name, bool asked)
@@ -57,8 +60,10 @@ const char *turning_chats(const char *name, bool asked)
         turning_word(i, word);
         turning_back(word, back);
         if (turning_is_asked(i) == asked)
-            used += (size_t)snprintf(text + used, room - used,
-                                     "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}\n", word, back);
+            used += (size_t)snprintf(
+                text + used, room - used,
+                "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}\n", word,
+                back);
     }
     const char *path = write_text(name, text);
     free(text);
@@ -98,7 +103,9 @@ static void write_tokenizer(const char *folder)
         }
     assert_int_equal(id, TURNING_END - 1);
     snprintf(added, sizeof(added),
-             "{\"added_tokens\": [{\"id\": %d, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": %d, \"content\": \"<|im_end|>\", \"special\": true}, ", id, id + 1);
+             "{\"added_tokens\": [{\"id\": %d, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": %d, \"content\": "
+             "\"<|im_end|>\", \"special\": true}, ",
+             id, id + 1);
     char *plain = replaced(small_tokenizer_text(), ", \"lstrip\": true, \"rstrip\": true", ""); /* for which GGUF has no form */
     char *first = replaced(plain, "{\"added_tokens\": [", added), *second = replaced(first, "259}", strcat(vocab, "}"));
     char *third = replaced(second, "\"merges\": [", merges);
@@ -115,8 +122,9 @@ static void write_tokenizer(const char *folder)
 /* So few numbers learn sooner when they begin larger than those of large models do. */
 const char *turning_drawn(const char *name)
 {
-    const tarn_llama_config config = {.vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 64, .inner = 192, .tied = true};
-    tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 3);
+    const tarn_llama_config config = {
+        .vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 64, .inner = 192, .tied = true};
+    tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *weight = tarn_requires_grad(tarn_module_parameter(model, i), false);
         if (tarn_rank(weight) == 2)
@@ -132,7 +140,16 @@ const char *turning_drawn(const char *name)
 const char *turning_base(const char *name)
 {
     bool is_long = getenv("TARN_TEST_LONG") != NULL;
-    tarn_train_options o = {.context = 32, .batch_size = 16, .steps = is_long ? 1000 : 400, .lr = 0.004, .warmup = 20, .clip_norm = 1, .device = "cpu", .eval_every = 1000, .log_every = 100, .seed = 3};
+    tarn_train_options o = {.context = 32,
+                            .batch_size = 16,
+                            .steps = is_long ? 1000 : 400,
+                            .lr = 0.004,
+                            .warmup = 20,
+                            .clip_norm = 1,
+                            .device = "cpu",
+                            .eval_every = 1000,
+                            .log_every = 100,
+                            .seed = 3};
     snprintf(o.base, sizeof(o.base), "%s", turning_drawn("drawn"));
     snprintf(o.data, sizeof(o.data), "text:%s", write_lines("lines.txt"));
     snprintf(o.out, sizeof(o.out), "%s", scratch(name));

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <tarn/gguf.h>
 #include <tarn/convert.h>
 #include <tarn/generate.h>
+#include <tarn/gguf.h>
 #include <tarn/lora.h>
 #include <tarn/model.h>
 #include <tarn/safetensors.h>
@@ -39,7 +39,8 @@ static void save_base(tarn_module *model, const char *folder)
 static const char *llama_base(const char *name)
 {
     static char folder[1200];
-    const tarn_llama_config config = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
+    const tarn_llama_config config = {
+        .vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
     snprintf(folder, sizeof(folder), "%s", scratch(name));
     save_base(tarn_model_llama(&config, CPU, 3), folder);
     return folder;
@@ -67,7 +68,16 @@ static const char *make_text(void)
 /* 12 steps on windows of 12 bytes, evaluated after every fourth. */
 static tarn_train_options small(const char *base, int64_t rank, const char *folder)
 {
-    tarn_train_options options = {.lora = rank, .context = 12, .batch_size = 8, .steps = 12, .lr = 0.01, .clip_norm = 1, .device = "cpu", .eval_every = 4, .log_every = 3, .seed = 5};
+    tarn_train_options options = {.lora = rank,
+                                  .context = 12,
+                                  .batch_size = 8,
+                                  .steps = 12,
+                                  .lr = 0.01,
+                                  .clip_norm = 1,
+                                  .device = "cpu",
+                                  .eval_every = 4,
+                                  .log_every = 3,
+                                  .seed = 5};
     snprintf(options.data, sizeof(options.data), "text:%s", make_text());
     snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
     assert_true(tarn_train_options_set(&options, "model", base));
@@ -153,7 +163,8 @@ static void a_stopped_run_of_all_weights_goes_on_without_its_base(void **state)
     char base[1200];
     snprintf(base, sizeof(base), "%s", llama_base("gone"));
     for (int kind = 0; kind < 2; kind++) {
-        tarn_train_options whole = small(base, 0, kind ? "full-whole-bf16" : "full-whole"), options = small(base, 0, kind ? "full-stopped-bf16" : "full-stopped");
+        tarn_train_options whole = small(base, 0, kind ? "full-whole-bf16" : "full-whole"),
+                           options = small(base, 0, kind ? "full-stopped-bf16" : "full-stopped");
         if (kind) {
             snprintf(whole.precision, sizeof(whole.precision), "bf16");
             snprintf(options.precision, sizeof(options.precision), "bf16");
@@ -174,8 +185,16 @@ static void a_stopped_run_of_all_weights_goes_on_without_its_base(void **state)
 static void adapters_are_trained_and_nothing_else(void **state)
 {
     (void)state;
-    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", "frozen.json", "optimizer.safetensors", "trainer.json", "config.json",
-                                        "tokenizer.json", "best/adapter_config.json", "best/adapter_model.safetensors", "best/tokenizer.json"};
+    static const char *const names[] = {"adapter_config.json",
+                                        "adapter_model.safetensors",
+                                        "frozen.json",
+                                        "optimizer.safetensors",
+                                        "trainer.json",
+                                        "config.json",
+                                        "tokenizer.json",
+                                        "best/adapter_config.json",
+                                        "best/adapter_model.safetensors",
+                                        "best/tokenizer.json"};
     const char *const bases[] = {llama_base("base-llama"), gpt2_base("base-gpt2")};
     for (int i = 0; i < 2; i++) {
         tarn_train_plan plan;
@@ -213,7 +232,11 @@ static void a_stopped_run_of_adapters_goes_on_bit_for_bit(void **state)
         const char *name, *precision, *quantize;
         double dropout;
         int64_t micro;
-    } kinds[] = {{"plain", "f32", "", 0.1, 0}, {"micro", "f32", "", 0, 2}, {"bf16", "bf16", "", 0.1, 4}, {"blocks", "f32", "q8_0", 0, 0}, {"blocks-bf16", "bf16", "q8_0", 0, 2}};
+    } kinds[] = {{"plain", "f32", "", 0.1, 0},
+                 {"micro", "f32", "", 0, 2},
+                 {"bf16", "bf16", "", 0.1, 4},
+                 {"blocks", "f32", "q8_0", 0, 0},
+                 {"blocks-bf16", "bf16", "q8_0", 0, 2}};
     char base[1200];
     snprintf(base, sizeof(base), "%s", llama_base("base-again"));
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -422,7 +445,8 @@ static void linear_layers_of_a_folder_become_blocks(void **state)
 {
     (void)state;
     const char *base = llama_base("base-blocks");
-    tarn_module *plain = tarn_model_open(base, CPU, NULL), *packed = tarn_model_open(base, CPU, &(tarn_model_open_options){.blocks = TARN_Q8_0});
+    tarn_module *plain = tarn_model_open(base, CPU, NULL),
+                *packed = tarn_model_open(base, CPU, &(tarn_model_open_options){.blocks = TARN_Q8_0});
     assert_ok();
     const int32_t ids[] = {1, 2, 3, 4};
     tarn_tensor *tokens = tarn_from(ids, TARN_SHAPE(1, 4), TARN_I32, CPU);

@@ -1,11 +1,8 @@
-/* test_finetune_chat.c: fine-tuning on conversations. A made task, a word to be written backwards, goes from nothing to nearly everything right: by training all weights, adapters,
- * and adapters beside blocks. Runs on conversations go on bit for bit, and micro-batches of answers of different lengths are one batch. With TARN_TEST_LONG words are longer. */
+/* test_finetune_chat.c: fine-tuning on conversations: runs go on bit for bit, micro-batches of answers of different lengths are one batch, merged models are what adapters made, and
+ * GGUF files are bases. That a task is learnt so is in tests/cli/test_finetune.c. */
 #include <math.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <tarn/convert.h>
-#include <tarn/generate.h>
-#include <tarn/lora.h>
 #include <tarn/model.h>
 #include <tarn/train.h>
 
@@ -19,7 +16,15 @@
 
 static tarn_train_options tuning(const char *base, const char *folder, int64_t steps)
 {
-    tarn_train_options o = {.context = 64, .batch_size = 8, .steps = steps, .clip_norm = 1, .device = "cpu", .eval_every = steps, .log_every = 50, .seed = 4, .chat_template = "chatml"};
+    tarn_train_options o = {.context = 64,
+                            .batch_size = 8,
+                            .steps = steps,
+                            .clip_norm = 1,
+                            .device = "cpu",
+                            .eval_every = steps,
+                            .log_every = 50,
+                            .seed = 4,
+                            .chat_template = "chatml"};
     snprintf(o.base, sizeof(o.base), "%s", base);
     snprintf(o.data, sizeof(o.data), "%s", turning_chats("learnt.jsonl", false));
     snprintf(o.val, sizeof(o.val), "%s", turning_chats("asked.jsonl", true));
@@ -55,77 +60,6 @@ static story run(tarn_trainer *trainer, int64_t stop_at)
     tarn_trainer_free(trainer);
     assert_ok();
     return s;
-}
-
-/* ---- the task -------------------------------------------------------------------------------------------------------------- */
-
-/* True when a question is answered to the letter, and the answer ended. */
-static bool is_right(tarn_module *model, const tarn_tokenizer *tokenizer, const char *word)
-{
-    char prompt[80], back[TURNING_MOST + 1];
-    int64_t count;
-    size_t length;
-    int letters = turning_letters();
-    turning_back(word, back);
-    snprintf(prompt, sizeof(prompt), "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n", word);
-    int32_t *ids = tarn_tokenizer_encode(tokenizer, prompt, strlen(prompt), NULL, &count), made[TURNING_MOST + 1];
-    assert_int_equal(count, 8 + letters);
-    int64_t given = tarn_generate(model, ids, count, made, &(tarn_generate_options){.tokens = letters + 1});
-    char *text = given == letters + 1 ? tarn_tokenizer_decode(tokenizer, made, letters, &length) : NULL;
-    bool right = text && made[letters] == TURNING_END && strcmp(text, back) == 0;
-    tarn_tokenizer_release(text);
-    tarn_tokenizer_release(ids);
-    return right;
-}
-
-/* The share of the asked words that are answered. */
-static double exact(const char *folder)
-{
-    tarn_run *opened = tarn_run_open(folder, CPU);
-    int asked = 0, right = 0;
-    char word[TURNING_MOST + 1];
-    if (!opened)
-        fail_msg("%s", tarn_error());
-    for (int i = 0; i < turning_words(); i++)
-        if (turning_is_asked(i)) {
-            turning_word(i, word);
-            asked++;
-            right += is_right(tarn_run_model(opened), tarn_run_tokenizer(opened), word);
-        }
-    tarn_run_close(opened);
-    assert_ok();
-    return (double)right / asked;
-}
-
-static void words_are_turned_after_fine_tuning(void **state)
-{
-    (void)state;
-    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON || getenv("TARN_TEST_QUICK"))
-        skip();
-    static const struct {
-        const char *name, *quantize;
-        int64_t rank;
-        double lr;
-    } kinds[] = {{"all weights", "", 0, 0.003}, {"adapters", "", 16, 0.006}, {"adapters beside q8_0", "q8_0", 16, 0.006}};
-    char base[1200];
-    snprintf(base, sizeof(base), "%s", turning_base("base"));
-    double before = exact(base);
-    print_message("answers that are right: before %.1f %%", 100 * before);
-    assert_true(before < 0.05);
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        char folder[16];
-        snprintf(folder, sizeof(folder), "tuned%d", (int)i);
-        tarn_train_options o = tuning(base, folder, getenv("TARN_TEST_LONG") ? 600 : 180);
-        o.lora = kinds[i].rank;
-        o.lr = kinds[i].lr;
-        snprintf(o.quantize, sizeof(o.quantize), "%s", kinds[i].quantize);
-        run(tarn_trainer_new(&o), 0);
-        double after = exact(o.out);
-        print_message(", %s %.1f %%", kinds[i].name, 100 * after);
-        if (!(after > 0.95))
-            fail_msg("%s: %.1f %% are right", kinds[i].name, 100 * after);
-    }
-    print_message("\n");
 }
 
 /* ---- conversations as data ------------------------------------------------------------------------------------------------- */
@@ -203,7 +137,8 @@ static void micro_batches_of_answers_are_one_batch(void **state)
         skip();
     char text[4096] = "", base[1200];
     for (int i = 0; i < 24; i++)
-        snprintf(text + strlen(text), sizeof(text) - strlen(text), "{\"prompt\": \"%c\", \"completion\": \"%.*s\"}\n", 'b' + i % 8, 1 + 19 * (i % 2), "bcdfgjkmbcdfgjkmbcdf");
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "{\"prompt\": \"%c\", \"completion\": \"%.*s\"}\n", 'b' + i % 8,
+                 1 + 19 * (i % 2), "bcdfgjkmbcdfgjkmbcdf");
     snprintf(base, sizeof(base), "%s", turning_drawn("micro"));
     double loss[2][2];
     for (int k = 0; k < 2; k++) {
@@ -259,7 +194,8 @@ static void merged_models_are_what_the_adapters_made(void **state)
     snprintf(gguf, sizeof(gguf), "%s/merged.gguf", o.out);
     assert_true(fabs(loss_of(gguf) - tuned) < 1e-5 * tuned);
     assert_true(tarn_model_convert(o.out, scratch("converted"), NULL, NULL) && fabs(loss_of(scratch("converted")) - tuned) < 1e-5 * tuned);
-    assert_true(tarn_model_convert(o.out, scratch("converted.gguf"), NULL, NULL) && fabs(loss_of(scratch("converted.gguf")) - tuned) < 1e-5 * tuned);
+    assert_true(tarn_model_convert(o.out, scratch("converted.gguf"), NULL, NULL) &&
+                fabs(loss_of(scratch("converted.gguf")) - tuned) < 1e-5 * tuned);
 }
 
 /* A GGUF file of blocks is a base, too: head and all. One of elements can be trained as a whole. */
@@ -300,7 +236,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(the_plan_counts_documents),
-        in_scope(words_are_turned_after_fine_tuning),
         in_scope(a_stopped_run_on_conversations_goes_on_bit_for_bit),
         in_scope(micro_batches_of_answers_are_one_batch),
         in_scope(merged_models_are_what_the_adapters_made),
