@@ -56,6 +56,7 @@ check-long: ## everything with many more rounds and seeds, all under the thread 
 	@scripts/build tsan
 	@TARN_TEST_TIMEOUT=14400 scripts/test tsan
 	@scripts/fuzz 60
+	@scripts/fuzz 600 gguf safetensors tokenizer tokenizer_model
 
 fuzz: ## let libFuzzer (clang) look for files that harm a parser, SECONDS_EACH (60) for each parser
 	@scripts/fuzz $${SECONDS_EACH:-60}

@@ -89,7 +89,7 @@ _tarn()
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --width | --inner | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --lora | --lora-alpha | --lora-dropout | --lora-targets) return ;;
     --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-window) return ;;
-    --stop | --n | --logprobs | --chunk | --system | --prompt) return ;;
+    --stop | --n | --logprobs | --gpu-layers | --chunk | --system | --prompt) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
 
@@ -108,16 +108,16 @@ _tarn()
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share"
         ;;
-    eval) options+=" --json --threads --device --data --batch-size --adapter" ;;
+    eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
-        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --chunk --context --adapter"
+        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context --adapter"
         ;;
     chat)
         options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
-        options+=" --on-full --kv --chunk --context --adapter"
+        options+=" --on-full --kv --gpu-layers --chunk --context --adapter"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
@@ -137,7 +137,7 @@ _tarn()
             options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --kv-heads --width --inner --context --vocab"
             options+=" --dropout --precision --recompute --capture --workers --seed --lora --lora-alpha --lora-dropout --lora-targets"
             ;;
-        decode) options+=" --model --dtype --prompt --tokens --n --kv --chunk --runs" ;;
+        decode) options+=" --model --dtype --prompt --tokens --n --kv --gpu-layers --chunk --runs" ;;
         *) options="matmul ops weights decode train --help" ;;
         esac
         ;;

@@ -61,11 +61,16 @@ typedef struct tarn_model_facts {
     int64_t begin, end;      /* those tokens, where they are there */
     int also_end_count;      /* further tokens that end a text */
     int64_t also_end[TARN_MODEL_ENDS - 1];
+    int64_t device_layers; /* blocks that lie on that device; those after them lie on the CPU */
 } tarn_model_facts;
 
 /* Fills in what is known of a language model. Fields of a newer header's struct that this library does not know become zero. */
 TARN_API bool tarn_model_facts_of_sized(const tarn_module *model, tarn_model_facts *facts, size_t facts_size);
 #define tarn_model_facts_of(model, facts) tarn_model_facts_of_sized(model, facts, sizeof(tarn_model_facts))
+
+/* Moves a language model: its first `layers` blocks (0: all), the tables of tokens and positions, the last norm and the head to a device, the other blocks to the CPU. What
+ * passes between blocks then crosses once each way for each step. More layers than it has are an error. */
+TARN_API bool tarn_model_place(tarn_module *model, tarn_device device, int64_t layers);
 
 /* ---- GPT-2 ----------------------------------------------------------------------------------------------------------------- */
 
@@ -161,6 +166,7 @@ TARN_API bool tarn_llama_config_of_sized(const tarn_module *model, tarn_llama_co
 typedef struct tarn_model_open_options {
     tarn_dtype dtype; /* that parameters are converted to; default f32 */
     bool as_stored;   /* instead: the one that the file has. An error where its weights are of several */
+    int64_t device_layers; /* so many of its first blocks lie on the device, the others on the CPU: see tarn_model_place(). 0: all */
     tarn_dtype blocks; /* of a folder of the Llama family: q8_0, q4_0, q4_k or q6_k, which the weights of linear layers become while they are read; the head and all else
                           stay elements. They are not trained. Default (f32): no blocks */
 } tarn_model_open_options;
@@ -169,7 +175,9 @@ typedef struct tarn_model_open_options {
  * model folder: what it is stands in config.json (model_type "gpt2", "llama", "mistral", "qwen2" or "qwen3"), its weights in
  * model.safetensors, or in several files that model.safetensors.index.json names. Of a GPT-2 they may lack the prefix "transformer." in their names. What
  * config.json asks for and tarn does not compute (another scaling of rotary positions, a sliding window, another activation …) is an error
- * that names it. A folder that holds adapters alone (tarn/lora.h, PEFT) opens as the model that its adapter_config.json names, with them. The model is out of training mode, as in transformers: tarn_module_train() turns dropout on. `...` is a const
+ * that names it. A folder that holds adapters alone (tarn/lora.h, PEFT) opens as the model that its adapter_config.json names, with them. Where the device has too
+ * little memory the error says how much is missing, and how many layers would fit. The model is out of training mode, as in transformers:
+ * tarn_module_train() turns dropout on. `...` is a const
  * tarn_model_open_options *, or NULL. The caller owns the module. Needs jansson, as all of safetensors.h. */
 TARN_API tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options,
                                             size_t options_size);

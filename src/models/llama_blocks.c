@@ -19,7 +19,6 @@ typedef struct reading {
     const tarn_safetensors *file;
     const tarn_llama_config *config;
     tarn_dtype blocks;
-    tarn_device device;
     int given;
 } reading;
 
@@ -50,7 +49,7 @@ static bool check_entry(const reading *r, const tarn_safetensors_entry *e, tarn_
 }
 
 /* The source of the parameters. */
-static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape)
+static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_device device)
 {
     reading *r = ctx;
     tarn_safetensors_entry e;
@@ -71,7 +70,7 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape)
                              .from = e.dtype,
                              .to = to,
                              .order = TARN__ROWS_KEPT};
-    return tarn__rows_tensor(&rows, r->device);
+    return tarn__rows_tensor(&rows, device);
 }
 
 /* A head beside the table that it shares, which some programs write: it must be a copy. */
@@ -105,7 +104,7 @@ static bool check_all_given(const reading *r)
 }
 
 tarn_module *tarn__llama_from_folder(const char *function, const tarn__document *config, const char *path,
-                                     const tarn_model_open_options *options, tarn_device device)
+                                     const tarn_model_open_options *options, const tarn__placement *where)
 {
     tarn_llama_config c = {0};
     const char *type = tarn__document_text(config, "model_type");
@@ -117,8 +116,8 @@ tarn_module *tarn__llama_from_folder(const char *function, const tarn__document 
         return NULL;
     }
     tarn_safetensors *file = tarn__llama_read_config(function, config, options->dtype, &c) ? tarn_safetensors_open(path) : NULL;
-    reading r = {.function = function, .path = path, .file = file, .config = &c, .blocks = options->blocks, .device = device};
-    tarn_module *model = file ? tarn__llama_make(function, &c, device, &(tarn__llama_source){give, &r}) : NULL;
+    reading r = {.function = function, .path = path, .file = file, .config = &c, .blocks = options->blocks};
+    tarn_module *model = file ? tarn__llama_make(function, &c, where, &(tarn__llama_source){give, &r}) : NULL;
     bool good = model && check_all_given(&r) && tarn_module_train(model, false);
     tarn_safetensors_close(file);
     if (good)

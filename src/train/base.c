@@ -122,7 +122,7 @@ static tarn_module *make_again(const char *function, const tarn_trainer *t)
     tarn__document *config = tarn__document_open(function, tarn__path_in(t->options.out, "config.json", &path));
     const char *type = config ? tarn__document_text(config, "model_type") : NULL;
     const tarn__model_kind *kind = type ? tarn__model_kind_named(function, path.text, type) : NULL;
-    tarn_module *model = kind ? kind->make(function, config, dtype_of(&t->options), t->device) : NULL;
+    tarn_module *model = kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__placement){.device = t->device}) : NULL;
     tarn__document_free(config);
     return model;
 }
