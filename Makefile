@@ -48,12 +48,15 @@ uninstall: ## take an installation under PREFIX back
 	@scripts/build release
 	@scripts/uninstall build/release "$(PREFIX)"
 
-check-long: ## everything with many more rounds and seeds: hours, not minutes
+check-long: ## everything with many more rounds and seeds, all under the thread sanitizer: hours, not minutes
 	@scripts/bootstrap test
 	@scripts/build release
 	@TARN_TEST_LONG=1 TARN_TEST_TIMEOUT=14400 scripts/test release
 	@TARN_TEST_LONG=1 scripts/parity
+	@scripts/build tsan
+	@TARN_TEST_TIMEOUT=14400 scripts/test tsan
 	@scripts/fuzz 60
+	@scripts/fuzz 600 gguf safetensors tokenizer tokenizer_model
 
 fuzz: ## let libFuzzer (clang) look for files that harm a parser, SECONDS_EACH (60) for each parser
 	@scripts/fuzz $${SECONDS_EACH:-60}
@@ -63,16 +66,17 @@ debug: ## build and test without optimisation, with assertions
 	@scripts/build debug
 	@scripts/test debug
 
+# Without the model that is trained to see what quantization costs: minutes of kernels that other programs run too.
 asan: ## build and test with the address and undefined-behaviour sanitizers
 	@scripts/bootstrap test
 	@scripts/build asan
-	@scripts/test asan
+	@scripts/test asan -E '^train\.quantized$$'
 
-# Without four programs that take long and start no threads but those that the others start too.
+# Without what starts no threads, or only those that other programs start too: the command (what it calls is tested beside it), parsers. check-long runs all.
 tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
-	@TARN_TEST_QUICK=1 TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} scripts/test tsan -E '^(cli\.cli|cli\.profile|models\.models|ops\.reduce)$$'
+	@TARN_TEST_QUICK=1 TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert)|ops\.reduce|examples\.gpt|train\.quantized)$$'
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind

@@ -80,7 +80,7 @@ _tarn()
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --width | --inner | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-window) return ;;
-    --stop | --n | --logprobs | --chunk | --system | --prompt) return ;;
+    --stop | --n | --logprobs | --gpu-layers | --chunk | --system | --prompt) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
     esac
 
@@ -98,16 +98,16 @@ _tarn()
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --width --inner --context --vocab --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
         ;;
-    eval) options+=" --json --threads --device --data --batch-size" ;;
+    eval) options+=" --json --threads --device --data --batch-size --gpu-layers" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
-        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --chunk --context"
+        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context"
         ;;
     chat)
         options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
-        options+=" --on-full --kv --chunk --context"
+        options+=" --on-full --kv --gpu-layers --chunk --context"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
@@ -127,7 +127,7 @@ _tarn()
             options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --kv-heads --width --inner --context --vocab"
             options+=" --dropout --precision --recompute --capture --workers --seed"
             ;;
-        decode) options+=" --model --dtype --prompt --tokens --n --kv --chunk --runs" ;;
+        decode) options+=" --model --dtype --prompt --tokens --n --kv --gpu-layers --chunk --runs" ;;
         *) options="matmul ops weights decode train --help" ;;
         esac
         ;;

@@ -145,6 +145,8 @@ typedef struct tarn_writer_options {
     int64_t chunk;
     tarn_dtype dtype; /* of tarn_writer_open(): as tarn_model_open() has it */
     bool no_capture;  /* as of a decoder */
+    int64_t device_layers; /* of tarn_writer_open(): as tarn_model_open() has it, and so is the next */
+    bool as_stored;
 } tarn_writer_options;
 
 /* A writer. Borrows the model and the tokenizer, which must outlive it; the tokenizer may be NULL: then there are tokens only. `...` is a const
@@ -229,6 +231,7 @@ typedef struct tarn_decode_options {
     int64_t chunk; /* of the prompt; default: all of it */
     int64_t runs;  /* of which the median counts; default 3 */
     int64_t vocab, layers, heads, width; /* other sizes than those of the name */
+    int64_t device_layers;               /* blocks that lie on the device, as tarn_model_place() has it; 0: all */
 } tarn_decode_options;
 
 /* How long it takes. Times are medians, in milliseconds. */

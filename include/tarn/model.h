@@ -61,11 +61,16 @@ typedef struct tarn_model_facts {
     int64_t begin, end;      /* those tokens, where they are there */
     int also_end_count;      /* further tokens that end a text */
     int64_t also_end[TARN_MODEL_ENDS - 1];
+    int64_t device_layers; /* blocks that lie on that device; those after them lie on the CPU */
 } tarn_model_facts;
 
 /* Fills in what is known of a language model. Fields of a newer header's struct that this library does not know become zero. */
 TARN_API bool tarn_model_facts_of_sized(const tarn_module *model, tarn_model_facts *facts, size_t facts_size);
 #define tarn_model_facts_of(model, facts) tarn_model_facts_of_sized(model, facts, sizeof(tarn_model_facts))
+
+/* Moves a language model: its first `layers` blocks (0: all), the tables of tokens and positions, the last norm and the head to a device, the other blocks to the CPU. What
+ * passes between blocks then crosses once each way for each step. More layers than it has are an error. */
+TARN_API bool tarn_model_place(tarn_module *model, tarn_device device, int64_t layers);
 
 /* ---- GPT-2 ----------------------------------------------------------------------------------------------------------------- */
 
@@ -161,13 +166,15 @@ TARN_API bool tarn_llama_config_of_sized(const tarn_module *model, tarn_llama_co
 typedef struct tarn_model_open_options {
     tarn_dtype dtype; /* that parameters are converted to; default f32 */
     bool as_stored;   /* instead: the one that the file has. An error where its weights are of several */
+    int64_t device_layers; /* so many of its first blocks lie on the device, the others on the CPU: see tarn_model_place(). 0: all */
 } tarn_model_open_options;
 
 /* Opens a GGUF file of the Llama family, whose name ends in ".gguf": weights in blocks stay as they are stored, and are not trained. Or a Hugging Face
  * model folder: what it is stands in config.json (model_type "gpt2", "llama", "mistral", "qwen2" or "qwen3"), its weights in
  * model.safetensors, or in several files that model.safetensors.index.json names. Of a GPT-2 they may lack the prefix "transformer." in their names. What
  * config.json asks for and tarn does not compute (another scaling of rotary positions, a sliding window, another activation …) is an error
- * that names it. The model is out of training mode, as in transformers: tarn_module_train() turns dropout on. `...` is a const
+ * that names it. Where the device has too little memory the error says how much is missing, and how many layers would fit. The model is out of training mode, as in
+ * transformers: tarn_module_train() turns dropout on. `...` is a const
  * tarn_model_open_options *, or NULL. The caller owns the module. Needs jansson, as all of safetensors.h. */
 TARN_API tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options,
                                             size_t options_size);

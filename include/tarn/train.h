@@ -290,6 +290,15 @@ typedef struct tarn_run tarn_run;
  * or a GGUF file with its tokenizer, by a name that ends in ".gguf". The caller owns the run. */
 TARN_API tarn_run *tarn_run_open(const char *folder, tarn_device device);
 
+/* Options of tarn_run_open_with(); zero is every field's default. */
+typedef struct tarn_run_open_options {
+    int64_t device_layers; /* of a language model: as tarn_model_open() has it; of other networks it is an error */
+} tarn_run_open_options;
+
+/* The same with options. `...` is a const tarn_run_open_options *, or NULL. */
+TARN_API tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const tarn_run_open_options *options, size_t options_size);
+#define tarn_run_open_with(folder, device, ...) tarn_run_open_with_sized(folder, device, __VA_ARGS__, sizeof(tarn_run_open_options))
+
 /* The model, outside training mode, its kind ("lenet"), and the data it was trained on ("mnist:FOLDER"; "" where a language model's folder does
  * not say). Borrowed from the run. */
 TARN_API tarn_module *tarn_run_model(const tarn_run *run);

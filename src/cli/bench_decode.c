@@ -1,7 +1,7 @@
 /* bench_decode.c: `tarn bench decode`: how fast a language model of random weights reads a prompt and writes, and how near that comes to reading its weights once a token. */
 #include <math.h>
-#include <tarn/generate.h>
 
+#include "cli/language.h"
 #include "cli/yardstick.h"
 
 typedef struct figures {
@@ -66,12 +66,15 @@ int tarn__bench_decode(const tarn__options *o)
                              .tokens = o->tokens,
                              .sequences = o->sequences,
                              .chunk = o->chunk,
-                             .runs = o->runs}};
+                             .runs = o->runs,
+                             .device_layers = o->gpu_layers}};
     f.options.dtype = tarn_dtype_parse(o->weights);
-    if (tarn_failed() || (o->kv && !tarn_kv_parse(o->kv, &f.options.kv))) {
+    if (tarn_failed()) {
         tarn__complain("bench decode");
         return TARN__MISUSED;
     }
+    if (tarn__language_options("bench decode", o, &f.options.kv) != TARN__DONE)
+        return TARN__MISUSED;
     if (!tarn_decode_measure(&f.timing, &f.options)) {
         bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
         tarn__complain("bench decode");

@@ -6,10 +6,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tarn/generate.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/language.h"
 
 #define USUAL_CONTEXT 4096 /* tokens, where the model has more */
 #define ROOM_FOR_ANSWER 4  /* a part of the context that is free after turns were forgotten: a fourth */
@@ -262,7 +261,7 @@ static bool open_writer(chat *c)
 {
     const tarn__options *o = c->options;
     tarn_model_facts facts;
-    c->model = tarn_model_open(o->words[0], o->device, &(tarn_model_open_options){.dtype = o->dtypes[0].dtype});
+    c->model = tarn__language_model(o);
     c->tokenizer = c->model ? tarn_tokenizer_open(o->words[0]) : NULL;
     if (!c->tokenizer || !tarn_chat_name(c->tokenizer) || !tarn_model_facts_of(c->model, &facts))
         return false;
@@ -309,12 +308,9 @@ int tarn__chat(const tarn__options *options)
         fprintf(stderr, "tarn chat: --repeat-window needs --repeat-penalty\n");
         return TARN__MISUSED;
     }
-    if (options->kv && !tarn_kv_parse(options->kv, &c.kv)) {
-        fprintf(stderr, "tarn chat: --kv: '%s' is none of model, f32, bf16, f16 and int8\n", options->kv);
-        tarn_clear_error();
-        return TARN__MISUSED;
-    }
-    int status = run(&c);
+    int status = tarn__language_options("chat", options, &c.kv);
+    if (status == TARN__DONE)
+        status = run(&c);
     unsay(&c.history, 0, c.history.count);
     free(c.history.messages);
     tarn_writer_free(c.writer);

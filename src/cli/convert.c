@@ -36,7 +36,7 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
     if (o->type && s->plain)
         printf("%d of one axis (norms, biases) are f32\n", s->plain);
     if (s->uneven)
-        printf("%d whose rows are no whole number of blocks are f32\n", s->uneven);
+        printf("%d whose rows are no whole number of such blocks are q8_0, or as they were\n", s->uneven);
     if (s->finer)
         printf("the head is q6_k\n");
 }

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-extern const unsigned char tarn__demo_text[];
+extern const char tarn__demo_text[];
 extern const size_t tarn__demo_length;
 
 #endif

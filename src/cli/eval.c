@@ -1,8 +1,7 @@
 /* eval.c: `tarn eval`: how well a run's model does, class by class, or how well it foretells text. */
 #include <stdlib.h>
-#include <tarn/model.h>
 
-#include "cli/cli.h"
+#include "cli/language.h"
 
 typedef struct findings {
     tarn_evaluation all;
@@ -101,7 +100,10 @@ static int evaluate_text(const tarn__options *options, tarn_run *run)
 
 int tarn__eval(const tarn__options *options)
 {
-    tarn_run *run = tarn_run_open(options->words[0], options->device);
+    tarn_kv none;
+    if (tarn__language_options("eval", options, &none) != TARN__DONE)
+        return TARN__MISUSED;
+    tarn_run *run = tarn_run_open_with(options->words[0], options->device, &(tarn_run_open_options){.device_layers = options->gpu_layers});
     if (!run)
         return tarn__complain("eval");
     int status = tarn_run_is_text(run) ? evaluate_text(options, run) : evaluate(options, run);

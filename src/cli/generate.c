@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/language.h"
 #include "cli/prompt.h"
 
 #define USUAL 100 /* tokens, unless told */
@@ -269,7 +270,7 @@ static int write_texts(writing *w)
 static int run(writing *w)
 {
     const tarn__options *o = w->options;
-    w->model = tarn_model_open(o->words[0], o->device, &(tarn_model_open_options){.dtype = o->dtypes[0].dtype});
+    w->model = tarn__language_model(o);
     if (!w->model || !tarn_model_facts_of(w->model, &w->facts))
         return tarn__complain("generate");
     if (!o->ids && !(w->tokenizer = tarn_tokenizer_open(o->words[0])))
@@ -308,12 +309,9 @@ int tarn__generate(const tarn__options *options)
         return misuse("--logprobs needs --json");
     if (options->repeat_window && options->repeat_penalty == 1)
         return misuse("--repeat-window needs --repeat-penalty");
-    if (options->kv && !tarn_kv_parse(options->kv, &w.kv)) {
-        fprintf(stderr, "tarn generate: --kv: '%s' is none of model, f32, bf16, f16 and int8\n", options->kv);
-        tarn_clear_error();
-        return TARN__MISUSED;
-    }
-    int status = run(&w);
+    int status = tarn__language_options("generate", options, &w.kv);
+    if (status == TARN__DONE)
+        status = run(&w);
     close(&w);
     return status;
 }

@@ -71,7 +71,7 @@ typedef struct tarn__options {
     int64_t prompt_tokens;
     const char *stops[TARN__STOPS_MAX];
     int stop_count;
-    int64_t sequences, repeat_window, logprobs, chunk, context;
+    int64_t sequences, repeat_window, logprobs, chunk, context, gpu_layers; /* the last is 0: not given */
     double min_p, repeat_penalty;
     const char *tokenizer, *text, *out, *prepare, *field, *separator; /* NULL: not given */
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;

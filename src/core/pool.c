@@ -6,67 +6,20 @@
  *   1. the blocks of a segment, in order of `before`/`after`, cover it without gaps;
  *   2. a block is in exactly one place: held by a storage, in a quick list, or in a bin;
  *   3. no two neighbours are both in bins. */
-#include "core/pool.h"
+#include "core/pool_inside.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/profile.h>
 
 #include "base/error.h"
-#include "base/memory.h"
-#include "core/device.h"
 #include "core/stats.h"
 #include "core/storage.h"
 
-#define UNIT ((size_t)TARN__ALIGNMENT)
-#define QUICK_MAX ((size_t)4096)
-#define QUICK_LISTS (QUICK_MAX / UNIT)
 #define SEGMENT_MIN ((size_t)2 << 20)
-#define BINS 64
 #define MAX_DEVICES 64
 
-enum { HELD, QUICK, BINNED };
-
-struct tarn__block {
-    tarn__block *before, *after; /* neighbours in the segment */
-    tarn__block *previous, *next; /* in the bin, quick list, or list of held blocks */
-    struct pool *pool;
-    void *segment; /* the backend's memory */
-    size_t segment_bytes;
-    size_t offset; /* in the segment */
-    size_t bytes;
-    int place;
-    bool is_workspace; /* held without an owner: of a kernel that runs */
-    const struct tarn__storage *owner;
-};
-
-struct pool {
-    pthread_mutex_t lock;
-    tarn_device device;
-    const tarn__backend *backend;
-    tarn__block *quick[QUICK_LISTS];
-    tarn__block *bin[BINS];
-    tarn__block *held;
-    int64_t used, cached, peak, blocks;
-    int64_t workspace, peak_workspace; /* bytes held without an owner: now, and when `peak` was reached */
-    int64_t lent;                   /* a device's pool: what its arenas have needed at most, which nobody else can use while they live */
-    _Atomic(tarn__arena *) entered; /* a device's pool: the arena that stands in for it now */
-    tarn__arena *arenas;            /* a device's pool: all of its arenas */
-    tarn__arena *is_of;             /* an arena's pool: that arena */
-};
-
-struct tarn__arena {
-    struct pool pool;
-    struct pool *device_pool;
-    tarn__block *kept; /* blocks of the device's pool that were given back meanwhile */
-    tarn__arena *next;
-    bool is_orphan; /* freed, but tensors still hold blocks of it */
-};
-
-static struct pool pools[MAX_DEVICES];
+static tarn__pool pools[MAX_DEVICES];
 static _Atomic int pool_count;
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int caching = -1; /* -1: the environment has not been asked */
@@ -87,7 +40,7 @@ static bool is_caching(void)
     return mode == 1;
 }
 
-static struct pool *find_pool(tarn_device device)
+static tarn__pool *find_pool(tarn_device device)
 {
     int count = atomic_load_explicit(&pool_count, memory_order_acquire);
     for (int i = 0; i < count; i++)
@@ -96,9 +49,9 @@ static struct pool *find_pool(tarn_device device)
     return NULL;
 }
 
-static struct pool *pool_of(tarn_device device, const char *function)
+tarn__pool *tarn__pool_of(tarn_device device, const char *function)
 {
-    struct pool *pool = find_pool(device);
+    tarn__pool *pool = find_pool(device);
     if (pool)
         return pool;
     const tarn__backend *backend = tarn__backend_of(device, function);
@@ -209,7 +162,7 @@ static tarn__block *merge(tarn__block *block)
 
 /* ---- taking ---------------------------------------------------------------------------------------------------------------- */
 
-static tarn__block *take_from_bins(struct pool *pool, size_t bytes)
+static tarn__block *take_from_bins(tarn__pool *pool, size_t bytes)
 {
     for (int bin = bin_of(bytes); bin < BINS; bin++) {
         tarn__block *best = NULL;
@@ -228,7 +181,7 @@ static tarn__block *take_from_bins(struct pool *pool, size_t bytes)
     return NULL;
 }
 
-static tarn__block *take_segment(struct pool *pool, size_t bytes)
+static tarn__block *take_segment(tarn__pool *pool, size_t bytes)
 {
     size_t wanted = !is_caching() ? bytes : bytes < SEGMENT_MIN ? SEGMENT_MIN : (bytes + SEGMENT_MIN - 1) / SEGMENT_MIN * SEGMENT_MIN;
     tarn__block *block = tarn__alloc(sizeof(*block));
@@ -248,7 +201,7 @@ static tarn__block *take_segment(struct pool *pool, size_t bytes)
     return block;
 }
 
-static void flush_quick_lists(struct pool *pool)
+static void flush_quick_lists(tarn__pool *pool)
 {
     for (size_t i = 0; i < QUICK_LISTS; i++)
         while (pool->quick[i]) {
@@ -259,7 +212,7 @@ static void flush_quick_lists(struct pool *pool)
 }
 
 /* Gives every segment without a held block back to the backend. */
-static void give_segments_back(struct pool *pool)
+static void give_segments_back(tarn__pool *pool)
 {
     flush_quick_lists(pool);
     for (int bin = 0; bin < BINS; bin++)
@@ -274,7 +227,7 @@ static void give_segments_back(struct pool *pool)
         }
 }
 
-static tarn__block *take_locked(struct pool *pool, size_t bytes)
+static tarn__block *take_locked(tarn__pool *pool, size_t bytes)
 {
     tarn__block *block = bytes <= QUICK_MAX ? pool->quick[bytes / UNIT - 1] : NULL;
     if (block)
@@ -296,7 +249,7 @@ static tarn__block *take_locked(struct pool *pool, size_t bytes)
     return block;
 }
 
-static void raise_out_of_memory(struct pool *pool, size_t bytes)
+static void raise_out_of_memory(tarn__pool *pool, size_t bytes)
 {
     char name[32], table[700];
     tarn_device_info info = {0};
@@ -309,7 +262,7 @@ static void raise_out_of_memory(struct pool *pool, size_t bytes)
 }
 
 /* Under the pool's lock. The peak of a device counts its arenas as full as they ever were. */
-static void raise_peak(struct pool *pool)
+static void raise_peak(tarn__pool *pool)
 {
     int64_t more = pool->used + pool->lent - pool->peak;
     if (more <= 0)
@@ -318,7 +271,7 @@ static void raise_peak(struct pool *pool)
     pool->peak_workspace = pool->workspace;
     if (!pool->is_of)
         return;
-    struct pool *device = pool->is_of->device_pool;
+    tarn__pool *device = pool->is_of->device_pool;
     pthread_mutex_lock(&device->lock);
     device->lent += more;
     raise_peak(device);
@@ -327,7 +280,7 @@ static void raise_peak(struct pool *pool)
 
 tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__storage *owner)
 {
-    struct pool *pool = pool_of(device, "empty");
+    tarn__pool *pool = tarn__pool_of(device, "empty");
     if (!pool)
         return NULL;
     tarn__arena *arena = atomic_load_explicit(&pool->entered, memory_order_relaxed);
@@ -356,7 +309,7 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__stora
 }
 
 /* A captured step goes on using what is given back while it is recorded. */
-static bool keep_for_arena(struct pool *pool, tarn__block *block)
+static bool keep_for_arena(tarn__pool *pool, tarn__block *block)
 {
     tarn__arena *arena = atomic_load_explicit(&pool->entered, memory_order_relaxed);
     if (!arena)
@@ -371,7 +324,7 @@ static bool keep_for_arena(struct pool *pool, tarn__block *block)
 
 static void destroy_arena(tarn__arena *arena)
 {
-    struct pool *pool = arena->device_pool;
+    tarn__pool *pool = arena->device_pool;
     give_segments_back(&arena->pool);
     pthread_mutex_lock(&pool->lock);
     tarn__arena **place = &pool->arenas;
@@ -388,7 +341,7 @@ void tarn__pool_give(tarn__block *block)
 {
     if (!block)
         return;
-    struct pool *pool = block->pool;
+    tarn__pool *pool = block->pool;
     if (keep_for_arena(pool, block))
         return;
     pthread_mutex_lock(&pool->lock);
@@ -417,7 +370,7 @@ void tarn__pool_give(tarn__block *block)
 
 tarn__arena *tarn__arena_new(tarn_device device)
 {
-    struct pool *pool = pool_of(device, "graph_capture");
+    tarn__pool *pool = tarn__pool_of(device, "graph_capture");
     tarn__arena *arena = pool ? tarn__alloc(sizeof(*arena)) : NULL;
     if (!arena)
         return NULL;
@@ -447,7 +400,7 @@ void tarn__arena_free(tarn__arena *arena)
 {
     if (!arena)
         return;
-    struct pool *pool = arena->device_pool;
+    tarn__pool *pool = arena->device_pool;
     while (arena->kept) {
         tarn__block *block = arena->kept;
         pthread_mutex_lock(&pool->lock);
@@ -483,11 +436,9 @@ int64_t tarn__block_offset(const tarn__block *block)
     return block->pool->backend->plain_addresses ? 0 : (int64_t)block->offset;
 }
 
-/* ---- what the pool knows --------------------------------------------------------------------------------------------------- */
-
 bool tarn_empty_cache(tarn_device device)
 {
-    struct pool *pool = pool_of(device, "empty_cache");
+    tarn__pool *pool = tarn__pool_of(device, "empty_cache");
     if (!pool)
         return false;
     pool->backend->synchronize(device.index);
@@ -495,52 +446,6 @@ bool tarn_empty_cache(tarn_device device)
     give_segments_back(pool);
     pthread_mutex_unlock(&pool->lock);
     return true;
-}
-
-tarn_memory tarn_memory_of(tarn_device device)
-{
-    tarn_memory memory = {0};
-    struct pool *pool = pool_of(device, "memory_of");
-    if (!pool)
-        return memory;
-    pthread_mutex_lock(&pool->lock);
-    memory = (tarn_memory){pool->used, pool->cached, pool->peak, pool->blocks};
-    for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next) {
-        memory.used += arena->pool.used;
-        memory.cached += arena->pool.cached;
-        memory.blocks += arena->pool.blocks;
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return memory;
-}
-
-static void add_purposes(const struct pool *pool, tarn_memory_kinds *kinds)
-{
-    int64_t bytes[TARN__PURPOSES] = {0};
-    for (const tarn__block *block = pool->held; block; block = block->next)
-        if (block->owner)
-            bytes[block->owner->purpose] += (int64_t)block->bytes;
-    kinds->parameters += bytes[TARN__FOR_PARAMETERS];
-    kinds->gradients += bytes[TARN__FOR_GRADIENTS];
-    kinds->state += bytes[TARN__FOR_STATE];
-    kinds->workspace += pool->peak_workspace;
-    kinds->peak += pool->peak;
-}
-
-tarn_memory_kinds tarn_memory_kinds_of(tarn_device device)
-{
-    tarn_memory_kinds kinds = {0};
-    struct pool *pool = pool_of(device, "memory_kinds_of");
-    if (!pool)
-        return kinds;
-    pthread_mutex_lock(&pool->lock);
-    add_purposes(pool, &kinds);
-    for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next)
-        add_purposes(&arena->pool, &kinds);
-    pthread_mutex_unlock(&pool->lock);
-    int64_t others = kinds.peak - kinds.parameters - kinds.gradients - kinds.state - kinds.workspace;
-    kinds.activations = others > 0 ? others : 0;
-    return kinds;
 }
 
 void tarn__pool_reset_peaks(void)
@@ -551,50 +456,4 @@ void tarn__pool_reset_peaks(void)
         pools[i].peak_workspace = pools[i].workspace;
         pthread_mutex_unlock(&pools[i].lock);
     }
-}
-
-#define TABLE_ROWS 24
-
-/* One row a name, the largest first; names beyond TABLE_ROWS and blocks without one are summed up. */
-size_t tarn_memory_table(tarn_device device, char *buffer, size_t size)
-{
-    struct row {
-        char name[48];
-        int64_t bytes, blocks;
-    } rows[TABLE_ROWS + 1] = {{.name = "(no name)"}};
-    int count = 1;
-    if (buffer && size)
-        buffer[0] = 0;
-    struct pool *pool = pool_of(device, "memory_table");
-    if (!pool)
-        return 0;
-    pthread_mutex_lock(&pool->lock);
-    for (tarn__block *block = pool->held; block; block = block->next) {
-        const char *name = block->owner && block->owner->name ? block->owner->name : NULL;
-        int i = name ? 1 : 0;
-        while (name && i < count && strncmp(rows[i].name, name, sizeof(rows[i].name) - 1) != 0)
-            i++;
-        if (i == count && count < TABLE_ROWS)
-            snprintf(rows[count++].name, sizeof(rows[0].name), "%s", name);
-        else if (i == count)
-            i = 0;
-        rows[i].bytes += (int64_t)block->bytes;
-        rows[i].blocks++;
-    }
-    pthread_mutex_unlock(&pool->lock);
-    size_t used = 0;
-    for (int done = 0; done < count; done++) {
-        int best = -1;
-        for (int i = 0; i < count; i++)
-            if (rows[i].blocks && (best < 0 || rows[i].bytes > rows[best].bytes))
-                best = i;
-        if (best < 0)
-            break;
-        int length = snprintf(buffer && used < size ? buffer + used : NULL, buffer && used < size ? size - used : 0,
-                              "  %14lld bytes in %6lld blocks  %s\n", (long long)rows[best].bytes, (long long)rows[best].blocks,
-                              rows[best].name);
-        used += (size_t)length;
-        rows[best].blocks = 0;
-    }
-    return used;
 }

@@ -9,4 +9,7 @@
 /* Appends the elements of a tensor of any device and layout, row-major, in its own dtype. False with an error: then discard. */
 bool tarn__write_elements(const char *function, tarn_tensor *tensor, tarn__output *output);
 
+/* Writes the elements of a tensor that is made when it is its turn. False with an error. */
+typedef bool (*tarn__write_fn)(tarn__output *output, void *ctx);
+
 #endif

@@ -4,7 +4,7 @@
 
 #include <tarn/gguf.h>
 
-#include "base/file.h"
+#include "formats/elements.h"
 
 #define TARN__GGUF_ALIGNMENT 32 /* of elements, unless the metadata has another */
 #define TARN__GGUF_ALIGNMENT_MOST 65536
@@ -77,11 +77,8 @@ void tarn__gguf_map_drop(void *map);
 /* Bytes of one value of a type of metadata; 0 for texts and lists, whose size is their own. */
 int tarn__gguf_type_bytes(tarn_gguf_type type);
 
-/* Writes the elements of a tensor that is made when it is its turn. False with an error. */
-typedef bool (*tarn__gguf_write_fn)(tarn__output *output, void *ctx);
-
 /* Adds a tensor whose elements `write` writes, in the file's order and exactly as many bytes as dtype and shape need. `ctx` is borrowed until the end. */
-bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__gguf_write_fn write,
+bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write,
                          void *ctx);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/list.h"
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "core/tensor.h"
@@ -23,7 +24,7 @@ typedef struct item {
     tarn_shape shape;
     int64_t bytes;
     tarn_tensor *tensor; /* held; or */
-    tarn__gguf_write_fn write;
+    tarn__write_fn write;
     void *ctx;
 } item;
 
@@ -264,22 +265,6 @@ bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int ind
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------------- */
 
-static bool make_room(tarn_gguf_writer *writer)
-{
-    if (writer->count < writer->room)
-        return true;
-    int wider = writer->room ? writer->room * 2 : 64;
-    item *list = tarn__alloc(sizeof(item) * (size_t)wider);
-    if (!list)
-        return false;
-    if (writer->count)
-        memcpy(list, writer->item, sizeof(item) * (size_t)writer->count);
-    tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
-    writer->item = list;
-    writer->room = wider;
-    return true;
-}
-
 static bool add_item(const char *function, tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, item new)
 {
     if (!check_name(function, "name", name))
@@ -295,7 +280,8 @@ static bool add_item(const char *function, tarn_gguf_writer *writer, const char 
     if (new.shape.rank > MOST_AXES)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor '%.*s' has %d axes; the format has at most %d", function, TARN__GGUF_SHOWN, name,
                            new.shape.rank, MOST_AXES);
-    if (!tarn__check_shape(function, new.shape, dtype) || !make_room(writer) || !(new.name = tarn__text_copy(name)))
+    if (!tarn__check_shape(function, new.shape, dtype) || !tarn__list_room(&writer->item, writer->count, &writer->room, sizeof(item)) ||
+        !(new.name = tarn__text_copy(name)))
         return false;
     int64_t count = 1;
     for (int i = 0; i < new.shape.rank; i++)
@@ -316,7 +302,7 @@ bool tarn_gguf_add(tarn_gguf_writer *writer, const char *name, tarn_tensor *tens
     return true;
 }
 
-bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__gguf_write_fn write,
+bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write,
                          void *ctx)
 {
     return check_writer("gguf_add", writer) &&

@@ -4,6 +4,8 @@
 
 #include <tarn/safetensors.h>
 
+#include "formats/elements.h"
+
 /* The longest header, as in the reference implementation. */
 #define TARN__SAFETENSORS_HEADER 100000000
 
@@ -19,5 +21,9 @@ extern const tarn__safetensors_type tarn__safetensors_types[TARN__SAFETENSORS_TY
 
 /* The elements of tensor number `index`, in the map; for other parts of the library. */
 const void *tarn__safetensors_elements(const tarn_safetensors *file, int index);
+
+/* Adds a tensor whose elements `write` writes, exactly as many bytes as dtype and shape need, so that it need not be in memory before. `ctx` is borrowed until the end. */
+bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write,
+                                void *ctx);
 
 #endif

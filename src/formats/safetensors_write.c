@@ -7,14 +7,19 @@
 
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/list.h"
 #include "base/memory.h"
 #include "core/tensor.h"
 #include "formats/elements.h"
 #include "formats/safetensors.h"
 
 typedef struct item {
-    char *name;          /* owned */
-    tarn_tensor *tensor; /* held */
+    char *name; /* owned */
+    tarn_dtype dtype;
+    tarn_shape shape;
+    tarn_tensor *tensor; /* held; or */
+    tarn__write_fn write;
+    void *ctx;
 } item;
 
 struct tarn_safetensors_writer {
@@ -59,7 +64,8 @@ void tarn_safetensors_cancel(tarn_safetensors_writer *writer)
         return;
     for (int i = 0; i < writer->count; i++) {
         tarn__text_release(writer->item[i].name);
-        tarn__drop(writer->item[i].tensor);
+        if (writer->item[i].tensor)
+            tarn__drop(writer->item[i].tensor);
     }
     tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
     json_decref(writer->names);
@@ -85,19 +91,24 @@ static bool check_writer(const char *function, const tarn_safetensors_writer *wr
     return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the writer is NULL", function);
 }
 
-static bool make_room(tarn_safetensors_writer *writer)
+/* Adds an item that has all but its name. */
+static bool add_item(const char *function, tarn_safetensors_writer *writer, const char *name, item new)
 {
-    if (writer->count < writer->room)
-        return true;
-    int wider = writer->room ? writer->room * 2 : 16;
-    item *list = tarn__alloc(sizeof(item) * (size_t)wider);
-    if (!list)
+    if (tarn__is_blocks(new.dtype))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%.200s' is %s, which safetensors files cannot hold; convert it with tarn_cast() first, or write a GGUF file",
+                           function, name, tarn_dtype_name(new.dtype));
+    if (!name[0] || strcmp(name, "__metadata__") == 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' cannot be a tensor's name", function, name);
+    if (json_object_get(writer->names, name))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.200s' already", function, name);
+    if (json_object_set_new(writer->names, name, json_true()) != 0)
+        return no_memory(function);
+    new.name = tarn__list_room(&writer->item, writer->count, &writer->room, sizeof(item)) ? tarn__text_copy(name) : NULL;
+    if (!new.name) {
+        json_object_del(writer->names, name);
         return false;
-    if (writer->count)
-        memcpy(list, writer->item, sizeof(item) * (size_t)writer->count);
-    tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
-    writer->item = list;
-    writer->room = wider;
+    }
+    writer->item[writer->count++] = new;
     return true;
 }
 
@@ -106,23 +117,17 @@ bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tar
     const char *function = "safetensors_add";
     if (!check_writer(function, writer) || !check_text(function, "name", name) || !tarn__check_any(function, tensor, "the tensor"))
         return false;
-    if (tarn__is_blocks(tensor->view.dtype))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%.200s' is %s, which safetensors files cannot hold; convert it with tarn_cast() first, or write a GGUF file",
-                           function, name, tarn_dtype_name(tensor->view.dtype));
-    if (!name[0] || strcmp(name, "__metadata__") == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' cannot be a tensor's name", function, name);
-    if (json_object_get(writer->names, name))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.200s' already", function, name);
-    if (json_object_set_new(writer->names, name, json_true()) != 0)
-        return no_memory(function);
-    char *copy = make_room(writer) ? tarn__text_copy(name) : NULL;
-    if (!copy) {
-        json_object_del(writer->names, name);
+    if (!add_item(function, writer, name, (item){.dtype = tensor->view.dtype, .shape = tarn__shape_of(tensor), .tensor = tensor}))
         return false;
-    }
     tarn__hold(tensor);
-    writer->item[writer->count++] = (item){copy, tensor};
     return true;
+}
+
+bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write, void *ctx)
+{
+    const char *function = "safetensors_add";
+    return check_writer(function, writer) && check_text(function, "name", name) &&
+           add_item(function, writer, name, (item){.dtype = dtype, .shape = shape, .write = write, .ctx = ctx});
 }
 
 bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *key, const char *value)
@@ -138,10 +143,10 @@ bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *
 /* ---- the header ------------------------------------------------------------------------------------------------------------ */
 
 /* The format's row for a dtype; a later row comes earlier in the file. */
-static int row_of(const tarn_tensor *tensor)
+static int row_of(tarn_dtype dtype)
 {
     int row = 0;
-    while (tarn__safetensors_types[row].dtype != tensor->view.dtype)
+    while (tarn__safetensors_types[row].dtype != dtype)
         row++;
     return row;
 }
@@ -149,28 +154,31 @@ static int row_of(const tarn_tensor *tensor)
 static int compare_items(const void *left, const void *right)
 {
     const item *a = left, *b = right;
-    int by_type = row_of(b->tensor) - row_of(a->tensor);
+    int by_type = row_of(b->dtype) - row_of(a->dtype);
     return by_type ? by_type : strcmp(a->name, b->name);
 }
 
-static int64_t bytes_of(const tarn_tensor *tensor)
+static int64_t bytes_of(const item *i)
 {
-    return tarn__view_count(&tensor->view) * (int64_t)tarn__dtype_bytes(tensor->view.dtype);
+    int64_t bytes = (int64_t)tarn__dtype_bytes(i->dtype);
+    for (int axis = 0; axis < i->shape.rank; axis++)
+        bytes *= i->shape.size[axis];
+    return bytes;
 }
 
 /* One tensor's part of the header; NULL: no memory. */
-static json_t *describe(const tarn_tensor *tensor, int64_t begin)
+static json_t *describe(const item *one, int64_t begin)
 {
     json_t *shape = json_array();
-    for (int i = 0; shape && i < tensor->view.rank; i++)
-        if (json_array_append_new(shape, json_integer(tensor->view.shape[i])) != 0) {
+    for (int i = 0; shape && i < one->shape.rank; i++)
+        if (json_array_append_new(shape, json_integer(one->shape.size[i])) != 0) {
             json_decref(shape);
             return NULL;
         }
     if (!shape)
         return NULL;
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tarn__safetensors_types[row_of(tensor)].name, "shape", shape, "data_offsets",
-                     (json_int_t)begin, (json_int_t)(begin + bytes_of(tensor)));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tarn__safetensors_types[row_of(one->dtype)].name, "shape", shape, "data_offsets",
+                     (json_int_t)begin, (json_int_t)(begin + bytes_of(one)));
 }
 
 /* The header's text, to be freed with free(); NULL with an error raised. */
@@ -180,8 +188,8 @@ static char *header_text(const tarn_safetensors_writer *writer)
     int64_t begin = 0;
     bool good = header && (json_object_size(writer->metadata) == 0 || json_object_set(header, "__metadata__", writer->metadata) == 0);
     for (int i = 0; good && i < writer->count; i++) {
-        good = json_object_set_new(header, writer->item[i].name, describe(writer->item[i].tensor, begin)) == 0;
-        begin += bytes_of(writer->item[i].tensor);
+        good = json_object_set_new(header, writer->item[i].name, describe(&writer->item[i], begin)) == 0;
+        begin += bytes_of(&writer->item[i]);
     }
     char *text = good ? json_dumps(header, JSON_COMPACT) : NULL;
     json_decref(header);
@@ -216,8 +224,10 @@ static bool write_file(tarn_safetensors_writer *writer)
     if (!tarn__output_open(&output, "safetensors_finish", writer->path))
         return false;
     bool good = write_header(writer, &output);
-    for (int i = 0; good && i < writer->count; i++)
-        good = tarn__write_elements("safetensors_finish", writer->item[i].tensor, &output);
+    for (int i = 0; good && i < writer->count; i++) {
+        const item *one = &writer->item[i];
+        good = one->tensor ? tarn__write_elements("safetensors_finish", one->tensor, &output) : one->write(&output, one->ctx);
+    }
     if (good)
         return tarn__output_commit(&output);
     tarn__output_discard(&output);

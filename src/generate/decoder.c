@@ -37,7 +37,8 @@ static tarn__cache_shape shape_of(const tarn_decoder_options *o, const tarn__mod
                                .room = o->context ? o->context : facts->context,
                                .width = facts->head_width,
                                .dtype = stored_dtype(o->kv, facts->dtype),
-                               .device = facts->device};
+                               .device = facts->device,
+                               .device_layers = facts->device_layers};
 }
 
 tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_options *options, size_t options_size)
@@ -57,14 +58,14 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     }
     tarn__cache_shape shape = shape_of(&chosen, &own.facts);
     own.batch = shape.batch;
-    tarn__captured_decoding_plan(&own.captured, own.facts.device, !chosen.no_capture);
+    tarn__captured_decoding_plan(&own.captured, own.facts.device, !chosen.no_capture && shape.device_layers == shape.layers);
     tarn_decoder *decoder = tarn__alloc(sizeof(*decoder));
     if (decoder && tarn__cache_open(function, &own.cache, &shape)) {
         *decoder = own;
         return decoder;
     }
     if (decoder && tarn_error_code() == TARN_ERROR_MEMORY)
-        tarn__decoder_no_room(function, &shape, &own.facts);
+        tarn__decoder_no_room(function, &shape, model, &own.facts);
     tarn__release(decoder, sizeof(*decoder));
     return NULL;
 }

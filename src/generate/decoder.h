@@ -17,6 +17,6 @@ struct tarn_decoder {
 };
 
 /* Raises that the cache of a decoder found no room: how much is missing, and what would fit. Replaces the pending error, which says where memory ran out. */
-bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn__model_facts *facts);
+bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn_module *model, const tarn__model_facts *facts);
 
 #endif

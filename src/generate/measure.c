@@ -89,18 +89,21 @@ static bool make_model(measuring *m)
         return tarn__raise(TARN_ERROR_ARGUMENT, "there is no language model of the name '%.64s'", o->model);
     if (!kind->complete("decode_measure", o->model, &sizes))
         return false;
+    if (!tarn__check_placement("decode_measure", &(tarn__placement){o->device, o->device_layers}, sizes.layers))
+        return false;
     int64_t needed = o->prompt + o->tokens + WARM_UP;
     if (sizes.longest < needed)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%lld tokens of a prompt and %lld more are more than the context of %lld", (long long)o->prompt,
                            (long long)o->tokens + WARM_UP, (long long)sizes.longest);
     sizes.context = sizes.context < needed ? needed : sizes.context;
-    if (!(m->model = kind->fresh("decode_measure", o->model, &sizes, o->device, 1)) || !tarn_module_train(m->model, false))
+    tarn_device first = o->device_layers ? tarn_device_cpu() : o->device; /* a model that does not fit there is made elsewhere */
+    if (!(m->model = kind->fresh("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
         return false;
     tarn_tensor *old_table = NULL, *new_table = NULL;
     bool good = !is_blocks(o->dtype) || use_blocks(m->model, o->dtype, &old_table, &new_table);
     if (old_table)
         tarn__drop(old_table);
-    return good;
+    return good && (!o->device_layers || tarn_model_place(m->model, o->device, o->device_layers));
 }
 
 static bool prepare(measuring *m)
@@ -184,7 +187,7 @@ static void weigh(const measuring *m, tarn_decode_timing *t)
         t->weight_bytes += tarn_bytes(p);
     }
     t->read_bytes = t->weight_bytes - (table != head ? tarn_bytes(table) : 0);
-    t->cache_bytes = tarn__cache_token_bytes(&m->decoder->cache.shape) * m->decoder->cache.shape.room * m->options.sequences;
+    t->cache_bytes = tarn__cache_token_bytes(&m->decoder->cache.shape, m->decoder->cache.shape.layers) * m->decoder->cache.shape.room * m->options.sequences;
 }
 
 static bool measure(measuring *m, tarn_decode_timing *t)

@@ -80,6 +80,7 @@ static bool step(tarn_writer *w)
 
 bool tarn__writer_step(tarn_writer *w)
 {
+    tarn__writer_forget_fed(w);
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && step(w);
     tarn_scope_close(scope);

@@ -36,36 +36,59 @@ static double mebibytes(int64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
+/* Bytes on the device that one token takes in all sequences. */
+static int64_t bytes_of(const tarn__cache_shape *shape)
+{
+    return tarn__cache_token_bytes(shape, shape->device_layers) * shape->batch;
+}
+
+/* How many layers could stay on the device so that the keys and values of these find room there; 0: none. */
+static int64_t layers_that_fit(const tarn__cache_shape *shape, const tarn_module *model, int64_t free)
+{
+    const tarn_module *block = tarn__model_blocks(model)->child[0];
+    int64_t weights = 0, keys = bytes_of(shape) / shape->device_layers * shape->room, layers = shape->device_layers;
+    for (int i = 0; i < tarn_module_parameter_count(block); i++)
+        weights += tarn_bytes(tarn_module_parameter(block, i));
+    for (int i = 0; i < tarn_module_buffer_count(block); i++) /* blocks of packed numbers */
+        weights += tarn_bytes(tarn_module_buffer(block, i));
+    while (layers > 0 && layers * keys > free + (shape->device_layers - layers) * weights)
+        layers--;
+    return layers;
+}
+
 /* "in int8 2048 tokens would fit; …": what would fit in `free` bytes. */
-static void advise(char *text, size_t size, const tarn__cache_shape *shape, int64_t free)
+static void advise(char *text, size_t size, const tarn__cache_shape *shape, const tarn_module *model, int64_t free)
 {
     static const tarn_dtype kinds[] = {TARN_BF16, TARN_U8};
-    size_t used = (size_t)snprintf(text, size, ".context = %lld would fit",
-                                   (long long)(free / (tarn__cache_token_bytes(shape) * shape->batch)));
+    size_t used = (size_t)snprintf(text, size, ".context = %lld would fit", (long long)(free / bytes_of(shape)));
     for (int i = 0; i < 2; i++) {
         tarn__cache_shape other = *shape;
         other.dtype = kinds[i];
-        int64_t each = tarn__cache_token_bytes(&other) * shape->batch, fits = free / each;
-        if (each < tarn__cache_token_bytes(shape) * shape->batch && used < size)
+        int64_t each = bytes_of(&other), fits = free / each;
+        if (each < bytes_of(shape) && used < size)
             used += (size_t)snprintf(text + used, size - used, "; with .kv = %s %s%lld tokens would", i ? "int8" : "bf16 or f16",
                                      fits >= shape->room ? "all " : "", (long long)(fits >= shape->room ? shape->room : fits));
     }
+    int64_t layers = tarn_device_equal(shape->device, tarn_device_cpu()) ? 0 : layers_that_fit(shape, model, free);
+    if (layers > 0 && used < size)
+        snprintf(text + used, size - used, "; with %lld of %lld layers on the device (.device_layers, --gpu-layers) all would", (long long)layers,
+                 (long long)shape->layers);
 }
 
-bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn__model_facts *facts)
+bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn_module *model, const tarn__model_facts *facts)
 {
     tarn_device_info info = {0};
-    char advice[256], device[32];
+    char advice[384], device[32];
     tarn__error_record why;
     tarn__error_save(&why);
     tarn_empty_cache(shape->device); /* what the cache had got so far lies there */
     bool known = tarn_device_query(shape->device, &info) && info.memory_total > 0;
     tarn__error_restore(&why);
-    int64_t needed = tarn__cache_token_bytes(shape) * shape->batch * shape->room;
+    int64_t needed = bytes_of(shape) * shape->room;
     if (!known || needed <= info.memory_free)
         return false; /* the sentence that is there says all that is known */
     tarn_clear_error();
-    advise(advice, sizeof(advice), shape, info.memory_free);
+    advise(advice, sizeof(advice), shape, model, info.memory_free);
     return tarn__raise(TARN_ERROR_MEMORY,
                        "%s: keys and values of %lld tokens take %.1f MiB, %.1f more than %s has free; %s (the model's context is %lld)",
                        function, (long long)(shape->room * shape->batch), mebibytes(needed), mebibytes(needed - info.memory_free),

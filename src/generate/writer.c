@@ -60,8 +60,9 @@ tarn_writer *tarn_writer_open_sized(const char *path, tarn_device device, const 
     tarn_writer_options o = options_of(options, options_size);
     if (tarn_failed() || !check_sequences(function, &o))
         return NULL;
+    const tarn_model_open_options how = {.dtype = o.dtype, .device_layers = o.device_layers, .as_stored = o.as_stored};
     tarn_tokenizer *tokenizer = tarn_tokenizer_open(path);
-    tarn_module *model = tokenizer ? tarn_model_open(path, device, &(tarn_model_open_options){.dtype = o.dtype}) : NULL;
+    tarn_module *model = tokenizer ? tarn_model_open(path, device, &how) : NULL;
     tarn_writer *writer = model ? make(function, model, tokenizer, &o) : NULL;
     if (writer) {
         writer->own_model = model;
@@ -100,6 +101,7 @@ void tarn_writer_free(tarn_writer *writer)
     tarn__release(writer->sequence, sizeof(*writer->sequence) * (size_t)writer->count);
     tarn__release(writer->ids, sizeof(*writer->ids) * (size_t)writer->count);
     tarn__release(writer->parts, sizeof(*writer->parts) * (size_t)writer->count);
+    tarn__writer_forget_fed(writer);
     tarn_decoder_free(writer->decoder);
     tarn_module_free(writer->own_model);
     tarn_tokenizer_free(writer->own_tokenizer);
@@ -239,22 +241,48 @@ static int64_t shared(const tarn__sequence *s, int64_t seen, const int32_t *toke
     return same;
 }
 
-/* Lets the decoder see the text, and draws what follows. */
+void tarn__writer_forget_fed(tarn_writer *w)
+{
+    tarn_free(w->fed.logits);
+    w->fed = (tarn__fed){0};
+}
+
+/* True when the last prompt that was computed is this one, and its sequence still has it. */
+static bool is_fed(const tarn_writer *w, const int32_t *tokens, int64_t count)
+{
+    const tarn__fed *fed = &w->fed;
+    return fed->logits && fed->count == count && w->decoder->cache.length[fed->sequence] >= count &&
+           memcmp(w->sequence[fed->sequence].tokens, tokens, sizeof(*tokens) * (size_t)count) == 0;
+}
+
+/* Logits of what follows the prompt `all`, of which the sequence has the first `same` tokens; they are remembered. */
+static tarn_tensor *feed(tarn_writer *w, int64_t sequence, tarn_tensor *all, int64_t same)
+{
+    int64_t count = tarn_size(all, 1);
+    tarn_tensor *logits = tarn_decoder_feed_one(w->decoder, sequence, tarn_slice(all, 1, same, count));
+    if (logits && w->count > 1)
+        w->fed = (tarn__fed){tarn_keep(logits), sequence, count};
+    return logits;
+}
+
+/* Lets the decoder see the text, and draws what follows. A prompt that another sequence has just had is taken from there. */
 static bool begin(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count)
 {
     tarn__sequence *s = &w->sequence[sequence];
-    tarn_device device = w->decoder->facts.device;
     int64_t same = shared(s, w->decoder->cache.length[sequence], tokens, count);
-    if (!tarn_decoder_rewind_one(w->decoder, sequence, same))
+    bool is_copy = is_fed(w, tokens, count);
+    if (!is_copy)
+        tarn__writer_forget_fed(w);
+    if (!(is_copy ? tarn__cache_share(&w->decoder->cache, w->fed.sequence, sequence, count) : tarn_decoder_rewind_one(w->decoder, sequence, same)))
         return false;
     s->count = 0;
     for (int64_t i = 0; i < count; i++)
         if (!tarn__sequence_add(s, tokens[i]))
             return false;
-    tarn_tensor *all = tarn_from_i32(tokens, TARN_SHAPE(1, count), device);
+    tarn_tensor *all = tarn_from_i32(tokens, TARN_SHAPE(1, count), w->decoder->facts.device);
     if (!all || (s->options.repeat_penalty != 0 && !tarn_sampler_see(s->sampler, all)))
         return false;
-    tarn_tensor *logits = tarn_decoder_feed_one(w->decoder, sequence, tarn_slice(all, 1, same, count));
+    tarn_tensor *logits = is_copy ? w->fed.logits : feed(w, sequence, all, same);
     s->is_active = logits && tarn__sequence_draw(s, logits);
     return s->is_active;
 }

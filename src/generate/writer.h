@@ -23,6 +23,12 @@ typedef struct tarn__sequence {
     tarn_candidate likeliest[TARN__MOST_LIKELIEST];
 } tarn__sequence;
 
+/* A prompt that was computed, and what follows it: the same one of another sequence costs a copy. Until the first step after it. */
+typedef struct tarn__fed {
+    tarn_tensor *logits; /* [1, vocab], kept; NULL: there is none */
+    int64_t sequence, count;
+} tarn__fed;
+
 struct tarn_writer {
     tarn_decoder *decoder;
     tarn_module *model;
@@ -34,11 +40,15 @@ struct tarn_writer {
     int64_t *ids;        /* [count]: tokens as they were read */
     tarn_tensor **parts; /* [count]: room for a list */
     bool is_read;        /* ids are those that were drawn; pieces of sequences before `turn` were given out */
+    tarn__fed fed;       /* the last prompt that was computed */
 };
 
 /* tarn_writer_prompt() and tarn_writer_next() with arguments that are checked, and errors that do not name them. */
 bool tarn__writer_prompt(tarn_writer *writer, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *options);
 bool tarn__writer_next(tarn_writer *writer, tarn_piece *piece);
+
+/* Forgets the last prompt that was computed. */
+void tarn__writer_forget_fed(tarn_writer *writer);
 
 /* True when a sequence's piece of this step is still to come. */
 bool tarn__writer_has_pieces(const tarn_writer *writer);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/attention.h"
 #include "ops/index.h"
 
 #define LARGEST_CODE 127
@@ -12,12 +13,25 @@
 
 /* ---- room ------------------------------------------------------------------------------------------------------------------ */
 
-static bool open_part(tarn__cache_part *part, const tarn__cache_shape *s)
+static bool open_part(tarn__cache_part *part, const tarn__cache_shape *s, tarn_device device)
 {
-    part->rows = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, s->width), s->dtype, s->device));
+    part->rows = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, s->width), s->dtype, device));
     if (part->rows && s->dtype == TARN_U8)
-        part->scale = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, 1), TARN_F32, s->device));
+        part->scale = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, 1), TARN_F32, device));
     return !tarn_failed();
+}
+
+/* Where a layer lies. */
+static const tarn__cache_side *side_of(const tarn__cache *cache, int64_t layer)
+{
+    return &cache->side[layer >= cache->shape.device_layers];
+}
+
+static bool open_side(tarn__cache_side *side, const tarn__cache_shape *s, tarn_device device)
+{
+    side->device = device;
+    side->all = tarn_keep(tarn_zeros(TARN_SHAPE(s->batch), TARN_I64, device));
+    return side->all != NULL;
 }
 
 bool tarn__cache_open(const char *function, tarn__cache *cache, const tarn__cache_shape *s)
@@ -26,11 +40,11 @@ bool tarn__cache_open(const char *function, tarn__cache *cache, const tarn__cach
                            .length = tarn__alloc(sizeof(int64_t) * (size_t)s->batch),
                            .key = tarn__alloc(sizeof(tarn__cache_part) * (size_t)(2 * s->layers))};
     bool good = cache->length && cache->key;
-    if (good)
-        cache->lengths = tarn_keep(tarn_zeros(TARN_SHAPE(s->batch), TARN_I64, s->device));
-    good = good && cache->lengths;
+    cache->sides = s->device_layers < s->layers ? 2 : 1;
+    for (int i = 0; good && i < cache->sides; i++)
+        good = open_side(&cache->side[i], s, i ? tarn_device_cpu() : s->device);
     for (int64_t i = 0; good && i < 2 * s->layers; i++)
-        good = open_part(&cache->key[i], s);
+        good = open_part(&cache->key[i], s, side_of(cache, i % s->layers)->device);
     if (good)
         return true;
     tarn__cache_close(cache);
@@ -44,16 +58,17 @@ void tarn__cache_close(tarn__cache *cache)
         tarn_free(cache->key[i].rows);
         tarn_free(cache->key[i].scale);
     }
-    tarn_free(cache->lengths);
+    for (int i = 0; i < 2; i++)
+        tarn_free(cache->side[i].all);
     tarn__release(cache->key, sizeof(tarn__cache_part) * (size_t)(2 * s->layers));
     tarn__release(cache->length, sizeof(int64_t) * (size_t)s->batch);
     *cache = (tarn__cache){0};
 }
 
-int64_t tarn__cache_token_bytes(const tarn__cache_shape *s)
+int64_t tarn__cache_token_bytes(const tarn__cache_shape *s, int64_t layers)
 {
     int64_t row = s->width * (int64_t)tarn_dtype_size(s->dtype) + (s->dtype == TARN_U8 ? (int64_t)sizeof(float) : 0);
-    return 2 * s->layers * s->heads * row;
+    return 2 * layers * s->heads * row;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------------- */
@@ -74,23 +89,33 @@ static int64_t longest(const tarn__cache *cache, int64_t first, int64_t count)
     return most;
 }
 
+static bool begin_side(const tarn__cache *cache, tarn__cache_side *side)
+{
+    const tarn__cache_step *s = &cache->step;
+    int64_t at = cache->length[s->first];
+    side->begin = tarn_slice(side->all, 0, s->first, s->first + s->count);
+    side->lengths = NULL;
+    if (s->is_even) {
+        side->positions = tarn_arange((double)at, (double)(at + s->tokens), 1, TARN_I64, side->device);
+        return side->begin && side->positions;
+    }
+    side->lengths = tarn_add(side->begin, tarn_scalar((double)s->tokens));
+    side->positions = tarn_unsqueeze(side->begin, 1);
+    if (s->tokens > 1)
+        side->positions = tarn_add(side->positions, tarn_arange(0, (double)s->tokens, 1, TARN_I64, side->device));
+    return side->begin && side->lengths && side->positions;
+}
+
 bool tarn__cache_begin(tarn__cache *cache, int64_t first, int64_t count, int64_t tokens, int64_t reach)
 {
     tarn__cache_step *s = &cache->step;
-    tarn_device device = cache->shape.device;
     *s = (tarn__cache_step){.first = first, .count = count, .tokens = tokens, .reach = reach};
     s->is_even = reach == 0 && are_even(cache, first, count);
     s->reach = reach ? reach : longest(cache, first, count) + tokens;
-    s->begin = tarn_slice(cache->lengths, 0, first, first + count);
-    if (s->is_even) {
-        s->positions = tarn_arange((double)cache->length[first], (double)(cache->length[first] + tokens), 1, TARN_I64, device);
-        return s->begin && s->positions;
-    }
-    s->lengths = tarn_add(s->begin, tarn_scalar((double)tokens));
-    s->positions = tarn_unsqueeze(s->begin, 1);
-    if (tokens > 1)
-        s->positions = tarn_add(s->positions, tarn_arange(0, (double)tokens, 1, TARN_I64, device));
-    return s->begin && s->lengths && s->positions;
+    bool good = true;
+    for (int i = 0; good && i < cache->sides; i++)
+        good = begin_side(cache, &cache->side[i]);
+    return good;
 }
 
 void tarn__cache_moved(tarn__cache *cache, int64_t first, int64_t count, int64_t tokens)
@@ -101,30 +126,50 @@ void tarn__cache_moved(tarn__cache *cache, int64_t first, int64_t count, int64_t
 
 bool tarn__cache_end(tarn__cache *cache)
 {
-    const tarn__cache_step s = cache->step;
+    bool good = true;
+    for (int i = 0; good && i < cache->sides; i++)
+        good = tarn_add_inplace(cache->side[i].begin, tarn_scalar((double)cache->step.tokens)) != NULL;
     cache->step = (tarn__cache_step){0};
-    return tarn_add_inplace(s.begin, tarn_scalar((double)s.tokens)) != NULL;
+    return good;
 }
 
-tarn_tensor *tarn__cache_positions(const tarn__cache *cache)
+tarn_tensor *tarn__cache_positions(const tarn__cache *cache, int64_t layer)
 {
-    return cache->step.positions;
+    return side_of(cache, layer)->positions;
 }
 
 bool tarn__cache_rewind(tarn__cache *cache, int64_t sequence, int64_t length)
 {
     if (length == cache->length[sequence])
         return true;
-    if (!tarn_fill_inplace(tarn_slice(cache->lengths, 0, sequence, sequence + 1), (double)length))
-        return false;
+    for (int i = 0; i < cache->sides; i++)
+        if (!tarn_fill_inplace(tarn_slice(cache->side[i].all, 0, sequence, sequence + 1), (double)length))
+            return false;
     cache->length[sequence] = length;
     return true;
+}
+
+/* The first rows of one sequence's part become another one's. */
+static bool share_rows(tarn_tensor *whole, int64_t from, int64_t to, int64_t length)
+{
+    tarn_tensor *source = tarn_slice(tarn_slice(whole, 0, from, from + 1), 2, 0, length);
+    return source && tarn_copy(tarn_slice(tarn_slice(whole, 0, to, to + 1), 2, 0, length), source);
+}
+
+bool tarn__cache_share(tarn__cache *cache, int64_t from, int64_t to, int64_t length)
+{
+    bool good = from == to || tarn__cache_rewind(cache, to, 0);
+    for (int64_t i = 0; good && from != to && i < 2 * cache->shape.layers; i++) {
+        const tarn__cache_part *part = &cache->key[i];
+        good = share_rows(part->rows, from, to, length) && (!part->scale || share_rows(part->scale, from, to, length));
+    }
+    return good && tarn__cache_rewind(cache, to, length);
 }
 
 /* ---- keys and values ------------------------------------------------------------------------------------------------------- */
 
 /* Lays x [B, heads, T, …] behind what the step's sequences have of a part. */
-static bool lay(const tarn__cache *cache, tarn_tensor *whole, tarn_tensor *x)
+static bool lay(const tarn__cache *cache, int64_t layer, tarn_tensor *whole, tarn_tensor *x)
 {
     const tarn__cache_step *s = &cache->step;
     tarn_tensor *place = tarn_slice(whole, 0, s->first, s->first + s->count);
@@ -133,7 +178,7 @@ static bool lay(const tarn__cache *cache, tarn_tensor *whole, tarn_tensor *x)
     int64_t at = cache->length[s->first];
     if (s->is_even)
         return tarn_copy(tarn_slice(place, 2, at, at + s->tokens), x);
-    return tarn__put_rows("cache", place, 2, s->begin, tarn_cast(x, tarn_dtype_of(place)));
+    return tarn__put_rows("cache", place, 2, side_of(cache, layer)->begin, tarn_cast(x, tarn_dtype_of(place)));
 }
 
 /* The codes of x [B, heads, T, width], and the scales of its rows [B, heads, T, 1]. A row that is not finite has a scale that is not. */
@@ -151,35 +196,43 @@ static tarn_tensor *decode(tarn_tensor *code, tarn_tensor *scale, tarn_dtype dty
     return tarn_cast(tarn_mul(tarn_sub(tarn_cast(code, TARN_F32), tarn_scalar(ZERO_CODE)), scale), dtype);
 }
 
+/* What there is of a part up to the step's reach; NULL of NULL. */
 static tarn_tensor *seen(const tarn__cache *cache, tarn_tensor *whole)
 {
     const tarn__cache_step *s = &cache->step;
-    return tarn_slice(tarn_slice(whole, 0, s->first, s->first + s->count), 2, 0, s->reach);
+    return whole ? tarn_slice(tarn_slice(whole, 0, s->first, s->first + s->count), 2, 0, s->reach) : NULL;
 }
 
-/* Puts x, and gives all that there is with it, in x's dtype: a view where that is how it is stored. */
-static tarn_tensor *put(const tarn__cache *cache, const tarn__cache_part *part, tarn_tensor *x)
+/* Puts x, as it is stored. */
+static bool put(const tarn__cache *cache, int64_t layer, const tarn__cache_part *part, tarn_tensor *x)
 {
     tarn_tensor *scale;
-    tarn_dtype dtype = tarn_dtype_of(x);
-    if (!part->scale) {
-        tarn_tensor *all = lay(cache, part->rows, x) ? seen(cache, part->rows) : NULL;
-        return all ? tarn_cast(all, dtype) : NULL;
-    }
+    if (!part->scale)
+        return lay(cache, layer, part->rows, x);
     tarn_tensor *code = encode(x, &scale);
-    if (!code || !lay(cache, part->rows, code) || !lay(cache, part->scale, scale))
-        return NULL;
-    return decode(seen(cache, part->rows), seen(cache, part->scale), dtype);
+    return code && lay(cache, layer, part->rows, code) && lay(cache, layer, part->scale, scale);
+}
+
+/* All that there is, in a dtype: a view where that is how it is stored. */
+static tarn_tensor *expanded(const tarn__cache *cache, const tarn__cache_part *part, tarn_dtype dtype)
+{
+    tarn_tensor *rows = seen(cache, part->rows);
+    return part->scale ? decode(rows, seen(cache, part->scale), dtype) : tarn_cast(rows, dtype);
 }
 
 tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, double scale)
 {
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
-    const tarn__cache_part *part = cache->key;
-    tarn_tensor *k = put(cache, &part[layer], keys), *v = put(cache, &part[cache->shape.layers + layer], values);
-    if (!k || !v)
+    const tarn__cache_part *key = &cache->key[layer], *value = key + cache->shape.layers;
+    if (!put(cache, layer, key, keys) || !put(cache, layer, value, values))
         return NULL;
-    const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = cache->step.lengths};
-    return tarn_attention(queries, k, v, &options);
+    const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = side_of(cache, layer)->lengths};
+    tarn_dtype dtype = tarn_dtype_of(queries);
+    if (dtype != cache->shape.dtype && tarn__attends_stored(queries, key->rows)) {
+        tarn_tensor *k = seen(cache, key->rows), *v = seen(cache, value->rows), *of_k = seen(cache, key->scale), *of_v = seen(cache, value->scale);
+        return tarn_failed() ? NULL : tarn__attention_stored(queries, k, v, of_k, of_v, &options);
+    }
+    tarn_tensor *k = expanded(cache, key, dtype), *v = k ? expanded(cache, value, dtype) : NULL;
+    return v ? tarn_attention(queries, k, v, &options) : NULL;
 }

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/list.h"
 #include "base/memory.h"
 #include "formats/gguf.h"
 #include "models/weights.h"
@@ -24,6 +25,12 @@ static bool is_type(tarn_dtype dtype)
     return false;
 }
 
+/* True when the rows of a tensor are whole blocks of a type. */
+static bool fits(const tarn__rows *rows, tarn_dtype dtype)
+{
+    return rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[dtype].block_elements == 0;
+}
+
 /* What a tensor becomes in a GGUF file, and why, which is counted. */
 static tarn_dtype choose(tarn__conversion *c, const tarn__rows *rows, bool is_head)
 {
@@ -33,30 +40,15 @@ static tarn_dtype choose(tarn__conversion *c, const tarn__rows *rows, bool is_he
         return TARN_F32;
     }
     /* The head decides between tokens: llama.cpp keeps it finer, too. */
-    if (c->options.quantize && wanted == TARN_Q4_K && is_head && rows->shape.size[rows->shape.rank - 1] % 256 == 0) {
+    if (c->options.quantize && wanted == TARN_Q4_K && is_head && fits(rows, TARN_Q6_K)) {
         c->summary.finer++;
         return TARN_Q6_K;
     }
-    if (rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[wanted].block_elements == 0)
+    if (fits(rows, wanted))
         return wanted;
     c->summary.uneven++;
-    return TARN_F32;
-}
-
-static bool make_room(tarn__conversion *c)
-{
-    if (c->jobs < c->room)
-        return true;
-    int wider = c->room ? 2 * c->room : 64;
-    tarn__convert_job *list = tarn__alloc(sizeof(*list) * (size_t)wider);
-    if (!list)
-        return false;
-    if (c->jobs)
-        memcpy(list, c->job, sizeof(*list) * (size_t)c->jobs);
-    tarn__release(c->job, sizeof(*list) * (size_t)c->room);
-    c->job = list;
-    c->room = wider;
-    return true;
+    /* Smaller blocks where they fit; blocks that the file has already would lose by others. */
+    return fits(rows, TARN_Q8_0) && !tarn__is_blocks(rows->from) ? TARN_Q8_0 : rows->from;
 }
 
 static int64_t count_of(const tarn_shape *shape)
@@ -67,14 +59,13 @@ static int64_t count_of(const tarn_shape *shape)
     return count;
 }
 
-bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
+bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__rows *rows)
 {
-    char *copy = make_room(c) ? tarn__text_copy(name) : NULL;
+    char *copy = tarn__list_room(&c->job, c->jobs, &c->room, sizeof(*c->job)) ? tarn__text_copy(name) : NULL;
     if (!copy)
         return false;
     tarn__convert_job *job = &c->job[c->jobs++];
     *job = (tarn__convert_job){*rows, copy, c};
-    job->rows.to = choose(c, &job->rows, is_head);
     int64_t count = count_of(&job->rows.shape);
     c->summary.tensors++;
     c->summary.changed += job->rows.to != job->rows.from;
@@ -84,9 +75,16 @@ bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__rows *
     return true;
 }
 
+bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
+{
+    tarn__rows chosen = *rows;
+    chosen.to = choose(c, rows, is_head);
+    return tarn__convert_add_as(c, name, &chosen);
+}
+
 /* ---- writing GGUF files ---------------------------------------------------------------------------------------------------- */
 
-static bool write_job(tarn__output *output, void *ctx)
+bool tarn__convert_write(tarn__output *output, void *ctx)
 {
     tarn__convert_job *job = ctx;
     tarn__conversion *c = job->conversion;
@@ -129,7 +127,7 @@ bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
     for (int i = 0; good && i < c->jobs; i++) {
         tarn__convert_job *job = &c->job[i];
         job->rows.name = job->name;
-        good = tarn__gguf_add_made(writer, job->name, job->rows.to, job->rows.shape, write_job, job);
+        good = tarn__gguf_add_made(writer, job->name, job->rows.to, job->rows.shape, tarn__convert_write, job);
     }
     return good;
 }
@@ -142,6 +140,12 @@ static const char *head_of(const tarn_gguf *file)
     return tarn_gguf_find(file, "output.weight") >= 0 ? "output.weight" : "token_embd.weight";
 }
 
+bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const char *type)
+{
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s, which tarn cannot read; it reads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
+                       c->function, c->from, name, type);
+}
+
 static bool add_all(tarn__conversion *c, const tarn_gguf *file)
 {
     tarn_gguf_entry e;
@@ -149,9 +153,7 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
         if (!tarn_gguf_info(file, i, &e))
             return false;
         if (e.dtype == TARN_DTYPE_COUNT)
-            return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                               "%s: '%s': tensor '%.200s' is %s, which tarn cannot read; it reads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
-                               c->function, c->from, e.name, e.dtype_name);
+            return tarn__convert_unknown(c, e.name, e.dtype_name);
         const tarn__rows rows = {
             .function = c->function, .path = c->from, .elements = file->memory + e.position, .shape = e.shape, .from = e.dtype};
         if (!tarn__convert_add(c, e.name, &rows, strcmp(e.name, head_of(file)) == 0))

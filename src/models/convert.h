@@ -3,6 +3,7 @@
 #define TARN__CONVERT_H
 
 #include <tarn/convert.h>
+#include <tarn/model.h>
 
 #include "models/rows.h"
 
@@ -24,6 +25,19 @@ typedef struct tarn__conversion {
 
 /* Adds a tensor. `rows` has all but the new type, which is chosen here by the options; `name` is copied. False with an error. */
 bool tarn__convert_add(tarn__conversion *conversion, const char *name, const tarn__rows *rows, bool is_head);
+
+/* The same with the new type chosen: rows->to. */
+bool tarn__convert_add_as(tarn__conversion *conversion, const char *name, const tarn__rows *rows);
+
+/* Raises that a tensor is of a type that cannot be read. Is false. */
+bool tarn__convert_unknown(const tarn__conversion *conversion, const char *name, const char *type);
+
+/* Writes the tensor of a job, `ctx`, when it is its turn. */
+bool tarn__convert_write(tarn__output *output, void *ctx);
+
+/* Raises unless the tensors that were added are those of a model of that configuration: the first that is missing, or that it does not have, is named, as it is
+ * where they come from. `in_folder`: they go to a folder, and have its names; else those of GGUF files (convert_names.c). */
+bool tarn__convert_check_names(const tarn__conversion *conversion, const tarn_llama_config *config, bool in_folder);
 
 /* Adds all tensors to a GGUF file that is being written, and says in its metadata what they are. */
 bool tarn__convert_put(tarn__conversion *conversion, tarn_gguf_writer *writer);

@@ -117,6 +117,7 @@ bool tarn__convert_from_folder(tarn__conversion *c)
     bool good = weights != NULL;
     for (int i = 0; good && i < tarn_safetensors_count(weights); i++)
         good = add_from_folder(c, &config, weights, i);
+    good = good && tarn__convert_check_names(c, &config, false);
     tarn_gguf_writer *writer = good ? tarn_gguf_create(c->to) : NULL;
     good = writer && write_gguf(c, &config, writer);
     if (good)
@@ -149,30 +150,25 @@ static bool narrowed(const tarn_gguf *file, const char *name, tarn_dtype *dtype)
     return true;
 }
 
-/* The tensor of an entry as the folder has it. NULL with an error. */
-static tarn_tensor *tensor_of(tarn__conversion *c, const tarn_gguf *file, const tarn_llama_config *config, int index,
-                              const tarn_gguf_entry *e)
+/* Adds the tensor of an entry, as the folder has it. */
+static bool add_entry(tarn__conversion *c, const tarn_gguf *file, const tarn_llama_config *config, const tarn_gguf_entry *e, const char *name)
 {
     int64_t heads = tarn__llama_turned_heads(config, e->name), rows = e->shape.rank ? e->shape.size[0] : 1;
-    tarn_dtype dtype = e->dtype != TARN_DTYPE_COUNT && tarn__is_blocks(e->dtype) ? TARN_F32 : e->dtype;
+    if (e->dtype == TARN_DTYPE_COUNT)
+        return tarn__convert_unknown(c, e->name, e->dtype_name);
+    tarn_dtype dtype = tarn__is_blocks(e->dtype) ? TARN_F32 : e->dtype;
     if (e->dtype == TARN_F32 && !narrowed(file, e->name, &dtype))
-        return NULL;
-    c->summary.changed += dtype != e->dtype;
-    if (e->dtype == TARN_DTYPE_COUNT || (dtype == e->dtype && !heads)) /* the reader refuses what it cannot load, with a sentence */
-        return tarn_gguf_tensor(file, index, tarn_device_cpu());
-    if (heads && rows % (2 * heads)) {
-        tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are no pairs of %lld heads", c->function, c->from,
-                    (long long)rows, e->name, (long long)heads);
-        return NULL;
-    }
+        return false;
+    if (heads && rows % (2 * heads))
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are no pairs of %lld heads", c->function, c->from,
+                           (long long)rows, e->name, (long long)heads);
     const tarn__rows one = {c->function, c->from,  e->name, file->memory + e->position,
                             e->shape,    e->dtype, dtype,   heads ? TARN__ROWS_TO_HALVES : TARN__ROWS_KEPT,
                             heads};
-    return tarn__rows_tensor(&one, tarn_device_cpu());
+    return tarn__convert_add_as(c, name, &one);
 }
 
-static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, const tarn_llama_config *config, int index,
-                          tarn_safetensors_writer *writer)
+static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, const tarn_llama_config *config, int index)
 {
     char name[TARN__LLAMA_NAME];
     tarn_gguf_entry e;
@@ -181,26 +177,22 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, const tarn
     if (!tarn__llama_name_in_folder(e.name, name))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from, e.name,
                            config->family);
-    tarn_tensor *tensor = tensor_of(c, file, config, index, &e);
-    if (!tensor || !tarn_safetensors_add(writer, name, tensor))
-        return false;
-    c->summary.tensors++;
-    c->summary.before += e.bytes;
-    c->summary.after += tarn_bytes(tensor);
-    if (c->options.progress)
-        c->options.progress(c->summary.before, c->all, name, c->options.ctx);
-    return true;
+    return add_entry(c, file, config, &e, name);
 }
 
+/* Each tensor is made when it is its turn to be written: none but that is in memory. */
 static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const tarn_llama_config *config, const char *where)
 {
     tarn_safetensors_writer *writer = tarn_safetensors_create(where);
-    tarn_gguf_entry e;
-    for (int i = 0; i < tarn_gguf_count(file) && tarn_gguf_info(file, i, &e); i++)
-        c->all += strcmp(e.name, TARN__GGUF_FREQUENCIES) == 0 ? 0 : e.bytes;
     bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt");
     for (int i = 0; good && i < tarn_gguf_count(file); i++)
-        good = add_to_folder(c, file, config, i, writer);
+        good = add_to_folder(c, file, config, i);
+    good = good && tarn__convert_check_names(c, config, true);
+    for (int i = 0; good && i < c->jobs; i++) {
+        tarn__convert_job *job = &c->job[i];
+        job->rows.name = job->name;
+        good = tarn__safetensors_add_made(writer, job->name, job->rows.to, job->rows.shape, tarn__convert_write, job);
+    }
     if (good)
         return tarn_safetensors_finish(writer);
     tarn_safetensors_cancel(writer);

@@ -10,25 +10,17 @@
 #include "formats/document.h"
 #include "formats/gguf.h"
 #include "models/convert.h"
+#include "models/weights.h"
 #include "text/gguf_tokenizer.h"
 
 #define G "tokenizer.ggml."
 #define WHOLE_FILE "tokenizer.huggingface.json"
 #define CHAT "tokenizer.chat_template"
 
-typedef struct path {
-    char text[4096];
-} path;
-
-static const char *path_in(const char *folder, const char *name, path *to)
+static bool exists(const tarn__conversion *c, const char *folder, const char *name)
 {
-    return (size_t)snprintf(to->text, sizeof(to->text), "%s/%s", folder, name) < sizeof(to->text) ? to->text : NULL;
-}
-
-static bool exists(const char *folder, const char *name)
-{
-    path where;
-    return path_in(folder, name, &where) && tarn__path_exists(where.text);
+    tarn__model_path where;
+    return tarn__model_path_in(c->function, folder, name, &where) && tarn__path_exists(where.text);
 }
 
 /* ---- folder to metadata ---------------------------------------------------------------------------------------------------- */
@@ -36,9 +28,9 @@ static bool exists(const char *folder, const char *name)
 /* tokenizer.json as it is. */
 static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
 {
-    path where;
+    tarn__model_path where;
     tarn__map map;
-    if (!exists(c->from, "tokenizer.json") || !path_in(c->from, "tokenizer.json", &where))
+    if (!exists(c, c->from, "tokenizer.json") || !tarn__model_path_in(c->function, c->from, "tokenizer.json", &where))
         return true;
     if (!tarn__map_open(&map, c->function, where.text))
         return false;
@@ -49,7 +41,7 @@ static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
 
 bool tarn__convert_has_text(const tarn__conversion *c)
 {
-    return exists(c->from, "tokenizer.json") || exists(c->from, "tokenizer.model") || exists(c->from, "vocab.json");
+    return exists(c, c->from, "tokenizer.json") || exists(c, c->from, "tokenizer.model") || exists(c, c->from, "vocab.json");
 }
 
 bool tarn__convert_put_text(tarn__conversion *c, int64_t vocab, tarn_gguf_writer *writer)
@@ -66,12 +58,12 @@ bool tarn__convert_put_text(tarn__conversion *c, int64_t vocab, tarn_gguf_writer
 /* tokenizer.json as it was. */
 static bool get_whole_file(const tarn__conversion *c, const tarn_gguf *file)
 {
-    path where;
+    tarn__model_path where;
     tarn__output output;
     size_t length;
     const char *text = tarn_gguf_text(file, WHOLE_FILE, &length);
-    if (!text || !path_in(c->to, "tokenizer.json", &where) || !tarn__output_open(&output, c->function, where.text))
-        return tarn_failed() ? false : tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder is too long", c->function);
+    if (!text || !tarn__model_path_in(c->function, c->to, "tokenizer.json", &where) || !tarn__output_open(&output, c->function, where.text))
+        return false;
     if (tarn__output_write(&output, text, length))
         return tarn__output_commit(&output);
     tarn__output_discard(&output);
@@ -113,11 +105,10 @@ static bool set_switch(tarn__document *config, const char *member, const tarn_gg
 /* tokenizer_config.json: the tokens around a text, and the chat template. */
 static bool get_config(const tarn__conversion *c, const tarn_gguf *file)
 {
-    path where;
+    tarn__model_path where;
     const char *chat = tarn_gguf_has(file, CHAT, NULL) ? tarn_gguf_text(file, CHAT, NULL) : "";
-    tarn__document *config = chat && path_in(c->to, "tokenizer_config.json", &where) ? tarn__document_new(c->function) : NULL;
-    if (chat && !config && !tarn_failed())
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder is too long", c->function);
+    bool is_named = chat && tarn__model_path_in(c->function, c->to, "tokenizer_config.json", &where);
+    tarn__document *config = is_named ? tarn__document_new(c->function) : NULL;
     bool good = config && tarn__document_set_text(config, "tokenizer_class", "PreTrainedTokenizerFast") &&
                 tarn__document_set_bool(config, "clean_up_tokenization_spaces", false) &&
                 set_token(config, "bos_token", file, G "bos_token_id") && set_token(config, "eos_token", file, G "eos_token_id") &&

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "models/fit.h"
 #include "models/kinds.h"
 #include "models/llama_gguf.h"
 #include "models/weights.h"
@@ -30,8 +31,24 @@ static const char *weights_in(const char *function, const char *folder, tarn__mo
     return NULL;
 }
 
+/* Says what would fit, where the model of a folder did not. */
+static void explain_folder(const char *function, const char *weights, tarn_dtype dtype, const tarn__model_kind *kind, const tarn__placement *where)
+{
+    tarn__error_record why;
+    if (tarn_error_code() != TARN_ERROR_MEMORY)
+        return;
+    tarn__error_save(&why);
+    tarn_safetensors *file = tarn_safetensors_open(weights);
+    tarn__weight_bytes bytes = {0};
+    if (file)
+        bytes = tarn__weigh_safetensors(file, dtype, kind->ignores);
+    tarn_safetensors_close(file);
+    tarn__error_restore(&why);
+    tarn__model_no_room(function, &bytes, where);
+}
+
 static tarn_module *open_with(const char *function, const char *folder, const tarn__document *config, const char *config_path,
-                              const tarn_model_open_options *options, tarn_device device)
+                              const tarn_model_open_options *options, const tarn__placement *where)
 {
     tarn__model_path weights;
     tarn_dtype dtype = options->dtype;
@@ -40,28 +57,43 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
     if (!kind || !weights_in(function, folder, &weights) ||
         (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
         return NULL;
-    tarn_module *model = kind->make(function, config, dtype, device);
+    tarn_module *model = kind->make(function, config, dtype, where);
     if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
         return model;
     tarn_module_free(model);
+    explain_folder(function, weights.text, dtype, kind, where);
     return NULL;
 }
 
+static tarn__weight_bytes weigh_gguf(const tarn_gguf *file, tarn_dtype dtype)
+{
+    tarn__error_record why;
+    tarn__error_save(&why);
+    tarn__weight_bytes bytes = tarn__weigh_gguf(file, dtype);
+    tarn__error_restore(&why);
+    return bytes;
+}
+
 /* The model of a GGUF file. As it is stored, what is no block keeps the type of the tokens' embedding. */
-static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options, tarn_device device)
+static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options, const tarn__placement *where)
 {
     tarn_gguf *file = tarn_gguf_open(name);
     tarn_gguf_entry table = {.dtype = options->dtype};
     int index = file && options->as_stored ? tarn_gguf_find(file, "token_embd.weight") : -1;
     bool good = file && (index < 0 || tarn_gguf_info(file, index, &table));
     tarn_dtype dtype = table.dtype == TARN_BF16 || table.dtype == TARN_F16 ? table.dtype : options->dtype;
-    tarn_module *model = good ? tarn__llama_from_gguf(function, file, dtype, device) : NULL;
+    tarn_module *model = good ? tarn__llama_from_gguf(function, file, dtype, where) : NULL;
+    tarn__weight_bytes bytes = {0};
+    if (!model && tarn_error_code() == TARN_ERROR_MEMORY)
+        bytes = weigh_gguf(file, dtype);
     tarn_gguf_close(file);
     if (!file)
         tarn__raise_within(function);
     if (model && tarn_module_train(model, false))
         return model;
     tarn_module_free(model);
+    if (tarn_error_code() == TARN_ERROR_MEMORY)
+        tarn__model_no_room(function, &bytes, where);
     return NULL;
 }
 
@@ -78,10 +110,11 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them", function, tarn_dtype_name(chosen.dtype));
         return NULL;
     }
+    const tarn__placement placement = {.device = device, .layers = chosen.device_layers};
     if (tarn__ends_with(folder, ".gguf"))
-        return open_gguf(function, folder, &chosen, device);
+        return open_gguf(function, folder, &chosen, &placement);
     tarn__document *config = tarn__document_open(function, where.text);
-    tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, device) : NULL;
+    tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, &placement) : NULL;
     tarn__document_free(config);
     return model;
 }

@@ -103,7 +103,8 @@ bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, si
 typedef struct making {
     const char *function;
     tarn_gpt2_config config;
-    tarn_device device;
+    tarn__placement where;
+    tarn_device device; /* of what is being made */
     bool draw;
 } making;
 
@@ -172,8 +173,11 @@ static tarn_module *make_blocks(const making *m)
 {
     size_t bytes = sizeof(tarn_module *) * (size_t)m->config.layers;
     tarn_module **blocks = tarn__alloc(bytes), *all = NULL;
-    for (int64_t i = 0; blocks && i < m->config.layers; i++)
-        blocks[i] = make_block(m);
+    for (int64_t i = 0; blocks && i < m->config.layers; i++) {
+        making there = *m;
+        there.device = tarn__placed(&m->where, i);
+        blocks[i] = make_block(&there);
+    }
     if (blocks)
         all = tarn_sequential_from(blocks, (int)m->config.layers); /* which frees them where one failed */
     tarn__release(blocks, bytes);
@@ -203,11 +207,11 @@ static tarn_module *make_model(const making *m)
     return NULL;
 }
 
-tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, tarn_device device, bool draw)
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw)
 {
-    if (tarn_failed() || !check_config(function, config))
+    if (tarn_failed() || !check_config(function, config) || !tarn__check_placement(function, where, config->layers))
         return NULL;
-    making m = {function, completed(config), device, draw};
+    making m = {function, completed(config), *where, where->device, draw};
     tarn_module *model = make_model(&m);
     if (!model)
         tarn__raise_within(function);
@@ -226,7 +230,7 @@ tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config
     memcpy(&own, config, config_size < sizeof(own) ? config_size : sizeof(own));
     tarn__generator callers = tarn__random_save();
     tarn_seed(seed);
-    tarn_module *model = tarn__gpt2_make("model_gpt2", &own, device, true);
+    tarn_module *model = tarn__gpt2_make("model_gpt2", &own, &(tarn__placement){.device = device}, true);
     tarn__random_restore(&callers);
     return model;
 }
@@ -259,6 +263,7 @@ static void facts(const tarn_module *model, tarn__model_facts *f)
                              .head_width = c->width / c->heads,
                              .dtype = weight->view.dtype,
                              .device = tarn__device(weight),
+                             .device_layers = tarn__device_layers(model),
                              .has_begin = c->has_end, /* GPT-2's texts begin with the token that ends them */
                              .begin = c->end,
                              .has_end = c->has_end,

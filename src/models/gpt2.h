@@ -25,12 +25,12 @@ tarn_tensor *tarn__gpt2_documents_forward(tarn_module *body, tarn_tensor *tokens
 tarn_tensor *tarn__gpt2_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
 /* config.json and names in files (gpt2_file.c). */
-tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device);
+tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where);
 bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config);
 bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path);
 bool tarn__gpt2_ignores(const char *name);
 
 /* A model from a configuration, checked and completed here (gpt2.c). Its parameters are drawn from the thread's generator, or have no values. */
-tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, tarn_device device, bool draw);
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw);
 
 #endif

@@ -86,14 +86,14 @@ static bool read_rest(const char *function, const tarn__document *config, tarn_g
     return true;
 }
 
-tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device)
+tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where)
 {
     tarn_gpt2_config c = {.dtype = dtype};
     bool good = read_sizes(config, &c) && read_rest(function, config, &c) && check_activation(function, config) &&
                 check_switch(function, config, "scale_attn_weights", true) &&
                 check_switch(function, config, "scale_attn_by_inverse_layer_idx", false) &&
                 check_switch(function, config, "add_cross_attention", false) && check_switch(function, config, "tie_word_embeddings", true);
-    return good ? tarn__gpt2_make(function, &c, device, false) : NULL;
+    return good ? tarn__gpt2_make(function, &c, where, false) : NULL;
 }
 
 bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)

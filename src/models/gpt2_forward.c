@@ -132,7 +132,7 @@ static tarn_tensor *embed(tarn_module *body, tarn_tensor *tokens, const place *p
     if (!check_tokens(body, tokens))
         return NULL;
     tarn_tensor *table = own(body->child[TARN__GPT2_POSITIONS], "weight");
-    tarn_tensor *positions = p->cache ? tarn__cache_positions(p->cache) : p->documents ? p->documents->positions : NULL;
+    tarn_tensor *positions = p->cache ? tarn__cache_positions(p->cache, 0) : p->documents ? p->documents->positions : NULL;
     tarn_tensor *places = positions ? tarn_embedding(table, positions) : tarn_slice(table, 0, 0, tokens->view.shape[1]);
     return dropped(body, tarn_add(tarn_forward(body->child[TARN__GPT2_TOKENS], tokens), places), c->embedding_dropout, p->cache);
 }
@@ -147,8 +147,18 @@ static tarn_tensor *hidden_recomputed(tarn_module *body, tarn_tensor *x, const t
 {
     const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS];
     for (int i = 0; x && i < blocks->children; i++)
-        x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, documents ? documents->starts : NULL}, documents ? 2 : 1);
+        if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__GPT2_NORM_1])) != NULL)
+            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, documents ? documents->starts : NULL}, documents ? 2 : 1);
+    x = tarn__bring_to(x, body->child[TARN__GPT2_NORM]);
     return x ? tarn_forward(body->child[TARN__GPT2_NORM], x) : NULL;
+}
+
+/* *x = *x + delta, which is brought to where the norm lies: one tensor crosses, not two. The result is its norm. */
+static tarn_tensor *cross_and_normalise(const tarn_module *part, tarn_tensor **x, tarn_tensor *delta, tarn_module *norm, const tarn__cache *cache)
+{
+    const tarn_gpt2_config *c = part->ctx;
+    *x = tarn__bring_to(tarn_add(*x, dropped(part, delta, c->dropout, cache)), norm);
+    return tarn_forward(norm, *x);
 }
 
 /* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed. */
@@ -163,7 +173,8 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
         bool is_alone = !p->cache && !p->documents;
         normed = is_alone ? tarn_forward(attention, *y) : attention_with(attention, *y, p->documents ? p->documents->starts : NULL, p->cache, i);
         normed = add_and_normalise(attention, &sum, normed, block->child[TARN__GPT2_NORM_2], p->cache);
-        normed = add_and_normalise(mlp, &sum, tarn_forward(mlp, normed), next, p->cache);
+        tarn_tensor *delta = tarn_forward(mlp, normed);
+        normed = tarn__lies_with(delta, next) ? add_and_normalise(mlp, &sum, delta, next, p->cache) : cross_and_normalise(mlp, &sum, delta, next, p->cache);
     }
     bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);

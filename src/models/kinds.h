@@ -8,6 +8,7 @@
 
 #include "formats/document.h"
 #include "models/cache.h"
+#include "models/placement.h"
 #include "nn/module.h"
 
 enum { TARN__MODEL_BODY, TARN__MODEL_HEAD };
@@ -38,7 +39,7 @@ typedef struct tarn__model_kind {
     tarn_forward_fn forward;  /* that its modules have, and no others */
 
     /* A model as config.json says, its parameters without values. The caller owns it. NULL with an error. */
-    tarn_module *(*make)(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device);
+    tarn_module *(*make)(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where);
 
     /* Reads the parameters from a safetensors file, or from those that an index names. */
     bool (*load)(const char *function, tarn_module *model, const char *path);

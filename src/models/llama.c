@@ -15,27 +15,27 @@
 typedef struct making {
     const char *function;
     tarn_llama_config config;
-    tarn_device device;
+    tarn__placement where;
+    tarn_device device; /* of what is being made */
     const tarn__llama_source *source;
 } making;
 
 /* ---- values ---------------------------------------------------------------------------------------------------------------- */
 
 /* First values: normal, but for norms (1) and biases (0). The source of a new model. */
-static tarn_tensor *draw(void *ctx, const char *name, tarn_shape shape)
+static tarn_tensor *draw(void *ctx, const char *name, tarn_shape shape, tarn_device device)
 {
-    const making *m = ctx;
+    tarn_dtype dtype = ((const making *)ctx)->config.dtype;
     if (shape.rank == 2)
-        return tarn_normal(shape, 0, DEVIATION, m->config.dtype, m->device);
-    return tarn__ends_with(name, ".bias") ? tarn_zeros(shape, m->config.dtype, m->device) : tarn_ones(shape, m->config.dtype, m->device);
+        return tarn_normal(shape, 0, DEVIATION, dtype, device);
+    return tarn__ends_with(name, ".bias") ? tarn_zeros(shape, dtype, device) : tarn_ones(shape, dtype, device);
 }
 
 /* No values: they will be read from a file. */
-static tarn_tensor *leave_empty(void *ctx, const char *name, tarn_shape shape)
+static tarn_tensor *leave_empty(void *ctx, const char *name, tarn_shape shape, tarn_device device)
 {
-    const making *m = ctx;
     (void)name;
-    return tarn_empty(shape, m->config.dtype, m->device);
+    return tarn_empty(shape, ((const making *)ctx)->config.dtype, device);
 }
 
 /* ---- modules --------------------------------------------------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ static tarn_module *new_module(const making *m, const char *kind, tarn_forward_f
 static tarn_module *with_parameter(const making *m, tarn_module *module, const char *path, const char *part, tarn_shape shape)
 {
     name full;
-    tarn_tensor *values = module ? m->source->give(m->source->ctx, join(&full, path, part), shape) : NULL;
+    tarn_tensor *values = module ? m->source->give(m->source->ctx, join(&full, path, part), shape, m->device) : NULL;
     if (values && (tarn__is_float(values->view.dtype) ? tarn_module_add_parameter(module, part, values)
                                                       : tarn_module_add_buffer(module, part, values)))
         return module;
@@ -126,8 +126,11 @@ static tarn_module *make_blocks(const making *m)
 {
     size_t bytes = sizeof(tarn_module *) * (size_t)m->config.layers;
     tarn_module **blocks = tarn__alloc(bytes), *all = NULL;
-    for (int64_t i = 0; blocks && i < m->config.layers; i++)
-        blocks[i] = make_block(m, i);
+    for (int64_t i = 0; blocks && i < m->config.layers; i++) {
+        making there = *m;
+        there.device = tarn__placed(&m->where, i);
+        blocks[i] = make_block(&there, i);
+    }
     if (blocks)
         all = tarn_sequential_from(blocks, (int)m->config.layers); /* which frees them where one failed */
     tarn__release(blocks, bytes);
@@ -169,11 +172,11 @@ static tarn_module *make_model(const making *m)
     return NULL;
 }
 
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, tarn_device device, const tarn__llama_source *source)
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__llama_source *source)
 {
-    making m = {.function = function, .config = *config, .device = device};
+    making m = {.function = function, .config = *config, .where = *where, .device = where->device};
     tarn__llama_source empty = {leave_empty, &m};
-    if (tarn_failed() || !tarn__llama_complete(function, &m.config))
+    if (tarn_failed() || !tarn__llama_complete(function, &m.config) || !tarn__check_placement(function, where, m.config.layers))
         return NULL;
     m.source = source ? source : &empty;
     tarn_module *model = make_model(&m);
@@ -193,10 +196,10 @@ tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t conf
         return NULL;
     }
     memcpy(&own, config, config_size < sizeof(own) ? config_size : sizeof(own));
-    making m = {.function = function, .config = own, .device = device};
+    making m = {.function = function, .config = own};
     tarn__generator callers = tarn__random_save();
     tarn_seed(seed);
-    tarn_module *model = tarn__llama_make(function, &own, device, &(tarn__llama_source){draw, &m});
+    tarn_module *model = tarn__llama_make(function, &own, &(tarn__placement){.device = device}, &(tarn__llama_source){draw, &m});
     tarn__random_restore(&callers);
     return model;
 }
@@ -231,6 +234,7 @@ static void facts(const tarn_module *model, tarn__model_facts *f)
                              .head_width = c->head_width,
                              .dtype = weight->view.dtype,
                              .device = tarn__device(weight),
+                             .device_layers = tarn__device_layers(model),
                              .has_begin = c->has_begin,
                              .begin = c->begin,
                              .has_end = c->has_end,

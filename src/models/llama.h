@@ -58,19 +58,19 @@ tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cac
 /* config.json and model.safetensors (llama_file.c). The first two are configurations alone: a config.json of a model_type that is known; and a complete one. */
 bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_llama_config *to);
 bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config);
-tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device);
+tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where);
 bool tarn__llama_describe(const tarn_module *model, tarn__document *config);
 bool tarn__llama_load(const char *function, tarn_module *model, const char *path);
 bool tarn__llama_ignores(const char *name);
 
-/* Where parameters come from: `give` makes the one of that full name, of that shape, in the open scope. One that is of no float dtype (blocks of packed
+/* Where parameters come from: `give` makes the one of that full name, of that shape, on that device, in the open scope. One that is of no float dtype (blocks of packed
  * numbers) becomes a buffer, which is not trained. NULL with an error. */
 typedef struct tarn__llama_source {
-    tarn_tensor *(*give)(void *ctx, const char *name, tarn_shape shape);
+    tarn_tensor *(*give)(void *ctx, const char *name, tarn_shape shape, tarn_device device);
     void *ctx;
 } tarn__llama_source;
 
 /* A model from a configuration, checked and completed here (llama.c). Its parameters come from the source; NULL: they have no values. The caller owns it. */
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, tarn_device device, const tarn__llama_source *source);
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__llama_source *source);
 
 #endif

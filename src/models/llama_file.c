@@ -265,10 +265,10 @@ bool tarn__llama_read_config(const char *function, const tarn__document *config,
     return good;
 }
 
-tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_device device)
+tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where)
 {
     tarn_llama_config c;
-    return tarn__llama_read_config(function, config, dtype, &c) ? tarn__llama_make(function, &c, device, NULL) : NULL;
+    return tarn__llama_read_config(function, config, dtype, &c) ? tarn__llama_make(function, &c, where, NULL) : NULL;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------------------------- */

@@ -77,7 +77,7 @@ static tarn_tensor *turned_heads_of(const tarn_module *attention, int part, tarn
 /* Where the tokens of a batch stand, for all blocks. */
 typedef struct place {
     tarn__cache *cache;     /* NULL: none */
-    tarn_tensor *positions; /* NULL: from the beginning */
+    tarn_tensor *positions; /* NULL: from the beginning, or where the cache says */
     tarn_tensor *starts;    /* where the documents of a row begin; NULL: there is one */
 } place;
 
@@ -143,8 +143,17 @@ static tarn_tensor *hidden_recomputed(tarn_module *body, const place *p, tarn_te
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
     for (int i = 0; x && i < blocks->children; i++)
-        x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->starts}, p->starts ? 3 : 1);
+        if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
+            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->starts}, p->starts ? 3 : 1);
+    x = tarn__bring_to(x, body->child[TARN__LLAMA_NORM]);
     return x ? tarn_forward(body->child[TARN__LLAMA_NORM], x) : NULL;
+}
+
+/* *x = *x + delta, which is brought to where the norm lies: one tensor crosses, not two. The result is its norm. */
+static tarn_tensor *cross_and_normalise(tarn_tensor **x, tarn_tensor *delta, tarn_module *norm)
+{
+    *x = tarn__bring_to(tarn_add(*x, delta), norm);
+    return *x ? tarn_forward(norm, *x) : NULL;
 }
 
 /* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed. */
@@ -156,9 +165,11 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
     tarn_tensor *sum = *x, *normed = NULL;
     tarn_scope *scope = tarn_scope_open();
     if (scope) {
-        normed = p->cache || p->starts ? attention_with(attention, *y, p, i) : tarn_forward(attention, *y);
+        place here = {p->cache, p->cache ? tarn__cache_positions(p->cache, i) : p->positions, p->starts};
+        normed = p->cache || p->starts ? attention_with(attention, *y, &here, i) : tarn_forward(attention, *y);
         normed = add_and_normalise(&sum, normed, block->child[TARN__LLAMA_NORM_2]);
-        normed = normed ? add_and_normalise(&sum, tarn_forward(block->child[TARN__LLAMA_MLP], normed), next) : NULL;
+        tarn_tensor *delta = normed ? tarn_forward(block->child[TARN__LLAMA_MLP], normed) : NULL;
+        normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
     }
     bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);
@@ -220,7 +231,7 @@ tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, 
 
 tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
 {
-    tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, &(place){.cache = cache, .positions = tarn__cache_positions(cache)});
+    tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, &(place){.cache = cache});
     int64_t T = tokens->view.shape[1];
     tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
     return last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL;

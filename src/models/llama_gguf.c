@@ -348,7 +348,6 @@ typedef struct opening {
     const char *function;
     const tarn_gguf *file;
     const tarn_llama_config *config;
-    tarn_device device;
     int given; /* tensors that have found their place */
 } opening;
 
@@ -357,7 +356,7 @@ static bool same_shape(const tarn_shape *a, const tarn_shape *b)
     return a->rank == b->rank && memcmp(a->size, b->size, sizeof(int64_t) * (size_t)a->rank) == 0;
 }
 
-static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape)
+static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_device device)
 {
     opening *o = ctx;
     char stored[TARN__LLAMA_NAME];
@@ -378,11 +377,11 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape)
     bool is_blocks = e.dtype != TARN_DTYPE_COUNT && tarn__is_blocks(e.dtype) && shape.rank > 1; /* norms and biases are numbers */
     tarn_dtype dtype = is_blocks ? e.dtype : o->config->dtype;
     if (e.dtype == TARN_DTYPE_COUNT || (dtype == e.dtype && !heads)) /* the reader refuses what it cannot load, with a sentence */
-        return tarn_gguf_tensor(o->file, index, o->device);
+        return tarn_gguf_tensor(o->file, index, device);
     const tarn__rows rows = {o->function, o->file->path, stored, o->file->memory + e.position,
                              e.shape,     e.dtype,       dtype,  heads ? TARN__ROWS_TO_HALVES : TARN__ROWS_KEPT,
                              heads};
-    return tarn__rows_tensor(&rows, o->device);
+    return tarn__rows_tensor(&rows, device);
 }
 
 /* What does not belong into the model would be lost in silence. */
@@ -401,13 +400,13 @@ static bool check_all_given(const opening *o)
                        tarn_gguf_count(o->file), o->config->family, known);
 }
 
-tarn_module *tarn__llama_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, tarn_device device)
+tarn_module *tarn__llama_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, const tarn__placement *where)
 {
     tarn_llama_config config = {.dtype = dtype};
     if (!tarn__llama_get_metadata(function, file, &config))
         return NULL;
-    opening o = {function, file, &config, device, 0};
-    tarn_module *model = tarn__llama_make(function, &config, device, &(tarn__llama_source){give, &o});
+    opening o = {function, file, &config, 0};
+    tarn_module *model = tarn__llama_make(function, &config, where, &(tarn__llama_source){give, &o});
     if (model && check_all_given(&o))
         return model;
     tarn_module_free(model);

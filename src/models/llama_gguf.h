@@ -5,6 +5,8 @@
 #include <tarn/gguf.h>
 #include <tarn/model.h>
 
+#include "models/placement.h"
+
 #define TARN__GGUF_FREQUENCIES "rope_freqs.weight" /* a tensor: what llama3's scaling divides each frequency by */
 
 /* Room for the longest name of a tensor, in either world. */
@@ -16,6 +18,9 @@ const char *tarn__llama_architecture(const char *family);
 /* What the other world calls a tensor: "model.layers.0.mlp.up_proj.weight" is "blk.0.ffn_up.weight". False, which is no error: nothing. */
 bool tarn__llama_name_in_gguf(const char *name, char *to);
 bool tarn__llama_name_in_folder(const char *name, char *to);
+
+/* Shows the names, as folders have them, of all tensors that a model of a complete configuration has. False as soon as `visit` is. */
+bool tarn__llama_each_name(const tarn_llama_config *config, bool (*visit)(void *ctx, const char *name), void *ctx);
 
 /* The heads whose rows have another order in GGUF files: of queries and keys, unless the architecture keeps transformers'. 0: the order is the same. `name` is
  * GGUF's. */
@@ -30,6 +35,6 @@ bool tarn__llama_get_metadata(const char *function, const tarn_gguf *file, tarn_
 
 /* The model of an open file, its weights as they are stored: blocks stay blocks, other types become `dtype`. On the CPU they lie in the mapped file where
  * nothing must change. The caller owns it. NULL with an error. */
-tarn_module *tarn__llama_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, tarn_device device);
+tarn_module *tarn__llama_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, const tarn__placement *where);
 
 #endif

@@ -67,6 +67,32 @@ bool tarn__llama_name_in_folder(const char *name, char *to)
     return translate(name, false, to);
 }
 
+/* Whether a model has a part: its weight, or its bias. */
+static bool has_part(const tarn_llama_config *config, const char *part, bool is_bias)
+{
+    bool is_norm = behind(part, "self_attn.q_norm.") || behind(part, "self_attn.k_norm.");
+    bool is_input = behind(part, "self_attn.q_proj.") || behind(part, "self_attn.k_proj.") || behind(part, "self_attn.v_proj.");
+    return is_bias ? is_input && config->qkv_bias : !is_norm || config->qk_norm;
+}
+
+bool tarn__llama_each_name(const tarn_llama_config *config, bool (*visit)(void *ctx, const char *name), void *ctx)
+{
+    char name[TARN__LLAMA_NAME];
+    for (size_t i = 0; i < sizeof(tops) / sizeof(tops[0]); i++) {
+        snprintf(name, sizeof(name), "%sweight", tops[i].folder);
+        if (!(config->tied && behind(name, "lm_head.")) && !visit(ctx, name))
+            return false;
+    }
+    for (int64_t layer = 0; layer < config->layers; layer++)
+        for (size_t i = 0; i < 2 * sizeof(parts) / sizeof(parts[0]); i++) {
+            const char *part = parts[i / 2].folder;
+            snprintf(name, sizeof(name), "model.layers.%lld.%s%s", (long long)layer, part, i % 2 ? "bias" : "weight");
+            if (has_part(config, part, i % 2) && !visit(ctx, name))
+                return false;
+        }
+    return true;
+}
+
 const char *tarn__llama_architecture(const char *family)
 {
     return strcmp(family, "mistral") == 0 ? "llama" : family;

@@ -159,6 +159,8 @@ static bool make_all(const tarn__rows *rows, tarn__output *output, char *whole)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s' of %s cannot become %s: its rows of %lld are no whole blocks",
                            rows->function, rows->path, rows->name, tarn_dtype_name(rows->from), tarn_dtype_name(rows->to),
                            (long long)columns);
+    if (columns == 0) /* however many rows of nothing there are: a file may name 2⁶⁰ */
+        return true;
     int64_t step = PIECE / (columns + 1) > 0 ? PIECE / (columns + 1) : 1;
     step = step < count ? step : count;
     piece p = {.rows = rows,

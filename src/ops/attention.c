@@ -160,6 +160,29 @@ tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v
     return good ? y : NULL;
 }
 
+/* ---- as a cache stores them ------------------------------------------------------------------------------------------------ */
+
+bool tarn__attends_stored(tarn_tensor *q, const tarn_tensor *k)
+{
+    tarn_device device = tarn__device(q);
+    return tarn__has_kernel(device, TARN__K_attention_stored, q->view.dtype) && tarn__has_kernel(device, TARN__K_attention_stored, k->view.dtype);
+}
+
+tarn_tensor *tarn__attention_stored(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale, tarn_tensor *v_scale,
+                                    const tarn_attention_options *options)
+{
+    if (!check_operands(q, k, v) || !check_options("attention", q, q->view.shape[2], options))
+        return NULL;
+    if (options->starts) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "attention: starts have no place where keys are attended to as a cache stores them");
+        return NULL;
+    }
+    tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q), by_rows);
+    tarn__attention tail = tail_of(options, q, k);
+    bool good = y && tarn__kernel_call(TARN__K_attention_stored, "attention", tail, TARN__IN(q, k, v, options->lengths, k_scale, v_scale), TARN__OUT(y));
+    return good ? y : NULL;
+}
+
 static tarn_attention_options named_options(const tarn__invocation *v, tarn_tensor *lengths, tarn_tensor *starts)
 {
     return (tarn_attention_options){.causal = tarn__attribute_int(v, "causal", 0) != 0, .scale = tarn__attribute_real(v, "scale", 0),

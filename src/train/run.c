@@ -36,14 +36,14 @@ static bool holds_language_model(const char *folder)
 }
 
 /* The best weights of a run; the only ones of a folder that no run of tarn's made, which does not say what its data was. */
-static bool open_language_model(tarn_run *run, const char *folder)
+static bool open_language_model(tarn_run *run, const char *folder, const tarn_model_open_options *how)
 {
     const char *function = "run_open";
     tarn__path path, best;
     tarn__path_in(folder, "best", &best);
     bool has_best = tarn__path_exists(tarn__path_in(best.text, "config.json", &path));
     run->tokenizer = tarn_tokenizer_open(folder);
-    run->model = run->tokenizer ? tarn_model_open(has_best ? best.text : folder, run->device, NULL) : NULL;
+    run->model = run->tokenizer ? tarn_model_open(has_best ? best.text : folder, run->device, how) : NULL;
     if (!run->model)
         return tarn__raise_within(function);
     tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
@@ -59,11 +59,11 @@ static bool open_language_model(tarn_run *run, const char *folder)
 }
 
 /* A language model in one file, which does not say what its data was. */
-static bool open_gguf(tarn_run *run, const char *path)
+static bool open_gguf(tarn_run *run, const char *path, const tarn_model_open_options *how)
 {
     tarn_model_facts facts;
     run->tokenizer = tarn_tokenizer_open(path);
-    run->model = run->tokenizer ? tarn_model_open(path, run->device, NULL) : NULL;
+    run->model = run->tokenizer ? tarn_model_open(path, run->device, how) : NULL;
     if (!run->model || !tarn_model_facts_of(run->model, &facts))
         return tarn__raise_within("run_open");
     snprintf(run->options.model, sizeof(run->options.model), "%s", facts.type);
@@ -71,14 +71,17 @@ static bool open_gguf(tarn_run *run, const char *path)
     return true;
 }
 
-static bool open_run(tarn_run *run, const char *folder)
+static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_options *options)
 {
     const char *function = "run_open";
     tarn__path path;
+    const tarn_model_open_options how = {.device_layers = options->device_layers};
     if (tarn__ends_with(folder, ".gguf"))
-        return open_gguf(run, folder);
+        return open_gguf(run, folder, &how);
     if (holds_language_model(folder))
-        return open_language_model(run, folder);
+        return open_language_model(run, folder, &how);
+    if (options->device_layers)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds no language model; its layers cannot lie on two devices", function, folder);
     if (!tarn__config_read(function, folder, &run->options, &run->description))
         return false;
     tarn__generator callers = tarn__random_save();
@@ -92,8 +95,11 @@ static bool open_run(tarn_run *run, const char *folder)
            tarn__raise_within(function);
 }
 
-tarn_run *tarn_run_open(const char *folder, tarn_device device)
+tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const tarn_run_open_options *options, size_t options_size)
 {
+    tarn_run_open_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     if (tarn_failed())
         return NULL;
     if (!folder || !folder[0] || strlen(folder) >= sizeof(((tarn_train_options *)0)->out)) {
@@ -104,10 +110,15 @@ tarn_run *tarn_run_open(const char *folder, tarn_device device)
     if (!run)
         return NULL;
     run->device = device;
-    if (open_run(run, folder))
+    if (open_run(run, folder, &chosen))
         return run;
     tarn_run_close(run);
     return NULL;
+}
+
+tarn_run *tarn_run_open(const char *folder, tarn_device device)
+{
+    return tarn_run_open_with(folder, device, NULL);
 }
 
 void tarn_run_close(tarn_run *run)

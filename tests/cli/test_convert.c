@@ -69,7 +69,7 @@ static void weights_are_packed(void **state)
 {
     (void)state;
     const char *from = write_gguf("from.gguf", 1), *to = scratch("to.gguf");
-    expect_with(0, "1 of one axis (norms, biases) are f32\n1 whose rows are no whole number of blocks are f32\nthe head is q6_k\n",
+    expect_with(0, "1 of one axis (norms, biases) are f32\n1 whose rows are no whole number of such blocks are q8_0, or as they were\nthe head is q6_k\n",
                 "quantize %s %s --type q4_k", from, to);
     expect_with(0, "Q4_K     [4, 512]", "inspect %s", to, "");
     expect_with(1, "is there already; it is replaced only with .replace (--force)", "quantize %s %s --type q8_0 2>&1", from, to);

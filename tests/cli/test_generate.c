@@ -57,6 +57,54 @@ static void numbers_come_out_as_the_library_makes_them(void **state)
     assert_string_equal(command_output, text);
 }
 
+static void layers_on_the_cpu_change_nothing(void **state)
+{
+    (void)state;
+    char text[512];
+    write_model(false);
+    expect_command(with("--ids 1 --gpu-layers 1 --device cpu 2>&1 >/dev/null"), 2, "--gpu-layers: the model runs on the CPU; name another device");
+    expect_command(with("--ids 1 --gpu-layers 0 2>&1 >/dev/null"), 2, "'0' is outside 1 to 1024");
+    if (tarn_device_count("mirror") < 1)
+        skip();
+    expected_ids(&(tarn_generate_options){.tokens = 12}, text, sizeof(text));
+    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device mirror --gpu-layers 1")), 0);
+    assert_string_equal(command_output, text);
+    expect_command(with("--ids 1 --device mirror --gpu-layers 3 2>&1 >/dev/null"), 1, "3 layers on the device, but the model has 2");
+    expect_command("bench decode --model gpt2-124m --prompt 2 --tokens 2 --runs 1 --device mirror --gpu-layers 13 2>&1 >/dev/null", 2, "the model has 12");
+}
+
+/* The same model with other weights in a folder. */
+static void write_model_in(tarn_dtype dtype)
+{
+    write_model(false);
+    tarn_module *model = tarn_model_open(scratch("model"), CPU, &(tarn_model_open_options){.dtype = dtype});
+    assert_true(tarn_model_write(model, scratch("model")));
+    tarn_module_free(model);
+}
+
+static void weights_stay_as_they_are_stored(void **state)
+{
+    (void)state;
+    const int32_t prompt[] = {1, 2, 3};
+    write_model_in(TARN_BF16);
+    for (int is_stored = 0; is_stored < 2; is_stored++) {
+        char json[1024], found[64], expected[64];
+        tarn_module *model = tarn_model_open(scratch("model"), CPU, &(tarn_model_open_options){.as_stored = is_stored});
+        tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.context = 4});
+        tarn_piece piece = {0};
+        assert_true(tarn_writer_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 1, .logprobs = true}) && tarn_writer_next(writer, &piece));
+        snprintf(expected, sizeof(expected), "\"logprob\": %.6f", piece.logprob);
+        tarn_writer_free(writer);
+        tarn_module_free(model);
+        snprintf(json, sizeof(json), "--ids 1,2,3 --tokens 1 --temperature 0 --json --logprobs 1 --device cpu%s", is_stored ? "" : " --dtype f32");
+        assert_int_equal(run_command(with(json)), 0);
+        const char *at = strstr(command_output, "\"logprob\": ");
+        assert_non_null(at);
+        snprintf(found, sizeof(found), "%.*s", (int)strcspn(at, ",}"), at);
+        assert_memory_equal(found, expected, strlen(found) - 1); /* but for how the last digit is printed */
+    }
+}
+
 static void json_is_one_object(void **state)
 {
     (void)state;
@@ -230,6 +278,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(numbers_come_out_as_the_library_makes_them),
+        in_scope(layers_on_the_cpu_change_nothing),
+        in_scope(weights_stay_as_they_are_stored),
         in_scope(json_is_one_object),
         in_scope(words_go_in_and_text_comes_out),
         in_scope(without_a_prompt_a_text_begins_after_the_end_of_another),

@@ -1,6 +1,6 @@
 /* targets.h: one target for each parser of files from outside. A target gets any bytes: it must take or refuse them, without a crash, a leak, memory out of
- * proportion, or an error that says nothing. tests/fuzz/test_targets.c damages good files by a seed, for `make test`; tests/fuzz/libfuzzer.c lets clang's
- * libFuzzer look for worse (scripts/fuzz). */
+ * proportion, or an error that says nothing. tests/fuzz/test_targets.c damages good files, and those of tests/fuzz/corpus, by a seed, for `make test`, and as long as it is told
+ * (scripts/fuzz-files); tests/fuzz/libfuzzer.c lets clang's libFuzzer look for worse (scripts/fuzz). */
 #ifndef TESTS_FUZZ_TARGETS_H
 #define TESTS_FUZZ_TARGETS_H
 
@@ -35,6 +35,9 @@ void fuzz_must(bool holds, const char *what);
 
 /* Hands a file of the scratch folder out as a seed. */
 void fuzz_seed_file(const char *name, fuzz_seed_fn use, void *ctx);
+
+/* Hands out the files that lie in tests/fuzz/corpus for a target, below $TARN_SOURCE_DIR; how many there are. */
+int fuzz_corpus(const char *target, fuzz_seed_fn use, void *ctx);
 
 bool fuzz_has_json(void); /* jansson */
 bool fuzz_has_bpe(void);  /* and PCRE2 */

@@ -106,6 +106,27 @@ static void keys_and_values_may_have_fewer_digits(void **state)
     grow(make_on(TARN_F32, CPU), CPU, TARN_KV_INT8, 8e-2, &seed);
 }
 
+/* A token is decoded without the whole cache being written out in another form: what a step needs does not grow with what the cache holds. */
+static void a_cache_of_fewer_digits_is_not_expanded(void **state)
+{
+    (void)state;
+    enum { LONG = 2048 };
+    const tarn_gpt2_config config = {.vocab = VOCAB, .context = LONG, .layers = 1, .heads = 16, .width = 256};
+    tarn_module *model = tarn_model_gpt2(&config, CPU, 9);
+    for (tarn_kv kv = TARN_KV_BF16; kv <= TARN_KV_INT8; kv++) {
+        tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv = kv});
+        tarn_decoder_feed(decoder, good(tarn_zeros(TARN_SHAPE(1, LONG - 2), TARN_I64, CPU)));
+        tarn_tensor *token = good(tarn_zeros(TARN_SHAPE(1, 1), TARN_I64, CPU));
+        int64_t held = tarn_memory_of(CPU).used;
+        tarn_stats_reset();
+        good(tarn_decoder_feed(decoder, token));
+        int64_t more = tarn_memory_of(CPU).peak_used - held, whole = 2 * LONG * 256 * (int64_t)sizeof(float); /* 4 MiB */
+        assert_true(more < whole / 4);
+        tarn_decoder_free(decoder);
+    }
+    tarn_module_free(model);
+}
+
 static void another_device_does_the_same(void **state)
 {
     (void)state;
@@ -336,6 +357,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(texts_of_any_length_share_a_decoder),
         in_scope(keys_and_values_may_have_fewer_digits),
+        in_scope(a_cache_of_fewer_digits_is_not_expanded),
         in_scope(another_device_does_the_same),
         in_scope(prompts_are_cut_into_chunks),
         in_scope(a_recorded_step_decodes_the_same),

@@ -131,6 +131,75 @@ static void several_texts_at_once_on_a_device(void **state)
     texts_do_not_notice_each_other(tarn_device_parse("mirror:0"));
 }
 
+/* Several texts after one prompt are those that they would be alone, and only the first of them computes it: the others copy 2 parts of 2 layers, and draw. */
+static void one_prompt_is_computed_once(tarn_device device, tarn_kv kv)
+{
+    enum { TEXTS = 3, PROMPT = 20 };
+    int32_t prompt[PROMPT], found[TEXTS][CONTEXT], alone[CONTEXT];
+    int64_t kernels[TEXTS], made[TEXTS] = {0};
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = (int32_t)(7 * i % VOCAB);
+    tarn_module *model = make_on(device);
+    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = TEXTS, .kv = kv, .chunk = 2});
+    for (int i = 0; i < TEXTS; i++) {
+        tarn_stats_reset();
+        assert_true(tarn_writer_prompt(writer, i, prompt, PROMPT, &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_end = true}));
+        kernels[i] = tarn_stats().kernels;
+    }
+    for (int i = 1; i < TEXTS; i++) /* a step of one chunk of ten would be more */
+        assert_true(kernels[0] > 100 && kernels[i] < kernels[0] / 10);
+    for (tarn_piece piece; tarn_writer_next(writer, &piece);)
+        found[piece.sequence][made[piece.sequence]++] = piece.token;
+    assert_ok();
+    tarn_writer *one = tarn_writer_new(model, NULL, &(tarn_writer_options){.kv = kv, .chunk = 2});
+    for (int i = 0; i < TEXTS; i++) {
+        int64_t count = 0;
+        assert_true(tarn_writer_prompt(one, 0, prompt, PROMPT, &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_end = true}));
+        for (tarn_piece piece; tarn_writer_next(one, &piece);)
+            alone[count++] = piece.token;
+        assert_int_equal(made[i], 10);
+        assert_int_equal(count, 10);
+        assert_memory_equal(found[i], alone, sizeof(int32_t) * 10);
+    }
+    tarn_writer_free(one);
+    tarn_writer_free(writer);
+    tarn_module_free(model);
+}
+
+static void one_prompt_of_several_texts_is_computed_once(void **state)
+{
+    (void)state;
+    one_prompt_is_computed_once(CPU, TARN_KV_MODEL);
+    one_prompt_is_computed_once(CPU, TARN_KV_INT8);
+    if (tarn_device_count("mirror") > 0)
+        one_prompt_is_computed_once(tarn_device_parse("mirror:0"), TARN_KV_BF16);
+}
+
+/* A sequence that has gone on, or has another prompt by now, is no source. */
+static void what_a_prompt_left_is_used_only_while_it_is_there(void **state)
+{
+    (void)state;
+    const int32_t first[] = {3, 1, 4}, second[] = {3, 1, 5};
+    const tarn_generate_options how = {.tokens = 6, .ignore_end = true};
+    int32_t expected[2][6];
+    tarn_module *model = make_on(CPU);
+    assert_int_equal(tarn_generate(model, first, 3, expected[0], &how), 6);
+    assert_int_equal(tarn_generate(model, second, 3, expected[1], &how), 6);
+    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = 2});
+    tarn_piece piece;
+    assert_true(tarn_writer_prompt(writer, 0, first, 3, &how));
+    assert_true(tarn_writer_prompt(writer, 0, second, 3, &how));
+    assert_true(tarn_writer_prompt(writer, 1, first, 3, &how)); /* which sequence 0 has no more */
+    for (int64_t made[2] = {0}; tarn_writer_next(writer, &piece); made[piece.sequence]++)
+        assert_int_equal(piece.token, expected[1 - piece.sequence][made[piece.sequence]]);
+    assert_true(tarn_writer_prompt(writer, 0, first, 3, &how)); /* and 1 has gone on */
+    for (int i = 0; i < 6; i++)
+        assert_true(tarn_writer_next(writer, &piece) && piece.token == expected[0][i]);
+    assert_ok();
+    tarn_writer_free(writer);
+    tarn_module_free(model);
+}
+
 /* A text that is begun while another one goes on. */
 static void a_text_may_begin_later(void **state)
 {
@@ -286,6 +355,8 @@ int main(void)
         in_scope(characters_come_whole),
         in_scope(several_texts_at_once),
         in_scope(several_texts_at_once_on_a_device),
+        in_scope(one_prompt_of_several_texts_is_computed_once),
+        in_scope(what_a_prompt_left_is_used_only_while_it_is_there),
         in_scope(a_text_may_begin_later),
         in_scope(a_conversation_costs_its_last_turn),
         in_scope(a_text_can_be_stopped),

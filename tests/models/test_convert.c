@@ -214,7 +214,92 @@ static void weights_become_other_types(void **state)
     tarn_module_free(model);
 }
 
+/* All matrices of a file are of that type. */
+static void expect_types(const char *path, tarn_dtype dtype)
+{
+    tarn_gguf *file = tarn_gguf_open(path);
+    tarn_gguf_entry e;
+    assert_non_null(file);
+    for (int i = 0; i < tarn_gguf_count(file); i++)
+        assert_true(tarn_gguf_info(file, i, &e) && e.dtype == (e.shape.rank > 1 ? dtype : TARN_F32));
+    tarn_gguf_close(file);
+}
+
+/* Rows of 24 are not even small blocks: such tensors stay as they are. */
 static void rows_that_are_no_blocks_stay(void **state)
+{
+    (void)state;
+    tarn_convert_summary s;
+    tarn_gguf_writer *w = tarn_gguf_create(scratch("odd.gguf"));
+    assert_true(tarn_gguf_add(w, "a.weight", tarn_ones(TARN_SHAPE(2, 24), TARN_BF16, CPU)) && tarn_gguf_add(w, "b.weight", tarn_ones(TARN_SHAPE(2, 512), TARN_BF16, CPU)));
+    assert_true(tarn_gguf_finish(w));
+    assert_true(tarn_model_convert(scratch("odd.gguf"), scratch("to.gguf"), &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
+    assert_true(s.uneven == 1 && s.changed == 1);
+    tarn_gguf *file = tarn_gguf_open(scratch("to.gguf"));
+    tarn_gguf_entry e;
+    assert_true(tarn_gguf_info(file, tarn_gguf_find(file, "a.weight"), &e) && e.dtype == TARN_BF16);
+    assert_true(tarn_gguf_info(file, tarn_gguf_find(file, "b.weight"), &e) && e.dtype == TARN_Q4_K);
+    tarn_gguf_close(file);
+}
+
+/* A folder, or a GGUF file, that lacks a tensor, or has one too many, is refused by its name, both ways. */
+static void missing_and_foreign_tensors_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *left_out, *added, *sentence;
+    } cases[] = {{"model.layers.1.mlp.up_proj.weight", NULL, "has no tensor 'model.layers.1.mlp.up_proj.weight'"},
+                 {"model.norm.weight", NULL, "has no tensor 'model.norm.weight'"},
+                 {"model.embed_tokens.weight", NULL, "has no tensor 'model.embed_tokens.weight'"},
+                 {NULL, "model.layers.7.mlp.up_proj.weight", "7.mlp.up_proj.weight', which a"},
+                 {NULL, "model.layers.0.self_attn.q_norm.weight", "q_norm.weight', which a"}};
+    names n = named("lacking");
+    tarn_module *model = make_model(small);
+    assert_true(tarn_model_write(model, n.folder));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char path[512];
+        snprintf(path, sizeof(path), "%s/model.safetensors", n.folder);
+        tarn_safetensors_writer *w = tarn_safetensors_create(path);
+        for (int k = 0; k < tarn_module_parameter_count(model); k++)
+            if (!cases[i].left_out || strcmp(tarn_module_parameter_name(model, k), cases[i].left_out) != 0)
+                assert_true(tarn_safetensors_add(w, tarn_module_parameter_name(model, k), tarn_module_parameter(model, k)));
+        assert_true(!cases[i].added || tarn_safetensors_add(w, cases[i].added, tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)));
+        assert_true(tarn_safetensors_finish(w));
+        assert_false(tarn_model_convert(n.folder, scratch("lacking.gguf"), NULL, &(tarn_convert_options){.replace = true}));
+        assert_error_about(TARN_ERROR_FORMAT, "model_convert", cases[i].sentence);
+    }
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    tarn_module_free(model);
+    tarn_gguf *file = tarn_gguf_open(n.gguf);
+    tarn_gguf_writer *w = tarn_gguf_create(scratch("lacking.gguf"));
+    for (int i = 0; i < tarn_gguf_metadata_count(file); i++)
+        assert_true(tarn_gguf_add_from(w, file, i));
+    for (int i = 0; i < tarn_gguf_count(file); i++)
+        assert_true(strcmp(tarn_gguf_name(file, i), "blk.1.ffn_up.weight") == 0 || tarn_gguf_add(w, tarn_gguf_name(file, i), tarn_gguf_tensor(file, i, CPU)));
+    assert_true(tarn_gguf_finish(w));
+    tarn_gguf_close(file);
+    assert_false(tarn_model_convert(scratch("lacking.gguf"), scratch("lacking-back"), NULL, NULL));
+    assert_error_about(TARN_ERROR_FORMAT, "model_convert", "has no tensor 'blk.1.ffn_up.weight'");
+}
+
+/* What a conversion to a folder holds in memory is not the model. */
+static void a_folder_is_written_tensor_by_tensor(void **state)
+{
+    (void)state;
+    const tarn_llama_config config = {.vocab = 512, .context = 32, .layers = 12, .heads = 4, .kv_heads = 2, .width = 256, .inner = 512};
+    names n = named("streamed");
+    tarn_module *model = tarn_model_llama(&config, CPU, 1);
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
+    tarn_module_free(model);
+    tarn_stats_reset();
+    int64_t before = tarn_memory_of(CPU).used;
+    tarn_convert_summary s;
+    assert_true(tarn_model_convert(n.gguf, scratch("streamed-back"), &s, NULL));
+    assert_true(s.after > 24 << 20); /* f32, where the largest tensor has 512 KiB */
+    assert_true(tarn_memory_of(CPU).peak_used - before < 1 << 20);
+}
+
+static void rows_that_are_no_large_blocks_become_small_ones(void **state)
 {
     (void)state;
     names n = named("uneven");
@@ -223,7 +308,13 @@ static void rows_that_are_no_blocks_stay(void **state)
     assert_true(tarn_model_write(model, n.folder));
     tarn_module_free(model);
     assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q6_K}));
+    assert_true(s.uneven == 16 && s.changed == 16 && s.after < s.before / 3);
+    expect_types(n.gguf, TARN_Q8_0);
+    /* Blocks that are there already stay what they are. */
+    assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
+    assert_true(tarn_model_convert(n.gguf, scratch("to.gguf"), &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
     assert_true(s.uneven == 16 && s.changed == 0 && s.after == s.before);
+    expect_types(scratch("to.gguf"), TARN_Q4_0);
     assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
     assert_true(s.uneven == 0 && s.changed == 16 && s.after < s.before / 4);
 }
@@ -318,6 +409,9 @@ int main(void)
         in_scope(a_tokenizer_goes_with_its_model),
         in_scope(weights_become_other_types),
         in_scope(rows_that_are_no_blocks_stay),
+        in_scope(rows_that_are_no_large_blocks_become_small_ones),
+        in_scope(missing_and_foreign_tensors_are_named),
+        in_scope(a_folder_is_written_tensor_by_tensor),
         in_scope(vectors_of_blocks_become_numbers),
         in_scope(weights_become_f64),
         in_scope(nan_is_refused_by_name),

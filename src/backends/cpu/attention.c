@@ -55,17 +55,38 @@ typedef struct cube {
     tarn_dtype dtype;
     int64_t size;
     int64_t stride[4];
+    const char *scale; /* of codes: f32, one a row; NULL: elements are what they are */
+    int64_t scale_stride[3];
 } cube;
+
+#define ZERO_CODE 128
 
 static cube cube_of(const tarn__view *view)
 {
     cube c = {0};
     if (!view)
         return c;
-    c = (cube){tarn__view_at(view), view->dtype, (int64_t)tarn__dtype_bytes(view->dtype), {0}};
+    c = (cube){.base = tarn__view_at(view), .dtype = view->dtype, .size = (int64_t)tarn__dtype_bytes(view->dtype)};
     for (int i = 0; i < view->rank; i++)
         c.stride[i] = view->stride[i];
     return c;
+}
+
+/* The same of codes, each row with a scale; NULL: of elements. */
+static cube coded_cube_of(const tarn__view *view, const tarn__view *scale)
+{
+    cube c = cube_of(view);
+    c.scale = scale ? tarn__view_at(scale) : NULL;
+    for (int i = 0; scale && i < 3; i++)
+        c.scale_stride[i] = scale->stride[i];
+    return c;
+}
+
+static float scale_of(const cube *c, int64_t batch, int64_t head, int64_t row)
+{
+    float scale;
+    memcpy(&scale, c->scale + (batch * c->scale_stride[0] + head * c->scale_stride[1] + row * c->scale_stride[2]) * (int64_t)sizeof(scale), sizeof(scale));
+    return scale;
 }
 
 static char *row_of(const cube *c, int64_t batch, int64_t head, int64_t row)
@@ -215,6 +236,16 @@ static void draw_factors(const job *j, const block *b, int64_t i, int64_t begin,
     }
 }
 
+/* n codes of a row, as bytes one behind the other. */
+static const uint8_t *codes_of(const char *from, int64_t stride, uint8_t *held, int64_t n)
+{
+    if (stride == 1)
+        return (const uint8_t *)from;
+    for (int64_t i = 0; i < n; i++)
+        held[i] = (uint8_t)from[i * stride];
+    return held;
+}
+
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
 
 #define T float
@@ -267,12 +298,12 @@ static void describe(const tarn__call *call, bool backward, job *j)
                .scale = params->scale, .causal = params->causal, .random = params->random.a > 0 ? &params->random : NULL, .lengths = call->in[3],
                .backward = backward, .q = cube_of(q), .k = cube_of(k), .v = cube_of(call->in[2])};
     j->group = j->kv_heads > 0 ? j->heads / j->kv_heads : 0;
-    j->starts = call->inputs > (backward ? 7 : 4) ? call->in[backward ? 7 : 4] : NULL;
+    j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL; /* attention_stored has 6, of which none are */
     if (backward) {
         j->log_sum = cube_of(call->in[5]), j->g = cube_of(call->in[6]);
         j->gq = cube_of(call->out[0]), j->gk = cube_of(call->out[1]), j->gv = cube_of(call->out[2]);
     } else {
-        j->y = cube_of(call->out[0]), j->log_sum = cube_of(call->out[1]);
+        j->y = cube_of(call->out[0]), j->log_sum = cube_of(call->outputs > 1 ? call->out[1] : NULL);
     }
     cut(j);
 }
@@ -323,6 +354,31 @@ static void kernel_attention(const tarn__call *call)
     tarn__parallel_for(pieces, grain_of(&j), is_wide(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
 }
 
+/* The same with k and v as a cache stores them: q, k, v, lengths, and scales of k and v where those are codes. */
+static void describe_stored(const tarn__call *call, job *j)
+{
+    describe(call, false, j);
+    j->k = coded_cube_of(call->in[1], call->in[4]);
+    j->v = coded_cube_of(call->in[2], call->in[5]);
+}
+
+static size_t stored_scratch(const tarn__call *call)
+{
+    job j;
+    describe_stored(call, &j);
+    return carve_all(&j, NULL, 0);
+}
+
+static void kernel_attention_stored(const tarn__call *call)
+{
+    job j;
+    describe_stored(call, &j);
+    carve_all(&j, call->scratch, call->scratch_bytes);
+    check_lengths(&j, call->fault);
+    int64_t pieces = j.batches * j.kv_heads * j.parts;
+    tarn__parallel_for(pieces, grain_of(&j), is_wide(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
+}
+
 static void kernel_attention_grad(const tarn__call *call)
 {
     job j;
@@ -337,6 +393,7 @@ static void kernel_attention_grad(const tarn__call *call)
 void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, forward_scratch};
+    rows[TARN__K_attention_stored] = (tarn__kernel_row){kernel_attention_stored, TARN__FLOATS | TARN__BIT(TARN_U8), stored_scratch};
     rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, backward_scratch};
     rows[TARN__K_attention_starts] = rows[TARN__K_attention];
     rows[TARN__K_attention_starts_grad] = rows[TARN__K_attention_grad];

@@ -9,6 +9,7 @@ typedef struct NAMED(room) {
     T *keys_turned, *values_turned; /* (keys / NR, D, NR): the operands of q · kᵀ and g · vᵀ */
     T *keys, *values;               /* (keys, wide) */
     T *gk, *gv;                     /* (keys, wide) and a tile's rows: sums */
+    T *decoded;                     /* (NR, D): a panel of keys that are codes */
     T *q, *g, *sums;                /* (rows, wide) */
     T *weights, *slopes;            /* (rows, line) */
     float *factor;                  /* (chunk): dropout's, of one row */
@@ -31,6 +32,7 @@ static NAMED(room) NAMED(furnish)(const job *j, carver *c)
         r.slopes = carve(c, sizeof(T) * (size_t)(rows * j->line));
         r.dot = carve(c, sizeof(double) * (size_t)rows);
     }
+    r.decoded = carve(c, j->k.scale ? sizeof(T) * (size_t)(NR * j->depth) : 0);
     r.q = carve(c, sizeof(T) * (size_t)lines);
     r.sums = carve(c, sizeof(T) * (size_t)lines);
     r.weights = carve(c, sizeof(T) * (size_t)(rows * j->line));
@@ -47,12 +49,30 @@ static size_t NAMED(slot_bytes)(const job *j)
     return c.used;
 }
 
+/* One row of a tensor; codes become numbers. */
+static void NAMED(load_row)(const job *j, const cube *from, int64_t batch, int64_t head, int64_t row, T *to)
+{
+    int64_t n = j->depth;
+    const char *at = row_of(from, batch, head, row);
+    if (!from->scale) {
+        tarn__load[from->dtype][COMPUTE](at, from->stride[3], to, n);
+        return;
+    }
+    T scale = (T)scale_of(from, batch, head, row);
+    uint8_t held[STRIP];
+    for (int64_t begin = 0; begin < j->depth; begin += STRIP, to += STRIP) {
+        n = least(j->depth - begin, STRIP);
+        const uint8_t *code = codes_of(at + begin * from->stride[3], from->stride[3], held, n);
+        EACH to[i] = (T)((int)code[i] - ZERO_CODE) * scale;
+    }
+}
+
 /* n rows of a tensor, times a factor, each filled up with zeros. */
 static void NAMED(load_rows)(const job *j, const cube *from, int64_t batch, int64_t head, int64_t first, int64_t rows, T factor, T *to)
 {
     int64_t n = j->depth;
     for (int64_t r = 0; r < rows; r++, to += j->wide) {
-        tarn__load[from->dtype][COMPUTE](row_of(from, batch, head, first + r), from->stride[3], to, n);
+        NAMED(load_row)(j, from, batch, head, first + r, to);
         if (factor != 1)
             EACH to[i] *= factor;
         memset(to + n, 0, sizeof(T) * (size_t)(j->wide - n));
@@ -66,11 +86,25 @@ static void NAMED(turn_rows)(const job *j, const cube *from, int64_t batch, int6
                           to + s * j->depth);
 }
 
+/* The same of codes: a panel at a time becomes numbers first. */
+static void NAMED(turn_codes)(const job *j, const cube *from, int64_t batch, int64_t head, int64_t keys, T *decoded, T *to)
+{
+    for (int64_t s = 0; s < keys; s += NR) {
+        int width = (int)least(keys - s, NR);
+        for (int i = 0; i < width; i++)
+            NAMED(load_row)(j, from, batch, head, s + i, decoded + i * j->depth);
+        NAMED(interleave)((const char *)decoded, NATIVE, j->depth, 1, width, NR, j->depth, to + s * j->depth);
+    }
+}
+
 /* Keys and values of a piece, as far as any of its rows attends. */
 static void NAMED(pack)(const job *j, int64_t unit, int64_t keys, const NAMED(room) *r)
 {
     int64_t batch = unit / j->kv_heads, head = unit % j->kv_heads;
-    NAMED(turn_rows)(j, &j->k, batch, head, keys, r->keys_turned);
+    if (j->k.scale)
+        NAMED(turn_codes)(j, &j->k, batch, head, keys, r->decoded, r->keys_turned);
+    else
+        NAMED(turn_rows)(j, &j->k, batch, head, keys, r->keys_turned);
     NAMED(load_rows)(j, &j->v, batch, head, 0, keys, 1, r->values);
     if (j->backward) {
         NAMED(turn_rows)(j, &j->v, batch, head, keys, r->values_turned);
@@ -169,10 +203,10 @@ static void NAMED(store_row)(const job *j, const block *b, int64_t i, const NAME
 /* A row of keys or values: where it lies, or in `buffer`. */
 static const T *NAMED(row_as_is)(const job *j, const cube *from, const block *b, int64_t key, T *buffer)
 {
-    const char *at = row_of(from, b->batch, b->head / j->group, key);
+    int64_t head = b->head / j->group;
     if (from->dtype == NATIVE && from->stride[3] == 1)
-        return (const T *)(const void *)at;
-    tarn__load[from->dtype][COMPUTE](at, from->stride[3], buffer, j->depth);
+        return (const T *)(const void *)row_of(from, b->batch, head, key);
+    NAMED(load_row)(j, from, b->batch, head, key, buffer);
     return buffer;
 }
 

@@ -632,7 +632,7 @@ static void kernel_put_rows(const tarn__call *call)
         find_fault(call, index, job.room);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows)
+void TARN__AT_WIDE_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = (tarn__kernel_row){kernel_gather, TARN__ALL, NULL};
     rows[TARN__K_scatter_add] = (tarn__kernel_row){kernel_scatter_add, TARN__INDEXES, scratch_scatter_add};

@@ -26,8 +26,8 @@ void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
+void TARN__AT_WIDE_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows); /* these two move and compare elements: shared by levels in the same way */
+void TARN__AT_WIDE_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_blocks)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_fused)(tarn__kernel_row *rows);

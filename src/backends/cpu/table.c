@@ -8,8 +8,8 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
     TARN__AT_LEVEL(tarn__cpu_random)(rows);
     TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
     TARN__AT_LEVEL(tarn__cpu_var_grad)(rows);
-    TARN__AT_LEVEL(tarn__cpu_index)(rows);
-    TARN__AT_LEVEL(tarn__cpu_sort)(rows);
+    TARN__AT_WIDE_LEVEL(tarn__cpu_index)(rows);
+    TARN__AT_WIDE_LEVEL(tarn__cpu_sort)(rows);
     TARN__AT_LEVEL(tarn__cpu_matmul)(rows);
     TARN__AT_LEVEL(tarn__cpu_blocks)(rows);
     TARN__AT_LEVEL(tarn__cpu_fused)(rows);

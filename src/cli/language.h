@@ -1,0 +1,15 @@
+/* language.h: what generate, chat, eval and bench decode share: options that say how a language model is opened. */
+#ifndef TARN__CLI_LANGUAGE_H
+#define TARN__CLI_LANGUAGE_H
+
+#include <tarn/generate.h>
+
+#include "cli/cli.h"
+
+/* Reads --kv, where it is given, and refuses a --gpu-layers without a device. TARN__DONE, or TARN__MISUSED with a sentence on standard error. */
+int tarn__language_options(const char *command, const tarn__options *options, tarn_kv *kv);
+
+/* The model that the first word names, on --device with --gpu-layers, in --dtype or as it is stored. The caller owns it. NULL with an error. */
+tarn_module *tarn__language_model(const tarn__options *options);
+
+#endif
