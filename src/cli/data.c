@@ -1,4 +1,5 @@
-/* data.c: `tarn data`: JSON lines as a model would learn from them: how many documents, tokens and rows there are, and the first rows token by token. */
+/* data.c: `tarn data`: JSON lines as a model would learn from them: how many documents, tokens and rows there are, and the first rows token
+ * by token. */
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -30,8 +31,8 @@ static double filled(const view *v, int split)
 static void print_split(const view *v, int split, const char *name)
 {
     const tarn_chats_counts *c = &v->counts;
-    printf("%-12s %10lld %12lld %12lld %8lld %7.1f %%\n", name, (long long)c->documents[split], (long long)c->tokens[split], (long long)c->answers[split],
-           (long long)c->rows[split], 100 * filled(v, split));
+    printf("%-12s %10lld %12lld %12lld %8lld %7.1f %%\n", name, (long long)c->documents[split], (long long)c->tokens[split],
+           (long long)c->answers[split], (long long)c->rows[split], 100 * filled(v, split));
 }
 
 static void print_counts(const view *v)
@@ -126,8 +127,8 @@ static void print_row(const view *v, int64_t number)
     int64_t end = end_of_row(v), documents = 0;
     for (int64_t at = 0; at < end; at = end_of(v, at))
         documents++;
-    tarn__heading("row %lld: %lld document%s, %lld of %lld tokens, %lld with loss", (long long)number, (long long)documents, documents == 1 ? "" : "s",
-                  (long long)end, (long long)v->context, (long long)losses(v, 0, end));
+    tarn__heading("row %lld: %lld document%s, %lld of %lld tokens, %lld with loss", (long long)number, (long long)documents,
+                  documents == 1 ? "" : "s", (long long)end, (long long)v->context, (long long)losses(v, 0, end));
     for (int64_t at = 0; at < end; at = end_of(v, at))
         print_document(v, at, end_of(v, at));
 }

@@ -173,6 +173,10 @@ tarn_tensor *tarn__attention_stored(tarn_tensor *q, tarn_tensor *k, tarn_tensor 
 {
     if (!check_operands(q, k, v) || !check_options("attention", q, q->view.shape[2], options))
         return NULL;
+    if (options->starts) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "attention: starts have no place where keys are attended to as a cache stores them");
+        return NULL;
+    }
     tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q), by_rows);
     tarn__attention tail = tail_of(options, q, k);
     bool good = y && tarn__kernel_call(TARN__K_attention_stored, "attention", tail, TARN__IN(q, k, v, options->lengths, k_scale, v_scale), TARN__OUT(y));

@@ -16,8 +16,8 @@ static tarn_tensor *last_keys(const tarn_attention_options *o, int64_t rows, int
     return tarn_minimum(tarn_add(last, missing), tarn_sub(lengths, tarn_scalar(1)));
 }
 
-/* bool [B, 1, 1, T, S]: which keys each row attends to. A key lies between two bounds where the larger of it and the lower is the smaller of it and the
- * upper. */
+/* bool [B, 1, 1, T, S]: which keys each row attends to. A key lies between two bounds where the larger of it and the lower is the smaller
+ * of it and the upper. */
 static tarn_tensor *allowed(const tarn_attention_options *o, int64_t batches, int64_t rows, int64_t keys, tarn_device device)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -34,7 +34,8 @@ static tarn_tensor *allowed(const tarn_attention_options *o, int64_t batches, in
 tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options)
 {
     tarn_dtype dtype = q->view.dtype, wide = tarn__wide_dtype(dtype);
-    int64_t B = q->view.shape[0], H = q->view.shape[1], T = q->view.shape[2], D = q->view.shape[3], KV = k->view.shape[1], S = k->view.shape[2];
+    int64_t B = q->view.shape[0], H = q->view.shape[1], T = q->view.shape[2], D = q->view.shape[3], KV = k->view.shape[1],
+            S = k->view.shape[2];
     double scale = options->scale != 0 ? options->scale : 1 / sqrt((double)D), none = wide == TARN_F64 ? -DBL_MAX : -FLT_MAX;
     tarn_tensor *mask = allowed(options, B, T, S, tarn__device(q));
     tarn_tensor *queries = tarn_mul(tarn_reshape(tarn_cast(q, wide), TARN_SHAPE(B, KV, H / KV, T, D)), tarn_scalar(scale));

@@ -1,4 +1,5 @@
-/* chat_named.c: chat templates by name, for models that have none of their own: the plain forms of the families that chat_form.c knows, as transformers runs them. */
+/* chat_named.c: chat templates by name, for models that have none of their own: the plain forms of the families that chat_form.c knows, as
+ * transformers runs them. */
 #include <string.h>
 
 #include "base/error.h"
@@ -76,11 +77,13 @@ static bool check_tokens(const char *function, const tarn_tokenizer *tokenizer, 
         for (int k = 1; k < 4 && strcmp(name, needed[i][0]) == 0; k++)
             if (needed[i][k] && tarn_tokenizer_find(tokenizer, needed[i][k], strlen(needed[i][k])) < 0)
                 return tarn__raise(TARN_ERROR_ARGUMENT,
-                                   "%s: the template %s has the token '%s', which the tokenizer lacks; llama2 and mistral have none but those that begin and end a text",
+                                   "%s: the template %s has the token '%s', which the tokenizer lacks; llama2 and mistral have none but "
+                                   "those that begin and end a text",
                                    function, name, needed[i][k]);
     if (strcmp(name, "chatml") == 0 || tarn_tokenizer_begin(tokenizer) >= 0)
         return true;
-    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the template %s has the token that begins a text, and the tokenizer's files name none", function, name);
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the template %s has the token that begins a text, and the tokenizer's files name none",
+                       function, name);
 }
 
 const char *tarn__chat_named(const char *function, const tarn_tokenizer *tokenizer, const char *name)

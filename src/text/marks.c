@@ -1,5 +1,5 @@
-/* marks.c: see marks.h. Tokenizers do not say where in a text an id begins. But pieces add up: as many bytes as the pieces of a text's beginning have, encoded by
- * itself, lie before the place where that beginning ends, and normalisation does to both the same. */
+/* marks.c: see marks.h. Tokenizers do not say where in a text an id begins. But pieces add up: as many bytes as the pieces of a text's
+ * beginning have, encoded by itself, lie before the place where that beginning ends, and normalisation does to both the same. */
 #include "text/marks.h"
 
 #include <string.h>
@@ -57,7 +57,8 @@ static size_t bytes_of(const tarn_tokenizer *tokenizer, const tarn__buffer *ids,
 }
 
 /* How many bytes of pieces lie before a place of the section. */
-static bool find_place(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__coder *coder, const tarn__section *s, size_t at, size_t *place)
+static bool find_place(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__coder *coder, const tarn__section *s, size_t at,
+                       size_t *place)
 {
     m->trial.count = 0;
     *place = 0;
@@ -79,7 +80,8 @@ static void mark(tarn__marks *m, const tarn_tokenizer *tokenizer, const tarn__se
     }
 }
 
-bool tarn__marks_section(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__coder *coder, const tarn__section *s, const tarn__buffer *ids)
+bool tarn__marks_section(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__coder *coder, const tarn__section *s,
+                         const tarn__buffer *ids)
 {
     const uint8_t none = 0;
     const size_t *turns = (const size_t *)(const void *)m->turns.data;

@@ -1,4 +1,5 @@
-/* read_chats.c: see chat_line.h. What would change the text that is learnt and is not known here (tools, weights, parts of other kinds) is refused, not passed over. */
+/* read_chats.c: see chat_line.h. What would change the text that is learnt and is not known here (tools, weights, parts of other kinds) is
+ * refused, not passed over. */
 #include <jansson.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@ static bool check_utf8(const char *where, const char *bytes, size_t length)
     uint32_t code;
     for (size_t at = 0, size; at < length; at += size)
         if ((size = tarn__utf8_get(bytes + at, length - at, &code)) == 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: byte %zu of the line (0x%02X) is no UTF-8", where, at + 1, (unsigned)(unsigned char)bytes[at]);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: byte %zu of the line (0x%02X) is no UTF-8", where, at + 1,
+                               (unsigned)(unsigned char)bytes[at]);
     return true;
 }
 
@@ -43,7 +45,9 @@ static bool says_something(const json_t *value)
 {
     if (!value || json_is_null(value) || json_is_false(value))
         return false;
-    return json_is_string(value) ? json_string_length(value) > 0 : !(json_is_array(value) && json_array_size(value) == 0) && !(json_is_object(value) && json_object_size(value) == 0);
+    return json_is_string(value)
+               ? json_string_length(value) > 0
+               : !(json_is_array(value) && json_array_size(value) == 0) && !(json_is_object(value) && json_object_size(value) == 0);
 }
 
 /* ---- messages ---------------------------------------------------------------------------------------------------------------- */
@@ -52,16 +56,20 @@ static bool check_members(const char *where, json_t *message, size_t number)
 {
     const char *key;
     json_t *value;
-    json_object_foreach(message, key, value)
-        if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 && says_something(value))
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has \"%.60s\"; messages have a \"role\" and a \"content\", and others would be lost", where, number, key);
+    json_object_foreach(message, key,
+                        value) if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 &&
+                                   says_something(value)) return tarn__raise(TARN_ERROR_FORMAT,
+                                                                             "%s: message %zu has \"%.60s\"; messages have a \"role\" and "
+                                                                             "a \"content\", and others would be lost",
+                                                                             where, number, key);
     return true;
 }
 
 static bool check_role(const char *where, const char *role, size_t number)
 {
     return strcmp(role, "system") == 0 || strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0 ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has the role '%.60s'; there are system, user and assistant", where, number, role);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has the role '%.60s'; there are system, user and assistant", where, number,
+                       role);
 }
 
 static bool read_message(const char *where, json_t *value, size_t number, tarn_chat_message *to)
@@ -103,7 +111,8 @@ static bool read_messages(tarn__chat_line *line, const char *where, const json_t
         answers += strcmp(line->messages[i].role, "assistant") == 0;
     }
     line->count = (int)count;
-    return answers > 0 || tarn__raise(TARN_ERROR_FORMAT, "%s: none of the messages is of the assistant, so there is nothing to learn", where);
+    return answers > 0 ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: none of the messages is of the assistant, so there is nothing to learn", where);
 }
 
 /* ---- the line ---------------------------------------------------------------------------------------------------------------- */
@@ -112,7 +121,8 @@ static bool read_prompt(tarn__chat_line *line, const char *where, const json_t *
 {
     line->prompt = text_of(where, root, "prompt");
     line->completion = line->prompt ? text_of(where, root, "completion") : NULL;
-    return line->completion && (!is_blank(line->completion) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"completion\" is an empty answer", where));
+    return line->completion &&
+           (!is_blank(line->completion) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"completion\" is an empty answer", where));
 }
 
 static bool read_text(tarn__chat_line *line, const char *where, const json_t *root)

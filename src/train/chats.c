@@ -1,5 +1,5 @@
-/* chats.c: documents to fine-tune on, and batches of their rows. A batch is a function of its number: training's epochs follow each other without a gap, each with an order
- * of rows of its own. */
+/* chats.c: documents to fine-tune on, and batches of their rows. A batch is a function of its number: training's epochs follow each other
+ * without a gap, each with an order of rows of its own. */
 #include "train/chats.h"
 
 #include <inttypes.h>
@@ -40,7 +40,8 @@ static bool check_options(const tarn__chats_options *o)
     if (!o->tokenizer)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer is required, not NULL", o->function);
     if (o->context < 2 || o->context > INT32_MAX)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a context of %" PRId64 " tokens is outside 2 to %d", o->function, o->context, INT32_MAX);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a context of %" PRId64 " tokens is outside 2 to %d", o->function, o->context,
+                           INT32_MAX);
     if (!(o->val_share >= 0 && o->val_share < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a share for validation of %g is outside 0 to 1, or 1", o->function, o->val_share);
     return o->val_share == 0 || !o->val_path || !o->val_path[0] ||
@@ -81,8 +82,9 @@ tarn__chats *tarn__chats_open(const tarn__chats_options *o)
         return NULL;
     }
     if (c->cut > 0)
-        tarn__log(TARN_LOG_WARNING, "%s: %" PRId64 " of %zu documents are longer than the context of %" PRId64 " tokens: what is beyond it is left out", o->function, c->cut,
-                  c->documents.count, c->context);
+        tarn__log(TARN_LOG_WARNING,
+                  "%s: %" PRId64 " of %zu documents are longer than the context of %" PRId64 " tokens: what is beyond it is left out",
+                  o->function, c->cut, c->documents.count, c->context);
     return c;
 }
 
@@ -169,7 +171,8 @@ bool tarn__chats_batch(tarn__chats *c, int split, int64_t batch_number, int64_t 
 {
     const tarn__chats_split *s = &c->split[split];
     if (s->rows == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there are no documents for validation: neither a share of them nor a file was named", c->function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there are no documents for validation: neither a share of them nor a file was named",
+                           c->function);
     for (int64_t i = 0; i < rows; i++) {
         int64_t first = i * c->context;
         write_row(c, s, row_number(c, split, batch_number * rows + i),
@@ -219,7 +222,9 @@ bool tarn_chats_batch(tarn_chats *chats, int split, int64_t batch_number, int64_
     if (split != TARN_CHATS_TRAINING && split != TARN_CHATS_VALIDATION)
         return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: split %d is neither training (0) nor validation (1)", split);
     if (batch_number < 0 || rows < 1 || rows > INT64_MAX / chats->context || batch_number > INT64_MAX / rows - 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: batch %" PRId64 " of %" PRId64 " rows is none: numbers begin at 0, and there is at least 1 row", batch_number, rows);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "chats_batch: batch %" PRId64 " of %" PRId64 " rows is none: numbers begin at 0, and there is at least 1 row",
+                           batch_number, rows);
     return tarn__chats_batch(chats, split, batch_number, rows, out);
 }
 

@@ -17,7 +17,7 @@ typedef struct tarn__chats_options {
     const char *val_path; /* JSON lines for validation alone; NULL or "": none */
     double val_share;     /* the share of the first file's documents that is for validation, from 0 to below 1; 0 with val_path */
     const tarn_tokenizer *tokenizer;
-    const char *template_name; /* chatml, llama2, llama3 or mistral instead of the tokenizer's own template; NULL or "": its own, where it has one */
+    const char *template_name; /* chatml, llama2, llama3 or mistral instead of the tokenizer's own; NULL or "": its own, if any */
     int64_t context;           /* tokens of a row, at least 2 */
     uint64_t seed;             /* of the split and of the order */
 } tarn__chats_options;

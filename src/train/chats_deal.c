@@ -1,9 +1,7 @@
 /* chats_deal.c: which documents are for validation, and which share a row.
  *
- * The longest come first, each to the row in which it leaves the least room, or to a new one. Documents of one length come in the order of the split, so that rows depend on
- * nothing but lengths and seed. */
-#include <string.h>
-
+ * The longest come first, each to the row in which it leaves the least room, or to a new one. Documents of one length come in the order of
+ * the split, so that rows depend on nothing but lengths and seed. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/random.h"

@@ -23,9 +23,9 @@ struct tarn_chats {
     const tarn_tokenizer *tokenizer;
     int64_t context;
     uint64_t seed;
-    tarn__buffer ids;       /* int32_t */
-    tarn__buffer learnt;    /* uint8_t, one for each id */
-    tarn__buffer documents; /* tarn__chat_document; those of the file for validation behind the others */
+    tarn__buffer ids;        /* int32_t */
+    tarn__buffer learnt;     /* uint8_t, one for each id */
+    tarn__buffer documents;  /* tarn__chat_document; those of the file for validation behind the others */
     int64_t first_of_second; /* the number of the first of these */
     int64_t cut;
     tarn__chats_split split[2];

@@ -36,9 +36,11 @@ static bool encode(reader *r)
         return tarn__marker_text(&r->marker, l->prompt, l->completion);
     if (l->prompt)
         return tarn__marker_chat(&r->marker, (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}}, 2);
-    return r->marker.has_form ? tarn__marker_chat(&r->marker, l->messages, l->count)
-                              : tarn__raise(TARN_ERROR_UNSUPPORTED, "\"messages\" need a chat template, and the model has none; name one with --template (template_name): "
-                                                                    "chatml, llama2, llama3 or mistral");
+    return r->marker.has_form
+               ? tarn__marker_chat(&r->marker, l->messages, l->count)
+               : tarn__raise(TARN_ERROR_UNSUPPORTED,
+                             "\"messages\" need a chat template, and the model has none; name one with --template (template_name): "
+                             "chatml, llama2, llama3 or mistral");
 }
 
 static int64_t count_answers(const tarn__marker *m, int64_t length)
@@ -58,11 +60,12 @@ static bool add_document(reader *r)
     tarn__chat_document d = {(int64_t)c->ids.count, length, count_answers(m, length)};
     if (d.answers == 0)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: nothing of an answer is within the context of %" PRId64 " tokens, of the %" PRId64 " that the document has; take a longer context, or leave the line out",
+                           "%s: nothing of an answer is within the context of %" PRId64 " tokens, of the %" PRId64
+                           " that the document has; take a longer context, or leave the line out",
                            r->where, c->context, whole);
     c->cut += length < whole;
-    return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) && tarn__buffer_add(&c->learnt, m->marks.learnt.data, (size_t)length, 1) &&
-           tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
+    return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) &&
+           tarn__buffer_add(&c->learnt, m->marks.learnt.data, (size_t)length, 1) && tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
 }
 
 static bool add_line(reader *r, int64_t number, const char *text, size_t length)

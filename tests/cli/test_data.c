@@ -38,7 +38,8 @@ static void rows_are_shown(void **state)
     expect_with(0, "rows of 5 tokens", "data %s --model %s --context 5 --show 0 --val-share 0.5", path);
     assert_contains(command_output, "validation            1            5");
     assert_null(strstr(command_output, "row 0"));
-    expect_with(0, "1 of 1 documents are longer than the context of 5 tokens", "data %s --model %s --context 5 2>&1", write_text("cut.jsonl", "{\"text\": \"abcd\"}\n"));
+    expect_with(0, "1 of 1 documents are longer than the context of 5 tokens", "data %s --model %s --context 5 2>&1",
+                write_text("cut.jsonl", "{\"text\": \"abcd\"}\n"));
     expect_with(0, "template: mistral", "data %s --model %s --template mistral", path);
 }
 
@@ -50,8 +51,10 @@ static void json_has_ids_and_loss(void **state)
     const char *path = write_text("j.jsonl", "{\"prompt\": \"he\", \"completion\": \"llo\"}\n");
     snprintf(arguments, sizeof(arguments), "data %s --model %s --json --show 3", path, scratch("model"));
     assert_int_equal(command_objects(arguments), 2);
-    assert_contains(command_output, "\"training\": {\"documents\": 1, \"tokens\": 4, \"tokens_with_loss\": 2, \"rows\": 1, \"filled\": 0.0833}");
-    assert_contains(command_output, "\"documents\": [{\"ids\": [260, 256, 258, 262], \"loss\": [0, 0, 1, 1], \"pieces\": [\"<|endoftext|>\", \"he\", \"llo\", \"<tag>\"]}]");
+    assert_contains(command_output,
+                    "\"training\": {\"documents\": 1, \"tokens\": 4, \"tokens_with_loss\": 2, \"rows\": 1, \"filled\": 0.0833}");
+    assert_contains(command_output, "\"documents\": [{\"ids\": [260, 256, 258, 262], \"loss\": [0, 0, 1, 1], \"pieces\": "
+                                    "[\"<|endoftext|>\", \"he\", \"llo\", \"<tag>\"]}]");
 }
 
 static void mistakes_are_explained(void **state)
@@ -60,7 +63,8 @@ static void mistakes_are_explained(void **state)
     write_model();
     const char *path = write_text("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n");
     expect_with(1, "bad.jsonl', line 2: \"text\" is no text", "data %s --model %s 2>&1", path);
-    expect_with(1, "line 1: \"messages\" need a chat template", "data %s --model %s 2>&1", write_text("m.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"));
+    expect_with(1, "line 1: \"messages\" need a chat template", "data %s --model %s 2>&1",
+                write_text("m.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"));
     expect_with(1, "there is no template 'x'", "data %s --model %s --template x 2>&1", path);
     expect_with(1, "none.jsonl", "data %s --model %s 2>&1", scratch("none.jsonl"));
     expect_with(2, "--val-share is below 1", "data %s --model %s --val-share 1 2>&1", path);

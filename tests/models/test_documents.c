@@ -1,4 +1,5 @@
-/* test_documents.c: documents that share the rows of a batch are to GPT-2 and to the Llama family what each is alone: logits, losses, gradients. */
+/* test_documents.c: documents that share the rows of a batch are to GPT-2 and to the Llama family what each is alone: logits, losses,
+ * gradients. */
 #include "models/kinds.h"
 #include "support/check.h"
 
@@ -93,7 +94,8 @@ static void documents_are_as_they_are_alone(tarn_module *together, tarn_module *
     stirred(together);
     stirred(alone);
     check_logits(together, &b);
-    tarn_tensor *loss = good(tarn__model_loss_of("test", together, whole(b.ids), whole(b.targets), &documents)), *sum = loss_alone(alone, &b);
+    tarn_tensor *loss = good(tarn__model_loss_of("test", together, whole(b.ids), whole(b.targets), &documents)),
+                *sum = loss_alone(alone, &b);
     assert_close(loss, sum, 1e-12);
     assert_true(tarn_backward(loss) && tarn_backward(sum));
     for (int i = 0; i < tarn_module_parameter_count(together); i++)
@@ -118,7 +120,15 @@ static void gpt2_sees_each_document_alone(void **state)
 static void the_llama_family_sees_each_document_alone(void **state)
 {
     (void)state;
-    tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 12, .inner = 20, .kv_heads = 2, .head_width = 6, .dtype = TARN_F64};
+    tarn_llama_config config = {.vocab = VOCAB,
+                                .context = CONTEXT,
+                                .layers = 2,
+                                .heads = 4,
+                                .width = 12,
+                                .inner = 20,
+                                .kv_heads = 2,
+                                .head_width = 6,
+                                .dtype = TARN_F64};
     static const char *const families[] = {"llama", "qwen2", "qwen3"};
     for (int i = 0; i < 3; i++) {
         config.recompute = recomputes[i];

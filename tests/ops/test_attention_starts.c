@@ -1,7 +1,6 @@
-/*
- * Attention with starts: documents beside each other in one row. Against the steps it could be made of, in f64, with the mask written down pair by pair;
- * against each document alone; and on a device that has no kernel for it, where it is made of other operations and nothing falls back.
- */
+/* Attention with starts: documents beside each other in one row. Against the steps it could be made of, in f64, with the mask written down
+ * pair by pair; against each document alone; and on a device that has no kernel for it, where it is made of other operations and nothing
+ * falls back. */
 #include "ops/attention.h"
 #include "support/check.h"
 
@@ -166,8 +165,8 @@ static void documents_are_as_they_are_alone(void **state)
     tarn_tensor *o[OPERANDS], *alone[OPERANDS], *g;
     make_operands(s, TARN_F64, o);
     copy_operands(o, alone);
-    tarn_tensor *all = good(tarn_attention(o[Q], o[K], o[V],
-                                           &(tarn_attention_options){.causal = true, .starts = tarn_from_i64(starts, TARN_SHAPE(1, 100), device)}));
+    tarn_tensor *all = good(tarn_attention(
+        o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = tarn_from_i64(starts, TARN_SHAPE(1, 100), device)}));
     g = good(tarn_normal_like(all, 0, 1));
     assert_true(tarn_backward_from(all, g, NULL));
     for (int d = 0; d < 4; d++) {
@@ -308,7 +307,8 @@ static void its_steps_agree_with_the_kernel(void **state)
     sizes s = {2, 4, 2, 9, 12, 8};
     int32_t *unused;
     tarn_tensor *starts = draw_starts(s, 5, 6, true, &unused);
-    tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){12, 7}, TARN_SHAPE(2), device)), *one = good(tarn_from_i64((const int64_t[]){10}, (tarn_shape){0}, device));
+    tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){12, 7}, TARN_SHAPE(2), device)),
+                *one = good(tarn_from_i64((const int64_t[]){10}, (tarn_shape){0}, device));
     for (int causal = 0; causal < 2; causal++) {
         composed_and_kernel_agree(s, TARN_F64, &(tarn_attention_options){.causal = causal, .starts = starts}, 1e-13);
         composed_and_kernel_agree(s, TARN_F32, &(tarn_attention_options){.causal = causal, .starts = starts, .scale = 0.3}, 2e-6);

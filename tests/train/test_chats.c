@@ -1,5 +1,5 @@
-/* test_chats.c: JSON lines to fine-tune on: ids and which of them are learnt, by hand; bad lines by file and number; rows, splits, and batches by number. make parity
- * compares with transformers. */
+/* test_chats.c: JSON lines to fine-tune on: ids and which of them are learnt, by hand; bad lines by file and number; rows, splits, and
+ * batches by number. make parity compares with transformers. */
 #include <sys/stat.h>
 
 #include "base/memory.h"
@@ -10,21 +10,23 @@
 #include "tarn_features.h"
 #include "train/chats.h"
 
-#define CHATML                                                                                                                             \
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"      \
+#define CHATML \
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
 enum { END = 260, TAG = 262, OPEN = 263, CLOSE = 264, NO = TARN__CHATS_UNCOUNTED, MOST = 4096 };
 
-/* The small tokenizer in a folder, with 263 <|im_start|> and 264 <|im_end|>; a text begins with <|endoftext|>, 260, and ends with <tag>, 262. */
+/* The small tokenizer in a folder, with 263 <|im_start|> and 264 <|im_end|>; a text begins with <|endoftext|>, 260, and ends with <tag>,
+ * 262. */
 static tarn_tokenizer *open_tokenizer(const char *template)
 {
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
     mkdir(scratch("model"), 0777);
-    char *text = replaced(small_tokenizer_text(), "{\"added_tokens\": [",
-                          "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": 264, \"content\": \"<|im_end|>\", "
-                          "\"special\": true}, ");
+    char *text = replaced(
+        small_tokenizer_text(), "{\"added_tokens\": [",
+        "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": 264, \"content\": \"<|im_end|>\", "
+        "\"special\": true}, ");
     write_text("model/tokenizer.json", text);
     free(text);
     write_text("model/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<tag>\"}");
@@ -78,9 +80,10 @@ static void answers_of_a_conversation_are_learnt_with_their_ends(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
-    expect_line(t, "{\"messages\": [{\"role\": \"user\", \"content\": \"he\"}, {\"role\": \"assistant\", \"content\": \"llo\"}]}",
-                IDS(OPEN, 'u', 's', 'e', 'r', '\n', 256, CLOSE, '\n', OPEN, 'a', 's', 's', 'i', 's', 't', 'a', 'n', 't', '\n', 258, CLOSE, '\n'),
-                IDS(NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, 258, CLOSE, NO, NO), 23);
+    expect_line(
+        t, "{\"messages\": [{\"role\": \"user\", \"content\": \"he\"}, {\"role\": \"assistant\", \"content\": \"llo\"}]}",
+        IDS(OPEN, 'u', 's', 'e', 'r', '\n', 256, CLOSE, '\n', OPEN, 'a', 's', 's', 'i', 's', 't', 'a', 'n', 't', '\n', 258, CLOSE, '\n'),
+        IDS(NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, 258, CLOSE, NO, NO), 23);
     tarn_tokenizer_free(t);
 }
 
@@ -88,10 +91,12 @@ static void every_answer_of_several_is_learnt(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
-    tarn__chats *c = open_chats(write_text("two.jsonl", "{\"messages\": [{\"role\": \"system\", \"content\": \"ab\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": "
-                                                        "\"assistant\", \"content\": \"XY\"}, {\"role\": \"user\", \"content\": \"d\"}, {\"role\": \"assistant\", "
-                                                        "\"content\": \"Z\"}]}"),
-                                t, 100);
+    tarn__chats *c = open_chats(
+        write_text("two.jsonl",
+                   "{\"messages\": [{\"role\": \"system\", \"content\": \"ab\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": "
+                   "\"assistant\", \"content\": \"XY\"}, {\"role\": \"user\", \"content\": \"d\"}, {\"role\": \"assistant\", "
+                   "\"content\": \"Z\"}]}"),
+        t, 100);
     assert_ok();
     batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
     int32_t learnt[8], count = 0;
@@ -128,7 +133,8 @@ static void without_a_template_a_completion_follows_its_prompt(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(NULL);
-    expect_line(t, "{\"prompt\": \"ab\", \"completion\": \"cd\", \"source\": \"any\"}", IDS(END, 'a', 'b', 'c', 'd', TAG), IDS(NO, NO, 'c', 'd', TAG, NO), 6);
+    expect_line(t, "{\"prompt\": \"ab\", \"completion\": \"cd\", \"source\": \"any\"}", IDS(END, 'a', 'b', 'c', 'd', TAG),
+                IDS(NO, NO, 'c', 'd', TAG, NO), 6);
     expect_line(t, "{\"text\": \"abc\"}\r", IDS(END, 'a', 'b', 'c', TAG), IDS('a', 'b', 'c', TAG, NO), 5);
     /* an id that holds the last byte of the prompt and the first of the completion is learnt */
     expect_line(t, "{\"prompt\": \"ah\", \"completion\": \"ed\"}", IDS(END, 'a', 256, 'd', TAG), IDS(NO, 256, 'd', TAG, NO), 5);
@@ -167,7 +173,8 @@ static void a_template_goes_by_its_name(void **state)
     tarn__chats *c = tarn__chats_open(&o);
     assert_ok();
     batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1); /* <s>[INST] a [/INST] b</s> */
-    assert_memory_equal(b.ids, IDS(END, '[', 'I', 'N', 'S', 'T', ']', ' ', 'a', ' ', '[', '/', 'I', 'N', 'S', 'T', ']', ' ', 'b', TAG), sizeof(int32_t) * 20);
+    assert_memory_equal(b.ids, IDS(END, '[', 'I', 'N', 'S', 'T', ']', ' ', 'a', ' ', '[', '/', 'I', 'N', 'S', 'T', ']', ' ', 'b', TAG),
+                        sizeof(int32_t) * 20);
     assert_memory_equal(b.targets + 15, IDS(NO, ' ', 'b', TAG, NO), sizeof(int32_t) * 5);
     tarn__chats_close(c);
     o.template_name = "llama3";
@@ -185,7 +192,8 @@ static void data_is_chats_by_its_name(void **state)
 {
     (void)state;
     assert_true(tarn__data_is_chats("a.jsonl") && tarn__data_is_chats("/x/y.jsonl") && tarn__data_is_chats("chats:a.txt"));
-    assert_false(tarn__data_is_chats("text:a.jsonl") || tarn__data_is_chats("a.json") || tarn__data_is_chats("csv:a.jsonl") || tarn__data_is_chats(".jsonl"));
+    assert_false(tarn__data_is_chats("text:a.jsonl") || tarn__data_is_chats("a.json") || tarn__data_is_chats("csv:a.jsonl") ||
+                 tarn__data_is_chats(".jsonl"));
 }
 
 /* ---- bad lines ----------------------------------------------------------------------------------------------------------------- */
@@ -223,7 +231,8 @@ static void a_bad_line_is_named_and_explained(void **state)
         {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}"), "message 2 has \"weight\""},
         {TALK(""), "none of the messages is of the assistant"},
         {"{\"tools\": [{}], \"prompt\": \"a\", \"completion\": \"b\"}", "the line has tools"},
-        {"{\"prompt\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"completion\": \"b\"}", "nothing of an answer is within the context of 40 tokens, of the 82"},
+        {"{\"prompt\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"completion\": \"b\"}",
+         "nothing of an answer is within the context of 40 tokens, of the 82"},
     };
     tarn_tokenizer *t = open_tokenizer(CHATML);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -241,7 +250,9 @@ static void what_the_template_refuses_is_named_too(void **state)
     (void)state;
     tarn_tokenizer *t = open_tokenizer(NULL);
     assert_true(tarn_tokenizer_set_chat(t, "llama2"));
-    assert_null(open_chats(write_text("turns.jsonl", TALK(", {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}")), t, 99));
+    assert_null(open_chats(
+        write_text("turns.jsonl", TALK(", {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}")), t,
+        99));
     assert_error_about(TARN_ERROR_ARGUMENT, "chats: '", "turns.jsonl', line 1: message 1 of those behind the system's is of 'user'");
     tarn_tokenizer_free(t);
     t = open_tokenizer("{{ messages }}");
@@ -284,7 +295,8 @@ static void what_is_too_long_is_cut_and_counted_once(void **state)
     tarn__chats_summary s;
     warnings = 0;
     tarn_set_log(listen, NULL);
-    tarn__chats *c = open_chats(write_text("long.jsonl", "{\"text\": \"abcdefghij\"}\n{\"text\": \"ab\"}\n{\"text\": \"abcdefghijk\"}\n"), t, 6);
+    tarn__chats *c =
+        open_chats(write_text("long.jsonl", "{\"text\": \"abcdefghij\"}\n{\"text\": \"ab\"}\n{\"text\": \"abcdefghijk\"}\n"), t, 6);
     tarn_set_log(NULL, NULL);
     assert_ok();
     assert_int_equal(warnings, 1);
@@ -372,7 +384,8 @@ static void a_batch_is_a_function_of_its_number(void **state)
     tarn_tokenizer *t = open_tokenizer(NULL);
     const char *path = write_texts("some.jsonl", 60, 20, 4);
     tarn__chats *c = open_chats(path, t, CONTEXT), *again = open_chats(path, t, CONTEXT);
-    tarn__chats *other = tarn__chats_open(&(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = CONTEXT, .seed = 4});
+    tarn__chats *other =
+        tarn__chats_open(&(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = CONTEXT, .seed = 4});
     tarn__chats_summary s, same, differs;
     assert_ok();
     tarn__chats_counts(c, &s);
@@ -385,7 +398,8 @@ static void a_batch_is_a_function_of_its_number(void **state)
     for (int64_t number = 3 * rows / 4; number >= 0; number--) { /* of four rows, over the end of three epochs */
         batch four = batch_of(c, TARN__CHATS_TRAINING, number, 4), from_other = batch_of(other, TARN__CHATS_TRAINING, number, 4);
         for (int64_t i = 0; i < 4; i++) {
-            batch one = batch_of(again, TARN__CHATS_TRAINING, 4 * number + i, 1), next = batch_of(again, TARN__CHATS_TRAINING, 4 * number + i + rows, 1);
+            batch one = batch_of(again, TARN__CHATS_TRAINING, 4 * number + i, 1),
+                  next = batch_of(again, TARN__CHATS_TRAINING, 4 * number + i + rows, 1);
             assert_memory_equal(one.ids, four.ids + i * CONTEXT, whole / 4);
             assert_memory_equal(one.targets, four.targets + i * CONTEXT, whole / 4);
             assert_memory_equal(one.starts, four.starts + i * CONTEXT, whole / 4);
@@ -433,7 +447,11 @@ static void a_file_of_its_own_is_for_validation(void **state)
     tarn_tokenizer *t = open_tokenizer(NULL);
     char path[512];
     snprintf(path, sizeof(path), "chats:%s", write_texts("train.jsonl", 30, 30, 1));
-    tarn__chats_options o = {.function = "chats", .path = path, .val_path = write_text("val.jsonl", "{\"text\": \"VAL\"}\n"), .tokenizer = t, .context = CONTEXT};
+    tarn__chats_options o = {.function = "chats",
+                             .path = path,
+                             .val_path = write_text("val.jsonl", "{\"text\": \"VAL\"}\n"),
+                             .tokenizer = t,
+                             .context = CONTEXT};
     tarn__chats *c = tarn__chats_open(&o);
     tarn__chats_summary s;
     assert_ok();
@@ -468,8 +486,9 @@ static void a_model_learns_from_rows_what_it_would_from_lines(void **state)
 {
     (void)state;
     enum { CONTEXT = 48, LINES = 4 };
-    static const char *const lines[LINES] = {"{\"prompt\": \"ab\", \"completion\": \"cde\"}", "{\"prompt\": \"hello w\", \"completion\": \"ho\"}",
-                                             "{\"text\": \"he llo he llo he llo\"}", "{\"prompt\": \"\", \"completion\": \"x\"}"};
+    static const char *const lines[LINES] = {"{\"prompt\": \"ab\", \"completion\": \"cde\"}",
+                                             "{\"prompt\": \"hello w\", \"completion\": \"ho\"}", "{\"text\": \"he llo he llo he llo\"}",
+                                             "{\"prompt\": \"\", \"completion\": \"x\"}"};
     tarn_tokenizer *t = open_tokenizer(NULL);
     const tarn_gpt2_config config = {.vocab = 265, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .dtype = TARN_F64};
     tarn_module *model = tarn_model_gpt2(&config, tarn_device_cpu(), 1);
@@ -494,7 +513,8 @@ static void a_model_learns_from_rows_what_it_would_from_lines(void **state)
     assert_int_equal(s.rows[0], 1);
     batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 2); /* twice the same row: the mean does not change */
     tarn__documents documents = {tensor_of(b.positions, 2, CONTEXT), tensor_of(b.starts, 2, CONTEXT)};
-    tarn_tensor *loss = good(tarn__model_loss_of("chats", model, tensor_of(b.ids, 2, CONTEXT), tensor_of(b.targets, 2, CONTEXT), &documents));
+    tarn_tensor *loss =
+        good(tarn__model_loss_of("chats", model, tensor_of(b.ids, 2, CONTEXT), tensor_of(b.targets, 2, CONTEXT), &documents));
     assert_true(fabs(tarn_item(loss) - sum / count) < 1e-12);
     tarn__chats_close(c);
     tarn_module_free(model);

@@ -298,7 +298,7 @@ static void describe(const tarn__call *call, bool backward, job *j)
                .scale = params->scale, .causal = params->causal, .random = params->random.a > 0 ? &params->random : NULL, .lengths = call->in[3],
                .backward = backward, .q = cube_of(q), .k = cube_of(k), .v = cube_of(call->in[2])};
     j->group = j->kv_heads > 0 ? j->heads / j->kv_heads : 0;
-    j->starts = call->inputs > (backward ? 7 : 4) ? call->in[backward ? 7 : 4] : NULL;
+    j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL; /* attention_stored has 6, of which none are */
     if (backward) {
         j->log_sum = cube_of(call->in[5]), j->g = cube_of(call->in[6]);
         j->gq = cube_of(call->out[0]), j->gk = cube_of(call->out[1]), j->gv = cube_of(call->out[2]);
