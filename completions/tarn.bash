@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train runs eval predict generate chat tokenize inspect quantize convert ops bench version help" options="--help"
+    local commands="info demo train runs eval predict generate chat tokenize data inspect quantize convert ops bench version help" options="--help"
     COMPREPLY=()
 
     case $previous in
@@ -37,7 +37,15 @@ _tarn()
         return
         ;;
     --data)
-        mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy: text: shards:" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy: text: shards: chats:" -- "$current")
+        return
+        ;;
+    --quantize)
+        mapfile -t COMPREPLY < <(compgen -W "q8_0 q4_0 q4_k q6_k" -- "$current")
+        return
+        ;;
+    --merge)
+        mapfile -t COMPREPLY < <(compgen -W "folder gguf" -- "$current")
         return
         ;;
     --recompute)
@@ -72,13 +80,14 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -f -W "bytes characters" -- "$current")
         return
         ;;
-    --out | --resume | --prepare)
+    --out | --resume | --prepare | --adapter)
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
         return
         ;;
     --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --width | --inner | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
+    --lora | --lora-alpha | --lora-dropout | --lora-targets) return ;;
     --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-window) return ;;
     --stop | --n | --logprobs | --gpu-layers | --chunk | --system | --prompt) return ;;
     --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
@@ -97,25 +106,27 @@ _tarn()
         options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --width --inner --context --vocab --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
+        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share"
         ;;
-    eval) options+=" --json --threads --device --data --batch-size --gpu-layers" ;;
+    eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
-        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context"
+        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context --adapter"
         ;;
     chat)
         options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
-        options+=" --on-full --kv --gpu-layers --chunk --context"
+        options+=" --on-full --kv --gpu-layers --chunk --context --adapter"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
         options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
         ;;
+    data) options+=" --json --model --context --template --val --val-share --seed --show" ;;
     inspect) options+=" --json" ;;
-    quantize) options+=" --type --force --quiet --json --threads" ;;
-    convert) options+=" --force --quiet --json --threads" ;;
+    quantize) options+=" --type --adapter --force --quiet --json --threads" ;;
+    convert) options+=" --adapter --force --quiet --json --threads" ;;
     bench)
         options+=" --json --threads --device"
         case ${COMP_WORDS[2]} in
@@ -124,7 +135,7 @@ _tarn()
         weights) options+=" --runs --only" ;;
         train)
             options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --kv-heads --width --inner --context --vocab"
-            options+=" --dropout --precision --recompute --capture --workers --seed"
+            options+=" --dropout --precision --recompute --capture --workers --seed --lora --lora-alpha --lora-dropout --lora-targets"
             ;;
         decode) options+=" --model --dtype --prompt --tokens --n --kv --gpu-layers --chunk --runs" ;;
         *) options="matmul ops weights decode train --help" ;;
@@ -135,7 +146,7 @@ _tarn()
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     # Runs, configurations, images, models and texts are files.
-    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|chat|tokenize|inspect|quantize|convert) && $current != -* ]]; then
+    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|chat|tokenize|data|inspect|quantize|convert) && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

@@ -18,6 +18,7 @@ typedef struct tarn_convert_options {
     bool replace;    /* what is there already may be replaced */
     tarn_convert_fn progress;
     void *ctx;
+    const char *adapter; /* a folder of adapters (tarn/lora.h) that become part of the weights; NULL: none */
 } tarn_convert_options;
 
 /* What was done. */
@@ -36,7 +37,10 @@ typedef struct tarn_convert_summary {
  * Between a folder and a GGUF file names, the order of the rows that rotary positions turn, configuration, tokenizer and chat template are translated as llama.cpp
  * has them; weights keep their bits, and come back with their bits and types. In a GGUF file tensors of one axis are f32, as llama.cpp wants them. In a folder, blocks
  * become f32. With .quantize, which needs a GGUF file as `to`, weights that hold NaN or infinity are refused by name; from a GGUF file, of any architecture, all else
- * is handed on unchanged. Files appear whole or not at all; of a folder, config.json comes last. `summary` may be NULL, `...` is a const tarn_convert_options *, or
+ * is handed on unchanged. A folder that holds adapters alone (a run's, or PEFT's) stands for the
+ * model that its adapter_config.json names, with .adapter. With .adapter the model is opened in memory, its adapters are merged into the weights, and both `from` and `to` may be folders, also of a GPT-2, or both
+ * be GGUF files; weights in blocks that an adapter changes become bf16 then, or what .quantize asks for, and in a GGUF file all others stay as they are; tokenizer and chat
+ * template are those of the adapters' folder where it has them. Files appear whole or not at all; of a folder, config.json comes last. `summary` may be NULL, `...` is a const tarn_convert_options *, or
  * NULL. Folders need jansson, as all of safetensors.h. */
 TARN_API bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary, const tarn_convert_options *options,
                                        size_t options_size);

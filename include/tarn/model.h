@@ -167,14 +167,17 @@ typedef struct tarn_model_open_options {
     tarn_dtype dtype; /* that parameters are converted to; default f32 */
     bool as_stored;   /* instead: the one that the file has. An error where its weights are of several */
     int64_t device_layers; /* so many of its first blocks lie on the device, the others on the CPU: see tarn_model_place(). 0: all */
+    tarn_dtype blocks; /* of a folder of the Llama family: q8_0, q4_0, q4_k or q6_k, which the weights of linear layers become while they are read; the head and all else
+                          stay elements. They are not trained. Default (f32): no blocks */
 } tarn_model_open_options;
 
 /* Opens a GGUF file of the Llama family, whose name ends in ".gguf": weights in blocks stay as they are stored, and are not trained. Or a Hugging Face
  * model folder: what it is stands in config.json (model_type "gpt2", "llama", "mistral", "qwen2" or "qwen3"), its weights in
  * model.safetensors, or in several files that model.safetensors.index.json names. Of a GPT-2 they may lack the prefix "transformer." in their names. What
  * config.json asks for and tarn does not compute (another scaling of rotary positions, a sliding window, another activation …) is an error
- * that names it. Where the device has too little memory the error says how much is missing, and how many layers would fit. The model is out of training mode, as in
- * transformers: tarn_module_train() turns dropout on. `...` is a const
+ * that names it. A folder that holds adapters alone (tarn/lora.h, PEFT) opens as the model that its adapter_config.json names, with them. Where the device has too
+ * little memory the error says how much is missing, and how many layers would fit. The model is out of training mode, as in transformers:
+ * tarn_module_train() turns dropout on. `...` is a const
  * tarn_model_open_options *, or NULL. The caller owns the module. Needs jansson, as all of safetensors.h. */
 TARN_API tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options,
                                             size_t options_size);
@@ -183,7 +186,8 @@ TARN_API tarn_module *tarn_model_open_sized(const char *folder, tarn_device devi
 /* Writes config.json and model.safetensors of a language model to a folder, which is made if it is not there, as transformers reads them. Each file
  * appears whole or not at all, config.json last. Over a model that is there: its files stay until both new ones are complete beside them, as
  * config.json.new and model.safetensors.new; then its config.json goes first. So a kill leaves the old model, the new one, or a folder without
- * config.json, which does not open: never one model's configuration with the weights of another. */
+ * config.json, which does not open: never one model's configuration with the weights of another. Weights in blocks become
+ * numbers of the model's dtype. A model that has adapters (tarn/lora.h) is refused. */
 TARN_API bool tarn_model_write(const tarn_module *model, const char *folder);
 
 #ifdef __cplusplus

@@ -223,14 +223,16 @@ typedef struct tarn_attention_options {
     double dropout;       /* each weight is zeroed with this probability, from 0 up to but not 1, rounded to 1 to 65535 of 65536 where it is not 0, the others
                            * divided by 1 minus it; the same in backward */
     tarn_tensor *lengths; /* i32 or i64, [B], or [1] or rank 0 for all: how many of the S keys and values are there, as in a cache that is being filled; NULL: all */
+    tarn_tensor *starts;  /* i32 or i64, [B, T]: row t attends to no key before starts[b, t], so that documents beside each other stay apart; NULL: from the first */
 } tarn_attention_options;
 
 /* softmax(q · kᵀ · scale) · v for queries q [B, H, T, D] and keys and values k, v [B, KV, S, D]; H is a multiple of KV, and H / KV neighbouring heads of q share a
  * head of k and v. Queries stand at the end: of the valid keys (S, or lengths[b]), row t is at position valid - T + t; so T = 1 with a cache is the
  * newest token, and `causal` with S = T the usual triangle. (PyTorch's is_causal aligns at the beginning where S > T.) A row with nothing to attend to is 0, and so is one whose scores
- * are all -infinity, as in PyTorch.
+ * are all -infinity, as in PyTorch. With `starts`, a device without a kernel for them (`attention_starts`) makes attention of other operations, which takes memory for T × S weights; starts
+ * outside the keys are an error on the CPU, and elsewhere count as the nearest bound.
  * Views are taken as they are: [B, T, H, D] permuted costs no copy. The result is [B, H, T, D] and lies in memory as [B, T, H, D], so that
- * tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), …) merges the heads for nothing. No T × S weights are ever stored. Sums of bf16 and f16 run in
+ * tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), …) merges the heads for nothing. By its kernels no T × S weights are ever stored. Sums of bf16 and f16 run in
  * f32. `...` is a const tarn_attention_options *, or NULL. */
 TARN_API tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options, size_t options_size);
 #define tarn_attention(q, k, v, ...) tarn_attention_sized(q, k, v, __VA_ARGS__, sizeof(tarn_attention_options))

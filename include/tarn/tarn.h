@@ -10,6 +10,7 @@
 #include <tarn/generate.h>
 #include <tarn/gguf.h>
 #include <tarn/graph.h>
+#include <tarn/lora.h>
 #include <tarn/model.h>
 #include <tarn/nn.h>
 #include <tarn/ops.h>

@@ -114,6 +114,10 @@ TARN_API char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat
 TARN_API int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                                    bool add_generation_prompt, int64_t *id_count);
 
+/* Gives a tokenizer the plain form of a chat template, by the name that tarn_chat_name() has for it, in place of what it has; tarn_tokenizer_save() writes it. A template
+ * whose tokens the tokenizer lacks is an error. Nobody may use the tokenizer meanwhile. */
+TARN_API bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name);
+
 /* The id of the token that ends an answer in such a conversation; -1, which is no error, when there is none. */
 TARN_API int32_t tarn_chat_end(const tarn_tokenizer *tokenizer);
 

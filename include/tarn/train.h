@@ -5,6 +5,8 @@
  * A run's folder holds config.json (what the run is), model.safetensors (the last weights), best.safetensors (the best ones),
  * optimizer.safetensors and trainer.json (where it stands), metrics.jsonl (one JSON object a line), curves.html and events for TensorBoard.
  * That of a language model is a Hugging Face model folder, with tokenizer.json, and "best" in it is another one, of the best weights.
+ * Fine-tuning begins with a model that is there (the option `base`). Where adapters alone are trained, the folder and its "best" are folders of adapters, as PEFT has them: adapter_config.json
+ * and adapter_model.safetensors in the place of the weights, and frozen.json, by which what is frozen is known again.
  * Whoever stops the program at any instant leaves a whole checkpoint there, and a run that goes on from it gives the bits of one that was
  * never stopped. */
 #ifndef TARN_TRAIN_H
@@ -28,8 +30,8 @@ typedef struct tarn_train_options {
     char model
         [16]; /* "mlp", "lenet", "resnet20", "gpt2", "llama" or another language model, which --help lists; default: gpt2 for text, lenet for images, mlp otherwise */
     char data
-        [1024]; /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS", "text:FILE" or
-                        "shards:FOLDER" */
+        [1024]; /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE", "npy:IMAGES,LABELS", "text:FILE",
+                        "shards:FOLDER", or of fine-tuning "chats:FILE" and "FILE.jsonl" */
     int64_t hidden[TARN_TRAIN_HIDDEN]; /* sizes of an mlp's hidden layers; default 128 */
     int hidden_count;
     int64_t epochs;     /* default 5 */
@@ -82,6 +84,21 @@ typedef struct tarn_train_options {
     /* Of language models, too. */
     int64_t kv_heads; /* heads of keys and values, of Llama models; default: the model's, or as many as heads */
     int64_t inner;    /* numbers for each token inside an mlp; default: the model's; of GPT-2 4 · width, of a llama 8/3 · width in whole 32s */
+
+    /* Of fine-tuning: a run that begins with the weights and the tokenizer of a model that is there. Its sizes are the model's; `context` is the width of a window, at
+     * most the model's own. */
+    char base[1024];        /* a Hugging Face folder, a run's folder (its best weights) or a .gguf file; the option `model` takes such a path, too; default: none */
+    int64_t lora;           /* the rank of adapters, which are all that is trained then; default: none, and all weights are trained */
+    double lora_alpha;      /* what they add is multiplied by lora_alpha / lora; default: twice the rank */
+    double lora_dropout;    /* the share of what enters an adapter that is left out while training; default 0 */
+    char lora_targets[256]; /* names of the linear layers that get one, "q_proj,v_proj"; default: all but the head */
+    char quantize[8];       /* "q8_0", "q4_0", "q4_k" or "q6_k": the frozen linear layers of a folder become blocks when they are read; default: they do not */
+    char merge[8];          /* what is written at the end with the best adapters added to the weights: "folder" (merged) or "gguf" (merged.gguf); default: nothing */
+
+    /* Of chats: JSON lines with prompt and completion, messages, or text. */
+    char chat_template[16]; /* option `template`: "chatml", "llama2", "llama3" or "mistral"; default: the model's own */
+    char val[1024];         /* JSON lines to judge by; default: a share of the data */
+    double val_share;       /* the share of the documents that is to judge by; default 0.1, and none with `val` */
 } tarn_train_options;
 
 /* What kind of value an option takes. */
@@ -146,6 +163,12 @@ typedef struct tarn_train_plan {
     bool is_text;                               /* a language model's run: samples are windows, classes the vocabulary */
     int64_t training_tokens, validation_tokens; /* of one */
     bool captures;                              /* steps are recorded, after the first ones */
+
+    /* What memory_needed is made of: the model, trained and frozen; the gradients of what is trained; the optimizer's state and master weights; and what the steps
+     * make, with what backward takes while it runs. */
+    int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes;
+    int64_t training_documents, validation_documents, answer_tokens, documents_cut; /* of chats: tokens to train on that are learnt, and documents that were too long */
+    bool is_chats;
 } tarn_train_plan;
 
 /* Says what a trainer is going to do. */
@@ -227,6 +250,7 @@ typedef struct tarn_train_timing {
     double host_ms;                                      /* until the host has handed a step over to a device that waits for it */
     double busy;                                         /* the share of a step's time in which the device runs kernels */
     tarn_memory_kinds memory;
+    int64_t frozen; /* parameters beside adapters, which hand gradients on: a token takes 4 operations for each */
 } tarn_train_timing;
 
 /* Trains a model on random tokens or images for a while, with the steps of tarn_trainer_run(), and says how long they take; nothing is written. Sets
@@ -334,6 +358,57 @@ TARN_API bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *
 
 /* Frees a run; the folder stays. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_run_close(tarn_run *run);
+
+/* ---- documents to fine-tune on --------------------------------------------------------------------------------------------- */
+
+/* JSON lines as rows of tokens, of which only answers carry loss. A line is {"messages": [{"role", "content"} …]}, {"prompt", "completion"} or {"text"}; see
+ * docs/fine-tuning.md. A row holds whole documents beside each other: positions begin at 0 in each, and `starts` says where the document of a token begins, so
+ * that attention stays within it (tarn_attention_options). What is behind the last document of a row is a document of its own without loss. Which documents are for
+ * validation, and which share a row, depends on the files, the tokenizer and the options alone. */
+typedef struct tarn_chats tarn_chats;
+
+enum { TARN_CHATS_TRAINING, TARN_CHATS_VALIDATION };
+
+/* Zero is the default of all but the first two. Texts are borrowed for the call; the tokenizer must outlive the chats. */
+typedef struct tarn_chats_options {
+    const char *path;                /* the JSON lines; "chats:" before it is allowed */
+    const tarn_tokenizer *tokenizer; /* with its chat template, where the model has one */
+    const char *template_name;       /* "chatml", "llama2", "llama3" or "mistral" instead of that; NULL or "": none */
+    const char *val_path;            /* JSON lines for validation alone; NULL or "": none */
+    double val_share;                /* the share of documents that is for validation, from 0 to below 1; not with val_path */
+    int64_t context;                 /* tokens of a row, at least 2; 0: 1024 */
+    uint64_t seed;                   /* of the split and of the order */
+} tarn_chats_options;
+
+/* What is there, by split. */
+typedef struct tarn_chats_counts {
+    int64_t documents[2];
+    int64_t tokens[2];  /* of all documents, as they were cut */
+    int64_t answers[2]; /* of these, the tokens that are learnt */
+    int64_t rows[2];    /* after packing */
+    int64_t cut;        /* documents that were longer than the context, in both splits */
+    uint64_t hash;      /* of all tokens, what is learnt, and the places in rows: a run goes on with the same */
+} tarn_chats_counts;
+
+/* Arrays [rows, context] of the caller's. The target of a token without loss is -100, which tarn_model_loss() ignores. */
+typedef struct tarn_chats_rows {
+    int32_t *ids, *targets, *positions, *starts;
+} tarn_chats_rows;
+
+/* Reads all documents; an error names file and line and what is wrong there. Documents longer than the context are cut, which a warning counts; one of which no
+ * answer would be left is an error. The caller owns the chats. */
+TARN_API tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t options_size);
+#define tarn_chats_open(...) tarn_chats_open_sized(__VA_ARGS__, sizeof(tarn_chats_options))
+
+/* Says what is there. */
+TARN_API bool tarn_chats_counts_of(const tarn_chats *chats, tarn_chats_counts *counts);
+
+/* Fills the rows of a batch. Training: batches are numbered from 0 without end; every row is there once before any comes again, each time in another
+ * order, so that a run goes on by asking for the next number. Validation: in order; rows behind the last are without loss. One thread asks at a time. */
+TARN_API bool tarn_chats_batch(tarn_chats *chats, int split, int64_t batch_number, int64_t rows, tarn_chats_rows *out);
+
+/* Frees chats. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_chats_close(tarn_chats *chats);
 
 #ifdef __cplusplus
 }

@@ -24,7 +24,9 @@ static void print_heading(const tarn_train_timing *t)
         printf("  %lld windows of %lld tokens, %lld at a time, vocabulary %lld, %lld parameters, recompute %s\n", (long long)t->samples,
                (long long)t->options.context, (long long)t->options.micro_batch, (long long)t->options.vocab, (long long)t->parameters,
                t->options.recompute);
-    else
+    if (t->tokens && t->options.lora)
+        printf("  adapters of rank %lld beside %lld frozen parameters\n", (long long)t->options.lora, (long long)t->frozen);
+    if (!t->tokens)
         printf("  %lld images, %lld parameters\n", (long long)t->samples, (long long)t->parameters);
 }
 
@@ -60,7 +62,10 @@ static void print_json(const tarn_train_timing *t, const tarn__yardstick *y)
         tarn__json_whole(&json, "context", t->options.context);
         tarn__json_text(&json, "recompute", t->options.recompute);
     }
+    if (t->options.lora)
+        tarn__json_whole(&json, "lora", t->options.lora);
     tarn__json_whole(&json, "parameters", t->parameters);
+    tarn__json_whole(&json, "frozen", t->frozen);
     tarn__json_bool(&json, "captured", t->is_captured);
     tarn__json_real(&json, "step_ms", t->step_ms, 4);
     tarn__json_real(&json, "least_step_ms", t->least_step_ms, 4);

@@ -24,12 +24,19 @@ int tarn__tokenize(const tarn__options *options);
 int tarn__inspect(const tarn__options *options);
 int tarn__quantize(const tarn__options *options);
 int tarn__convert(const tarn__options *options);
+int tarn__data(const tarn__options *options);
 
 /* What the profile of a run says: a table, unless it is not wanted, and RUN/profile.json. */
 int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints);
 
 /* Says on standard error what went wrong in the library, clears it, and is TARN__FAILED. */
 int tarn__complain(const char *command);
+
+/* True when standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
+bool tarn__in_colour(void);
+
+/* A piece of text on one line: what cannot be seen is written as \n, \t or \xNN. */
+void tarn__print_piece(const char *piece, size_t length);
 
 /* A heading line: bold on a terminal, plain in a pipe or with NO_COLOR. */
 void tarn__heading(const char *format, ...) TARN_PRINTF(1, 2);

@@ -45,6 +45,7 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
 {
     tarn_convert_summary summary;
     how.replace = o->force;
+    how.adapter = o->adapter;
     how.progress = !o->quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     if (!tarn_model_convert(o->words[0], o->words[1], &summary, &how))
         return tarn__complain(command);

@@ -1,5 +1,6 @@
 /* eval.c: `tarn eval`: how well a run's model does, class by class, or how well it foretells text. */
 #include <stdlib.h>
+#include <tarn/lora.h>
 
 #include "cli/language.h"
 
@@ -106,6 +107,11 @@ int tarn__eval(const tarn__options *options)
     tarn_run *run = tarn_run_open_with(options->words[0], options->device, &(tarn_run_open_options){.device_layers = options->gpu_layers});
     if (!run)
         return tarn__complain("eval");
+    if (options->adapter && !tarn_lora_load(tarn_run_model(run), options->adapter)) {
+        tarn__complain("eval");
+        tarn_run_close(run);
+        return TARN__FAILED;
+    }
     int status = tarn_run_is_text(run) ? evaluate_text(options, run) : evaluate(options, run);
     tarn_run_close(run);
     return status;

@@ -1,6 +1,8 @@
 /* language.c: options that say how a language model is opened. */
 #include "cli/language.h"
 
+#include <tarn/lora.h>
+
 int tarn__language_options(const char *command, const tarn__options *o, tarn_kv *kv)
 {
     if (o->kv && !tarn_kv_parse(o->kv, kv)) {
@@ -20,12 +22,15 @@ tarn_module *tarn__language_model(const tarn__options *o)
     tarn_model_open_options how = {.as_stored = o->dtype_count == 0, .device_layers = o->gpu_layers};
     how.dtype = o->dtype_count > 0 ? o->dtypes[0].dtype : TARN_F32;
     tarn_module *model = tarn_model_open(o->words[0], o->device, &how);
-    if (model || !how.as_stored || tarn_error_code() != TARN_ERROR_DTYPE)
+    if (!model && how.as_stored && tarn_error_code() == TARN_ERROR_DTYPE) {
+        tarn_clear_error(); /* of several element types, of which f32 has the numbers of all but f64 */
+        how.as_stored = false;
+        model = tarn_model_open(o->words[0], o->device, &how);
+        if (model)
+            fprintf(stderr, "(its weights are of several element types: it runs in f32; --dtype names another)\n");
+    }
+    if (!model || !o->adapter || tarn_lora_load(model, o->adapter))
         return model;
-    tarn_clear_error(); /* of several element types, of which f32 has the numbers of all but f64 */
-    how.as_stored = false;
-    model = tarn_model_open(o->words[0], o->device, &how);
-    if (model)
-        fprintf(stderr, "(its weights are of several element types: it runs in f32; --dtype names another)\n");
-    return model;
+    tarn_module_free(model);
+    return NULL;
 }

@@ -9,7 +9,7 @@
 /* Reads --kv, where it is given, and refuses a --gpu-layers without a device. TARN__DONE, or TARN__MISUSED with a sentence on standard error. */
 int tarn__language_options(const char *command, const tarn__options *options, tarn_kv *kv);
 
-/* The model that the first word names, on --device with --gpu-layers, in --dtype or as it is stored. The caller owns it. NULL with an error. */
+/* The model that the first word names, on --device with --gpu-layers, in --dtype or as it is stored, with its --adapter. The caller owns it. NULL with an error. */
 tarn_module *tarn__language_model(const tarn__options *options);
 
 #endif

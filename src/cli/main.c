@@ -29,6 +29,7 @@ static const command commands[] = {
     {"generate", TARN__GENERATE, tarn__generate, "let a language model write", "MODEL [PROMPT] "},
     {"chat", TARN__CHAT, tarn__chat, "talk with a language model", "MODEL "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize, "text to tokens and back; learn a tokenizer; prepare files to train on", "[FILE...] "},
+    {"data", TARN__DATA, tarn__data, "what a model would learn from JSON lines: tokens, which of them carry loss, rows", "FILE.jsonl "},
     {"inspect", TARN__INSPECT, tarn__inspect, "what a model's folder, a GGUF or a safetensors file holds", "PATH "},
     {"quantize", TARN__QUANTIZE, tarn__quantize, "write a model's weights in fewer bits, as a GGUF file", "MODEL OUT.gguf "},
     {"convert", TARN__CONVERT, tarn__convert, "a Hugging Face folder to a GGUF file, or back", "FROM TO "},

@@ -44,12 +44,12 @@ typedef struct option {
 #define WRITES (TARN__GENERATE | TARN__CHAT)
 #define EVERY                                                                                                                              \
     (TARN__BENCH_DECODE | TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | WRITES | TARN__TOKENIZE | TARN__DEMO | TARN__BENCH_TRAIN | \
-     TARN__RUNS | FILES)
+     TARN__RUNS | FILES | TARN__DATA)
 #define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)(TARN__DEMO | TARN__CHAT), AT(json), 0, "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT), AT(threads), 0,
+    {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT | TARN__DATA), AT(threads), 0,
      "threads on the CPU; 0 means one for each core"},
     {"device", DEVICE, 1, 1, "auto", "DEVICE", TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | RUNS | WRITES | TARN__DEMO, AT(devices), AT(device_count),
      "where to run: cpu, cuda:0, opencl:1 or auto"},
@@ -90,6 +90,9 @@ static const option table[] = {
     {"profile-steps", WHOLE, 1, 10000, "10", "N", TARN__TRAIN, AT(profile_steps), 0, "with --profile: steps to look at, after the first ten"},
     {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE | TARN__QUANTIZE | TARN__CONVERT, AT(quiet), 0, "print nothing but errors"},
     {"type", TEXT, 0, 0, NULL, "TYPE", TARN__QUANTIZE, AT(type), 0, "what weights become: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32"},
+    {"adapter", TEXT, 0, 0, NULL, "FOLDER", WRITES | TARN__EVAL, AT(adapter), 0, "adapters of the model (LoRA), in a folder that PEFT or tarn wrote"},
+    {"adapter", TEXT, 0, 0, NULL, "FOLDER", TARN__QUANTIZE | TARN__CONVERT, AT(adapter), 0,
+     "make adapters (LoRA) part of the weights, from a folder that PEFT or tarn wrote"},
     {"force", FLAG, 0, 1, NULL, NULL, TARN__QUANTIZE | TARN__CONVERT, AT(force), 0, "replace what is there already"},
     {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0, "data to judge by, named as for train [the run's own validation data]"},
     {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},
@@ -154,6 +157,14 @@ static const option table[] = {
     {"system", TEXT, 0, 0, NULL, "TEXT", TARN__CHAT, AT(system), 0, "what the model is told first"},
     {"on-full", TEXT, 0, 0, "refuse", "WHAT", TARN__CHAT, AT(on_full), 0,
      "when the context is full: refuse, or forget the oldest turns"},
+    {"model", TEXT, 0, 0, NULL, "MODEL", TARN__DATA, AT(model), 0, "the model to train: a folder or a .gguf file; its tokenizer and template are used"},
+    {"context", WHOLE, 0, 1 << 24, "0", "N", TARN__DATA, AT(context), 0, "tokens of a row; 0 means what the model can look at, at most 2048"},
+    {"template", TEXT, 0, 0, NULL, "NAME", TARN__DATA, AT(template_name), 0,
+     "chatml, llama2, llama3 or mistral instead of the model's own chat template"},
+    {"val", TEXT, 0, 0, NULL, "FILE", TARN__DATA, AT(val), 0, "JSON lines for validation alone"},
+    {"val-share", REAL, 0, 1, "0", "SHARE", TARN__DATA, AT(validation), 0, "the share of documents kept for validation, below 1"},
+    {"seed", WHOLE, 0, EXACT, "0", "N", TARN__DATA, AT(seed), 0, "of which documents are for validation, and of the order of rows"},
+    {"show", WHOLE, 0, 1 << 20, "1", "N", TARN__DATA, AT(show), 0, "how many of the first rows to print, token by token"},
     {"help", FLAG, 0, 1, NULL, NULL, EVERY, AT(help), 0, "explain the command"},
 };
 #define ROWS ((int)(sizeof(table) / sizeof(table[0])))
@@ -428,9 +439,10 @@ static int read_words(tarn__command command, const char *command_name, int count
 {
     bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
     bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
-    bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS || command == TARN__INSPECT || command == TARN__CHAT;
+    bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS || command == TARN__INSPECT || command == TARN__CHAT ||
+                     command == TARN__DATA;
     bool needs_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__PREDICT;
-    bool needs_one = command == TARN__EVAL || (command & WRITES) || command == TARN__INSPECT;
+    bool needs_one = command == TARN__EVAL || (command & WRITES) || command == TARN__INSPECT || command == TARN__DATA;
     int most = takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0, least_words = needs_two ? 2 : needs_one ? 1 : 0;
     options->words = words;
     while (options->word_count < count && options->word_count < most &&
@@ -443,6 +455,7 @@ static int read_words(tarn__command command, const char *command_name, int count
     if (options->word_count < least_words) {
         bool has_one = options->word_count > 0;
         const char *what = command == TARN__INSPECT                              ? "a file or a model's folder"
+                           : command == TARN__DATA                               ? "a file of JSON lines"
                            : command == TARN__QUANTIZE || command == TARN__CONVERT ? (has_one ? "the path to write to" : "a model's folder or GGUF file")
                            : has_one                                               ? "an image"
                            : (command & WRITES)                                    ? "a model's folder"

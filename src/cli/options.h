@@ -25,7 +25,8 @@ typedef enum tarn__command {
     TARN__CHAT = 1 << 22,
     TARN__INSPECT = 1 << 24,
     TARN__QUANTIZE = 1 << 25,
-    TARN__CONVERT = 1 << 26
+    TARN__CONVERT = 1 << 26,
+    TARN__DATA = 1 << 27
 } tarn__command;
 
 #define TARN__LIST_MAX 64
@@ -57,7 +58,7 @@ typedef struct tarn__options {
     char only[TARN__LIST_MAX][32];
     int only_count;
     bool quiet, dry_run, profile, force;
-    const char *type; /* NULL: not given */
+    const char *type, *adapter; /* NULL: not given */
     int64_t profile_steps;
     int64_t batch_size, top, steps, warmup;
     const char *data;   /* NULL: not given */
@@ -76,6 +77,8 @@ typedef struct tarn__options {
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;
     int64_t vocabulary, shard_tokens; /* 0: not given */
     double validation;
+    const char *template_name, *val; /* NULL: not given */
+    int64_t show;
     tarn_train_options train;
     char *const *words; /* what is no option: a configuration, a run, images, texts, a model and a prompt */
     int word_count;

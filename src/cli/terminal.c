@@ -14,7 +14,7 @@ int tarn__complain(const char *command)
     return TARN__FAILED;
 }
 
-static bool in_colour(void)
+bool tarn__in_colour(void)
 {
     const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
     return !(no && no[0]) && isatty(STDOUT_FILENO) && kind && kind[0] && !(kind[0] == 'd' && kind[1] == 'u');
@@ -22,7 +22,7 @@ static bool in_colour(void)
 
 void tarn__heading(const char *format, ...)
 {
-    bool bold = in_colour();
+    bool bold = tarn__in_colour();
     va_list arguments;
     va_start(arguments, format);
     fputs(bold ? "\033[1m" : "", stdout);
@@ -43,4 +43,20 @@ const char *tarn__bytes_text(int64_t bytes)
         amount /= 1024;
     snprintf(text, sizeof(buffers[0]), amount == (double)(int64_t)amount ? "%.0f %s" : "%.1f %s", amount, units[unit]);
     return text;
+}
+
+void tarn__print_piece(const char *piece, size_t length)
+{
+    for (size_t i = 0, bytes; i < length; i += bytes ? bytes : 1) {
+        unsigned char c = (unsigned char)piece[i];
+        bytes = tarn__character(piece + i, length - i);
+        if (c == '\\')
+            printf("\\\\");
+        else if (c == '\n' || c == '\t' || c == '\r')
+            printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+        else if (bytes == 0 || c < 0x20 || c == 0x7F)
+            printf("\\x%02X", c);
+        else
+            fwrite(piece + i, 1, bytes, stdout);
+    }
 }

@@ -92,23 +92,6 @@ static tarn_tokenizer *make_tokenizer(const tarn__options *o)
 
 /* ---- text to ids ----------------------------------------------------------------------------------------------------------- */
 
-/* A piece on one line: what cannot be seen is written as \n, \t or \xNN. */
-static void print_piece(const char *piece, size_t length)
-{
-    for (size_t i = 0, bytes; i < length; i += bytes ? bytes : 1) {
-        unsigned char c = (unsigned char)piece[i];
-        bytes = tarn__character(piece + i, length - i);
-        if (c == '\\')
-            printf("\\\\");
-        else if (c == '\n' || c == '\t' || c == '\r')
-            printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
-        else if (bytes == 0 || c < 0x20 || c == 0x7F)
-            printf("\\x%02X", c);
-        else
-            fwrite(piece + i, 1, bytes, stdout);
-    }
-}
-
 static void print_ids(const tarn__options *o, const tarn_tokenizer *t, const int32_t *ids, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -116,7 +99,7 @@ static void print_ids(const tarn__options *o, const tarn_tokenizer *t, const int
         const char *piece = tarn_tokenizer_piece(t, ids[i], &length);
         printf("%s%d%s", o->pieces || i == 0 ? "" : " ", (int)ids[i], o->pieces ? "\t" : "");
         if (o->pieces) {
-            print_piece(piece ? piece : "", length);
+            tarn__print_piece(piece ? piece : "", length);
             putchar('\n');
         }
     }

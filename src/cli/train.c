@@ -34,6 +34,15 @@ static const char *shape_text(tarn_shape shape, char *text, size_t size)
     return text;
 }
 
+static void print_chats(const tarn_train_plan *p)
+{
+    printf("  data        %s: %lld documents to train on (%lld tokens, %lld of them learnt, in %lld rows), %lld to judge by\n", p->options.data,
+           (long long)p->training_documents, (long long)p->training_tokens, (long long)p->answer_tokens, (long long)p->training_samples,
+           (long long)p->validation_documents);
+    if (p->documents_cut)
+        printf("              %lld documents were longer than the context, and cut\n", (long long)p->documents_cut);
+}
+
 static void print_data(const tarn_train_plan *p)
 {
     char shape[80];
@@ -44,8 +53,11 @@ static void print_data(const tarn_train_plan *p)
                (long long)p->classes);
         return;
     }
-    printf("  data        %s: %lld tokens to train on, %lld to judge by\n", o->data, (long long)p->training_tokens,
-           (long long)p->validation_tokens);
+    if (p->is_chats)
+        print_chats(p);
+    else
+        printf("  data        %s: %lld tokens to train on, %lld to judge by\n", o->data, (long long)p->training_tokens,
+               (long long)p->validation_tokens);
     printf("  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)
         printf(" (of keys %lld)", (long long)o->kv_heads);
@@ -76,17 +88,37 @@ static void print_rate(const tarn_train_options *o)
                o->drop_every ? "steps" : "epochs");
 }
 
+/* Where the weights come from, and what becomes of them. */
+static void print_base(const tarn_train_options *o)
+{
+    if (o->base[0])
+        printf("  weights     %s%s%s\n", o->base, o->quantize[0] ? ", linear layers as " : "", o->quantize);
+    if (o->lora)
+        printf("  adapters    rank %lld, alpha %g, dropout %g, in %s\n", (long long)o->lora, o->lora_alpha, o->lora_dropout,
+               o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
+}
+
+static void print_memory(const tarn_train_plan *p)
+{
+    printf("  memory      about %s", tarn__bytes_text(p->memory_needed));
+    printf(p->memory_free ? ", %s free\n" : "\n", tarn__bytes_text(p->memory_free));
+    printf("              %s of weights, ", tarn__bytes_text(p->weight_bytes));
+    printf("%s of gradients, ", tarn__bytes_text(p->gradient_bytes));
+    printf("%s of the optimizer's, ", tarn__bytes_text(p->state_bytes));
+    printf("%s of activations\n", tarn__bytes_text(p->activation_bytes));
+}
+
 static void print_plan(const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     tarn_device_info info = {.description = ""};
     tarn_device_query(tarn_device_parse(p->device), &info);
-    tarn__heading("%s %s", p->first_step ? "going on with" : "training", o->model);
+    tarn__heading("%s %s", p->first_step ? "going on with" : o->base[0] ? "fine-tuning" : "training", o->model);
     printf("  device      %s, %s; %s\n", p->device, info.description[0] ? info.description : "unknown processor", o->precision);
     print_data(p);
+    print_base(o);
     printf("  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);
-    printf("  memory      about %s", tarn__bytes_text(p->memory_needed));
-    printf(p->memory_free ? ", %s free\n" : "\n", tarn__bytes_text(p->memory_free));
+    print_memory(p);
     print_rate(o);
     print_steps(p);
     printf("  folder      %s\n", p->folder);
@@ -112,6 +144,20 @@ static void print_plan_json(const tarn_train_plan *p)
     }
     tarn__json_whole(&json, "trained", p->trained);
     tarn__json_whole(&json, "frozen", p->frozen);
+    if (p->is_chats) {
+        tarn__json_whole(&json, "training_documents", p->training_documents);
+        tarn__json_whole(&json, "validation_documents", p->validation_documents);
+        tarn__json_whole(&json, "answer_tokens", p->answer_tokens);
+        tarn__json_whole(&json, "documents_cut", p->documents_cut);
+    }
+    if (p->options.base[0])
+        tarn__json_text(&json, "base", p->options.base);
+    if (p->options.lora)
+        tarn__json_whole(&json, "lora", p->options.lora);
+    tarn__json_whole(&json, "weight_bytes", p->weight_bytes);
+    tarn__json_whole(&json, "gradient_bytes", p->gradient_bytes);
+    tarn__json_whole(&json, "state_bytes", p->state_bytes);
+    tarn__json_whole(&json, "activation_bytes", p->activation_bytes);
     tarn__json_whole(&json, "memory_needed", p->memory_needed);
     tarn__json_whole(&json, "memory_free", p->memory_free);
     tarn__json_whole(&json, "first_step", p->first_step);

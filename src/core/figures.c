@@ -67,7 +67,9 @@ static double operations_of(const tarn__launch *launch)
     case TARN__K_conv2d_grad_x: return of_convolution(launch->in[0], launch->in[1]);
     case TARN__K_conv2d_grad_weight: return of_convolution(launch->in[1], launch->out[0]);
     case TARN__K_attention:
+    case TARN__K_attention_starts:
     case TARN__K_attention_stored: return of_attention(launch, 2);
+    case TARN__K_attention_starts_grad:
     case TARN__K_attention_grad: return of_attention(launch, 5);
     default: return 0;
     }
@@ -86,6 +88,8 @@ tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
     case TARN__K_conv2d_grad_weight: return TARN_PROFILE_CONVOLUTION;
     case TARN__K_attention:
     case TARN__K_attention_stored:
+    case TARN__K_attention_starts:
+    case TARN__K_attention_starts_grad:
     case TARN__K_attention_grad: return TARN_PROFILE_ATTENTION;
     default: return TARN_PROFILE_KERNEL;
     }

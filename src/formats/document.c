@@ -361,3 +361,27 @@ bool tarn__document_each(const tarn__document *document, const char *key, tarn__
     }
     return true;
 }
+
+/* True for what asks for nothing. */
+static bool is_off(const json_t *value)
+{
+    return json_is_null(value) || json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
+}
+
+bool tarn__document_each_name(const tarn__document *document, const char *key, tarn__member_name_fn visit, void *ctx)
+{
+    json_t *object = key[0] ? find(document, key, -1) : document->root;
+    if (!object || tarn_failed())
+        return false;
+    if (!json_is_object(object))
+        return wrong(document, key, "is no object");
+    const char *name;
+    json_t *value;
+    json_object_foreach(object, name, value)
+    {
+        if (!visit(name, is_off(value), ctx))
+            return false;
+    }
+    return true;
+}

@@ -67,4 +67,8 @@ typedef bool (*tarn__member_fn)(const char *name, const char *text, void *ctx);
  * an error. */
 bool tarn__document_each(const tarn__document *document, const char *key, tarn__member_fn visit, void *ctx);
 
+/* The same for members of any kind: `is_off` says that the value is null, false, or a text, a list or an object without anything in it. */
+typedef bool (*tarn__member_name_fn)(const char *name, bool is_off, void *ctx);
+bool tarn__document_each_name(const tarn__document *document, const char *key, tarn__member_name_fn visit, void *ctx);
+
 #endif

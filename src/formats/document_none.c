@@ -162,3 +162,9 @@ bool tarn__document_each(const tarn__document *document, const char *key, tarn__
     (void)document, (void)key, (void)visit, (void)ctx;
     return unreachable();
 }
+
+bool tarn__document_each_name(const tarn__document *document, const char *key, tarn__member_name_fn visit, void *ctx)
+{
+    (void)document, (void)key, (void)visit, (void)ctx;
+    return unreachable();
+}

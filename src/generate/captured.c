@@ -44,7 +44,7 @@ static bool step(void *ctx)
     tarn_scope *scope = tarn_scope_open();
     tarn_no_grad_open();
     bool good = scope && tarn__cache_begin(&d->cache, 0, d->batch, 1, c->reach);
-    tarn_tensor *logits = good ? d->kind->step(d->model, c->tokens, &d->cache) : NULL;
+    tarn_tensor *logits = good ? tarn__decoder_step(d, c->tokens) : NULL;
     if (logits && c->logits)
         good = tarn_copy(c->logits, logits);
     else if (logits)

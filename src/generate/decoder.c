@@ -132,6 +132,21 @@ static bool check_tokens(const char *function, const tarn_decoder *d, const tarn
     return true;
 }
 
+tarn_tensor *tarn__decoder_step(tarn_decoder *d, tarn_tensor *tokens)
+{
+    bool was_training = d->model->training;
+    if (was_training)
+        tarn_module_train(d->model, false);
+    tarn_tensor *logits = d->kind->step(d->model, tokens, &d->cache);
+    if (was_training) {
+        tarn__error_record error; /* the mode comes back after a failure too */
+        tarn__error_save(&error);
+        tarn_module_train(d->model, true);
+        tarn__error_restore(&error);
+    }
+    return logits;
+}
+
 /* Logits of what follows tokens [count, T], which are one chunk; they count then. */
 static tarn_tensor *feed_chunk(tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
 {
@@ -139,7 +154,7 @@ static tarn_tensor *feed_chunk(tarn_decoder *d, int64_t first, int64_t count, ta
     tarn_tensor *logits = NULL;
     int64_t T = tarn_size(tokens, 1);
     if (scope && tarn__cache_begin(&d->cache, first, count, T, 0))
-        logits = d->kind->step(d->model, tokens, &d->cache);
+        logits = tarn__decoder_step(d, tokens);
     if (logits && tarn__cache_end(&d->cache))
         tarn__cache_moved(&d->cache, first, count, T);
     logits = logits && !tarn_failed() ? tarn_scope_return(scope, logits) : NULL;

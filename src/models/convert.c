@@ -8,6 +8,7 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "formats/gguf.h"
+#include "models/lora.h"
 #include "models/weights.h"
 
 #define FILE_TYPE "general.file_type"
@@ -162,7 +163,7 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
     return true;
 }
 
-static bool copy_metadata(const tarn_gguf *file, tarn_gguf_writer *writer)
+bool tarn__convert_copy_metadata(const tarn_gguf *file, tarn_gguf_writer *writer)
 {
     tarn_gguf_value value;
     bool good = true;
@@ -180,7 +181,7 @@ static bool gguf_to_gguf(tarn__conversion *c)
                            c->from, c->to);
     tarn_gguf *file = tarn_gguf_open(c->from);
     tarn_gguf_writer *writer = file ? tarn_gguf_create(c->to) : NULL;
-    bool good = writer && copy_metadata(file, writer) && add_all(c, file) && tarn__convert_put(c, writer);
+    bool good = writer && tarn__convert_copy_metadata(file, writer) && add_all(c, file) && tarn__convert_put(c, writer);
     if (good)
         good = tarn_gguf_finish(writer);
     else
@@ -202,7 +203,9 @@ static bool check(const tarn__conversion *c)
     if (c->options.quantize && !tarn__ends_with(c->to, ".gguf"))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' must end in \".gguf\": weights get another type in GGUF files only", c->function,
                            c->to);
-    if (!tarn__ends_with(c->from, ".gguf") && !tarn__ends_with(c->to, ".gguf"))
+    if (c->options.adapter && !c->options.adapter[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder of the adapter is empty", c->function);
+    if (!c->options.adapter && !tarn__ends_with(c->from, ".gguf") && !tarn__ends_with(c->to, ".gguf"))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: neither '%s' nor '%s' is a GGUF file, whose name ends in \".gguf\"", c->function,
                            c->from, c->to);
     if (tarn__ends_with(c->to, ".gguf") && !c->options.replace && tarn__path_exists(c->to))
@@ -224,16 +227,40 @@ static void release_jobs(tarn__conversion *c)
     tarn__release(c->job, sizeof(*c->job) * (size_t)c->room);
 }
 
+/* A folder that holds adapters alone stands for the model that they belong to, with them. */
+static bool take_adapters(tarn__conversion *c, tarn__model_path *base)
+{
+    bool is_plain = !c->from || !c->from[0] || c->options.adapter || tarn__ends_with(c->from, ".gguf");
+    if (is_plain || !tarn__lora_is_folder(c->function, c->from))
+        return !tarn_failed();
+    c->options.adapter = c->from;
+    c->from = base->text;
+    return tarn__lora_base_of(c->function, c->options.adapter, base);
+}
+
+/* Who trained adapters may have given the tokenizer a template, or kept it as it was: theirs goes with them. */
+static bool choose_text(tarn__conversion *c)
+{
+    tarn__model_path path;
+    c->text = c->from;
+    if (c->options.adapter && !tarn__model_path_in(c->function, c->options.adapter, "tokenizer.json", &path))
+        return false;
+    if (c->options.adapter && tarn__path_exists(path.text))
+        c->text = c->options.adapter;
+    return true;
+}
+
 bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary, const tarn_convert_options *options,
                               size_t options_size)
 {
     tarn__conversion c = {.function = "model_convert", .from = from, .to = to};
     if (options)
         memcpy(&c.options, options, options_size < sizeof(c.options) ? options_size : sizeof(c.options));
-    if (tarn_failed() || !check(&c))
+    tarn__model_path base;
+    if (tarn_failed() || !take_adapters(&c, &base) || !check(&c) || !choose_text(&c))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (!tarn__ends_with(from, ".gguf") ? tarn__convert_from_folder(&c) : tarn__ends_with(to, ".gguf") ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));
+    bool good = scope && (c.options.adapter ? tarn__convert_merged(&c) : !tarn__ends_with(c.from, ".gguf") ? tarn__convert_from_folder(&c) : tarn__ends_with(to, ".gguf") ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));
     tarn_scope_close(scope);
     release_jobs(&c);
     if (!good)

@@ -16,6 +16,7 @@ typedef struct tarn__convert_job {
 
 typedef struct tarn__conversion {
     const char *function, *from, *to;
+    const char *text; /* the folder of tokenizer and chat template: that of the adapters where it has them, else `from` */
     tarn_convert_options options;
     tarn_convert_summary summary;
     tarn__convert_job *job;
@@ -47,8 +48,19 @@ bool tarn__convert_has_text(const tarn__conversion *conversion);
 bool tarn__convert_put_text(tarn__conversion *conversion, int64_t vocab, tarn_gguf_writer *writer);
 bool tarn__convert_get_text(tarn__conversion *conversion, const tarn_gguf *file);
 
-/* Folders (convert_folder.c). */
+/* The chat template of the adapters' folder, where the file that the model comes from has none. */
+bool tarn__convert_put_chat(const tarn__conversion *conversion, const tarn_gguf *file, tarn_gguf_writer *writer);
+
+/* All that a GGUF file says, but for the type of its weights, into one that is being written. */
+bool tarn__convert_copy_metadata(const tarn_gguf *file, tarn_gguf_writer *writer);
+
+/* Folders (convert_folder.c). The last writes a GGUF file of a configuration and the tensors that were added, with the tokenizer of the folder it comes from. */
+struct tarn_llama_config;
 bool tarn__convert_from_folder(tarn__conversion *conversion);
 bool tarn__convert_to_folder(tarn__conversion *conversion);
+bool tarn__convert_write_gguf(tarn__conversion *conversion, const struct tarn_llama_config *config, tarn_gguf_writer *writer);
+
+/* Models with the adapters of .adapter merged into their weights (convert_merged.c). */
+bool tarn__convert_merged(tarn__conversion *conversion);
 
 #endif

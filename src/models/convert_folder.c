@@ -103,7 +103,7 @@ static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_w
     return good;
 }
 
-static bool write_gguf(tarn__conversion *c, const tarn_llama_config *config, tarn_gguf_writer *writer)
+bool tarn__convert_write_gguf(tarn__conversion *c, const tarn_llama_config *config, tarn_gguf_writer *writer)
 {
     bool has_text = tarn__convert_has_text(c);
     return tarn__llama_put_metadata(config, has_text, writer) && (!has_text || tarn__convert_put_text(c, config->vocab, writer)) &&
@@ -119,7 +119,7 @@ bool tarn__convert_from_folder(tarn__conversion *c)
         good = add_from_folder(c, &config, weights, i);
     good = good && tarn__convert_check_names(c, &config, false);
     tarn_gguf_writer *writer = good ? tarn_gguf_create(c->to) : NULL;
-    good = writer && write_gguf(c, &config, writer);
+    good = writer && tarn__convert_write_gguf(c, &config, writer);
     if (good)
         good = tarn_gguf_finish(writer);
     else

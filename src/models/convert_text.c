@@ -12,6 +12,7 @@
 #include "models/convert.h"
 #include "models/weights.h"
 #include "text/gguf_tokenizer.h"
+#include "text/tokenizer.h"
 
 #define G "tokenizer.ggml."
 #define WHOLE_FILE "tokenizer.huggingface.json"
@@ -25,12 +26,22 @@ static bool exists(const tarn__conversion *c, const char *folder, const char *na
 
 /* ---- folder to metadata ---------------------------------------------------------------------------------------------------- */
 
+bool tarn__convert_put_chat(const tarn__conversion *c, const tarn_gguf *file, tarn_gguf_writer *writer)
+{
+    if (strcmp(c->text, c->from) == 0 || tarn_gguf_has(file, CHAT, NULL))
+        return !tarn_failed();
+    tarn_tokenizer *t = tarn_tokenizer_open(c->text);
+    bool good = t && (!t->chat || tarn_gguf_add_text(writer, CHAT, t->chat, strlen(t->chat)));
+    tarn_tokenizer_free(t);
+    return good;
+}
+
 /* tokenizer.json as it is. */
 static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
 {
     tarn__model_path where;
     tarn__map map;
-    if (!exists(c, c->from, "tokenizer.json") || !tarn__model_path_in(c->function, c->from, "tokenizer.json", &where))
+    if (!exists(c, c->text, "tokenizer.json") || !tarn__model_path_in(c->function, c->text, "tokenizer.json", &where))
         return true;
     if (!tarn__map_open(&map, c->function, where.text))
         return false;
@@ -41,12 +52,12 @@ static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
 
 bool tarn__convert_has_text(const tarn__conversion *c)
 {
-    return exists(c, c->from, "tokenizer.json") || exists(c, c->from, "tokenizer.model") || exists(c, c->from, "vocab.json");
+    return exists(c, c->text, "tokenizer.json") || exists(c, c->text, "tokenizer.model") || exists(c, c->text, "vocab.json");
 }
 
 bool tarn__convert_put_text(tarn__conversion *c, int64_t vocab, tarn_gguf_writer *writer)
 {
-    tarn_tokenizer *t = tarn_tokenizer_open(c->from);
+    tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && tarn__tokenizer_to_gguf(c->function, t, vocab, writer) && put_whole_file(c, writer);
     c->summary.has_tokenizer = good;
     tarn_tokenizer_free(t);

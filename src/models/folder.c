@@ -1,11 +1,15 @@
 /* folder.c: models in Hugging Face folders: config.json says what it is, model.safetensors has the weights, or an index names the files that have them. */
 #include <stdio.h>
 #include <string.h>
+#include <tarn/lora.h>
 
+#include "base/dtype.h"
 #include "base/file.h"
 #include "models/fit.h"
 #include "models/kinds.h"
+#include "models/llama.h"
 #include "models/llama_gguf.h"
+#include "models/lora.h"
 #include "models/weights.h"
 
 /* ---- folders --------------------------------------------------------------------------------------------------------------- */
@@ -57,6 +61,8 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
     if (!kind || !weights_in(function, folder, &weights) ||
         (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
         return NULL;
+    if (options->blocks)
+        return tarn__llama_from_folder(function, config, weights.text, options, where);
     tarn_module *model = kind->make(function, config, dtype, where);
     if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
         return model;
@@ -97,6 +103,20 @@ static tarn_module *open_gguf(const char *function, const char *name, const tarn
     return NULL;
 }
 
+/* Only what is elements becomes blocks, and nothing but blocks is asked for. */
+static bool check_blocks(const char *function, const char *folder, const tarn_model_open_options *o)
+{
+    if (!o->blocks)
+        return true;
+    if ((unsigned)o->blocks >= TARN_DTYPE_COUNT || !tarn__is_blocks(o->blocks))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .blocks is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
+                           (unsigned)o->blocks < TARN_DTYPE_COUNT ? tarn_dtype_name(o->blocks) : "no dtype");
+    if (tarn__ends_with(folder, ".gguf") || o->as_stored)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .blocks is for folders whose weights are converted; %s", function,
+                           o->as_stored ? ".as_stored keeps them" : "weights of a GGUF file stay as they are stored");
+    return true;
+}
+
 tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options, size_t options_size)
 {
     const char *function = "model_open";
@@ -111,8 +131,12 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
         return NULL;
     }
     const tarn__placement placement = {.device = device, .layers = chosen.device_layers};
+    if (!check_blocks(function, folder, &chosen))
+        return NULL;
     if (tarn__ends_with(folder, ".gguf"))
         return open_gguf(function, folder, &chosen, &placement);
+    if (tarn__lora_is_folder(function, folder))
+        return tarn__lora_open_folder(function, folder, device, &chosen);
     tarn__document *config = tarn__document_open(function, where.text);
     tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, &placement) : NULL;
     tarn__document_free(config);
@@ -131,9 +155,42 @@ static bool name_files(const char *function, const char *folder, model_files *fi
            tarn__model_path_in(function, folder, "model.safetensors.new", &files->new_weights);
 }
 
+/* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype. */
+typedef struct writing {
+    const tarn_module *model;
+    tarn_safetensors_writer *writer;
+    tarn_dtype dtype;
+} writing;
+
+static bool add_one(const tarn__parameter *parameter, void *ctx)
+{
+    const writing *w = ctx;
+    tarn_tensor *tensor = parameter->tensor;
+    if (tarn__is_blocks(tensor->view.dtype))
+        tensor = tarn_cast(tensor, w->dtype);
+    return tensor && tarn_safetensors_add(w->writer, tarn__name_from(w->model, parameter), tensor);
+}
+
+static bool write_weights(const tarn__model_kind *kind, const tarn_module *model, const char *path)
+{
+    tarn_model_facts facts;
+    kind->facts(model, &facts);
+    tarn_scope *scope = tarn_scope_open();
+    writing w = {model, scope ? tarn_safetensors_create(path) : NULL, facts.dtype};
+    if (w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt")) /* laid out as PyTorch's */
+        tarn__module_walk_over(model, TARN__MODULE_STATE, add_one, &w);
+    bool good = !tarn_failed();
+    if (good)
+        good = tarn_safetensors_finish(w.writer);
+    else
+        tarn_safetensors_cancel(w.writer);
+    tarn_scope_close(scope);
+    return good;
+}
+
 static bool write_new(const char *function, const tarn__model_kind *kind, const tarn_module *model, const model_files *files)
 {
-    if (!tarn_module_save(model, files->new_weights.text))
+    if (!write_weights(kind, model, files->new_weights.text))
         return tarn__raise_within(function);
     tarn__document *config = tarn__document_new(function);
     bool good = config && kind->describe(model, config) && tarn__document_save(config, files->new_config.text);
@@ -155,6 +212,9 @@ bool tarn_model_write(const tarn_module *model, const char *folder)
     const char *function = "model_write";
     model_files files;
     const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (kind && tarn_lora_has(model))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: the model has adapters; tarn_lora_save() writes these, and after tarn_lora_merge() they are part of its weights", function);
     if (!kind || !name_files(function, folder, &files) || !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
         return false;
     if (write_new(function, kind, model, &files) && replace_files(function, &files))

@@ -142,8 +142,10 @@ static tarn_module *make_projection(const making *m, int64_t in, int64_t out, do
 {
     tarn_module *module = with_weight(m, new_module(m, "projection", tarn__gpt2_projection_forward), in, out, deviation);
     tarn_tensor *bias = module ? tarn_zeros(TARN_SHAPE(out), m->config.dtype, m->device) : NULL;
-    if (bias && tarn_module_add_parameter(module, "bias", bias))
+    if (bias && tarn_module_add_parameter(module, "bias", bias)) {
+        module->linear = TARN__LINEAR_IN_OUT;
         return module;
+    }
     tarn_module_free(module);
     return NULL;
 }
@@ -321,6 +323,31 @@ static tarn_module *fresh(const char *function, const char *name, const tarn__mo
     return model;
 }
 
+/* Every module but the norms, whose settings are of another size, has the configuration. */
+static void tune(tarn_module *module, double dropout, tarn_recompute recompute)
+{
+    tarn_gpt2_config *c = module->settings_bytes == sizeof(*c) ? module->ctx : NULL;
+    if (c) {
+        c->recompute = recompute;
+        c->dropout = dropout;
+        c->attention_dropout = c->embedding_dropout = dropout_of(0, dropout);
+    }
+    for (int i = 0; i < module->children; i++)
+        tune(module->child[i], dropout, recompute);
+}
+
+static void sizes(const tarn_module *model, tarn__model_sizes *s)
+{
+    const tarn_gpt2_config *c = model->ctx;
+    *s = (tarn__model_sizes){.vocab = c->vocab,
+                             .context = c->context,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->heads,
+                             .width = c->width,
+                             .inner = c->inner};
+}
+
 static const char *const types[] = {"gpt2", NULL};
 static const char *const names[] = {"gpt2", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1.5b", NULL};
 
@@ -334,8 +361,12 @@ const tarn__model_kind tarn__gpt2_kind = {
     .describe = tarn__gpt2_describe,
     .facts = facts,
     .step = tarn__gpt2_step,
+    .hidden = tarn__gpt2_documents_forward,
     .complete = complete,
     .numbers = numbers,
     .working = working,
     .fresh = fresh,
+    .tune = tune,
+    .sizes = sizes,
+    .has_dropout = true,
 };

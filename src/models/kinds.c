@@ -82,17 +82,39 @@ bool tarn_model_facts_of_sized(const tarn_module *model, tarn_model_facts *facts
     return true;
 }
 
-tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)
+static bool check_documents(const char *function, const tarn_tensor *tokens, const tarn__documents *d)
+{
+    if (!tarn__check(function, d->positions, "positions") || !tarn__check(function, d->starts, "starts"))
+        return false;
+    return (tarn__same_shape(&tokens->view, &d->positions->view) && tarn__same_shape(&tokens->view, &d->starts->view)) ||
+           tarn__raise(TARN_ERROR_SHAPE, "%s: positions %s and starts %s must have the shape of the tokens, %s", function, TARN__SHAPE_TEXT(d->positions),
+                       TARN__SHAPE_TEXT(d->starts), TARN__SHAPE_TEXT(tokens));
+}
+
+/* [B, T, width] of all tokens. */
+static tarn_tensor *hidden_of(const tarn__model_kind *kind, tarn_module *model, tarn_tensor *tokens, const tarn__documents *documents)
+{
+    tarn_module *body = model->child[TARN__MODEL_BODY];
+    return documents ? kind->hidden(body, tokens, documents) : tarn_forward(body, tokens);
+}
+
+tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets, const tarn__documents *documents)
 {
     const int64_t ignored = -100;
-    if (!tarn__check(function, tokens, "tokens") || !tarn__check(function, targets, "targets"))
+    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (!kind || !tarn__check(function, tokens, "tokens") || !tarn__check(function, targets, "targets") ||
+        (documents && !check_documents(function, tokens, documents)))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_HEAD], "weight");
-    tarn_tensor *x = tarn_forward(model->child[TARN__MODEL_BODY], tokens);
+    tarn_tensor *x = hidden_of(kind, model, tokens, documents);
     const tarn_cross_entropy_options options = {.ignore_index = &ignored};
-    /* A head of packed numbers makes its logits by itself; a model that can be trained has none. */
+    /* A head in blocks makes its logits by itself. Where a gradient passes, for adapters below it, all logits at once would be too many: then it is unpacked. */
     bool is_packed = x && !tarn__is_float(weight->view.dtype);
+    if (is_packed && tarn_needs_grad(x)) {
+        weight = tarn_cast(weight, x->view.dtype);
+        is_packed = false;
+    }
     tarn_tensor *loss = is_packed ? tarn_cross_entropy(tarn_linear_apply(x, weight, NULL), targets, &options)
                                   : tarn_linear_cross_entropy(x, weight, targets, &options);
     if (loss)
@@ -101,6 +123,11 @@ tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_ten
         tarn__raise_within(function);
     tarn_scope_close(scope);
     return loss;
+}
+
+tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)
+{
+    return tarn__model_loss_of(function, model, tokens, targets, NULL);
 }
 
 tarn_tensor *tarn_model_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)

@@ -27,6 +27,12 @@ typedef struct tarn__model_sizes {
     int64_t longest; /* of complete sizes: the most tokens that such a model can look at */
 } tarn__model_sizes;
 
+/* Documents that stand beside each other in the rows of a batch: i32 [B, T] both. A token looks at its own document alone. */
+typedef struct tarn__documents {
+    tarn_tensor *positions; /* of a token in its document */
+    tarn_tensor *starts;    /* where in the row its document begins */
+} tarn__documents;
+
 typedef struct tarn__model_kind {
     const char *const *types; /* its model_types in config.json; NULL ends them */
     const char *const *names; /* under which new ones can be trained; NULL ends them */
@@ -50,8 +56,20 @@ typedef struct tarn__model_kind {
      * tarn__cache_positions(), and what attends is tarn__cache_attend(). They fit. */
     tarn_tensor *(*step)(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
+    /* [B, T, width] of documents beside each other: the body's result, as each would have it alone. */
+    tarn_tensor *(*hidden)(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);
+
     /* Fills in the sizes that are 0 with those of the model of that name. Sizes that such a model does not have are an error. */
     bool (*complete)(const char *function, const char *name, tarn__model_sizes *sizes);
+
+    /* Sets how a model that was opened is trained; one that has no dropout takes 0 alone, which its caller sees to. */
+    void (*tune)(tarn_module *model, double dropout, tarn_recompute recompute);
+
+    /* The sizes of a model. */
+    void (*sizes)(const tarn_module *model, tarn__model_sizes *sizes);
+
+    /* True when such a model has dropout. */
+    bool has_dropout;
 
     /* How many parameters a model of complete sizes has, but for norms and biases. */
     double (*numbers)(const char *name, const tarn__model_sizes *sizes);
@@ -75,6 +93,9 @@ const tarn__model_kind *tarn__model_kind_trained(const char *name);
 
 /* The body, but for the check that it is a language model's: tarn_model_loss(). */
 tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets);
+
+/* The same of documents beside each other. `documents` may be NULL: a row is one. */
+tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets, const tarn__documents *documents);
 
 /* What config.json's torch_dtype calls a dtype. */
 const char *tarn__torch_name(tarn_dtype dtype);

@@ -76,6 +76,8 @@ static tarn_module *make_norm(const making *m, const char *path, int64_t size)
 static tarn_module *make_linear(const making *m, const char *path, int64_t in, int64_t out, bool has_bias)
 {
     tarn_module *module = with_parameter(m, new_module(m, "linear", tarn__llama_linear_forward), path, "weight", TARN_SHAPE(out, in));
+    if (module)
+        module->linear = TARN__LINEAR_OUT_IN;
     return has_bias ? with_parameter(m, module, path, "bias", TARN_SHAPE(out)) : module;
 }
 
@@ -243,6 +245,26 @@ static void facts(const tarn_module *model, tarn__model_facts *f)
     memcpy(f->also_end, c->also_end, sizeof(f->also_end));
 }
 
+/* The body alone asks what is to be made again; the model says it of itself. */
+static void tune(tarn_module *model, double dropout, tarn_recompute recompute)
+{
+    (void)dropout;
+    ((tarn_llama_config *)model->ctx)->recompute = recompute;
+    ((tarn_llama_config *)model->child[TARN__MODEL_BODY]->ctx)->recompute = recompute;
+}
+
+static void sizes(const tarn_module *model, tarn__model_sizes *s)
+{
+    const tarn_llama_config *c = model->ctx;
+    *s = (tarn__model_sizes){.vocab = c->vocab,
+                             .context = c->context,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->kv_heads,
+                             .width = c->width,
+                             .inner = c->inner};
+}
+
 const tarn__model_kind tarn__llama_kind = {
     .types = tarn__llama_types,
     .names = tarn__llama_names,
@@ -253,8 +275,11 @@ const tarn__model_kind tarn__llama_kind = {
     .describe = tarn__llama_describe,
     .facts = facts,
     .step = tarn__llama_step,
+    .hidden = tarn__llama_documents_forward,
     .complete = tarn__llama_complete_sizes,
     .numbers = tarn__llama_numbers,
     .working = tarn__llama_working,
     .fresh = tarn__llama_fresh,
+    .tune = tune,
+    .sizes = sizes,
 };

@@ -52,6 +52,7 @@ tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx);
 tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *ctx);
 tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx);
+tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);
 tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
 /* config.json and model.safetensors (llama_file.c). The first two are configurations alone: a config.json of a model_type that is known; and a complete one. */
@@ -68,6 +69,11 @@ typedef struct tarn__llama_source {
     tarn_tensor *(*give)(void *ctx, const char *name, tarn_shape shape, tarn_device device);
     void *ctx;
 } tarn__llama_source;
+
+/* The model of a folder, the weights of its linear layers but the head made blocks as they are read (llama_blocks.c). `path` is where its weights are. Out of
+ * training mode; the caller owns it. NULL with an error, also where config.json is of another kind. */
+tarn_module *tarn__llama_from_folder(const char *function, const tarn__document *config, const char *path, const tarn_model_open_options *options,
+                                     const tarn__placement *where);
 
 /* A model from a configuration, checked and completed here (llama.c). Its parameters come from the source; NULL: they have no values. The caller owns it. */
 tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__llama_source *source);

@@ -2,9 +2,10 @@
  *
  * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and a gated mlp of a norm of what that made.
  * The norm that follows an addition belongs to the next part: one pass makes both. With a cache the tokens follow those it holds: keys lie there
- * turned by their positions. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
+ * turned by their positions. Documents that share a row look at themselves alone. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
 #include "autograd/tape.h"
 #include "models/llama.h"
+#include "nn/adapter.h"
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
@@ -35,7 +36,7 @@ tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, v
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn_linear_apply(x, own(linear, "weight"), own(linear, "bias"));
+    return tarn__adapted(linear, x, tarn_linear_apply(x, own(linear, "weight"), own(linear, "bias")));
 }
 
 tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
@@ -74,17 +75,25 @@ static tarn_tensor *turned_heads_of(const tarn_module *attention, int part, tarn
     return y ? tarn_rope(y, positions, &rope) : NULL;
 }
 
+/* Where the tokens of a batch stand, for all blocks. */
+typedef struct place {
+    tarn__cache *cache;     /* NULL: none */
+    tarn_tensor *positions; /* NULL: those of the cache, or from the beginning */
+    tarn_tensor *starts;    /* where the documents of a row begin; NULL: there is one */
+} place;
+
 /* What follows the tokens in the cache joins them there. */
-static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_tensor *positions, tarn__cache *cache, int64_t layer)
+static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, const place *p, int64_t layer)
 {
     const tarn_llama_config *c = attention->ctx;
-    tarn_tensor *part[] = {turned_heads_of(attention, TARN__LLAMA_Q, x, positions), turned_heads_of(attention, TARN__LLAMA_K, x, positions),
-                           heads_of(attention, TARN__LLAMA_V, x)};
+    tarn_tensor *positions = p->cache ? tarn__cache_positions(p->cache, layer) : p->positions;
+    tarn_tensor *part[] = {turned_heads_of(attention, TARN__LLAMA_Q, x, positions),
+                           turned_heads_of(attention, TARN__LLAMA_K, x, positions), heads_of(attention, TARN__LLAMA_V, x)};
     for (int i = 0; i < 3; i++)
         if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
             return NULL;
-    tarn_tensor *y = cache ? tarn__cache_attend(cache, layer, part[0], part[1], part[2], 0)
-                           : tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true});
+    tarn_tensor *y = p->cache ? tarn__cache_attend(p->cache, layer, part[0], part[1], part[2], 0)
+                              : tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true, .starts = p->starts});
     y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
     y = y ? tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), c->heads * c->head_width)) : NULL;
     return y ? tarn_forward(attention->child[TARN__LLAMA_O], y) : NULL;
@@ -93,19 +102,26 @@ static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_
 tarn_tensor *tarn__llama_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return attention_with(attention, x, NULL, NULL, 0);
+    return attention_with(attention, x, &(place){0}, 0);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------------------------------- */
 
-tarn_tensor *tarn__llama_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
+static tarn_tensor *block_with(tarn_module *block, tarn_tensor *x, const place *p)
 {
-    (void)ctx;
+    tarn_module *attention = block->child[TARN__LLAMA_ATTENTION];
     tarn_tensor *y = tarn_forward(block->child[TARN__LLAMA_NORM_1], x);
-    y = y ? tarn_forward(block->child[TARN__LLAMA_ATTENTION], y) : NULL;
+    if (y)
+        y = p->starts ? attention_with(attention, y, p, 0) : tarn_forward(attention, y);
     y = add_and_normalise(&x, y, block->child[TARN__LLAMA_NORM_2]);
     y = y ? tarn_forward(block->child[TARN__LLAMA_MLP], y) : NULL;
     return y ? tarn_add(x, y) : NULL;
+}
+
+tarn_tensor *tarn__llama_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return block_with(block, x, &(place){0});
 }
 
 static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
@@ -121,17 +137,16 @@ static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
 
 static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
 {
-    (void)count;
-    return tarn_forward(block, inputs[0]);
+    return count > 1 ? block_with(block, inputs[0], &(place){.positions = inputs[1], .starts = inputs[2]}) : tarn_forward(block, inputs[0]);
 }
 
 /* Blocks that backward runs a second time: what passes between them is one tensor, so additions and norms stay apart. */
-static tarn_tensor *hidden_recomputed(tarn_module *body, tarn_tensor *x)
+static tarn_tensor *hidden_recomputed(tarn_module *body, const place *p, tarn_tensor *x)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
     for (int i = 0; x && i < blocks->children; i++)
         if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
-            x = tarn_checkpoint(run_block, blocks->child[i], &x, 1);
+            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->starts}, p->starts ? 3 : 1);
     x = tarn__bring_to(x, body->child[TARN__LLAMA_NORM]);
     return x ? tarn_forward(body->child[TARN__LLAMA_NORM], x) : NULL;
 }
@@ -144,7 +159,7 @@ static tarn_tensor *cross_and_normalise(tarn_tensor **x, tarn_tensor *delta, tar
 }
 
 /* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed. */
-static bool pass_block(tarn_module *body, int i, tarn__cache *cache, tarn_tensor **x, tarn_tensor **y)
+static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS], *block = blocks->child[i];
     tarn_module *attention = block->child[TARN__LLAMA_ATTENTION];
@@ -152,7 +167,7 @@ static bool pass_block(tarn_module *body, int i, tarn__cache *cache, tarn_tensor
     tarn_tensor *sum = *x, *normed = NULL;
     tarn_scope *scope = tarn_scope_open();
     if (scope) {
-        normed = cache ? attention_with(attention, *y, tarn__cache_positions(cache, i), cache, i) : tarn_forward(attention, *y);
+        normed = p->cache || p->starts ? attention_with(attention, *y, p, i) : tarn_forward(attention, *y);
         normed = add_and_normalise(&sum, normed, block->child[TARN__LLAMA_NORM_2]);
         tarn_tensor *delta = normed ? tarn_forward(block->child[TARN__LLAMA_MLP], normed) : NULL;
         normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
@@ -168,18 +183,18 @@ static bool pass_block(tarn_module *body, int i, tarn__cache *cache, tarn_tensor
     return good;
 }
 
-static tarn_tensor *pass_blocks(tarn_module *body, tarn__cache *cache, tarn_tensor *x)
+static tarn_tensor *pass_blocks(tarn_module *body, const place *p, tarn_tensor *x)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
     tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__LLAMA_NORM_1], x) : NULL;
     bool good = y != NULL;
     for (int i = 0; good && i < blocks->children; i++)
-        good = pass_block(body, i, cache, &x, &y);
+        good = pass_block(body, i, p, &x, &y);
     return good ? y : NULL;
 }
 
 /* [B, T, width], after the last norm. */
-static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *cache)
+static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, const place *p)
 {
     const tarn_llama_config *c = body->ctx;
     if (!check_tokens(c, tokens))
@@ -187,11 +202,11 @@ static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *
     tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens);
     if (!x)
         return NULL;
-    if (c->recompute == TARN_RECOMPUTE_BLOCK && !cache)
-        return hidden_recomputed(body, x);
+    if (c->recompute == TARN_RECOMPUTE_BLOCK && !p->cache)
+        return hidden_recomputed(body, p, x);
     if (c->recompute == TARN_RECOMPUTE_CHEAP)
         tarn__thrift_open();
-    tarn_tensor *y = pass_blocks(body, cache, x);
+    tarn_tensor *y = pass_blocks(body, p, x);
     if (c->recompute == TARN_RECOMPUTE_CHEAP)
         tarn__thrift_close();
     return y;
@@ -200,7 +215,12 @@ static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, tarn__cache *
 tarn_tensor *tarn__llama_body_forward(tarn_module *body, tarn_tensor *tokens, void *ctx)
 {
     (void)ctx;
-    return hidden(body, tokens, NULL);
+    return hidden(body, tokens, &(place){0});
+}
+
+tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents)
+{
+    return hidden(body, tokens, &(place){.positions = documents->positions, .starts = documents->starts});
 }
 
 tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx)
@@ -212,7 +232,7 @@ tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, 
 
 tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
 {
-    tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, cache);
+    tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, &(place){.cache = cache});
     int64_t T = tokens->view.shape[1];
     tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
     return last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL;

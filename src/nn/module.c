@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "nn/adapter.h"
 
 /* The list with room for one more element: itself, or a larger copy. NULL, with the list as it was, when there is no memory. */
 static void *with_room(void *list, int count, int *room, size_t size)
@@ -80,10 +81,10 @@ tarn_module *tarn_module_new(const char *kind, tarn_forward_fn forward, void *ct
     return module;
 }
 
-static void free_tree(tarn_module *module)
+void tarn__module_free_tree(tarn_module *module)
 {
     for (int i = 0; i < module->children; i++)
-        free_tree(module->child[i]);
+        tarn__module_free_tree(module->child[i]);
     for (int i = 0; i < module->parameters; i++) {
         tarn__drop(module->parameter[i].tensor);
         tarn__text_release(module->parameter[i].path);
@@ -92,6 +93,7 @@ static void free_tree(tarn_module *module)
         module->release(module->ctx);
     if (module->settings_bytes)
         tarn__release(module->ctx, module->settings_bytes);
+    tarn__release(module->adapter, sizeof(*module->adapter));
     tarn__release(module->child, sizeof(*module->child) * (size_t)module->child_room);
     tarn__release(module->parameter, sizeof(*module->parameter) * (size_t)module->parameter_room);
     tarn__text_release(module->name);
@@ -107,7 +109,7 @@ void tarn_module_free(tarn_module *module)
         tarn__raise(TARN_ERROR_ARGUMENT, "module_free: the %s module is child '%s' of a %s module, which frees it", module->kind,
                     module->name, module->parent->kind);
     else
-        free_tree(module);
+        tarn__module_free_tree(module);
 }
 
 /* ---- adding ---------------------------------------------------------------------------------------------------------------- */

@@ -18,6 +18,11 @@ typedef struct tarn__parameter {
     bool is_buffer;
 } tarn__parameter;
 
+/* How the weight of a layer that can have an adapter lies: x · weightᵀ or x · weight. */
+typedef enum tarn__linear_form { TARN__NOT_LINEAR = 0, TARN__LINEAR_OUT_IN, TARN__LINEAR_IN_OUT } tarn__linear_form;
+
+struct tarn__adapter; /* adapter.h */
+
 struct tarn_module {
     char *kind;
     tarn_forward_fn forward;
@@ -26,6 +31,8 @@ struct tarn_module {
     size_t settings_bytes;      /* ctx is a record of that size, owned; 0: it is the caller's */
     bool is_callback;           /* forward is a caller's function and runs in a scope of its own */
     bool training;
+    tarn__linear_form linear;
+    struct tarn__adapter *adapter; /* owned; NULL: none */
     tarn_module *parent; /* NULL: a root, which its caller owns */
     char *name;          /* in the parent */
     tarn__parameter *parameter;
@@ -39,6 +46,9 @@ tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forwa
 
 /* A module whose ctx is a copy of a layer's settings. */
 tarn_module *tarn__module_new_with(const char *function, const char *kind, tarn_forward_fn forward, const void *settings, size_t bytes);
+
+/* Frees a module and all below it, whoever its parent is. */
+void tarn__module_free_tree(tarn_module *module);
 
 /* The module's own parameter or buffer of that name; NULL: it has none. Borrowed. */
 tarn_tensor *tarn__module_own(const tarn_module *module, const char *name);

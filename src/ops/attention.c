@@ -1,11 +1,12 @@
 /* attention.c: attention in one kernel, forward and backward. Of the weights only the logarithm of each row's sum is kept, from which backward makes them
- * again. Strides carry the layout: heads of a packed tensor are views into it, and so are their gradients. */
+ * again. Strides carry the layout: heads of a packed tensor are views into it, and so are their gradients. Rows that begin at starts have kernels of their
+ * own; a device without these gets attention made of other operations. */
+#include "ops/attention.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "core/random.h"
-#include "ops/attention.h"
-#include "ops/op.h"
 
 static const char *const roles[] = {"q", "k", "v"};
 
@@ -27,16 +28,28 @@ static bool check_operands(const tarn_tensor *q, const tarn_tensor *k, const tar
     return a->shape[3] > 0 || tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has no elements along its last axis", TARN__SHAPE_TEXT(q));
 }
 
-/* The options against x, whose first axis is B. */
-static bool check_options(const char *function, const tarn_tensor *x, const tarn_attention_options *o)
+static bool check_starts(const char *function, const tarn_tensor *starts, int64_t batches, int64_t rows)
+{
+    if (!starts)
+        return true;
+    if (!tarn__check_dtype(function, starts, TARN__INDEXES, "starts"))
+        return false;
+    const tarn__view *view = &starts->view;
+    return (view->rank == 2 && view->shape[0] == batches && view->shape[1] == rows) ||
+           tarn__raise(TARN_ERROR_SHAPE, "%s: starts %s do not fit: there is one for each row of each batch, [%lld, %lld]", function, TARN__SHAPE_TEXT(starts),
+                       (long long)batches, (long long)rows);
+}
+
+/* The options against x, whose first axis is B; there are so many rows. */
+static bool check_options(const char *function, const tarn_tensor *x, int64_t rows, const tarn_attention_options *o)
 {
     if (!isfinite(o->scale))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: scale %g is not finite", function, o->scale);
     if (!(o->dropout >= 0 && o->dropout < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout %g is outside 0 to 1, or 1", function, o->dropout);
     const tarn_tensor *lengths = o->lengths;
-    if (!lengths)
-        return true;
+    if (!check_starts(function, o->starts, x->view.shape[0], rows) || !lengths)
+        return !tarn_failed();
     if (!tarn__check_dtype(function, lengths, TARN__INDEXES, "lengths"))
         return false;
     const tarn__view *view = &lengths->view;
@@ -74,9 +87,39 @@ static bool place_logarithms(const char *function, const tarn_tensor *q, bool wa
            (*to = tarn__tensor_new(function, TARN_SHAPE(size[0], size[1], size[2]), tarn__wide_dtype(q->view.dtype), tarn__device(q))) != NULL;
 }
 
+/* ---- kernels ----------------------------------------------------------------------------------------------------------------- */
+
+static bool needs_steps(const tarn_tensor *q, const tarn_attention_options *o)
+{
+    return o->starts && !tarn__has_kernel(tarn__device(q), TARN__K_attention_starts, q->view.dtype);
+}
+
+/* From q, k and v to y and the logarithms. */
+static bool attend(const char *function, const tarn__attention *tail, tarn_tensor *const *part, const tarn_attention_options *o, tarn_tensor *y,
+                   tarn_tensor *log_sums)
+{
+    return o->starts ? tarn__kernel_call(TARN__K_attention_starts, function, *tail, TARN__IN(part[0], part[1], part[2], o->lengths, o->starts),
+                                         TARN__OUT(y, log_sums))
+                     : tarn__kernel_call(TARN__K_attention, function, *tail, TARN__IN(part[0], part[1], part[2], o->lengths), TARN__OUT(y, log_sums));
+}
+
+/* What a gradient is made from. */
+typedef struct traces {
+    tarn_tensor *lengths, *starts, *y, *log_sums, *g;
+} traces;
+
+static bool attend_back(const char *function, const tarn__attention *tail, tarn_tensor *const *part, const traces *t, tarn_tensor *const *to)
+{
+    return t->starts ? tarn__kernel_call(TARN__K_attention_starts_grad, function, *tail,
+                                         TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g, t->starts),
+                                         TARN__OUT(to[0], to[1], to[2]))
+                     : tarn__kernel_call(TARN__K_attention_grad, function, *tail,
+                                         TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g), TARN__OUT(to[0], to[1], to[2]));
+}
+
 /* ---- queries, keys and values apart ---------------------------------------------------------------------------------------- */
 
-enum { Q, K, V, LENGTHS, RESULT, LOGARITHMS };
+enum { Q, K, V, LENGTHS, STARTS, RESULT, LOGARITHMS };
 
 static bool attention_backward(const tarn__backward *b)
 {
@@ -86,9 +129,7 @@ static bool attention_backward(const tarn__backward *b)
         if (tarn__wants(b, i) && !(to[i] = tarn__tensor_new_ordered(b->function, meta->shape, tarn__grad_dtype(b, i), meta->device, by_rows)))
             return false;
     }
-    const tarn__attention *tail = b->params;
-    if (!tarn__kernel_call(TARN__K_attention_grad, b->function, *tail, TARN__IN(s[Q], s[K], s[V], s[LENGTHS], s[RESULT], s[LOGARITHMS], b->grads[0]),
-                           TARN__OUT(to[0], to[1], to[2])))
+    if (!attend_back(b->function, b->params, s, &(traces){s[LENGTHS], s[STARTS], s[RESULT], s[LOGARITHMS], b->grads[0]}, to))
         return false;
     for (int i = 0; i < 3; i++)
         if (to[i] && !tarn__put(b, i, to[i]))
@@ -99,21 +140,23 @@ static bool attention_backward(const tarn__backward *b)
 tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options, size_t options_size)
 {
     tarn_attention_options o = options_of(options, options_size);
-    tarn_tensor *in[] = {q, k, v, o.lengths}, *log_sums;
-    if (!tarn__bring_together("attention", in, roles, 3) || !tarn__same_place("attention", in, 4) ||
+    tarn_tensor *in[] = {q, k, v, o.lengths, o.starts}, *log_sums;
+    if (!tarn__bring_together("attention", in, roles, 3) || !tarn__same_place("attention", in, 5) ||
         !tarn__check_dtype("attention", in[Q], TARN__FLOATS, "q") || !check_operands(in[Q], in[K], in[V]))
         return NULL;
-    o.lengths = in[LENGTHS];
-    if (!check_options("attention", in[Q], &o))
+    o.lengths = in[LENGTHS], o.starts = in[STARTS];
+    if (!check_options("attention", in[Q], in[Q]->view.shape[2], &o))
         return NULL;
+    if (needs_steps(in[Q], &o))
+        return tarn__attention_composed(in[Q], in[K], in[V], &o);
     tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(in[Q]), in[Q]->view.dtype, tarn__device(in[Q]), by_rows);
     if (!y || !place_logarithms("attention", in[Q], tarn__recording_needed(in, 3), &log_sums))
         return NULL;
     tarn__attention tail = tail_of(&o, in[Q], in[K]);
-    if (!tarn__kernel_call(TARN__K_attention, "attention", tail, TARN__IN(in[Q], in[K], in[V], o.lengths), TARN__OUT(y, log_sums)))
+    if (!attend("attention", &tail, in, &o, y, log_sums))
         return NULL;
     bool good = tarn__finish("attention", attention_backward, tail, TARN__INPUTS(in[Q], in[K], in[V]), TARN__OUTPUTS(y),
-                             TARN__SAVED(in[Q], in[K], in[V], o.lengths, y, log_sums));
+                             TARN__SAVED(in[Q], in[K], in[V], o.lengths, o.starts, y, log_sums));
     return good ? y : NULL;
 }
 
@@ -128,23 +171,27 @@ bool tarn__attends_stored(tarn_tensor *q, const tarn_tensor *k)
 tarn_tensor *tarn__attention_stored(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale, tarn_tensor *v_scale,
                                     const tarn_attention_options *options)
 {
-    if (!check_operands(q, k, v) || !check_options("attention", q, options))
+    if (!check_operands(q, k, v) || !check_options("attention", q, q->view.shape[2], options))
         return NULL;
+    if (options->starts) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "attention: starts have no place where keys are attended to as a cache stores them");
+        return NULL;
+    }
     tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q), by_rows);
     tarn__attention tail = tail_of(options, q, k);
     bool good = y && tarn__kernel_call(TARN__K_attention_stored, "attention", tail, TARN__IN(q, k, v, options->lengths, k_scale, v_scale), TARN__OUT(y));
     return good ? y : NULL;
 }
 
-static tarn_attention_options named_options(const tarn__invocation *v, tarn_tensor *lengths)
+static tarn_attention_options named_options(const tarn__invocation *v, tarn_tensor *lengths, tarn_tensor *starts)
 {
     return (tarn_attention_options){.causal = tarn__attribute_int(v, "causal", 0) != 0, .scale = tarn__attribute_real(v, "scale", 0),
-                                    .dropout = tarn__attribute_real(v, "dropout", 0), .lengths = lengths};
+                                    .dropout = tarn__attribute_real(v, "dropout", 0), .lengths = lengths, .starts = starts};
 }
 
 bool tarn__apply_attention(const tarn__invocation *v, tarn_tensor **out)
 {
-    tarn_attention_options o = named_options(v, v->in[3]);
+    tarn_attention_options o = named_options(v, v->in[3], v->in[4]);
     return (out[0] = tarn_attention(v->in[0], v->in[1], v->in[2], &o)) != NULL;
 }
 
@@ -183,13 +230,25 @@ static bool unpack(tarn_tensor *packed, const packed_record *r, tarn_tensor **pa
 static bool packed_backward(const tarn__backward *b)
 {
     const packed_record *r = b->params;
-    tarn_tensor *qkv = b->saved[0], *lengths = b->saved[1], *log_sums = b->saved[3], *part[3], *to[3];
+    tarn_tensor *qkv = b->saved[0], *part[3], *to[3];
     tarn_tensor *whole = tarn__tensor_new(b->function, tarn__shape_of(qkv), tarn__grad_dtype(b, 0), tarn__device(qkv));
-    tarn_tensor *y = heads_of(b->saved[2], 0, r->heads, r->depth), *g = heads_of(b->grads[0], 0, r->heads, r->depth);
+    tarn_tensor *y = heads_of(b->saved[3], 0, r->heads, r->depth), *g = heads_of(b->grads[0], 0, r->heads, r->depth);
     return whole && y && g && unpack(qkv, r, part) && unpack(whole, r, to) &&
-           tarn__kernel_call(TARN__K_attention_grad, b->function, r->tail, TARN__IN(part[Q], part[K], part[V], lengths, y, log_sums, g),
-                             TARN__OUT(to[Q], to[K], to[V])) &&
-           tarn__put(b, 0, whole);
+           attend_back(b->function, &r->tail, part, &(traces){b->saved[1], b->saved[2], y, b->saved[4], g}, to) && tarn__put(b, 0, whole);
+}
+
+/* The same in steps, whose gradients find their way through views that are recorded. */
+static tarn_tensor *packed_composed(tarn_tensor *qkv, const packed_record *r, const tarn_attention_options *o)
+{
+    tarn_tensor *part[3];
+    int64_t B = qkv->view.shape[0], T = qkv->view.shape[1], heads[] = {r->heads, r->kv_heads, r->kv_heads};
+    if (!tarn_split(qkv, 2, (const int64_t[]){heads[Q] * r->depth, heads[K] * r->depth, heads[V] * r->depth}, 3, part))
+        return NULL;
+    for (int i = 0; i < 3; i++)
+        if (!(part[i] = tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, heads[i], r->depth)), TARN_AXES(0, 2, 1, 3))))
+            return NULL;
+    tarn_tensor *y = tarn__attention_composed(part[Q], part[K], part[V], o);
+    return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, r->heads * r->depth));
 }
 
 static bool check_packed(tarn_tensor *qkv, int64_t heads, int64_t kv_heads)
@@ -208,26 +267,30 @@ tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_
 {
     tarn_attention_options o = options_of(options, options_size);
     packed_record r = {.heads = heads, .kv_heads = kv_heads == 0 ? heads : kv_heads};
-    tarn_tensor *in[] = {qkv, o.lengths}, *part[3], *log_sums;
-    if (!check_packed(qkv, r.heads, r.kv_heads) || !tarn__same_place("attention_packed", in, 2))
+    tarn_tensor *in[] = {qkv, o.lengths, o.starts}, *part[3], *log_sums;
+    if (!check_packed(qkv, r.heads, r.kv_heads) || !tarn__same_place("attention_packed", in, 3))
         return NULL;
-    qkv = in[0], o.lengths = in[1];
-    if (!check_options("attention_packed", qkv, &o))
+    qkv = in[0], o.lengths = in[1], o.starts = in[2];
+    if (!check_options("attention_packed", qkv, qkv->view.shape[1], &o))
         return NULL;
     const int64_t *size = qkv->view.shape;
     r.depth = size[2] / (r.heads + 2 * r.kv_heads);
+    if (needs_steps(qkv, &o))
+        return packed_composed(qkv, &r, &o);
     tarn_tensor *y = tarn__tensor_new("attention_packed", TARN_SHAPE(size[0], size[1], r.heads * r.depth), qkv->view.dtype, tarn__device(qkv));
     tarn_tensor *to = heads_of(y, 0, r.heads, r.depth);
     if (!to || !unpack(qkv, &r, part) || !place_logarithms("attention_packed", part[Q], tarn__recording_needed(&qkv, 1), &log_sums))
         return NULL;
     r.tail = tail_of(&o, part[Q], part[K]);
-    if (!tarn__kernel_call(TARN__K_attention, "attention_packed", r.tail, TARN__IN(part[Q], part[K], part[V], o.lengths), TARN__OUT(to, log_sums)))
+    if (!attend("attention_packed", &r.tail, part, &o, to, log_sums))
         return NULL;
-    return tarn__finish("attention_packed", packed_backward, r, TARN__INPUTS(qkv), TARN__OUTPUTS(y), TARN__SAVED(qkv, o.lengths, y, log_sums)) ? y : NULL;
+    return tarn__finish("attention_packed", packed_backward, r, TARN__INPUTS(qkv), TARN__OUTPUTS(y), TARN__SAVED(qkv, o.lengths, o.starts, y, log_sums))
+               ? y
+               : NULL;
 }
 
 bool tarn__apply_attention_packed(const tarn__invocation *v, tarn_tensor **out)
 {
-    tarn_attention_options o = named_options(v, v->in[1]);
+    tarn_attention_options o = named_options(v, v->in[1], v->in[2]);
     return (out[0] = tarn_attention_packed(v->in[0], tarn__attribute_int(v, "heads", 1), tarn__attribute_int(v, "kv_heads", 0), &o)) != NULL;
 }

@@ -1,8 +1,8 @@
-/* attention.h: attention over what a cache stores. */
-#ifndef TARN__ATTENTION_H
-#define TARN__ATTENTION_H
+/* attention.h: attention over what a cache stores; and made of other operations, for devices that lack a kernel for it. */
+#ifndef TARN__OPS_ATTENTION_H
+#define TARN__OPS_ATTENTION_H
 
-#include <tarn/ops.h>
+#include "ops/op.h"
 
 /* True when a device attends to keys of that dtype, other than the queries', as they lie. */
 bool tarn__attends_stored(tarn_tensor *q, const tarn_tensor *k);
@@ -11,5 +11,9 @@ bool tarn__attends_stored(tarn_tensor *q, const tarn_tensor *k);
  * tarn__attends_stored(). Nothing is expanded but a head at a time. Forward alone: nothing is recorded. Borrows all; the result belongs to the open scope. */
 tarn_tensor *tarn__attention_stored(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale, tarn_tensor *v_scale,
                                     const tarn_attention_options *options);
+
+/* tarn_attention() with starts, all T × S weights in memory: operands and options fit, and lie on one device. Borrows its operands; the result belongs to the
+ * open scope. Its weights are dropped out by other numbers than the kernel's. */
+tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options);
 
 #endif

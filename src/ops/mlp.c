@@ -1,6 +1,6 @@
 /* mlp.c: two linear layers with a GELU between them, as one operation: bias and GELU are part of the first product, GELU's slope part of the
  * gradient's product, and the sums of the biases' gradients part of those of the weights. In a thrifty section
- * GELU's result is not stored: backward makes it again from its argument. */
+ * GELU's result is not stored: backward makes it again from its argument. What only the gradients of weights need is not stored for frozen ones. */
 #include "ops/matmul.h"
 
 /* Inputs. */
@@ -17,9 +17,9 @@ static bool mlp_backward(const tarn__backward *b)
     bool in_out = ((const mlp_tail *)b->params)->in_out;
     tarn_tensor *x = b->saved[0], *up = tarn__turned(b->saved[1], in_out), *down = tarn__turned(b->saved[2], in_out), *z = b->saved[3], *h = b->saved[4];
     tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]), *again = NULL; /* (rows, out) */
-    if (!h)
+    if (!h && tarn__wants(b, DOWN))
         h = again = tarn_gelu(z);
-    if (!g || !up || !down || !h || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h, in_out))
+    if (!g || !up || !down || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h, in_out))
         return false;
     tarn_free(again);
     if (!tarn__wants(b, X) && !tarn__wants(b, UP) && !(b->node->inputs > UP_BIAS && tarn__wants(b, UP_BIAS)))
@@ -27,7 +27,7 @@ static bool mlp_backward(const tarn__backward *b)
     tarn_tensor *dz = tarn__tensor_new("mlp", tarn__shape_of(z), z->view.dtype, tarn__device(z));
     tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
     if (!dz || !tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", tail, TARN__IN(g, down, z), TARN__OUT(dz)) ||
-        !tarn__weight_backward(b, UP, UP_BIAS, dz, tarn__rows_of("mlp", x), in_out))
+        !tarn__weight_backward(b, UP, UP_BIAS, dz, x ? tarn__rows_of("mlp", x) : NULL, in_out))
         return false;
     tarn__sink sink;
     return !tarn__wants(b, X) || (tarn__sink_open(b, X, &sink) && tarn__multiply("mlp", dz, up, NULL, sink.beta, tarn__rows_of("mlp", sink.to)) &&
@@ -85,8 +85,9 @@ static tarn_tensor *apply_mlp(tarn_tensor **o, bool in_out)
         !tarn__multiply("mlp", h, tarn__turned(o[DOWN], !in_out), o[DOWN_BIAS], 0, tarn__rows_of("mlp", y)))
         return NULL;
     mlp_tail how = {in_out};
+    bool of_up = tarn_needs_grad(o[UP]), of_down = tarn_needs_grad(o[DOWN]); /* of frozen weights nothing is stored for their gradients */
     return tarn__finish("mlp", mlp_backward, how, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), TARN__OUTPUTS(y),
-                        TARN__SAVED(o[X], o[UP], o[DOWN], z, tarn__thrift() ? NULL : h))
+                        TARN__SAVED(of_up ? o[X] : NULL, o[UP], o[DOWN], z, of_down && !tarn__thrift() ? h : NULL))
                ? y
                : NULL;
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "text/marks.h"
 #include "text/utf8.h"
 
 #define MOST_MESSAGES 1000000
@@ -22,6 +23,7 @@ typedef struct writer {
     tarn__buffer text, ids;
     tarn__coder coder;
     bool skips_spaces; /* the token before takes the spaces behind it */
+    tarn__marks *marks; /* NULL: nobody asks which ids belong to answers */
 } writer;
 
 /* Python's str.isspace(), of which Unicode's White_Space lacks four controls. */
@@ -80,8 +82,16 @@ static bool flush(writer *w)
         from += size;
     w->text.count = 0;
     w->skips_spaces = false;
-    return from == length ||
-           tarn__tokenizer_append_section(w->tokenizer, &w->coder, text + from, length - from, false, w->ids.count > 0, &w->ids);
+    size_t first = w->ids.count;
+    bool good = from == length ||
+                tarn__tokenizer_append_section(w->tokenizer, &w->coder, text + from, length - from, false, first > 0, &w->ids);
+    return good && (!w->marks || tarn__marks_section(w->marks, w->tokenizer, &w->coder, &(tarn__section){text, from, length, first}, &w->ids));
+}
+
+/* Here an answer begins or ends. */
+static bool turn_marks(writer *w)
+{
+    return !w->marks || tarn__marks_turn(w->marks, w->text.count);
 }
 
 static const tarn__added_token *find_token(const tarn_tokenizer *t, const char *text)
@@ -101,7 +111,7 @@ static bool put_token(writer *w, const char *text)
         return put(w, text);
     if (token->strip_left && w->text.count)
         w->text.count = spaces_before(w->text.data, w->text.count);
-    if (!flush(w) || !tarn__ids_add(&w->ids, token->id))
+    if (!flush(w) || !tarn__ids_add(&w->ids, token->id) || (w->marks && !tarn__marks_token(w->marks)))
         return false;
     w->skips_spaces = token->strip_right;
     return true;
@@ -157,8 +167,9 @@ static bool check_turns(const tarn_chat_message *messages, int count)
 
 static bool put_turn(writer *w, const char *role, const char *content, bool trims)
 {
-    return put_token(w, "<|im_start|>") && put(w, role) && put(w, "\n") && put_trimmed(w, content, trims) && put_token(w, "<|im_end|>") &&
-           put(w, "\n");
+    bool is_answer = strcmp(role, "assistant") == 0;
+    return put_token(w, "<|im_start|>") && put(w, role) && put(w, "\n") && (!is_answer || turn_marks(w)) && put_trimmed(w, content, trims) &&
+           put_token(w, "<|im_end|>") && (!is_answer || turn_marks(w)) && put(w, "\n");
 }
 
 static const char *skip_lines(const char *text)
@@ -198,10 +209,10 @@ static bool put_thinking(writer *w, const char *content, bool is_behind, bool is
     for (; length > 0 && *thought == '\n'; thought++)
         length--;
     bool shows = is_behind && (is_last || length > 0);
-    return put_token(w, "<|im_start|>") && put(w, "assistant\n") &&
+    return put_token(w, "<|im_start|>") && put(w, "assistant\n") && turn_marks(w) &&
            (!shows || (put_token(w, "<think>") && put(w, "\n") && put_part(w, thought, length) && put(w, "\n") &&
                        put_token(w, "</think>") && put(w, "\n\n"))) &&
-           put(w, shows ? skip_lines(said) : said) && put_token(w, "<|im_end|>") && put(w, "\n");
+           put(w, shows ? skip_lines(said) : said) && put_token(w, "<|im_end|>") && turn_marks(w) && put(w, "\n");
 }
 
 static bool put_chatml(writer *w, const tarn_chat_message *messages, int count)
@@ -229,7 +240,7 @@ static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
     bool good = check_turns(messages, count);
     for (int i = 0; good && i < count; i++) {
         if (i % 2)
-            good = put(w, " ") && put_trimmed(w, messages[i].content, true) && put(w, " ") && put_end(w);
+            good = turn_marks(w) && put(w, " ") && put_trimmed(w, messages[i].content, true) && put(w, " ") && put_end(w) && turn_marks(w);
         else {
             char *both = NULL;
             size_t size = (i == 0 && system ? strlen(system) : 0) + strlen(messages[i].content) + 32;
@@ -255,7 +266,8 @@ static bool put_mistral(writer *w, const tarn_chat_message *messages, int count)
     for (int i = 0; good && i < count; i++) {
         bool is_here = system && i == (form->place == TARN__SYSTEM_FIRST ? 0 : count - 1);
         if (i % 2)
-            good = put(w, form->answer) && put_trimmed(w, messages[i].content, form->trims) && put_end(w) && put(w, form->behind);
+            good = turn_marks(w) && put(w, form->answer) && put_trimmed(w, messages[i].content, form->trims) && put_end(w) && turn_marks(w) &&
+                   put(w, form->behind);
         else
             good = put_around(w, form->open, "[INST]") && (!is_here || (put(w, system) && put(w, "\n\n"))) && put(w, messages[i].content) &&
                    put_around(w, form->close, "[/INST]");
@@ -270,7 +282,8 @@ static bool put_header(writer *w, const char *role)
     return put_token(w, "<|start_header_id|>") && put(w, role) && put_token(w, "<|end_header_id|>") && put(w, "\n\n");
 }
 
-/* The dates that Llama 3.1 has before a system's text. */
+/* The dates that Llama 3.1 has before a system's text. What is learnt from does not change from one day to the next: it has the date that Llama's own template has
+ * where nobody gives one. */
 static bool put_dates(writer *w)
 {
     static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
@@ -279,6 +292,8 @@ static bool put_dates(writer *w)
     struct tm now = {.tm_mday = 1};
     localtime_r(&seconds, &now);
     snprintf(today, sizeof(today), "%02d %s %d", now.tm_mday, months[now.tm_mon], now.tm_year + 1900);
+    if (w->marks)
+        snprintf(today, sizeof(today), "26 Jul 2024");
     return put(w, "Cutting Knowledge Date: December 2023\nToday Date: ") && put(w, w->form->date[0] ? w->form->date : today) &&
            put(w, "\n\n");
 }
@@ -289,8 +304,11 @@ static bool put_llama3(writer *w, const tarn_chat_message *messages, int count)
     if (w->form->has_dates)
         good = good && put_header(w, "system") && put_dates(w) && (!has_system || put_trimmed(w, messages[0].content, true)) &&
                put_token(w, "<|eot_id|>");
-    for (int i = has_system; good && i < count; i++)
-        good = put_header(w, messages[i].role) && put_trimmed(w, messages[i].content, true) && put_token(w, "<|eot_id|>");
+    for (int i = has_system; good && i < count; i++) {
+        bool is_answer = is_role(&messages[i], "assistant");
+        good = put_header(w, messages[i].role) && (!is_answer || turn_marks(w)) && put_trimmed(w, messages[i].content, true) &&
+               put_token(w, "<|eot_id|>") && (!is_answer || turn_marks(w));
+    }
     return good;
 }
 
@@ -298,7 +316,7 @@ static bool put_llama3(writer *w, const tarn_chat_message *messages, int count)
 
 static bool put_all(writer *w, const tarn_chat_message *messages, int count, bool add_generation_prompt)
 {
-    bool prompts = add_generation_prompt || w->form->always_prompts;
+    bool prompts = add_generation_prompt || (w->form->always_prompts && !w->marks); /* nothing follows that could be learnt */
     switch (w->form->kind) {
     case TARN__CHATML: return put_chatml(w, messages, count) && (!prompts || (put_token(w, "<|im_start|>") && put(w, "assistant\n")));
     case TARN__CHAT_LLAMA3: return put_llama3(w, messages, count) && (!prompts || put_header(w, "assistant"));
@@ -352,7 +370,7 @@ char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message 
                        size_t *length)
 {
     tarn__chat_form form;
-    writer w = {tokenizer, &form, false, {0}, {0}, {0}, false};
+    writer w = {tokenizer, &form, false, {0}, {0}, {0}, false, NULL};
     char *result = NULL;
     if (length)
         *length = 0;
@@ -371,7 +389,7 @@ int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_messa
                           int64_t *id_count)
 {
     tarn__chat_form form;
-    writer w = {tokenizer, &form, true, {0}, {0}, {0}, false};
+    writer w = {tokenizer, &form, true, {0}, {0}, {0}, false, NULL};
     int32_t *result = NULL;
     if (id_count)
         *id_count = 0;
@@ -383,6 +401,54 @@ int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_messa
     }
     free_writer(&w);
     return result;
+}
+
+/* ---- what is learnt from --------------------------------------------------------------------------------------------------- */
+
+/* Hands the ids over, and keeps what the next document can use again. */
+static bool put_marked(tarn__marker *m, writer *w, bool good)
+{
+    m->coder = w->coder;
+    m->text = w->text;
+    m->ids = w->ids;
+    return good;
+}
+
+static writer marking_writer(tarn__marker *m)
+{
+    m->text.count = m->ids.count = 0;
+    tarn__marks_clear(&m->marks);
+    return (writer){m->tokenizer, &m->form, true, m->text, m->ids, m->coder, false, &m->marks};
+}
+
+bool tarn__marker_chat(tarn__marker *m, const tarn_chat_message *messages, int count)
+{
+    writer w = marking_writer(m);
+    return put_marked(m, &w, put_all(&w, messages, count, false) && flush(&w));
+}
+
+bool tarn__marker_text(tarn__marker *m, const char *prompt, const char *answer)
+{
+    writer w = marking_writer(m);
+    int32_t end = tarn_tokenizer_end(m->tokenizer);
+    bool good = end >= 0 || tarn__raise(TARN_ERROR_UNSUPPORTED, "the tokenizer has no token that ends a text, so that nothing would teach the model to stop");
+    good = good && put(&w, prompt) && turn_marks(&w) && put(&w, answer) && flush(&w) && tarn__ids_add(&w.ids, end) && tarn__marks_token(&m->marks) &&
+           tarn__marks_begin(&m->marks, &w.ids, &m->tokenizer->before);
+    return put_marked(m, &w, good);
+}
+
+bool tarn__marker_take(tarn__marker *m, const char *function, const char *chat)
+{
+    m->has_form = tarn__chat_form_of(function, chat, &m->form);
+    return m->has_form;
+}
+
+void tarn__marker_free(tarn__marker *m)
+{
+    tarn__buffer_free(&m->text, 1);
+    tarn__buffer_free(&m->ids, sizeof(int32_t));
+    tarn__coder_free(&m->coder);
+    tarn__marks_free(&m->marks);
 }
 
 const char *tarn_chat_name(const tarn_tokenizer *tokenizer)

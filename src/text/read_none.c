@@ -1,5 +1,6 @@
 /* read_none.c: what stands in for reading files of tokenizers in a build without jansson. */
 #include "base/error.h"
+#include "text/chat_line.h"
 #include "text/shards.h"
 
 /* Is false. */
@@ -29,6 +30,17 @@ bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, 
 {
     (void)tokenizer, (void)config, (void)chat, (void)is_model;
     return missing("tokenizer_open");
+}
+
+bool tarn__chat_line_read(tarn__chat_line *line, const char *where, const char *bytes, size_t length)
+{
+    (void)line, (void)bytes, (void)length;
+    return missing(where);
+}
+
+void tarn__chat_line_free(tarn__chat_line *line)
+{
+    (void)line;
 }
 
 bool tarn__line_text(tarn__buffer *text, const char *line, size_t length, const char *field, const char *path, int64_t number)

@@ -7,40 +7,52 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "train/trainer.h"
+#include "train/base.h"
 
 #define FORMAT 1 /* of trainer.json */
 
-static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "trainer.json"};
 enum { MODEL, OPTIMIZER, PLACE, FILES };
 
-static const char *next_name(const char *folder, int which, tarn__path *path)
+/* Of a run with adapters the model is where it was; only they are in the checkpoint, under the name that PEFT gives them. */
+static const char *name_of(const tarn_trainer *t, int which)
 {
-    snprintf(path->text, sizeof(path->text), "%s/%s.next", folder, names[which]);
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "trainer.json"};
+    return which == MODEL && t->options.lora ? "adapter_model.safetensors" : names[which];
+}
+
+static const char *path_of(const tarn_trainer *t, int which, tarn__path *path)
+{
+    return tarn__path_in(t->options.out, name_of(t, which), path);
+}
+
+static const char *next_of(const tarn_trainer *t, int which, tarn__path *path)
+{
+    snprintf(path->text, sizeof(path->text), "%s/%s.next", t->options.out, name_of(t, which));
     return path->text;
 }
 
 /* Gives the files of a whole new checkpoint their names; the one that makes it count goes last. */
-static bool take_names(const char *function, const char *folder)
+static bool take_names(const char *function, const tarn_trainer *t)
 {
     tarn__path from, to;
     for (int i = 0; i < FILES; i++)
-        if (tarn__path_exists(next_name(folder, i, &from)) && !tarn__file_rename(function, from.text, tarn__path_in(folder, names[i], &to)))
+        if (tarn__path_exists(next_of(t, i, &from)) && !tarn__file_rename(function, from.text, path_of(t, i, &to)))
             return false;
     return true;
 }
 
 /* What was left by a program that was stopped: finished if it counts, removed if not. */
-static bool recover(const char *function, const char *folder)
+static bool recover(const char *function, const tarn_trainer *t)
 {
     tarn__path path;
-    if (tarn__path_exists(next_name(folder, PLACE, &path)))
-        return take_names(function, folder);
+    if (tarn__path_exists(next_of(t, PLACE, &path)))
+        return take_names(function, t);
     for (int i = 0; i < PLACE; i++)
-        tarn__file_remove(next_name(folder, i, &path));
+        tarn__file_remove(next_of(t, i, &path));
     return true;
 }
 
@@ -52,6 +64,24 @@ static bool write_random(const tarn_trainer *t, const tarn__generator *random, t
     return tarn__document_set_whole(document, "random.seed", (int64_t)random->seed) &&
            tarn__document_set_whole(document, "random.cpu", (int64_t)random->offset[0][0]) &&
            tarn__document_set_whole(document, "random.device", (int64_t)random->offset[t->device.backend][t->device.index]);
+}
+
+/* What is frozen goes by one number here; frozen.json has it tensor by tensor. */
+static bool write_frozen(const tarn_trainer *t, tarn__document *document)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%016" PRIx64, t->frozen.all);
+    return !t->frozen.count || tarn__document_set_text(document, "frozen", text);
+}
+
+static bool read_frozen(const char *function, const tarn_trainer *t, const tarn__document *document, const char *path)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%016" PRIx64, t->frozen.all);
+    const char *noted = t->frozen.count ? tarn__document_text(document, "frozen") : text;
+    return noted && (strcmp(noted, text) == 0 ||
+                     tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' belongs to frozen weights with the hash %.32s, but those of '%s' have %s", function, path, noted,
+                                 t->options.base, text));
 }
 
 static bool write_place(const tarn_trainer *t, const tarn__generator *random, const char *path)
@@ -66,7 +96,7 @@ static bool write_place(const tarn_trainer *t, const tarn__generator *random, co
                 tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
                 tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
                 tarn__document_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
-                tarn__document_set_real(document, "seconds", p->seconds) && tarn__document_set_bool(document, "finished", p->finished) &&
+                write_frozen(t, document) && tarn__document_set_real(document, "seconds", p->seconds) && tarn__document_set_bool(document, "finished", p->finished) &&
                 tarn__document_save(document, path);
     tarn__document_free(document);
     return good;
@@ -98,7 +128,8 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
                 tarn__document_real(document, "best.loss", &p.best_loss) &&
                 tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
                 tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
-                tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished);
+                tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished) &&
+                read_frozen(function, t, document, path);
     tarn__document_free(document);
     if (good)
         t->place = p;
@@ -110,13 +141,13 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
 bool tarn__checkpoint_save(tarn_trainer *t)
 {
     tarn__path path;
-    const char *folder = t->options.out;
     tarn__generator random = tarn__random_save(); /* the thread's are the run's while it runs */
     if (tarn_failed() || !tarn_loader_tell(t->loader, &t->place.loader))
         return false;
-    return tarn_module_save(t->model, next_name(folder, MODEL, &path)) &&
-           tarn_optimizer_save(t->optimizer, next_name(folder, OPTIMIZER, &path)) &&
-           write_place(t, &random, next_name(folder, PLACE, &path)) && take_names("trainer_run", folder);
+    next_of(t, MODEL, &path);
+    return (t->options.lora ? tarn__adapters_save(t, path.text) : tarn_module_save(t->model, path.text)) &&
+           tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) && write_place(t, &random, next_of(t, PLACE, &path)) &&
+           take_names("trainer_run", t);
 }
 
 /* The three belong together when the optimizer has taken as many steps as the place says. */
@@ -132,15 +163,15 @@ static bool belongs_together(const char *function, const tarn_trainer *t)
 bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
 {
     tarn__path path;
-    const char *folder = t->options.out;
-    if (tarn_failed() || !recover(function, folder))
+    if (tarn_failed() || !recover(function, t))
         return false;
-    if (!tarn__path_exists(tarn__path_in(folder, names[PLACE], &path)))
+    if (!tarn__path_exists(path_of(t, PLACE, &path)))
         return true;
     if (!read_place(function, t, path.text))
         return false;
-    bool good = tarn_module_load(t->model, tarn__path_in(folder, names[MODEL], &path), NULL) &&
-                tarn_optimizer_load(t->optimizer, tarn__path_in(folder, names[OPTIMIZER], &path)) &&
+    path_of(t, MODEL, &path);
+    bool good = (t->options.lora ? tarn__adapters_load(function, t, path.text) : tarn_module_load(t->model, path.text, NULL)) &&
+                tarn_optimizer_load(t->optimizer, path_of(t, OPTIMIZER, &path)) &&
                 tarn_loader_seek(t->loader, t->place.loader);
     return good ? belongs_together(function, t) : tarn__raise_within(function);
 }

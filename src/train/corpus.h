@@ -5,6 +5,8 @@
 #include <tarn/data.h>
 #include <tarn/text.h>
 
+#include "train/chats.h"
+
 /* Tokens in a row: in memory, or in files that are mapped. */
 typedef struct tarn__stretch {
     const int32_t *ids;        /* NULL: mapped */
@@ -43,5 +45,9 @@ tarn_dataset *tarn__windows_in_order(const char *function, const tarn__stretch *
 tarn_dataset *tarn__windows_at_random(const char *function, const tarn__stretch *stretch, int64_t context, int64_t count);
 bool tarn__windows_draw(int64_t index, tarn_random_state *random, void *const *memory, void *ctx);
 void *tarn__windows_ctx(const tarn_dataset *dataset);
+
+/* Rows of chats as samples: "tokens", "targets", "positions" and "starts", i32 [context]. `count` samples: of training as many rows as there are or more, which
+ * then begin anew; of validation some of them, spread evenly. Borrows the chats, which must outlive dataset and loaders. The caller owns the dataset. NULL with an error. */
+tarn_dataset *tarn__chat_rows(const char *function, tarn__chats *chats, int split, int64_t context, int64_t count);
 
 #endif

@@ -51,6 +51,11 @@ static void add_model(tarn__facts *facts, const tarn_train_plan *p)
     for (int i = 0; i < o->hidden_count && used < sizeof(hidden) - 24; i++)
         used += (size_t)snprintf(hidden + used, sizeof(hidden) - used, "%s%" PRId64, i ? ", " : " with hidden layers of ", o->hidden[i]);
     add(facts, "Model", "%s%s", o->model, hidden);
+    if (o->base[0])
+        add(facts, "Weights from", "%s%s%s", o->base, o->quantize[0] ? ", linear layers as " : "", o->quantize);
+    if (o->lora)
+        add(facts, "Adapters", "rank %" PRId64 ", alpha %.6g, dropout %.6g, in %s", o->lora, o->lora_alpha, o->lora_dropout,
+            o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
     add_count(facts, "Parameters", p->trained, "");
     if (p->frozen)
         add_count(facts, "Frozen parameters", p->frozen, "");
@@ -74,7 +79,7 @@ static void add_data(tarn__facts *facts, const tarn_train_plan *p)
     if (p->is_text) {
         add_count(facts, "Training data", p->training_tokens, "token");
         add_count(facts, "Validation data", p->validation_tokens, "token");
-        add(facts, "Tokenizer", "%s", o->tokenizer[0] ? o->tokenizer : strncmp(o->data, "shards:", 7) == 0 ? "the shards'" : "characters");
+        add(facts, "Tokenizer", "%s", o->base[0] ? "the model's" : o->tokenizer[0] ? o->tokenizer : strncmp(o->data, "shards:", 7) == 0 ? "the shards'" : "characters");
     } else {
         add_count(facts, "Training data", p->training_samples, "sample");
         add_count(facts, "Validation data", p->validation_samples, "sample");

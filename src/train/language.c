@@ -6,15 +6,18 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <tarn/generate.h>
 #include <tarn/model.h>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/platform.h"
 #include "models/kinds.h"
+#include "train/base.h"
 #include "train/options.h"
 #include "train/trainer.h"
+
+#define VALIDATION_SHARE 0.1 /* of the documents of chats */
 
 /* ---- options ----------------------------------------------------------------------------------------------------------------- */
 
@@ -40,6 +43,8 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
                 {"eval_batches", true, o->eval_batches > 0},
                 {"sample", true, o->sample > 0},
                 {"keep", true, o->keep > 0},
+                {"base", true, o->base[0] != 0},
+                {"lora", true, o->lora > 0},
                 {"recompute", true, o->recompute[0] && strcmp(o->recompute, "none") != 0}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].given && rows[i].for_text != is_text)
@@ -56,7 +61,7 @@ bool tarn__language_check(const char *function, const tarn_train_options *o, boo
                            is_text ? "classifiers" : "language models", o->data);
     if (o->model[0] && is_language != is_text)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s learns from %s, but the data is '%.200s'", function, o->model,
-                           is_language ? "text (text:FILE or shards:FOLDER)" : "samples with labels", o->data);
+                           is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels", o->data);
     return is_text || strcmp(o->precision, "bf16") != 0 ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision bf16 is for language models, but the data is '%.200s'", function, o->data);
 }
@@ -96,6 +101,8 @@ static bool complete_sizes(const char *function, tarn_trainer *t)
     tarn_train_options *o = &t->options;
     const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
     tarn__model_sizes sizes = sizes_of(o);
+    if (o->base[0])
+        return tarn__base_complete(function, t, &sizes);
     if (!kind)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no language model '%.64s'", function, o->model);
     if (!kind->complete(function, o->model, &sizes) || (t->is_resumed && !check_sizes_again(function, t, kind, &sizes)))
@@ -118,9 +125,9 @@ static bool complete(const char *function, tarn_trainer *t)
     if (t->is_resumed && (o->layers < 1 || o->heads < 1 || o->width < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
                            o->out);
-    if (!o->model[0])
+    if (!o->model[0] && !o->base[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
-    o->vocab = o->vocab ? o->vocab : tokens;
+    o->vocab = o->vocab || o->base[0] ? o->vocab : tokens;
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
     if (!complete_sizes(function, t))
         return false;
@@ -144,30 +151,93 @@ static bool is_described(const char *function, const tarn_trainer *t, const tarn
                        function, t->options.data, d->training_tokens, found->training_tokens);
 }
 
+/* Shards have a tokenizer of their own, which must be the model's. */
+static bool check_shards(const char *function, const tarn_trainer *t)
+{
+    tarn_tokenizer *tokenizer = tarn_tokenizer_open(t->options.base);
+    if (!tokenizer)
+        return tarn__raise_within(function);
+    bool same = tarn_tokenizer_hash(tokenizer) == tarn_tokenizer_hash(t->corpus.tokenizer);
+    tarn_tokenizer_free(tokenizer);
+    return same || tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens of '%.200s' were made by another tokenizer than that of '%s'", function, t->options.data,
+                               t->options.base);
+}
+
+/* The documents themselves are read when the context is known. */
+static bool open_tokenizer(const char *function, tarn_trainer *t, const char *tokenizer)
+{
+    if (!tokenizer[0] || strcmp(tokenizer, "characters") == 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: chats need a model that is there, or a tokenizer; characters are no tokenizer for them", function);
+    const char *template = t->options.chat_template;
+    t->corpus.tokenizer = strcmp(tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(tokenizer);
+    bool good = t->corpus.tokenizer && (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template)); /* it is saved with the run's */
+    return good || tarn__raise_within(function);
+}
+
 bool tarn__language_open(const char *function, tarn_trainer *t, const char *tokenizer)
 {
-    return tarn__corpus_open(function, t->options.data, tokenizer, &t->corpus) && tarn__language_take(function, t);
+    const tarn_train_options *o = &t->options;
+    bool is_shards = strncmp(o->data, "shards:", strlen("shards:")) == 0;
+    if (tarn__data_is_chats(o->data))
+        return open_tokenizer(function, t, tokenizer) && tarn__language_take(function, t);
+    return tarn__corpus_open(function, o->data, is_shards && o->base[0] ? "" : tokenizer, &t->corpus) &&
+           (!is_shards || !o->base[0] || check_shards(function, t)) && tarn__language_take(function, t);
+}
+
+static bool take_windows(const char *function, tarn_trainer *t, tarn__description *found)
+{
+    const tarn_train_options *o = &t->options;
+    const tarn__corpus *c = &t->corpus;
+    int64_t windows = (c->training.count - 1) / o->context;
+    *found = (tarn__description){.is_text = true, .training_tokens = c->training.count, .validation_tokens = c->validation.count, .hash = c->hash};
+    t->steps_in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
+    t->training = tarn__windows_at_random(function, &c->training, o->context, t->steps_in_epoch * o->batch_size);
+    t->validation = t->training ? tarn__windows_in_order(function, &c->validation, o->context, o->eval_batches * o->micro_batch) : NULL;
+    return t->validation != NULL;
+}
+
+double tarn__chats_share(const tarn_train_options *o)
+{
+    return o->val[0] ? 0 : o->val_share > 0 ? o->val_share : VALIDATION_SHARE;
+}
+
+static bool take_chats(const char *function, tarn_trainer *t, tarn__description *found)
+{
+    const tarn_train_options *o = &t->options;
+    tarn__chats_summary s;
+    t->chats = tarn__chats_open(&(tarn__chats_options){.function = function,
+                                                       .path = o->data,
+                                                       .val_path = o->val,
+                                                       .val_share = tarn__chats_share(o),
+                                                       .tokenizer = t->corpus.tokenizer,
+                                                       .template_name = o->chat_template,
+                                                       .context = o->context,
+                                                       .seed = (uint64_t)o->seed});
+    if (!t->chats)
+        return false;
+    tarn__chats_counts(t->chats, &s);
+    *found = (tarn__description){.is_text = true, .training_tokens = s.tokens[0], .validation_tokens = s.tokens[1], .hash = s.hash};
+    int64_t most = o->eval_batches * o->micro_batch, judged = s.rows[TARN__CHATS_VALIDATION], rows = s.rows[TARN__CHATS_TRAINING];
+    t->steps_in_epoch = rows > o->batch_size ? rows / o->batch_size : 1;
+    t->training = tarn__chat_rows(function, t->chats, TARN__CHATS_TRAINING, o->context, rows > o->batch_size ? rows : o->batch_size);
+    t->validation =
+        t->training ? tarn__chat_rows(function, t->chats, TARN__CHATS_VALIDATION, o->context, most > 0 && most < judged ? most : judged) : NULL;
+    return t->validation != NULL;
 }
 
 bool tarn__language_take(const char *function, tarn_trainer *t)
 {
     if (!complete(function, t))
         return false;
-    const tarn_train_options *o = &t->options;
-    const tarn__corpus *c = &t->corpus;
-    tarn__description found = {
-        .is_text = true, .training_tokens = c->training.count, .validation_tokens = c->validation.count, .hash = c->hash};
-    if (t->is_resumed && !is_described(function, t, &found))
+    tarn__description found;
+    t->batch_size = t->options.batch_size;
+    t->micro_batch = t->options.micro_batch;
+    if (!(tarn__data_is_chats(t->options.data) ? take_chats : take_windows)(function, t, &found) ||
+        (t->is_resumed && !is_described(function, t, &found)))
         return false;
     t->description = found;
-    t->description.input = TARN_SHAPE(o->context);
-    t->batch_size = o->batch_size;
-    t->micro_batch = o->micro_batch;
-    int64_t windows = (c->training.count - 1) / o->context;
-    t->steps_in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
-    t->training = tarn__windows_at_random(function, &c->training, o->context, t->steps_in_epoch * o->batch_size);
-    t->validation = t->training ? tarn__windows_in_order(function, &c->validation, o->context, o->eval_batches * o->micro_batch) : NULL;
-    return t->validation != NULL;
+    t->description.input = TARN_SHAPE(t->options.context);
+    return true;
 }
 
 tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
@@ -195,26 +265,61 @@ int64_t tarn__language_working_bytes(const tarn_train_options *o)
 
 /* ---- a step -------------------------------------------------------------------------------------------------------------------- */
 
-/* Adds a micro-batch's share to the gradients and to the loss. Its activations are gone afterwards. */
-static bool add_micro_batch(tarn_trainer *t, tarn_tensor *loss)
+tarn_tensor *tarn__language_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count)
 {
-    tarn_tensor *fields[TARN_MAX_FIELDS];
-    tarn_tensor *share = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
-    tarn__mark(t, TARN__PHASE_BATCH);
-    if (!tarn__next_batch(t, fields))
-        return false;
+    if (field_count < 4)
+        return tarn_model_loss(model, fields[0], fields[1]);
+    return tarn__model_loss_of(function, model, fields[0], fields[1], &(tarn__documents){fields[2], fields[3]});
+}
+
+tarn_tensor *tarn__language_counted(tarn_tensor *targets, tarn_dtype dtype)
+{
+    return tarn_sum(tarn_cast(tarn_ge(targets, tarn_scalar(0)), dtype), TARN_ALL_AXES, false);
+}
+
+/* Adds a micro-batch's share to the gradients and to the loss. Its activations are gone afterwards. */
+static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *share, tarn_tensor *loss)
+{
     tarn__mark(t, TARN__PHASE_FORWARD);
-    tarn_tensor *part = tarn_mul(tarn_model_loss(t->model, fields[0], fields[1]), share);
+    tarn_tensor *part = tarn_mul(tarn__language_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), share);
     tarn__mark(t, TARN__PHASE_BACKWARD);
     return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
+}
+
+/* Windows all have as many targets: each micro-batch has the same share, and is read when it is due. */
+static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
+{
+    tarn_tensor *fields[TARN_MAX_FIELDS], *share = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
+    tarn__mark(t, TARN__PHASE_BATCH);
+    return tarn__next_batch(t, fields) && add_micro_batch(t, fields, share, loss);
+}
+
+/* Answers are of different lengths: a micro-batch weighs as much as it has targets that count, as if the batch were one. So all are read before the first. */
+static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
+{
+    int64_t parts = t->batch_size / t->micro_batch;
+    size_t bytes = sizeof(tarn_tensor *[TARN_MAX_FIELDS]) * (size_t)parts;
+    tarn_tensor *(*fields)[TARN_MAX_FIELDS] = tarn__alloc(bytes), *all = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
+    bool good = fields && all;
+    tarn__mark(t, TARN__PHASE_BATCH);
+    for (int64_t i = 0; good && i < parts; i++)
+        good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(all, tarn__language_counted(fields[i][1], TARN_F32));
+    for (int64_t i = 0; good && i < parts; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        good = scope && add_micro_batch(t, fields[i], tarn_div(tarn__language_counted(fields[i][1], TARN_F32), all), loss);
+        tarn_scope_close(scope);
+    }
+    tarn__release(fields, bytes);
+    return good;
 }
 
 bool tarn__language_gradients(tarn_trainer *t, tarn__figures *figures)
 {
     *figures = (tarn__figures){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
-    for (int64_t done = 0; figures->loss && done < t->batch_size; done += t->micro_batch) {
+    int64_t at_once = t->chats ? t->batch_size : t->micro_batch;
+    for (int64_t done = 0; figures->loss && done < t->batch_size; done += at_once) {
         tarn_scope *scope = tarn_scope_open();
-        bool good = scope && add_micro_batch(t, figures->loss);
+        bool good = scope && (t->chats ? add_chats : add_windows)(t, figures->loss);
         tarn_scope_close(scope);
         if (!good)
             return false;
@@ -222,167 +327,4 @@ bool tarn__language_gradients(tarn_trainer *t, tarn__figures *figures)
     tarn__mark(t, TARN__PHASE_UPDATE);
     figures->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
     return figures->norm != NULL;
-}
-
-/* ---- evaluation ---------------------------------------------------------------------------------------------------------------- */
-
-/* Sums on the device, f64 []: of the losses, and of the targets that count. */
-static bool add_batch(tarn_module *model, tarn_tensor *const *fields, tarn_tensor *losses, tarn_tensor *counts)
-{
-    tarn_tensor *counted = tarn_cast(tarn_ge(fields[1], tarn_scalar(0)), TARN_F64);
-    tarn_tensor *count = tarn_sum(counted, TARN_ALL_AXES, false);
-    tarn_tensor *loss = tarn_cast(tarn_model_loss(model, fields[0], fields[1]), TARN_F64);
-    return tarn_add_inplace(losses, tarn_mul(loss, count)) && tarn_add_inplace(counts, count);
-}
-
-static bool add_batches(tarn_module *model, tarn_loader *loader, tarn_tensor *losses, tarn_tensor *counts)
-{
-    for (bool more = true; more;) {
-        tarn_tensor *fields[TARN_MAX_FIELDS];
-        tarn_scope *scope = tarn_scope_open();
-        more = scope && tarn_loader_next(loader, fields) && add_batch(model, fields, losses, counts);
-        tarn_scope_close(scope);
-    }
-    return !tarn_failed();
-}
-
-bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
-                             tarn_text_evaluation *evaluation)
-{
-    if (tarn_failed())
-        return false;
-    tarn_device device = tarn_device_of(tarn_module_parameter(model, 0));
-    bool was_training = tarn_module_is_training(model);
-    tarn_loader *loader = tarn_loader_new(windows, &(tarn_loader_options){.batch_size = batch_size, .workers = workers, .device = device});
-    tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *losses = tarn_zeros(TARN_SCALAR, TARN_F64, device), *counts = tarn_zeros(TARN_SCALAR, TARN_F64, device);
-    tarn_module_train(model, false);
-    tarn_no_grad_open();
-    bool good = loader && !tarn_failed() && add_batches(model, loader, losses, counts);
-    tarn_no_grad_close();
-    double tokens = good ? tarn_item(counts) : 0, loss = good ? tarn_item(losses) / tokens : NAN;
-    tarn_scope_close(scope);
-    tarn_loader_free(loader);
-    tarn__error_record error; /* the mode comes back after a failure too */
-    tarn__error_save(&error);
-    tarn_module_train(model, was_training);
-    tarn__error_restore(&error);
-    *evaluation = (tarn_text_evaluation){(int64_t)tokens, loss, exp(loss)};
-    return !tarn_failed() || tarn__raise_within(function);
-}
-
-/* ---- what it writes, and where it is kept ---------------------------------------------------------------------------------------- */
-
-/* What a sample begins with: the end of the text before, a new line, or the first token there is to judge by. */
-static int32_t first_token(const tarn_trainer *t)
-{
-    const tarn__stretch *s = &t->corpus.validation;
-    int32_t token = tarn_tokenizer_end_of_text(t->corpus.tokenizer);
-    if (token < 0)
-        token = tarn_tokenizer_find(t->corpus.tokenizer, "\n", 1);
-    if (token < 0 && s->ids)
-        token = s->ids[0];
-    else if (token < 0)
-        tarn_tokens_read(s->mapped, 0, 1, &token);
-    return token;
-}
-
-/* Leaves out numbers that the model has room for, but the tokenizer no token. Returns how many are left. */
-static int64_t drop_unknown(const tarn_tokenizer *tokenizer, int32_t *ids, int64_t count)
-{
-    int64_t kept = 0, known = tarn_tokenizer_count(tokenizer);
-    for (int64_t i = 0; i < count; i++)
-        if (ids[i] < known && tarn_tokenizer_piece(tokenizer, ids[i], NULL))
-            ids[kept++] = ids[i];
-    return kept;
-}
-
-char *tarn__language_sample(tarn_trainer *t, size_t *length)
-{
-    const tarn_train_options *o = &t->options;
-    int32_t first = first_token(t);
-    int64_t most = o->sample < o->context ? o->sample : o->context - 1;
-    tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *room = tarn_zeros(TARN_SHAPE(most > 0 ? most : 1), TARN_I32, tarn_device_cpu());
-    int32_t *ids = room ? tarn_data(room) : NULL;
-    int64_t count =
-        !ids || most == 0
-            ? 0
-            : tarn_generate(t->model, &first, 1, ids,
-                            &(tarn_generate_options){.tokens = most, .temperature = 0.8, .seed = (uint64_t)(o->seed + t->place.step)});
-    if (count > 0)
-        count = drop_unknown(t->corpus.tokenizer, ids, count);
-    char *text = ids && count >= 0 ? tarn_tokenizer_decode(t->corpus.tokenizer, ids, count, length) : NULL;
-    tarn_scope_close(scope);
-    return text;
-}
-
-/* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. That comes first: a tokenizer with a chat template, or
- * tokens that begin and end a text, says all of it in a file of its own in that place. */
-bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
-{
-    tarn__path path;
-    tarn__document *document = tarn__document_new(function);
-    bool good = document && tarn__document_set_text(document, "tokenizer_class", "PreTrainedTokenizerFast") &&
-                (tarn__path_exists(folder) || tarn__folder_make(function, folder)) &&
-                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) && tarn_tokenizer_save(t->corpus.tokenizer, folder);
-    tarn__document_free(document);
-    return good;
-}
-
-static bool save_as(const tarn_trainer *t, const char *name)
-{
-    tarn__path path;
-    return tarn__language_save_tokenizer("trainer_run", t, tarn__path_in(t->options.out, name, &path)) &&
-           tarn_model_write(t->model, path.text);
-}
-
-bool tarn__language_save_best(const tarn_trainer *t)
-{
-    return save_as(t, "best");
-}
-
-/* A whole checkpoint in a folder of its own below the run's, which can be gone on with by itself. A kill leaves the folder without trainer.json; the run
- * comes by this step again, and writes it anew. */
-static bool keep_as(tarn_trainer *t, const char *name)
-{
-    char *out = t->options.out, own[sizeof(t->options.out)];
-    tarn__path path;
-    if (strlen(out) + strlen(name) + 2 > sizeof(own))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the name of the folder '%s/%s' is too long", out, name);
-    memcpy(own, out, sizeof(own));
-    snprintf(out, sizeof(own), "%s", tarn__path_in(own, name, &path));
-    bool good = (tarn__path_exists(out) || tarn__folder_make("trainer_run", out)) && tarn__language_save_tokenizer("trainer_run", t, out) &&
-                tarn__config_write("trainer_run", t) && tarn__checkpoint_save(t);
-    memcpy(out, own, sizeof(own));
-    return good;
-}
-
-/* Leaves a folder alone in which a run was gone on with. */
-static void remove_kept(const tarn_trainer *t, const char *name)
-{
-    static const char *const files[] = {"trainer.json",   "optimizer.safetensors", "config.json", "model.safetensors",
-                                        "tokenizer.json", "tokenizer_config.json"};
-    tarn__path folder, path;
-    tarn__path_in(t->options.out, name, &folder);
-    if (tarn__path_exists(tarn__path_in(folder.text, "metrics.jsonl", &path)))
-        return;
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
-        tarn__file_remove(tarn__path_in(folder.text, files[i], &path));
-    remove(folder.text); /* which leaves it where it is if anybody put something else there */
-}
-
-bool tarn__language_keep(tarn_trainer *t)
-{
-    char name[40];
-    int64_t number = (t->place.step + t->eval_every - 1) / t->eval_every, too_old = (number - t->options.keep) * t->eval_every;
-    if (!t->options.keep)
-        return true;
-    snprintf(name, sizeof(name), "step-%" PRId64, t->place.step);
-    if (!keep_as(t, name))
-        return false;
-    snprintf(name, sizeof(name), "step-%" PRId64, too_old);
-    if (too_old > 0)
-        remove_kept(t, name);
-    return true;
 }

@@ -12,6 +12,7 @@
 #include "base/platform.h"
 #include "core/profiler.h"
 #include "ops/op.h"
+#include "train/base.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -22,10 +23,23 @@ typedef struct telling {
 
 /* ---- a step ---------------------------------------------------------------------------------------------------------------- */
 
+/* An epoch of chats is whole steps: what is left of its rows, in another order every time, would make one of fewer. Micro-batches end it where the batch would. */
+static bool end_epoch(tarn_trainer *t)
+{
+    tarn_loader_place place;
+    if (!tarn_loader_tell(t->loader, &place))
+        return false;
+    if (place.batch < t->steps_in_epoch * (t->batch_size / t->micro_batch))
+        return true;
+    return tarn_loader_seek(t->loader, (tarn_loader_place){.epoch = place.epoch + 1});
+}
+
 bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 {
     if (t->captured.is_feeding)
         return tarn__captured_batch(t, fields);
+    if (t->chats && !end_epoch(t))
+        return false;
     return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
 }
 
@@ -289,7 +303,7 @@ static bool open_folder(tarn_trainer *t)
         return false;
     if (t->description.is_text && !t->is_resumed && !tarn__language_save_tokenizer(function, t, folder))
         return false;
-    if (!tarn__config_write(function, t))
+    if (!tarn__config_write(function, t) || (t->place.step == 0 && !tarn__adapters_begin(t)))
         return false;
     t->is_resumed = true;
     t->metrics = tarn__metrics_open(t);
@@ -327,6 +341,12 @@ void tarn__trainer_leave(tarn_trainer *trainer, const tarn__surroundings *caller
     tarn_set_tf32(callers->tf32);
 }
 
+/* What is asked for at the end, when that is reached. */
+static bool merge(const tarn_trainer *t)
+{
+    return (t->place.step < t->steps && !out_of_patience(t)) || tarn__adapters_merge(t);
+}
+
 bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result)
 {
     if (tarn_failed())
@@ -337,7 +357,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     tarn__trainer_enter(trainer, &callers);
     trainer->last_loss = trainer->last_judged = NAN;
     tarn__part part = {trainer->place.step, trainer->place.seconds};
-    bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx});
+    bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) && tarn__frozen_end("trainer_run", trainer) && merge(trainer);
     end_profile(trainer);
     tarn__captured_end(trainer);
     tarn__trainer_leave(trainer, &callers);

@@ -131,8 +131,9 @@ double tarn__step_operations(const tarn_trainer *t)
     tarn_model_facts facts;
     if (!tarn_model_facts_of(t->model, &facts))
         return 0;
-    double parameters = (double)tarn_module_element_count(t->model), attended = (double)(facts.layers * facts.heads * facts.head_width * o->context);
-    return (double)(t->batch_size * o->context) * (6 * parameters + 12 * attended);
+    tarn__counts counts = tarn__count_weights(t->model); /* what is frozen hands gradients on, and has none */
+    double attended = (double)(facts.layers * facts.heads * facts.head_width * o->context);
+    return (double)(t->batch_size * o->context) * (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
 }
 
 static void describe(const tarn_trainer *t, tarn_train_timing *timing)
@@ -140,7 +141,9 @@ static void describe(const tarn_trainer *t, tarn_train_timing *timing)
     timing->options = t->options;
     timing->samples = t->batch_size;
     timing->tokens = t->description.is_text ? t->batch_size * t->options.context : 0;
-    timing->parameters = tarn_module_element_count(t->model);
+    tarn__counts counts = tarn__count_weights(t->model);
+    timing->parameters = counts.trained;
+    timing->frozen = counts.frozen;
     timing->operations = tarn__step_operations(t);
 }
 
@@ -173,7 +176,8 @@ static const char *of_a_run(const tarn_train_options *o)
                 {"schedule", o->schedule[0] != 0}, {"warmup", o->warmup > 0},       {"out", o->out[0] != 0},
                 {"patience", o->patience > 0},     {"eval_every", o->eval_every > 0}, {"log_every", o->log_every > 0},
                 {"min_lr", o->min_lr > 0},         {"tokenizer", o->tokenizer[0] != 0}, {"eval_batches", o->eval_batches > 0},
-                {"sample", o->sample > 0},         {"keep", o->keep > 0}};
+                {"sample", o->sample > 0},         {"keep", o->keep > 0},           {"base", o->base[0] != 0},
+                {"merge", o->merge[0] != 0}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].given)
             return rows[i].name;

@@ -10,32 +10,36 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "models/weights.h"
 
 typedef struct row {
     tarn_option option;
     size_t offset, bytes; /* of its field */
 } row;
 
-#define ROW(field, type, low, high, otherwise, value, when_resumed, help) \
+#define NAMED_ROW(name, field, type, low, high, otherwise, value, when_resumed, help) \
     { \
-        {#field, type, low, high, otherwise, value, help, when_resumed}, offsetof(tarn_train_options, field), \
+        {name, type, low, high, otherwise, value, help, when_resumed}, offsetof(tarn_train_options, field), \
             sizeof(((tarn_train_options *)0)->field) \
     }
+#define ROW(field, type, low, high, otherwise, value, when_resumed, help) \
+    NAMED_ROW(#field, field, type, low, high, otherwise, value, when_resumed, help)
 #define MANY 1e9                 /* steps and epochs */
 #define EXACT 9007199254740991.0 /* the largest whole number that a double and JSON readers hold exactly */
 
 static const row rows[] = {
     ROW(model, TARN_OPTION_WORD, 0, 0, "", "mlp|lenet|resnet20|gpt2|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1.5b|llama|mistral|qwen2|qwen3|llama-1b|llama-3b|smollm-135m", false,
-        "the network [gpt2 for text, lenet for images, mlp for other data]"),
+        "the network [gpt2 for text, lenet for images, mlp for other data]; or the folder or GGUF file of a language model to fine-tune"),
     ROW(data, TARN_OPTION_TEXT, 0, 0, "digits", "DATA", false,
         "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column), npy:INPUTS,LABELS, "
-        "text:FILE or shards:FOLDER (of tarn tokenize --prepare)"),
+        "text:FILE, shards:FOLDER (of tarn tokenize --prepare), or to fine-tune on FILE.jsonl (or chats:FILE)"),
     ROW(hidden, TARN_OPTION_WHOLES, 1, 65536, "", "N,N", false, "sizes of an mlp's hidden layers [128]"),
     ROW(epochs, TARN_OPTION_WHOLE, 1, MANY, "5", "N", true, "how often to go through the data"),
     ROW(steps, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many steps; 0: the epochs say"),
-    ROW(batch_size, TARN_OPTION_WHOLE, 1, 65536, "64", "N", false, "samples in a step"),
+    ROW(batch_size, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "samples in a step [64; to fine-tune 16]"),
     ROW(optimizer, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "how weights are changed"),
-    ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false, "learning rate [0.001; of sgd 0.05]"),
+    ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false, "learning rate [0.001; of sgd 0.05; to fine-tune 0.00002, adapters 0.0002]"),
     ROW(weight_decay, TARN_OPTION_REAL, 0, 1e6, "0", "X", false, "weight decay"),
     ROW(momentum, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
     ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine|step", false,
@@ -79,8 +83,19 @@ static const row rows[] = {
         "text: compute again in backward instead of storing: norms and GELU, or all of a block"),
     ROW(capture, TARN_OPTION_WORD, 0, 0, "auto", "auto|on|off", true,
         "record a step once and repeat it as a whole; auto: where the device can, and memory allows it"),
+    ROW(base, TARN_OPTION_TEXT, 0, 0, "", "PATH", false, "fine-tune: the model that is there; the same as --model PATH"),
+    ROW(lora, TARN_OPTION_WHOLE, 1, 65536, "", "RANK", false, "fine-tune: train adapters of this rank alone (LoRA); all else is frozen"),
+    ROW(lora_alpha, TARN_OPTION_REAL, 1e-6, 1e6, "", "X", false, "fine-tune: adapters are multiplied by this over their rank [twice the rank]"),
+    ROW(lora_dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "fine-tune: share of what enters an adapter that is left out"),
+    ROW(lora_targets, TARN_OPTION_TEXT, 0, 0, "", "NAMES", false, "fine-tune: linear layers that get an adapter: q_proj,v_proj [all but the head]"),
+    ROW(quantize, TARN_OPTION_WORD, 0, 0, "", "q8_0|q4_0|q4_k|q6_k", false, "fine-tune: make the frozen linear layers of a folder blocks (QLoRA)"),
+    ROW(merge, TARN_OPTION_WORD, 0, 0, "", "folder|gguf", true, "fine-tune: at the end write the model with its best adapters merged"),
+    NAMED_ROW("template", chat_template, TARN_OPTION_WORD, 0, 0, "", "chatml|llama2|llama3|mistral", false, "chats: how messages become text [the model's own]"),
+    ROW(val, TARN_OPTION_TEXT, 0, 0, "", "FILE", false, "chats: JSON lines to judge by [a share of the data]"),
+    ROW(val_share, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false, "chats: share of the documents that is to judge by [0.1; none with --val]"),
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
+enum { MODEL }; /* its row */
 
 int tarn_train_option_count(void)
 {
@@ -200,7 +215,7 @@ static bool is_one_of(const char *word, const char *words)
 
 static bool set_text(const char *function, const row *r, const char *text, char *place)
 {
-    char problem[192];
+    char problem[256];
     if (r->option.type == TARN_OPTION_WORD && text[0] && !is_one_of(text, r->option.value)) {
         snprintf(problem, sizeof(problem), "is none of %s", r->option.value);
         return refuse(function, r, text, problem);
@@ -232,9 +247,20 @@ static bool set(const char *function, const row *r, const char *text, tarn_train
     }
 }
 
+/* A model is a name, or where one lies that is there already. */
+static bool set_model(const char *function, const row *r, const char *text, tarn_train_options *options)
+{
+    bool is_path = strchr(text, '/') || tarn__ends_with(text, ".gguf") || tarn__path_exists(text);
+    if (!text[0] || is_one_of(text, r->option.value) || !is_path)
+        return set_text(function, r, text, options->model);
+    return set(function, find("base"), text, options);
+}
+
 static bool set_by_name(const char *function, tarn_train_options *options, const char *name, const char *text)
 {
     const row *r = find(name);
+    if (r == &rows[MODEL])
+        return set_model(function, r, text, options);
     return r ? set(function, r, text, options) : tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no option '%.100s'", function, name);
 }
 
@@ -309,13 +335,23 @@ bool tarn__train_options_check(const char *function, const tarn_train_options *o
     return true;
 }
 
+/* Weights that have learnt already want small steps, and adapters larger ones than they. */
+static void complete_rates(tarn_train_options *o)
+{
+    if (o->batch_size == 0)
+        o->batch_size = o->base[0] ? 16 : 64;
+    if (o->lr == 0)
+        o->lr = strcmp(o->optimizer, "sgd") == 0 ? 0.05 : !o->base[0] ? 0.001 : o->lora ? 0.0002 : 0.00002;
+    if (o->lora && o->lora_alpha == 0)
+        o->lora_alpha = 2 * (double)o->lora;
+}
+
 void tarn__train_options_complete(tarn_train_options *options)
 {
     for (int i = 0; i < ROWS; i++)
         if (!is_set(&rows[i], options) && rows[i].option.otherwise[0])
             set("train_options", &rows[i], rows[i].option.otherwise, options);
-    if (options->lr == 0)
-        options->lr = strcmp(options->optimizer, "sgd") == 0 ? 0.05 : 0.001;
+    complete_rates(options);
     if (options->drop_factor == 0 && strcmp(options->schedule, "step") == 0)
         options->drop_factor = 0.1;
 }

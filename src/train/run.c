@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "models/kinds.h"
 #include "models/weights.h"
+#include "train/base.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -35,27 +36,36 @@ static bool holds_language_model(const char *folder)
     return is_one;
 }
 
-/* The best weights of a run; the only ones of a folder that no run of tarn's made, which does not say what its data was. */
-static bool open_language_model(tarn_run *run, const char *folder, const tarn_model_open_options *how)
+/* What a run's config.json says of it; a folder that no run of tarn's made says nothing. */
+static bool read_options(tarn_run *run, const char *folder)
 {
     const char *function = "run_open";
-    tarn__path path, best;
-    tarn__path_in(folder, "best", &best);
-    bool has_best = tarn__path_exists(tarn__path_in(best.text, "config.json", &path));
-    run->tokenizer = tarn_tokenizer_open(folder);
-    run->model = run->tokenizer ? tarn_model_open(has_best ? best.text : folder, run->device, how) : NULL;
-    if (!run->model)
-        return tarn__raise_within(function);
+    tarn__path path;
     tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
     bool good =
         document && (!tarn__document_has(document, "train") || tarn__train_options_read(function, &run->options, document, "train"));
     tarn__document_free(document);
+    return good;
+}
+
+/* The best weights of a run, or the best adapters beside those that they were trained with; the only ones of any other folder. */
+static bool open_language_model(tarn_run *run, const char *folder, tarn_model_open_options how)
+{
+    const char *function = "run_open";
+    tarn__path path, best;
+    if (!read_options(run, folder))
+        return false;
+    tarn__path_in(folder, "best", &best);
+    bool has_best = tarn__path_exists(tarn__path_in(best.text, run->options.lora ? "adapter_config.json" : "config.json", &path));
+    how.blocks = tarn__blocks_named(run->options.quantize);
+    run->tokenizer = tarn_tokenizer_open(folder);
+    run->model = run->tokenizer ? tarn_model_open(has_best ? best.text : folder, run->device, &how) : NULL;
     tarn_model_facts facts;
-    good = good && tarn_model_facts_of(run->model, &facts);
+    bool good = run->model && tarn_model_facts_of(run->model, &facts);
     if (good)
         snprintf(run->options.model, sizeof(run->options.model), "%s", facts.type);
     snprintf(run->folder, sizeof(run->folder), "%s", folder);
-    return good;
+    return good || tarn__raise_within(function);
 }
 
 /* A language model in one file, which does not say what its data was. */
@@ -79,7 +89,7 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
     if (tarn__ends_with(folder, ".gguf"))
         return open_gguf(run, folder, &how);
     if (holds_language_model(folder))
-        return open_language_model(run, folder, &how);
+        return open_language_model(run, folder, how);
     if (options->device_layers)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds no language model; its layers cannot lie on two devices", function, folder);
     if (!tarn__config_read(function, folder, &run->options, &run->description))
@@ -251,6 +261,27 @@ static bool open_text(const tarn_run *run, const char *function, const char *dat
     return tokenizer ? tarn__corpus_open_for_evaluation(function, data, tokenizer, corpus) : tarn__raise_within(function);
 }
 
+/* Rows of chats, as the run has them to judge by, or all of a file that is named. A tokenizer of its own stays in the corpus. */
+static tarn_dataset *open_chats(const tarn_run *run, const char *function, const char *data, int64_t context, tarn__corpus *corpus, tarn__chats **chats)
+{
+    const tarn_train_options *o = &run->options;
+    tarn__chats_options options = {.function = function, .path = data ? data : o->data, .template_name = o->chat_template, .context = context};
+    if (!data) {
+        options.seed = (uint64_t)o->seed;
+        options.val_path = o->val;
+        options.val_share = tarn__chats_share(o);
+    }
+    tarn__chats_summary summary = {0};
+    int split = data ? TARN__CHATS_TRAINING : TARN__CHATS_VALIDATION;
+    options.tokenizer = corpus->tokenizer = tarn_tokenizer_open(run->folder);
+    if (!options.tokenizer)
+        tarn__raise_within(function);
+    *chats = options.tokenizer ? tarn__chats_open(&options) : NULL;
+    if (*chats)
+        tarn__chats_counts(*chats, &summary);
+    return *chats ? tarn__chat_rows(function, *chats, split, context, summary.rows[split]) : NULL;
+}
+
 /* Nothing in a text may lie beyond the model's vocabulary. */
 static bool fits(const char *function, int64_t vocab, const tarn__corpus *corpus)
 {
@@ -276,10 +307,16 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
     if (batch_size < 1 || !evaluation)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, evaluation ? "a batch has at least 1 window" : "the result is NULL");
     tarn_dataset *windows = NULL;
-    if (tarn_model_facts_of(run->model, &facts) && open_text(run, function, data, &corpus) && fits(function, facts.vocab, &corpus))
+    tarn__chats *chats = NULL;
+    if (!tarn_model_facts_of(run->model, &facts))
+        return false;
+    if (tarn__data_is_chats(data ? data : run->options.data))
+        windows = open_chats(run, function, data, window_of(run, facts.context), &corpus, &chats);
+    else if (open_text(run, function, data, &corpus))
         windows = tarn__windows_in_order(function, &corpus.validation, window_of(run, facts.context), 0);
-    bool good = windows && tarn__language_evaluate(function, run->model, windows, batch_size, 0, evaluation);
+    bool good = windows && fits(function, facts.vocab, &corpus) && tarn__language_evaluate(function, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
+    tarn__chats_close(chats);
     tarn__corpus_free(&corpus);
     return good;
 }

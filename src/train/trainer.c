@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "train/base.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -58,10 +59,21 @@ static tarn_loader *make_text_loader(const tarn_trainer *t)
                                                                .augment_ctx = tarn__windows_ctx(t->training)});
 }
 
+/* Rows of documents, in another order in every epoch. */
+static tarn_loader *make_chat_loader(const tarn_trainer *t)
+{
+    return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
+                                                               .shuffle = true,
+                                                               .drop_last = true,
+                                                               .seed = (uint64_t)t->options.seed,
+                                                               .workers = (int)t->options.workers,
+                                                               .device = t->device});
+}
+
 static tarn_loader *make_loader(const tarn_trainer *t)
 {
     if (t->description.is_text)
-        return make_text_loader(t);
+        return t->chats ? make_chat_loader(t) : make_text_loader(t);
     tarn_loader_options options = tarn__description_loading(&t->description, t->batch_size, t->device);
     options.shuffle = true;
     options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
@@ -120,43 +132,6 @@ static void count_steps(tarn_trainer *t)
     t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
 }
 
-/* One sample of zeros, applied as in a step; NULL with an error. */
-static tarn_tensor *apply_once(tarn_trainer *t, tarn_tensor *x)
-{
-    return t->description.is_text ? tarn_model_loss(t->model, x, x) : tarn_forward(t->model, x);
-}
-
-/* Bytes for each parameter: itself, its gradient, the optimizer's state, and a master weight where it has 16 bits. */
-static int64_t parameter_bytes(const tarn_train_options *o)
-{
-    int64_t states = strcmp(o->optimizer, "sgd") == 0 ? o->momentum > 0 : 2;
-    return 4 * (2 + states) + (strcmp(o->precision, "bf16") == 0 ? 2 : 0);
-}
-
-/* Looks whether model and data fit by applying one to samples of zeros, and estimates what training takes from what that leaves on the
- * device: weights, their gradients and the optimizer's state, what backward needs of a batch, and what it takes while it runs: of a classifier half as
- * much again. */
-static bool try_model(const char *function, tarn_trainer *t)
-{
-    int64_t tried = t->description.is_text ? 1 : 2;
-    tarn_shape shape = {t->description.input.rank + 1, {tried}};
-    memcpy(&shape.size[1], t->description.input.size, sizeof(int64_t) * (size_t)t->description.input.rank);
-    tarn_scope *scope = tarn_scope_open();
-    tarn_module_train(t->model, false); /* running means stay as they are */
-    tarn_tensor *x = tarn_zeros(shape, t->description.is_text ? TARN_I32 : TARN_F32, t->device);
-    int64_t before = tarn_memory_of(t->device).used;
-    tarn_tensor *y = apply_once(t, x);
-    /* The loss of a language model holds the gradient of its head, of which a larger batch has no more. */
-    int64_t head = t->description.is_text ? 4 * t->options.vocab * t->options.width : 0;
-    int64_t activations = tarn_memory_of(t->device).used - before - head;
-    bool good = y && tarn_module_train(t->model, true);
-    tarn_scope_close(scope);
-    activations = activations / tried * t->micro_batch;
-    t->memory_needed = tarn_module_element_count(t->model) * parameter_bytes(&t->options) + head + activations +
-                       (t->description.is_text ? tarn__language_working_bytes(&t->options) : activations / 2);
-    return good || tarn__raise_within(function);
-}
-
 /* ---- coming and going ------------------------------------------------------------------------------------------------------ */
 
 /* Everything after options and description are known. */
@@ -167,10 +142,11 @@ static bool make_parts(const char *function, tarn_trainer *t)
         return false;
     tarn__generator callers = tarn__random_save();
     tarn_seed((uint64_t)t->options.seed);
-    t->model =
-        t->description.is_text ? tarn__language_model(function, t) : tarn__build_model(function, &t->options, &t->description, t->device);
+    if (!t->model)
+        t->model = t->description.is_text ? tarn__language_model(function, t)
+                                          : tarn__build_model(function, &t->options, &t->description, t->device);
     t->random = tarn__random_save();
-    bool good = t->model && try_model(function, t);
+    bool good = t->model && tarn__adapters_add(function, t) && tarn__try_model(function, t) && tarn__frozen_begin(function, t);
     tarn__random_restore(&callers);
     if (!good || !tarn__captured_plan(function, t))
         return false;
@@ -194,7 +170,10 @@ static void name_folder(tarn_trainer *t)
         used = (size_t)snprintf(shape, sizeof(shape), "%" PRId64 "x%" PRId64 "x", t->options.layers, t->options.width);
     for (int i = 0; i < t->description.input.rank; i++)
         used += (size_t)snprintf(shape + used, sizeof(shape) - used, "%s%" PRId64, i ? "x" : "", t->description.input.size[i]);
-    snprintf(t->options.out, sizeof(t->options.out), "runs/%s-%s-%s", t->options.model, shape, device);
+    char adapters[32] = "";
+    if (t->options.lora)
+        snprintf(adapters, sizeof(adapters), "-lora%" PRId64, t->options.lora);
+    snprintf(t->options.out, sizeof(t->options.out), "runs/%s%s-%s-%s", t->options.model, adapters, shape, device);
 }
 
 static bool find_device(const char *function, tarn_trainer *t)
@@ -223,11 +202,13 @@ static bool choose_model(const char *function, tarn_trainer *t)
 /* The data, and the model that goes with it. */
 static bool open_data(const char *function, tarn_trainer *t)
 {
-    bool is_text = tarn__data_is_text(t->options.data);
-    if (!tarn__language_check(function, &t->options, is_text))
+    tarn_train_options *o = &t->options;
+    bool is_chats = tarn__data_is_chats(o->data), is_text = is_chats || tarn__data_is_text(o->data);
+    if (!tarn__language_check(function, o, is_text) || !tarn__base_check(function, o, is_chats, false) ||
+        (o->base[0] && !tarn__base_open(function, t)))
         return false;
     if (is_text)
-        return tarn__language_open(function, t, t->options.tokenizer);
+        return tarn__language_open(function, t, o->base[0] ? o->base : o->tokenizer);
     return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
            tarn__describe(function, t->options.data, t->training, t->validation, &t->description) && choose_model(function, t);
 }
@@ -270,7 +251,7 @@ tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_opt
         return NULL;
     trainer->options = *options;
     tarn__train_options_complete(&trainer->options);
-    if (find_device(function, trainer) && tarn__random_open(function, trainer) &&
+    if (tarn__base_check(function, &trainer->options, false, true) && find_device(function, trainer) && tarn__random_open(function, trainer) &&
         (trainer->description.is_text || choose_model(function, trainer)) && make_parts(function, trainer))
         return trainer;
     tarn_trainer_free(trainer);
@@ -283,6 +264,8 @@ static bool open_data_again(const char *function, tarn_trainer *t, const char *f
     const char *data = t->options.data;
     if (!t->description.is_text)
         return tarn__data_open(function, data, &t->training, &t->validation);
+    if (t->options.base[0] && !tarn__base_open(function, t))
+        return false;
     return tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder);
 }
 
@@ -291,7 +274,8 @@ static bool go_on(tarn_trainer *t, const char *folder, const tarn_train_options 
     const char *function = "trainer_resume";
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !tarn__train_options_change(function, &t->options, changes) ||
-        !tarn__language_check(function, &t->options, t->description.is_text) || !find_device(function, t) ||
+        !tarn__language_check(function, &t->options, t->description.is_text) ||
+        !tarn__base_check(function, &t->options, tarn__data_is_chats(t->options.data), false) || !find_device(function, t) ||
         !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))
         return false;
     if (t->place.step > t->steps)
@@ -336,7 +320,9 @@ void tarn_trainer_free(tarn_trainer *trainer)
     tarn_module_free(trainer->model);
     tarn_dataset_free(trainer->training);
     tarn_dataset_free(trainer->validation);
+    tarn__chats_close(trainer->chats);
     tarn__corpus_free(&trainer->corpus);
+    tarn__frozen_free(&trainer->frozen);
     tarn__description_free(&trainer->description);
     tarn__release(trainer, sizeof(*trainer));
 }
@@ -346,6 +332,17 @@ void tarn_trainer_free(tarn_trainer *trainer)
 static bool check_trainer(const char *function, const tarn_trainer *trainer)
 {
     return !tarn_failed() && (trainer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the trainer is NULL", function));
+}
+
+static void plan_chats(const tarn__chats *chats, tarn_train_plan *plan)
+{
+    tarn__chats_summary summary;
+    tarn__chats_counts(chats, &summary);
+    plan->is_chats = true;
+    plan->training_documents = summary.documents[TARN__CHATS_TRAINING];
+    plan->validation_documents = summary.documents[TARN__CHATS_VALIDATION];
+    plan->answer_tokens = summary.answers[TARN__CHATS_TRAINING];
+    plan->documents_cut = summary.cut;
 }
 
 bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
@@ -367,16 +364,21 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         .training_samples = tarn_dataset_count(trainer->training),
         .validation_samples = tarn_dataset_count(trainer->validation),
         .memory_needed = trainer->memory_needed,
+        .weight_bytes = trainer->weight_bytes,
+        .gradient_bytes = trainer->gradient_bytes,
+        .state_bytes = trainer->state_bytes,
+        .activation_bytes = trainer->activation_bytes,
         .memory_free = info.memory_free,
         .first_step = trainer->place.step,
         .steps = trainer->steps,
         .steps_in_epoch = trainer->steps_in_epoch,
         .captures = trainer->captured.is_wanted,
     };
-    for (int i = 0; i < tarn_module_parameter_count(trainer->model); i++) {
-        tarn_tensor *parameter = tarn_module_parameter(trainer->model, i);
-        *(tarn_needs_grad(parameter) ? &plan->trained : &plan->frozen) += tarn_count(parameter);
-    }
+    tarn__counts counts = tarn__count_weights(trainer->model);
+    plan->trained = counts.trained;
+    plan->frozen = counts.frozen;
+    if (trainer->chats)
+        plan_chats(trainer->chats, plan);
     snprintf(plan->device, sizeof(plan->device), "%s", trainer->options.device);
     snprintf(plan->folder, sizeof(plan->folder), "%s", trainer->options.out);
     return !tarn_failed();

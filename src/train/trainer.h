@@ -12,7 +12,9 @@
 #include "core/random.h"
 #include "train/captured.h"
 #include "train/corpus.h"
+#include "train/chats.h"
 #include "train/data.h"
+#include "train/frozen.h"
 
 /* Where a run stands. */
 typedef struct tarn__place {
@@ -33,13 +35,15 @@ struct tarn_trainer {
     tarn__description description;
     tarn_device device;
     tarn__corpus corpus; /* of a language model; all zero otherwise */
+    tarn__chats *chats;  /* that a language model learns from in the corpus' place; NULL: none */
     tarn_dataset *training, *validation;
     tarn_module *model;
     tarn_optimizer *optimizer;
     tarn_loader *loader;
     int64_t batch_size, steps_in_epoch, steps, eval_every;
     int64_t micro_batch; /* samples that the loader gives at once: the batch, or a part of it that divides it */
-    int64_t memory_needed;
+    int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes, memory_needed; /* by estimate; the last is all together */
+    tarn__frozen frozen; /* as the run began; of one with adapters alone */
     bool is_resumed;
     tarn__place place;
     tarn__generator random; /* the run's own numbers, while it does not run */
@@ -106,6 +110,16 @@ bool tarn__train_step(tarn_trainer *trainer, tarn__figures *figures);
 
 /* The same up to the gradients, without the change. */
 bool tarn__train_gradients(tarn_trainer *trainer, tarn__figures *figures);
+
+/* Numbers that are trained, and that are not: blocks count as what they stand for. */
+typedef struct tarn__counts {
+    int64_t trained, frozen;
+    int64_t bytes; /* of both */
+} tarn__counts;
+tarn__counts tarn__count_weights(const tarn_module *model);
+
+/* Looks whether model and data fit, and estimates what memory training takes. Borrows the trainer, which has its model. False with an error. */
+bool tarn__try_model(const char *function, tarn_trainer *trainer);
 
 /* The next batch; at the end of an epoch the first of the next. To a recorded step its own tensors. */
 bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
@@ -184,6 +198,15 @@ tarn_module *tarn__language_model(const char *function, const tarn_trainer *trai
 /* Options that do not go with text, or with anything else, as `is_text` says. */
 bool tarn__language_check(const char *function, const tarn_train_options *options, bool is_text);
 
+/* The share of the documents of chats that is to judge by. */
+double tarn__chats_share(const tarn_train_options *options);
+
+/* The loss of a batch: fields are tokens and targets, of chats positions and starts as well. Belongs to the open scope. */
+tarn_tensor *tarn__language_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count);
+
+/* Targets that count, as a number on their device. Belongs to the open scope. */
+tarn_tensor *tarn__language_counted(tarn_tensor *targets, tarn_dtype dtype);
+
 /* Bytes that forward and backward of a micro-batch take beside what is stored in between, by estimate. */
 int64_t tarn__language_working_bytes(const tarn_train_options *options);
 
@@ -200,7 +223,7 @@ char *tarn__language_sample(tarn_trainer *trainer, size_t *length);
 /* Writes the tokenizer to a folder, so that transformers finds it, too. */
 bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *trainer, const char *folder);
 
-/* Writes the model of the best evaluation to the folder "best" of the run. */
+/* Writes the model of the best evaluation, or its adapters, to the folder "best" of the run. */
 bool tarn__language_save_best(const tarn_trainer *trainer);
 
 /* Writes a checkpoint of this evaluation to the folder "step-STEP" of the run, and removes the one that is too old to be kept. */

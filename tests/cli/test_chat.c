@@ -88,6 +88,21 @@ static void questions_are_answered_and_history_counts(void **state)
     assert_string_equal(line_of(0, with_system), fourth);
 }
 
+static void adapters_are_taken(void **state)
+{
+    (void)state;
+    char without[64], with[64], more[600];
+    write_model(TEMPLATE);
+    assert_int_equal(chat("hi\n", ""), 0);
+    line_of(0, without);
+    tarn_module *model = tarn_model_open(scratch("model"), CPU, NULL);
+    assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 2}) && tarn_lora_save(model, scratch("adapter"), NULL));
+    tarn_module_free(model);
+    snprintf(more, sizeof(more), "--adapter %s", scratch("adapter")); /* new ones, which change nothing */
+    assert_int_equal(chat("hi\n", more), 0);
+    assert_string_equal(line_of(0, with), without);
+}
+
 /* What is said looks like a token of the template, and is none: the conversation goes on. */
 static void words_are_words(void **state)
 {
@@ -157,6 +172,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(questions_are_answered_and_history_counts),
+        in_scope(adapters_are_taken),
         in_scope(words_are_words),
         in_scope(a_full_context_is_said),
         in_scope(an_interrupt_ends_an_answer_not_the_program),

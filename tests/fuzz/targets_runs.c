@@ -1,4 +1,5 @@
 /* targets_runs.c: the files of models and of runs, each damaged beside good ones. */
+#include <tarn/lora.h>
 #include <tarn/model.h>
 #include <tarn/safetensors.h>
 #include <tarn/train.h>
@@ -112,6 +113,53 @@ static void index_seeds(fuzz_seed_fn use, void *ctx)
     fuzz_seed_file("llama/model.safetensors.index.json", use, ctx);
 }
 
+/* ---- adapters -------------------------------------------------------------------------------------------------------------- */
+
+static tarn_module *small_model(void)
+{
+    const tarn_gpt2_config config = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4};
+    return tarn_model_gpt2(&config, CPU, 1);
+}
+
+static void make_adapter(void)
+{
+    tarn_module *model = small_model();
+    fuzz_must(model && tarn_lora_add(model, &(tarn_lora_options){.rank = 2, .targets = "c_attn"}) && tarn_lora_save(model, scratch("adapter"), "base"),
+              "an adapter is written");
+    tarn_module_free(model);
+}
+
+static bool take_adapter_file(const char *name, const void *from, size_t count)
+{
+    fuzz_write(name, from, count);
+    tarn_module *model = small_model();
+    bool taken = tarn_lora_load(model, scratch("adapter"));
+    tarn_module_free(model);
+    return taken;
+}
+
+static bool take_adapter_config(const void *from, size_t count)
+{
+    return take_adapter_file("adapter/adapter_config.json", from, count);
+}
+
+static bool take_adapter_weights(const void *from, size_t count)
+{
+    return take_adapter_file("adapter/adapter_model.safetensors", from, count);
+}
+
+static void adapter_config_seeds(fuzz_seed_fn use, void *ctx)
+{
+    make_adapter();
+    fuzz_seed_file("adapter/adapter_config.json", use, ctx);
+}
+
+static void adapter_weights_seeds(fuzz_seed_fn use, void *ctx)
+{
+    make_adapter();
+    fuzz_seed_file("adapter/adapter_model.safetensors", use, ctx);
+}
+
 /* ---- runs ------------------------------------------------------------------------------------------------------------------ */
 
 /* The folder of the run whose files are damaged. */
@@ -176,6 +224,8 @@ const fuzz_target fuzz_run_targets[] = {
     {"model_weights", fuzz_has_json, weights_seeds, take_weights},
     {"llama_config", fuzz_has_json, llama_config_seeds, take_llama_config},
     {"weights_index", fuzz_has_json, index_seeds, take_index},
+    {"adapter_config", fuzz_has_json, adapter_config_seeds, take_adapter_config},
+    {"adapter_weights", fuzz_has_json, adapter_weights_seeds, take_adapter_weights},
     {"run_config", fuzz_has_json, run_config_seeds, take_run_config},
     {"run_place", fuzz_has_json, place_seeds, take_place},
     {"run_optimizer", fuzz_has_json, optimizer_seeds, take_optimizer},

@@ -112,6 +112,8 @@ static void refresh(tarn__kernel kernel, void *tail)
     case TARN__K_normal:
     case TARN__K_dropout: refresh_random(tail); break;
     case TARN__K_attention:
+    case TARN__K_attention_starts:
+    case TARN__K_attention_starts_grad:
     case TARN__K_attention_grad: refresh_random(&((tarn__attention *)tail)->random); break;
     case TARN__K_residual_norm_dropped:
     case TARN__K_residual_norm_dropped_grad: refresh_random(&((tarn__residual_norm *)tail)->random); break;

@@ -127,7 +127,7 @@ static void sorts_are_stable_at_any_length(void **state)
     static const int64_t lengths[] = {1, 15, 17, 1000, 20011};
     for (int i = 0; i < 5; i++)
         for (int down = 0; down < 2; down++) {
-            tarn_tensor *x = some(TARN_SHAPE(2, lengths[i]), TARN_F32), *values, *places, *expected, *expected_places;
+            tarn_tensor *x = some(TARN_SHAPE(2, lengths[i]), TARN_F32), *values, *places, *expected = NULL, *expected_places = NULL;
             int64_t k = lengths[i] < 7 ? lengths[i] : 7;
             assert_true(tarn_sort(there(x), 1, down, &values, &places) && tarn_sort(x, 1, down, &expected, &expected_places));
             assert_equal_bits(values, expected);

@@ -1,10 +1,11 @@
 /*
- * test_products_local.c: matrix products, convolutions and attention in the form for GPUs, on whichever device there is.
+ * test_products_local.c: matrix products and convolutions in the form for GPUs, on whichever device there is.
  */
 #include "opencl/products.h"
 
 int main(void)
 {
+    const struct CMUnitTest tests[] = {PRODUCT_TESTS};
     setenv("TARN_OPENCL_LOCAL", "1", 1);
-    return cmocka_run_group_tests(product_tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

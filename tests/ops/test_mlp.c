@@ -80,10 +80,54 @@ static void a_second_backward_adds(void **state)
     assert_close(tarn_grad(o[UP]), tarn_add(weight, weight), 1e-5);
 }
 
+/* Whatever is frozen, the other gradients are the same, and what is frozen has none. */
+static void any_operand_may_be_frozen(void **state)
+{
+    (void)state;
+    tarn_tensor *all[OPERANDS], *o[OPERANDS];
+    const sizes s = {64, 32, 128, 48};
+    make_operands(s, TARN_F32, all);
+    tarn_tensor *y = good(tarn_mlp(all[X], all[UP], all[DOWN], all[UP_BIAS], all[DOWN_BIAS])), *g = good(tarn_normal_like(y, 0, 1));
+    assert_true(tarn_backward_from(y, g, NULL));
+    for (unsigned frozen = 0; frozen < (1u << OPERANDS) - 1; frozen++) {
+        make_operands(s, TARN_F32, o);
+        for (int i = 0; i < OPERANDS; i++)
+            tarn_requires_grad(o[i], !(frozen >> i & 1));
+        assert_true(tarn_backward_from(tarn_mlp(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), g, NULL));
+        for (int i = 0; i < OPERANDS; i++)
+            if (frozen >> i & 1)
+                assert_null(tarn_grad(o[i]));
+            else
+                assert_close(tarn_grad(o[i]), tarn_grad(all[i]), 1e-6);
+    }
+    assert_ok();
+}
+
+static int64_t bytes_stored(tarn_tensor **o)
+{
+    int64_t before = tarn_memory_of(device).used;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_scope_return(scope, tarn_mlp(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]));
+    tarn_scope_close(scope);
+    assert_ok();
+    return tarn_memory_of(device).used - before;
+}
+
+static void nothing_is_stored_for_gradients_of_frozen_weights(void **state)
+{
+    (void)state;
+    tarn_tensor *o[OPERANDS];
+    make_operands((sizes){64, 32, 1024, 48}, TARN_F32, o);
+    int64_t trained = bytes_stored(o);
+    tarn_requires_grad(o[DOWN], false);
+    assert_true(trained - bytes_stored(o) >= 64 * 1024 * 4); /* what comes out of GELU */
+}
+
 int main(void)
 {
     const char *name = getenv("TARN_TEST_DEVICE");
     device = name ? tarn_device_parse(name) : tarn_device_cpu();
-    const struct CMUnitTest tests[] = {in_scope(every_dtype_agrees_with_its_steps), in_scope(a_second_backward_adds)};
+    const struct CMUnitTest tests[] = {in_scope(every_dtype_agrees_with_its_steps), in_scope(a_second_backward_adds),
+                                       in_scope(any_operand_may_be_frozen), in_scope(nothing_is_stored_for_gradients_of_frozen_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

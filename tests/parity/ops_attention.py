@@ -12,13 +12,15 @@ from ops_products import REDUCTIONS, norm_sizes
 # ---- attention ------------------------------------------------------------------------------------------------------------------------
 
 
-def allowed(batches, rows, keys, causal, lengths):
-    """(B, 1, T, S): which keys each row attends to. Rows stand at the end of the keys that are there."""
+def allowed(batches, rows, keys, causal, lengths, starts=None):
+    """(B, 1, T, S): which keys each row attends to. Rows stand at the end of the keys that are there, and look no further back than their start."""
     valid = torch.full((batches,), keys) if lengths is None else long(lengths).reshape(-1).expand(batches)
     key, row = torch.arange(keys), torch.arange(rows)
     mask = (key < valid[:, None]).unsqueeze(1).expand(batches, rows, keys)
     if causal:
         mask = mask & (key[None, None, :] <= (valid[:, None] - rows + row)[:, :, None])
+    if starts is not None:
+        mask = mask & (key[None, None, :] >= long(starts)[:, :, None])
     return mask.unsqueeze(1)
 
 
@@ -33,11 +35,11 @@ def by_hand(q, k, v, mask, scale):
     return weights @ v, weights
 
 
-def attention(q, k, v, lengths, causal, scale):
-    mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, lengths)
+def attention(q, k, v, lengths, causal, scale, starts=None):
+    mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, lengths, starts)
     if not mask.any(-1).all() or k.shape[2] == 0:
         return by_hand(q, k, v, mask, scale)[0]
-    if causal and lengths is None and q.shape[2] == k.shape[2]:
+    if causal and lengths is None and starts is None and q.shape[2] == k.shape[2]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
 
@@ -61,18 +63,30 @@ def sizes_of(q, k, v, g, mask, scale):
                                                  root(fold((p * p).transpose(-1, -2) @ (g * g)))]
 
 
-def attention_case(op, shapes, dtype, layouts, rng, generator, causal, scale, lengths=None, **more):
+def documents(batches, rows, keys, rng, dtype):
+    """Starts (B, T) of documents of random lengths beside each other."""
+    def row():
+        starts, longest = [], rng.randint(1, rows + 1)
+        while len(starts) < rows:
+            starts += [max(0, keys - rows) + len(starts)] * rng.randint(1, longest)
+        return [min(start, keys) for start in starts[:rows]]
+    return torch.tensor([row() for _ in range(batches)], dtype=dtype).reshape(batches, rows)
+
+
+def attention_case(op, shapes, dtype, layouts, rng, generator, causal, scale, lengths=None, starts=None, **more):
     depth = shapes[0][3]
     used = scale or 1 / math.sqrt(depth)
     inputs = [Input(random_values(s, dtype, generator), l) for s, l in zip((shapes[0], shapes[1], shapes[1]), layouts)]
-    if lengths is not None:
+    if lengths is not None or starts is not None:
         inputs.append(Input(lengths, rng.choice(["dense", "general"])))
+    if starts is not None:
+        inputs.append(Input(starts, rng.choice(["dense", "general"])))
     def sizes(values, wanted, upstreams):
         q, k, v = (x.to(torch.float64) for x in values[:3])
-        mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, values[3] if len(values) > 3 else None)
+        mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, values[3] if len(values) > 3 else None, starts)
         results, gradients = sizes_of(q, k, v, upstreams[0].to(torch.float64), mask, abs(used))
         return results, gradients + [None] * (len(values) - 3)
-    return Case(op, inputs, lambda q, k, v, n=None: attention(q, k, v, n, causal, used), {"causal": int(causal), "scale": scale}, kind="sum", dtype=dtype,
+    return Case(op, inputs, lambda q, k, v, n=None, s=None: attention(q, k, v, n, causal, used, s), {"causal": int(causal), "scale": scale}, kind="sum", dtype=dtype,
                 sizes=sizes, upstream_layout=rng.choice(LAYOUTS), rounds_inside=True, **more)
 
 
@@ -96,6 +110,11 @@ def attention_cases(op, rng, generator, count):
                 count_of = shapes[1][0] if form == "each" else 1
                 lengths = torch.randint(0, shapes[1][2] + 1, (count_of,), generator=generator).to(rng.choice([torch.int32, torch.int64]))
                 yield attention_case(op, shapes, dtype, pick(), rng, generator, rng.random() < 0.5, 0.0, lengths, label=f"lengths, {form}")
+            if 0 not in shapes[0] + shapes[1]:
+                starts = documents(shapes[0][0], shapes[0][2], shapes[1][2], rng, rng.choice([torch.int32, torch.int64]))
+                yield attention_case(op, shapes, dtype, pick(), rng, generator, rng.random() < 0.7, 0.0, starts=starts, label="starts")
+                lengths = torch.randint(0, shapes[1][2] + 1, (1,), generator=generator)
+                yield attention_case(op, shapes, dtype, pick(), rng, generator, rng.random() < 0.7, 0.0, lengths, starts, label="lengths and starts")
         for layout in LAYOUTS:
             yield attention_case(op, ((2, 4, 20, 6), (2, 2, 20, 6)), dtype, [layout] * 3, rng, generator, True, 0.0)
         yield attention_case(op, ((1, 2, 3, 4), (1, 1, 4000, 4)), dtype, pick(), rng, generator, True, 0.0, label="long rows", terms=4000)
@@ -114,7 +133,7 @@ def packed_cases(op, rng, generator, count):
         q, k, v = qkv.split([heads * depth, kv_heads * depth, kv_heads * depth], -1)
         return [x.unflatten(2, (n, depth)).transpose(1, 2) for x, n in ((q, heads), (k, kv_heads), (v, kv_heads))]
 
-    def case(shape, heads, kv_heads, dtype, layout):
+    def case(shape, heads, kv_heads, dtype, layout, starts=None):
         causal, depth = rng.random() < 0.5, shape[2] // (heads + 2 * kv_heads)
         scale = rng.choice([0.0, 0.3])
         used = scale or 1 / math.sqrt(depth)
@@ -122,16 +141,17 @@ def packed_cases(op, rng, generator, count):
         def sizes(values, wanted, upstreams):
             q, k, v = unpack(values[0].to(torch.float64), heads, kv_heads)
             g = upstreams[0].to(torch.float64).unflatten(2, (heads, depth)).transpose(1, 2)
-            results, gradients = sizes_of(q, k, v, g, allowed(shape[0], shape[1], shape[1], causal, None), used)
-            return [merge(results[0])], [torch.cat([merge(x) for x in gradients], -1)]
+            results, gradients = sizes_of(q, k, v, g, allowed(shape[0], shape[1], shape[1], causal, None, starts), used)
+            return [merge(results[0])], [torch.cat([merge(x) for x in gradients], -1)] + [None] * (len(values) - 1)
         attributes = {"heads": heads, "kv_heads": kv_heads if kv_heads != heads else 0, "causal": int(causal), "scale": scale}
-        return Case(op, [Input(random_values(shape, dtype, generator), layout)],
-                    lambda x: merge(attention(*unpack(x, heads, kv_heads), None, causal, used)), attributes, kind="sum", dtype=dtype, sizes=sizes,
+        inputs = [Input(random_values(shape, dtype, generator), layout)] + ([Input(None), Input(starts, "dense")] if starts is not None else [])
+        return Case(op, inputs, lambda x, n=None, s=None: merge(attention(*unpack(x, heads, kv_heads), n, causal, used, s)), attributes, kind="sum", dtype=dtype, sizes=sizes,
                     upstream_layout=rng.choice(LAYOUTS), rounds_inside=True)
     for dtype in FLOATS:
         for layout in LAYOUTS:
             yield case((2, 5, 24), 2, 2, dtype, layout)
             yield case((2, 9, 40), 4, 2, dtype, layout)
+            yield case((2, 40, 40), 4, 2, dtype, layout, documents(2, 40, 40, rng, torch.int32))
         for _ in range(count):
             kv_heads, group, depth = rng.randint(1, 3), rng.randint(1, 3), rng.choice([1, 4, 32])
             width = (kv_heads * group + 2 * kv_heads) * depth

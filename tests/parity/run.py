@@ -175,6 +175,11 @@ def run_chat(options):
     return run_files("chat", importlib.import_module("chat").run, options)
 
 
+def run_chats(options):
+    """Documents to fine-tune on: ids, which of them are learnt, positions."""
+    return run_files("chats", importlib.import_module("chats").run, options)
+
+
 def run_verdicts(title, checks, options):
     """Checks of (name, dtype, verdicts); one that cannot run here (None) is skipped."""
     tally = Tally()
@@ -210,6 +215,11 @@ def run_generate(options):
 def run_llama(options):
     """The Llama family of transformers and ours, from each other's folders."""
     return run_verdicts("llama", importlib.import_module("llama").run, options)
+
+
+def run_lora(options):
+    """Adapters of PEFT and ours."""
+    return run_verdicts("lora", importlib.import_module("lora").run, options)
 
 
 def run_training_gpt2(options):
@@ -258,8 +268,8 @@ def run_mnist(options):
 
 # What is compared beside operations.
 EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "gguf": run_gguf, "data": run_data,
-          "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "gpt2": run_gpt2, "llama": run_llama,
-          "generate": run_generate,
+          "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "chats": run_chats, "gpt2": run_gpt2, "llama": run_llama,
+          "lora": run_lora, "generate": run_generate,
           "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "mnist": run_mnist}
 LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 

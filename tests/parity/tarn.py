@@ -154,6 +154,20 @@ class EncodeOptions(c.Structure):
     _fields_ = [("special_as_text", c.c_bool), ("add_special", c.c_bool)]
 
 
+class ChatsOptions(c.Structure):
+    _fields_ = [("path", c.c_char_p), ("tokenizer", c.c_void_p), ("template_name", c.c_char_p), ("val_path", c.c_char_p), ("val_share", c.c_double),
+                ("context", c.c_int64), ("seed", c.c_uint64)]
+
+
+class ChatsCounts(c.Structure):
+    _fields_ = [("documents", c.c_int64 * 2), ("tokens", c.c_int64 * 2), ("answers", c.c_int64 * 2), ("rows", c.c_int64 * 2), ("cut", c.c_int64),
+                ("hash", c.c_uint64)]
+
+
+class ChatsRows(c.Structure):
+    _fields_ = [(name, c.POINTER(c.c_int32)) for name in ("ids", "targets", "positions", "starts")]
+
+
 class BpeOptions(c.Structure):
     _fields_ = [("special", c.POINTER(c.c_char_p)), ("special_count", c.c_int), ("pattern", c.c_char_p), ("min_frequency", c.c_int64),
                 ("ties", c.c_int), ("no_special", c.c_bool)]
@@ -255,6 +269,9 @@ FUNCTIONS = {
     "llama_config_of_sized": (c.c_bool, [POINTER, c.POINTER(LlamaConfig), c.c_size_t]),
     "model_open_sized": (POINTER, [c.c_char_p, Device, c.POINTER(ModelOpenOptions), c.c_size_t]),
     "model_write": (c.c_bool, [POINTER, c.c_char_p]),
+    "lora_load": (c.c_bool, [POINTER, c.c_char_p]),
+    "lora_save": (c.c_bool, [POINTER, c.c_char_p, c.c_char_p]),
+    "lora_merge": (c.c_bool, [POINTER]),
     "generate_sized": (c.c_int64, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_int32), c.POINTER(GenerateOptions), c.c_size_t]),
     "sampler_new_sized": (POINTER, [c.POINTER(SamplerOptions), c.c_size_t]),
     "sampler_see": (c.c_bool, [POINTER, POINTER]),
@@ -304,6 +321,11 @@ FUNCTIONS = {
     "chat_name": (c.c_char_p, [POINTER]),
     "chat_render": (POINTER, [POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_size_t)]),
     "chat_encode": (POINTER, [POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_int64)]),
+    "tokenizer_set_chat": (c.c_bool, [POINTER, c.c_char_p]),
+    "chats_open_sized": (POINTER, [c.POINTER(ChatsOptions), c.c_size_t]),
+    "chats_counts_of": (c.c_bool, [POINTER, c.POINTER(ChatsCounts)]),
+    "chats_batch": (c.c_bool, [POINTER, c.c_int, c.c_int64, c.c_int64, c.POINTER(ChatsRows)]),
+    "chats_close": (None, [POINTER]),
     "bpe_train_sized": (POINTER, [c.POINTER(c.c_char_p), c.POINTER(c.c_size_t), c.c_int, c.c_int64, c.POINTER(BpeOptions), c.c_size_t]),
 }
 

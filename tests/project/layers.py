@@ -55,6 +55,7 @@ DEFINED_BY = {
     "text.h": "text",
     "model.h": "models",
     "convert.h": "models",
+    "lora.h": "models",
     "generate.h": "generate",
     "train.h": "train",
 }

@@ -100,6 +100,7 @@ typedef struct job {
     bool causal;
     const tarn__random *random; /* NULL: no dropout */
     const tarn__view *lengths;
+    const tarn__view *starts; /* (B, T), or NULL: rows attend from the first key on */
     cube q, k, v, y, log_sum, g, gq, gk, gv;
     int64_t row_block, blocks; /* of each head */
     int64_t parts;             /* of each unit */
@@ -135,18 +136,71 @@ static void check_lengths(const job *j, tarn__fault *fault)
     }
 }
 
+static int64_t start_at(const job *j, int64_t batch, int64_t row)
+{
+    int64_t start;
+    const tarn__view *s = j->starts;
+    const char *from = (char *)tarn__view_at(s) + (batch * s->stride[0] + row * s->stride[1]) * (int64_t)tarn__dtype_bytes(s->dtype);
+    tarn__load[s->dtype][COMPUTE_I64](from, 1, &start, 1);
+    return start;
+}
+
+static void check_starts(const job *j, tarn__fault *fault)
+{
+    for (int64_t batch = 0; j->starts && batch < j->batches; batch++)
+        for (int64_t row = 0; row < j->rows && !fault->raised; row++) {
+            int64_t start = start_at(j, batch, row);
+            if (start < 0 || start > j->keys)
+                *fault = (tarn__fault){1, fault->function, start, j->keys};
+        }
+}
+
 /* A block of rows of one head of q: what it looks at. */
 typedef struct block {
     int64_t batch, head, first, rows;
     int64_t valid; /* keys that are there */
-    int64_t keys;  /* keys that any of its rows attends to */
+    int64_t from;  /* none of its rows attends to a key before this one, where a tile begins */
+    int64_t keys;  /* nor to this one and those behind it */
 } block;
 
-/* Keys that row i of a block attends to. */
+/* Keys up to which row i of a block attends. */
 static int64_t keys_of(const job *j, const block *b, int64_t i)
 {
     int64_t keys = j->causal ? b->valid - j->rows + b->first + i + 1 : b->valid;
     return keys < 0 ? 0 : least(keys, b->valid);
+}
+
+/* The first key that row i of a block attends to; those before it count for nothing. A start outside the keys was reported. */
+static int64_t start_of(const job *j, const block *b, int64_t i)
+{
+    int64_t start = j->starts ? start_at(j, b->batch, b->first + i) : 0;
+    return start < 0 ? 0 : least(start, j->keys);
+}
+
+/* The keys of a chunk from `begin` that row i attends to: from `first` up to `end`, counted from the chunk's first; none: both are 0. */
+typedef struct reach {
+    int64_t first, end;
+} reach;
+
+static reach reach_of(const job *j, const block *b, int64_t i, int64_t begin, int64_t chunk)
+{
+    int64_t first = start_of(j, b, i) - begin, end = least(keys_of(j, b, i) - begin, chunk);
+    first = first < 0 ? 0 : first;
+    return first < end ? (reach){first, end} : (reach){0, 0};
+}
+
+static bool attends_to_none(const job *j, const block *b, int64_t i)
+{
+    return start_of(j, b, i) >= keys_of(j, b, i);
+}
+
+/* Where the first start of a block's rows lies, rounded down to where tiles, and counters of dropout, begin. */
+static int64_t first_start(const job *j, const block *b)
+{
+    int64_t first = j->starts ? b->keys : 0;
+    for (int64_t i = 0; j->starts && i < b->rows; i++)
+        first = least(first, start_of(j, b, i));
+    return first / MAX_PANEL * MAX_PANEL;
 }
 
 /* Block number `at` of a unit: all blocks of one head, then those of the next. */
@@ -156,6 +210,7 @@ static block block_of(const job *j, int64_t unit, int64_t at)
     b.rows = least(j->row_block, j->rows - b.first);
     b.valid = valid_keys(j, b.batch);
     b.keys = keys_of(j, &b, b.rows - 1);
+    b.from = first_start(j, &b);
     return b;
 }
 
@@ -234,7 +289,7 @@ static void cut(job *j)
     j->thin = !j->backward && j->group * j->rows <= THIN_ROWS;
 }
 
-/* Inputs q, k, v, lengths and for the gradient y, logarithms, g. */
+/* Inputs q, k, v, lengths and for the gradient y, logarithms, g; behind them starts, where the kernel takes them. */
 static void describe(const tarn__call *call, bool backward, job *j)
 {
     const tarn__attention *params = call->params;
@@ -243,6 +298,7 @@ static void describe(const tarn__call *call, bool backward, job *j)
                .scale = params->scale, .causal = params->causal, .random = params->random.a > 0 ? &params->random : NULL, .lengths = call->in[3],
                .backward = backward, .q = cube_of(q), .k = cube_of(k), .v = cube_of(call->in[2])};
     j->group = j->kv_heads > 0 ? j->heads / j->kv_heads : 0;
+    j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL; /* attention_stored has 6, of which none are */
     if (backward) {
         j->log_sum = cube_of(call->in[5]), j->g = cube_of(call->in[6]);
         j->gq = cube_of(call->out[0]), j->gk = cube_of(call->out[1]), j->gv = cube_of(call->out[2]);
@@ -293,6 +349,7 @@ static void kernel_attention(const tarn__call *call)
     describe(call, false, &j);
     carve_all(&j, call->scratch, call->scratch_bytes);
     check_lengths(&j, call->fault);
+    check_starts(&j, call->fault);
     int64_t pieces = j.batches * j.kv_heads * j.parts;
     tarn__parallel_for(pieces, grain_of(&j), is_wide(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
 }
@@ -338,4 +395,6 @@ void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows)
     rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, forward_scratch};
     rows[TARN__K_attention_stored] = (tarn__kernel_row){kernel_attention_stored, TARN__FLOATS | TARN__BIT(TARN_U8), stored_scratch};
     rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, backward_scratch};
+    rows[TARN__K_attention_starts] = rows[TARN__K_attention];
+    rows[TARN__K_attention_starts_grad] = rows[TARN__K_attention_grad];
 }

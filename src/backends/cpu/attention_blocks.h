@@ -146,28 +146,36 @@ static int64_t NAMED(fill_up)(T *line, int64_t n, T with)
     return whole;
 }
 
+/* The same for the scores before the first that counts. */
+static void NAMED(fill_before)(T *line, int64_t n, T with)
+{
+    EACH line[i] = with;
+}
+
 /* ---- forward --------------------------------------------------------------------------------------------------------------- */
 
 /* The weights of row i for a chunk, relative to the largest so far; where that has risen, what was summed before is scaled down. */
 static void NAMED(weigh)(const job *j, const block *b, int64_t i, int64_t begin, int64_t chunk, const NAMED(room) *r)
 {
     T *line = r->weights + i * j->line;
-    int64_t n = keys_of(j, b, i) - begin;
-    n = n < 0 ? 0 : least(n, chunk);
-    int64_t whole = NAMED(fill_up)(line, n, line[0]); /* nothing that is larger, or whose exponential is slow to make */
+    reach keys = reach_of(j, b, i, begin, chunk);
+    int64_t n = keys.end;
     if (n == 0) {
         NAMED(clear_tail)(j, line, 0, chunk);
         return;
     }
+    int64_t whole = NAMED(fill_up)(line, n, line[keys.first]); /* nothing that is larger, or whose exponential is slow to make */
+    NAMED(fill_before)(line, keys.first, line[keys.first]);
     double most = (double)NAMED(most_of)(line, whole), before = r->most[i];
     most = before > most ? before : most;
-    if (begin > 0 && most > before) {
+    if (begin > b->from && most > before) {
         double factor = before == -(double)INFINITY ? 0 : exp(before - most);
         r->total[i] *= factor;
         NAMED(scale)(r->sums + i * j->wide, (T)factor, j->wide);
     }
     r->most[i] = most;
     NAMED(exponents)(line, most == -(double)INFINITY ? 0 : (T)most, whole);
+    NAMED(fill_before)(line, keys.first, 0);
     NAMED(clear_tail)(j, line, n, chunk);
     r->total[i] += NAMED(sum_of)(line, whole);
     if (j->random) {
@@ -181,7 +189,7 @@ static void NAMED(store_row)(const job *j, const block *b, int64_t i, const NAME
 {
     T *line = r->sums + i * j->wide;
     bool none = r->total[i] == 0; /* no keys, or scores that are all -infinity: exponentials of others are at least one 1 */
-    if (keys_of(j, b, i) == 0)
+    if (attends_to_none(j, b, i))
         memset(line, 0, sizeof(T) * (size_t)j->depth);
     else
         NAMED(scale)(line, none ? 0 : (T)(1 / r->total[i]), j->depth);
@@ -224,7 +232,7 @@ static void NAMED(thin_scores)(const job *j, const block *b, int64_t begin, int6
 static void NAMED(thin_sums)(const job *j, const block *b, int64_t begin, int64_t keys, const NAMED(room) *r)
 {
     int64_t n = j->depth;
-    if (begin == 0)
+    if (begin == b->from)
         memset(r->sums, 0, sizeof(T) * (size_t)(b->rows * j->wide));
     for (int64_t s = 0; s < keys; s++) {
         const T *value = NAMED(row_as_is)(j, &j->v, b, begin + s, r->values);
@@ -240,7 +248,7 @@ static void NAMED(forward_block)(const job *j, const block *b, const NAMED(room)
     NAMED(load_rows)(j, &j->q, b->batch, b->head, b->first, b->rows, (T)j->scale, r->q);
     for (int64_t i = 0; i < b->rows; i++)
         r->most[i] = -(double)INFINITY, r->total[i] = 0;
-    for (int64_t begin = 0; begin < b->keys; begin += j->chunk) {
+    for (int64_t begin = b->from; begin < b->keys; begin += j->chunk) {
         int64_t n = least(b->keys - begin, j->chunk);
         if (j->thin)
             NAMED(thin_scores)(j, b, begin, n, r);
@@ -254,7 +262,7 @@ static void NAMED(forward_block)(const job *j, const block *b, const NAMED(room)
         }
         NAMED(lines) weights = {r->weights, j->line, 1};
         NAMED(panels) values = {r->values + begin * j->wide, NR, j->wide};
-        NAMED(multiply)(b->rows, j->wide, n, weights, values, r->sums, j->wide, begin > 0);
+        NAMED(multiply)(b->rows, j->wide, n, weights, values, r->sums, j->wide, begin > b->from);
     }
     for (int64_t i = 0; i < b->rows; i++)
         NAMED(store_row)(j, b, i, r);
@@ -289,12 +297,14 @@ static void NAMED(remake)(const job *j, const block *b, int64_t begin, int64_t c
     NAMED(scores)(j, b->rows, r->g, r->values_turned, begin, chunk, r->slopes);
     for (int64_t i = 0; i < b->rows; i++) {
         T *weight = r->weights + i * j->line, *slope = r->slopes + i * j->line;
-        int64_t n = keys_of(j, b, i) - begin;
-        n = n < 0 ? 0 : least(n, chunk);
-        int64_t whole = NAMED(fill_up)(weight, n, weight[0]);
+        reach keys = reach_of(j, b, i, begin, chunk);
+        int64_t n = keys.end, whole = NAMED(fill_up)(weight, n, weight[keys.first]);
+        NAMED(fill_before)(weight, keys.first, weight[keys.first]);
         NAMED(exponents)(weight, (T)r->most[i], whole);
         NAMED(fill_up)(weight, n, 0);
         NAMED(fill_up)(slope, n, 0);
+        NAMED(fill_before)(weight, keys.first, 0);
+        NAMED(fill_before)(slope, keys.first, 0);
         if (j->random) {
             draw_factors(j, b, i, begin, n, r->factor);
             NAMED(drop)(slope, r->factor, n);
@@ -308,9 +318,7 @@ static void NAMED(remake)(const job *j, const block *b, int64_t begin, int64_t c
 static void NAMED(finish_row)(const job *j, const block *b, int64_t row, int64_t begin, int64_t chunk, const NAMED(room) *r)
 {
     T *weight = r->weights + row * j->line, *slope = r->slopes + row * j->line;
-    int64_t keys = keys_of(j, b, row) - begin, n;
-    keys = keys < 0 ? 0 : least(keys, chunk);
-    n = rounded_up(keys, LANES);
+    int64_t keys = reach_of(j, b, row, begin, chunk).end, n = rounded_up(keys, LANES);
     bool none = r->total[row] == 0;
     T factor = none ? 0 : (T)(1 / r->total[row]), mean = none ? 0 : (T)(r->dot[row] / r->total[row]);
     EACH {
@@ -337,7 +345,7 @@ static void NAMED(finish)(const job *j, const block *b, int64_t begin, int64_t n
     if (j->gk.base)
         NAMED(multiply)(n, j->wide, b->rows, slopes, q, r->gk + begin * j->wide, j->wide, true);
     if (j->gq.base)
-        NAMED(multiply)(b->rows, j->wide, n, rows, keys, r->sums, j->wide, begin > 0);
+        NAMED(multiply)(b->rows, j->wide, n, rows, keys, r->sums, j->wide, begin > b->from);
 }
 
 static void NAMED(begin_block)(const job *j, const block *b, const NAMED(room) *r)
@@ -354,10 +362,10 @@ static void NAMED(begin_block)(const job *j, const block *b, const NAMED(room) *
 static void NAMED(backward_block)(const job *j, const block *b, const NAMED(room) *r)
 {
     NAMED(begin_block)(j, b, r);
-    for (int64_t begin = 0; begin < b->keys; begin += j->chunk)
+    for (int64_t begin = b->from; begin < b->keys; begin += j->chunk)
         NAMED(remake)(j, b, begin, least(b->keys - begin, j->chunk), r, true);
-    bool several = b->keys > j->chunk; /* then the weights of the first chunk are gone */
-    for (int64_t begin = 0; begin < b->keys; begin += j->chunk) {
+    bool several = b->keys - b->from > j->chunk; /* then the weights of the first chunk are gone */
+    for (int64_t begin = b->from; begin < b->keys; begin += j->chunk) {
         int64_t n = least(b->keys - begin, j->chunk);
         if (several)
             NAMED(remake)(j, b, begin, n, r, false);
@@ -365,7 +373,7 @@ static void NAMED(backward_block)(const job *j, const block *b, const NAMED(room
     }
     for (int64_t i = 0; j->gq.base && i < b->rows; i++) {
         T *line = r->sums + i * j->wide;
-        if (b->keys == 0)
+        if (b->from >= b->keys)
             memset(line, 0, sizeof(T) * (size_t)j->depth);
         NAMED(scale)(line, (T)j->scale, j->depth);
         tarn__store[j->gq.dtype][COMPUTE](line, row_of(&j->gq, b->batch, b->head, b->first + i), j->gq.stride[3], j->depth);

@@ -31,7 +31,7 @@
 #define COMPARE(name, value)                                                                                                              \
     static C value_##name(C a, C b, C none, C P0, C P1) { return (value) ? 1 : 0; }
 
-#include "elementwise.def"
+#include "base/elementwise.def"
 
 static C value_where(C holds, C a, C b, C P0, C P1) { return holds != 0 ? a : b; }
 static C where_holds(C holds, C g, C none, C P0, C P1) { return holds != 0 ? g : 0; }

@@ -45,13 +45,15 @@ static void append(text *t, const char *bytes, size_t length)
     t->at[t->length] = 0;
 }
 
-/* The name in a line `#include "name"`; false for any other line. */
+/* The name, without its folder, in a line `#include "base/name"`; false for any other line. */
 static bool included(const char *line, size_t length, char *name, size_t size)
 {
     static const char start[] = "#include \"";
     const char *begin = line + sizeof(start) - 1, *end;
     if (length < sizeof(start) || memcmp(line, start, sizeof(start) - 1) != 0 || !(end = memchr(begin, '"', length - sizeof(start) + 1)))
         return false;
+    for (const char *slash; (slash = memchr(begin, '/', (size_t)(end - begin))) != NULL;)
+        begin = slash + 1;
     snprintf(name, size, "%.*s", (int)(end - begin), begin);
     return true;
 }

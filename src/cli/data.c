@@ -1,0 +1,259 @@
+/* data.c: `tarn data`: JSON lines as a model would learn from them: how many documents, tokens and rows there are, and the first rows token
+ * by token. */
+#include <stdlib.h>
+#include <string.h>
+#include <tarn/model.h>
+
+#include "cli/cli.h"
+
+#define USUAL_CONTEXT 2048 /* tokens, where the model has more */
+
+/* What is looked at. */
+typedef struct view {
+    const tarn__options *options;
+    tarn_tokenizer *tokenizer;
+    tarn_chats *chats;
+    int64_t context;
+    const char *template_name; /* NULL: there is none */
+    tarn_chats_counts counts;
+    tarn_chats_rows row; /* one; all four in `memory` */
+    int32_t *memory;
+} view;
+
+/* ---- counts ------------------------------------------------------------------------------------------------------------------ */
+
+static double filled(const view *v, int split)
+{
+    int64_t places = v->counts.rows[split] * v->context;
+    return places > 0 ? (double)v->counts.tokens[split] / (double)places : 0;
+}
+
+static void print_split(const view *v, int split, const char *name)
+{
+    const tarn_chats_counts *c = &v->counts;
+    printf("%-12s %10lld %12lld %12lld %8lld %7.1f %%\n", name, (long long)c->documents[split], (long long)c->tokens[split],
+           (long long)c->answers[split], (long long)c->rows[split], 100 * filled(v, split));
+}
+
+static void print_counts(const view *v)
+{
+    printf("rows of %lld tokens, template: %s\n", (long long)v->context, v->template_name ? v->template_name : "none");
+    tarn__heading("%-12s %10s %12s %12s %8s %9s", "", "documents", "tokens", "with loss", "rows", "filled");
+    print_split(v, TARN_CHATS_TRAINING, "training");
+    if (v->counts.rows[TARN_CHATS_VALIDATION] > 0)
+        print_split(v, TARN_CHATS_VALIDATION, "validation");
+}
+
+static void print_split_json(tarn__json *json, const view *v, int split, const char *name)
+{
+    tarn__json_open(json, name, '{');
+    tarn__json_whole(json, "documents", v->counts.documents[split]);
+    tarn__json_whole(json, "tokens", v->counts.tokens[split]);
+    tarn__json_whole(json, "tokens_with_loss", v->counts.answers[split]);
+    tarn__json_whole(json, "rows", v->counts.rows[split]);
+    tarn__json_real(json, "filled", filled(v, split), 4);
+    tarn__json_close(json, '}');
+}
+
+static void print_counts_json(const view *v)
+{
+    char hash[24];
+    tarn__json json = {stdout, false};
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)v->counts.hash);
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "file", v->options->words[0]);
+    tarn__json_text(&json, "template", v->template_name);
+    tarn__json_whole(&json, "context", v->context);
+    tarn__json_whole(&json, "cut", v->counts.cut);
+    tarn__json_text(&json, "hash", hash);
+    print_split_json(&json, v, TARN_CHATS_TRAINING, "training");
+    print_split_json(&json, v, TARN_CHATS_VALIDATION, "validation");
+    tarn__json_end(&json);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------------- */
+
+/* Where the document that begins at a place ends. */
+static int64_t end_of(const view *v, int64_t begin)
+{
+    int64_t end = begin + 1;
+    while (end < v->context && v->row.starts[end] == begin)
+        end++;
+    return end;
+}
+
+/* True when the token is what the one before it has to foretell. */
+static bool has_loss(const view *v, int64_t at)
+{
+    return v->row.positions[at] > 0 && v->row.targets[at - 1] >= 0;
+}
+
+static int64_t losses(const view *v, int64_t begin, int64_t end)
+{
+    int64_t count = 0;
+    for (int64_t at = begin; at < end; at++)
+        count += has_loss(v, at);
+    return count;
+}
+
+/* Every document has loss; what is behind the last has none. */
+static int64_t end_of_row(const view *v)
+{
+    int64_t end = 0;
+    while (end < v->context && losses(v, end, end_of(v, end)) > 0)
+        end = end_of(v, end);
+    return end;
+}
+
+/* Those with loss are green, or stand in brackets. */
+static void print_document(const view *v, int64_t begin, int64_t end)
+{
+    bool in_colour = tarn__in_colour();
+    printf("  ");
+    for (int64_t at = begin; at < end; at++) {
+        size_t length = 0;
+        const char *piece = tarn_tokenizer_piece(v->tokenizer, v->row.ids[at], &length);
+        bool marked = has_loss(v, at);
+        fputs(at == begin ? "" : in_colour ? "\033[2m·\033[0m" : "·", stdout);
+        fputs(!marked ? "" : in_colour ? "\033[32m" : "[", stdout);
+        tarn__print_piece(piece ? piece : "", length);
+        fputs(!marked ? "" : in_colour ? "\033[0m" : "]", stdout);
+    }
+    putchar('\n');
+}
+
+static void print_row(const view *v, int64_t number)
+{
+    int64_t end = end_of_row(v), documents = 0;
+    for (int64_t at = 0; at < end; at = end_of(v, at))
+        documents++;
+    tarn__heading("row %lld: %lld document%s, %lld of %lld tokens, %lld with loss", (long long)number, (long long)documents,
+                  documents == 1 ? "" : "s", (long long)end, (long long)v->context, (long long)losses(v, 0, end));
+    for (int64_t at = 0; at < end; at = end_of(v, at))
+        print_document(v, at, end_of(v, at));
+}
+
+static void print_row_json(const view *v, int64_t number)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_whole(&json, "row", number);
+    tarn__json_open(&json, "documents", '[');
+    for (int64_t begin = 0, last = end_of_row(v); begin < last; begin = end_of(v, begin)) {
+        int64_t end = end_of(v, begin);
+        tarn__json_open(&json, NULL, '{');
+        tarn__json_open(&json, "ids", '[');
+        for (int64_t at = begin; at < end; at++)
+            tarn__json_whole(&json, NULL, v->row.ids[at]);
+        tarn__json_close(&json, ']');
+        tarn__json_open(&json, "loss", '[');
+        for (int64_t at = begin; at < end; at++)
+            tarn__json_whole(&json, NULL, has_loss(v, at));
+        tarn__json_close(&json, ']');
+        tarn__json_open(&json, "pieces", '[');
+        for (int64_t at = begin; at < end; at++) {
+            size_t length = 0;
+            const char *piece = tarn_tokenizer_piece(v->tokenizer, v->row.ids[at], &length);
+            tarn__json_bytes(&json, NULL, piece ? piece : "", length);
+        }
+        tarn__json_close(&json, ']');
+        tarn__json_close(&json, '}');
+    }
+    tarn__json_close(&json, ']');
+    tarn__json_end(&json);
+}
+
+static int print_rows(view *v)
+{
+    int64_t rows = v->counts.rows[TARN_CHATS_TRAINING], count = v->options->show < rows ? v->options->show : rows;
+    size_t each = (size_t)v->context;
+    v->memory = malloc(sizeof(int32_t) * 4 * each);
+    if (!v->memory) {
+        fprintf(stderr, "tarn data: out of memory\n");
+        return TARN__FAILED;
+    }
+    v->row = (tarn_chats_rows){v->memory, v->memory + each, v->memory + 2 * each, v->memory + 3 * each};
+    for (int64_t i = 0; i < count; i++) {
+        if (!tarn_chats_batch(v->chats, TARN_CHATS_TRAINING, i, 1, &v->row))
+            return tarn__complain("data");
+        if (v->options->json)
+            print_row_json(v, i);
+        else
+            print_row(v, i);
+    }
+    return TARN__DONE;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------------------- */
+
+static int misuse(const char *sentence)
+{
+    fprintf(stderr, "tarn data: %s; see tarn data --help\n", sentence);
+    return TARN__MISUSED;
+}
+
+static int check(const tarn__options *o)
+{
+    if (!o->model)
+        return misuse("--model is missing: the tokenizer and the template are the model's");
+    if (o->context == 1)
+        return misuse("--context: a row has at least 2 tokens");
+    if (o->validation >= 1)
+        return misuse("--val-share is below 1: something must be left to learn from");
+    return o->val && o->validation > 0 ? misuse("--val and --val-share exclude each other") : TARN__DONE;
+}
+
+/* What the model can look at: the model itself says so, and is not needed otherwise. */
+static bool find_context(view *v)
+{
+    tarn_model_facts facts;
+    v->context = v->options->context;
+    if (v->context > 0)
+        return true;
+    tarn_module *model = tarn_model_open(v->options->model, tarn_device_cpu(), &(tarn_model_open_options){.as_stored = true});
+    bool good = model && tarn_model_facts_of(model, &facts);
+    tarn_module_free(model);
+    if (good)
+        v->context = facts.context < USUAL_CONTEXT ? facts.context : USUAL_CONTEXT;
+    return good;
+}
+
+static bool open_view(view *v)
+{
+    const tarn__options *o = v->options;
+    v->tokenizer = tarn_tokenizer_open(o->model);
+    if (!v->tokenizer || !find_context(v))
+        return false;
+    v->chats = tarn_chats_open(&(tarn_chats_options){.path = o->words[0],
+                                                     .tokenizer = v->tokenizer,
+                                                     .template_name = o->template_name,
+                                                     .val_path = o->val,
+                                                     .val_share = o->validation,
+                                                     .context = v->context,
+                                                     .seed = (uint64_t)o->seed});
+    if (!v->chats || !tarn_chats_counts_of(v->chats, &v->counts))
+        return false;
+    v->template_name = o->template_name ? o->template_name : tarn_chat_name(v->tokenizer);
+    tarn_clear_error(); /* a model may have none, and texts need none */
+    return true;
+}
+
+int tarn__data(const tarn__options *options)
+{
+    view v = {.options = options};
+    int status = check(options);
+    if (status != TARN__DONE)
+        return status;
+    if (!open_view(&v))
+        status = tarn__complain("data");
+    if (status == TARN__DONE && options->json)
+        print_counts_json(&v);
+    else if (status == TARN__DONE)
+        print_counts(&v);
+    if (status == TARN__DONE)
+        status = print_rows(&v);
+    free(v.memory);
+    tarn_chats_close(v.chats);
+    tarn_tokenizer_free(v.tokenizer);
+    return status;
+}

@@ -1,0 +1,285 @@
+/* test_finetune.c: fine-tuning as its users meet it: what is printed before it begins, a conversation with what came of it, runs that are killed, and a disk that is full. */
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <tarn/model.h>
+#include <tarn/text.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/command.h"
+#include "support/files.h"
+#include "support/turning.h"
+#include "tarn_features.h"
+
+/* A line of arguments. */
+static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
+static const char *line(const char *format, ...)
+{
+    static char text[4][6000];
+    static int turn;
+    va_list arguments;
+    turn = (turn + 1) % 4;
+    va_start(arguments, format);
+    vsnprintf(text[turn], sizeof(text[turn]), format, arguments);
+    va_end(arguments);
+    return text[turn];
+}
+
+static void assert_same(const char *folder, const char *other, const char *name)
+{
+    char path[2][1300];
+    size_t count[2];
+    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
+    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
+    char *bytes_of[2] = {get_file(path[0], &count[0]), get_file(path[1], &count[1])};
+    if (count[0] != count[1] || memcmp(bytes_of[0], bytes_of[1], count[0]) != 0)
+        fail_msg("%s differs", name);
+    free(bytes_of[0]);
+    free(bytes_of[1]);
+}
+
+static void sleep_ms(int64_t milliseconds)
+{
+    nanosleep(&(struct timespec){.tv_nsec = milliseconds % 1000 * 1000000, .tv_sec = milliseconds / 1000}, NULL);
+}
+
+/* ---- a base of bytes, and a text ------------------------------------------------------------------------------------------- */
+
+static void write_base(const char *name)
+{
+    const tarn_llama_config config = {
+        .vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
+    char text[2401], folder[1200];
+    snprintf(folder, sizeof(folder), "%s", scratch(name));
+    tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 3);
+    tarn_tokenizer *tokenizer = tarn_tokenizer_bytes();
+    assert_true(tarn_model_write(model, folder) && tarn_tokenizer_save(tokenizer, folder));
+    tarn_tokenizer_free(tokenizer);
+    tarn_module_free(model);
+    for (int i = 0; i < 2400; i++)
+        text[i] = "the cat sat on the mat; a dog ran by.\n"[i % 38];
+    text[2400] = 0;
+    write_text("text.txt", text);
+}
+
+static const char *tuning(const char *folder)
+{
+    return line("train --model %s --data text:%s --lora 4 --lora-dropout 0.1 --lr 0.01 --context 12 --batch-size 8 --micro-batch 4 --steps "
+                "60 --eval-every 10 --log-every 5 --device cpu --out %s",
+                scratch("base"), scratch("text.txt"), folder);
+}
+
+static void the_plan_is_printed_before_it_begins(void **state)
+{
+    (void)state;
+    write_base("base");
+    expect_command(line("%s --dry-run", tuning(scratch("dry"))), 0, "fine-tuning llama");
+    static const char *const says[] = {"weights     ",
+                                       "adapters    rank 4, alpha 8, dropout 0.1, in all linear layers but the head",
+                                       "parameters  4096 trained, 26784 frozen",
+                                       " of weights, ",
+                                       " of gradients, ",
+                                       " of the optimizer's, ",
+                                       " of activations"};
+    for (size_t i = 0; i < sizeof(says) / sizeof(says[0]); i++)
+        if (!strstr(command_output, says[i]))
+            fail_msg("'%s' is not in\n%s", says[i], command_output);
+    assert_int_equal(command_objects(line("%s --dry-run --json", tuning(scratch("dry")))), 1);
+    assert_non_null(strstr(command_output, "\"trained\": 4096"));
+    assert_non_null(strstr(command_output, "\"gradient_bytes\": 16384"));
+    expect_command("train --model nosuchmodel --data digits 2>&1", 2, "is none of mlp|lenet");
+    expect_command(line("train --model %s --data text:%s --layers 3 2>&1", scratch("base"), scratch("text.txt")), 2,
+                   "layers is 3, but that of the model in");
+    expect_command(line("train --model gpt2 --lora 4 --data text:%s 2>&1", scratch("text.txt")), 2, "lora is about a model that is there");
+    expect_command("bench train --model llama --layers 1 --heads 2 --width 32 --context 16 --vocab 64 --batch 2 --lora 2 --steps 1 "
+                   "--warmup 0 --device cpu --json",
+                   0, "\"lora\": 2");
+    assert_non_null(strstr(command_output, "\"frozen\": "));
+}
+
+/* ---- killed ---------------------------------------------------------------------------------------------------------------- */
+
+static pid_t start(const char *arguments)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char command[6600];
+        snprintf(command, sizeof(command), "exec %s %s > /dev/null 2>&1", getenv("TARN_COMMAND"), arguments);
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    return child;
+}
+
+/* kill -9 at any instant, again and again: what goes on ends with the bits of a run that nobody touched. */
+static void a_killed_run_of_adapters_goes_on_bit_for_bit(void **state)
+{
+    (void)state;
+    uint64_t random = test_seed(7);
+    int rounds = getenv("TARN_TEST_LONG") ? 100 : 5, status;
+    char folder[1200], trainer[1300];
+    struct stat about;
+    if (!getenv("TARN_COMMAND"))
+        skip();
+    write_base("base");
+    expect_command(line("%s --quiet", tuning(scratch("untouched"))), 0, "");
+    snprintf(folder, sizeof(folder), "%s", scratch("killed"));
+    snprintf(trainer, sizeof(trainer), "%s/config.json", folder);
+    pid_t child = start(tuning(folder));
+    for (int i = 0; i < 3000 && stat(trainer, &about) != 0; i++)
+        sleep_ms(5);
+    for (int i = 0; i < rounds; i++) {
+        sleep_ms(random_below(&random, 60));
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        child = start(line("train --resume %s", folder));
+    }
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_same(scratch("untouched"), folder, "adapter_model.safetensors");
+    assert_same(scratch("untouched"), folder, "optimizer.safetensors");
+    assert_same(scratch("untouched"), folder, "best/adapter_model.safetensors");
+    assert_same(scratch("untouched"), folder, "frozen.json");
+}
+
+/* ---- a full disk ----------------------------------------------------------------------------------------------------------- */
+
+/* A shell inside a name space of its own: $DISK is a disk of 400 KiB. A run of 20 steps is made, the disk filled but for some room, and the run gone on with: it must fail
+ * with a sentence, and with room again go on to the bits of a run that never met a full disk. */
+static const char script[] =
+    "set -u\n"
+    "flags=\"--model $BASE --data text:$TEXT --lora 4 --lora-dropout 0.1 --context 12 --batch-size 8 --eval-every 10 --eval-batches 2 "
+    "--log-every 5 --schedule constant --keep 1 --device cpu\"\n"
+    "mount -t tmpfs -o size=400k none \"$DISK\" || exit 77\n"
+    "\"$TARN\" train $flags --steps 40 --out \"$WHOLE/run\" --quiet || exit 1\n"
+    "for room in 0 4 16 48; do\n"
+    "    rm -rf \"$DISK\"/*\n"
+    "    \"$TARN\" train $flags --steps 20 --out \"$DISK/run\" --quiet || exit 2\n"
+    "    head -c \"${room}k\" /dev/zero > \"$DISK/room\"\n"
+    "    cat /dev/zero > \"$DISK/filler\" 2> /dev/null\n"
+    "    rm \"$DISK/room\"\n"
+    "    text=$(\"$TARN\" train --resume \"$DISK/run\" --steps 40 --quiet 2>&1)\n"
+    "    status=$?\n"
+    "    echo \"room for $room KiB, status $status: $text\"\n"
+    "    [ $status = 1 ] || exit 3\n"
+    "    case $text in *\"$DISK/run/\"*) ;; *) exit 4 ;; esac\n"
+    "    case $text in *\"No space left on device\"*|*\"is the disk full?\"*) ;; *) exit 5 ;; esac\n"
+    "    \"$TARN\" generate \"$DISK/run\" one --tokens 5 --device cpu > /dev/null || exit 6\n"
+    "    rm \"$DISK/filler\"\n"
+    "    \"$TARN\" train --resume \"$DISK/run\" --steps 40 --quiet || exit 7\n"
+    "    for file in adapter_model.safetensors optimizer.safetensors best/adapter_model.safetensors step-40/adapter_model.safetensors; do\n"
+    "        cmp \"$DISK/run/$file\" \"$WHOLE/run/$file\" || exit 8\n"
+    "    done\n"
+    "done\n"
+    "echo done\n";
+
+static void a_full_disk_loses_no_adapters(void **state)
+{
+    (void)state;
+    char output[16384] = "";
+    if (!getenv("TARN_COMMAND"))
+        skip();
+    write_base("base");
+    write_text("script", script);
+    mkdir(scratch("disk"), 0777);
+    mkdir(scratch("whole"), 0777);
+    FILE *pipe =
+        popen(line("TARN=%s BASE=%s TEXT=%s DISK=%s WHOLE=%s unshare --user --map-root-user --mount sh %s 2>&1", getenv("TARN_COMMAND"),
+                   scratch("base"), scratch("text.txt"), scratch("disk"), scratch("whole"), scratch("script")),
+              "r");
+    assert_non_null(pipe);
+    output[fread(output, 1, sizeof(output) - 1, pipe)] = 0;
+    int status = pclose(pipe) >> 8;
+    if (strstr(output, "unshare") || status == 77) {
+        print_message("no disk of our own can be made here: %s\n", output);
+        skip();
+    }
+    print_message("%s", output);
+    if (status != 0 || !strstr(output, "done\n"))
+        fail_msg("the script ended with status %d", status);
+}
+
+/* ---- a conversation -------------------------------------------------------------------------------------------------------- */
+
+/* Asks for all words that were never learnt, each in a conversation of its own. The share of answers that are right to the letter. */
+static double right_answers(const char *model)
+{
+    static char questions[1 << 16];
+    char word[TURNING_MOST + 1], back[TURNING_MOST + 1];
+    int asked = 0, right = 0;
+    size_t used = 0;
+    for (int i = 0; i < turning_words(); i++)
+        if (turning_is_asked(i)) {
+            turning_word(i, word);
+            used += (size_t)snprintf(questions + used, sizeof(questions) - used, "%s\n/reset\n", word);
+        }
+    write_text("questions.txt", questions);
+    expect_command(line("chat %s --device cpu --temperature 0 < %s 2>/dev/null", model, scratch("questions.txt")), 0, "");
+    const char *at = command_output;
+    for (int i = 0; i < turning_words(); i++)
+        if (turning_is_asked(i)) {
+            turning_word(i, word);
+            turning_back(word, back);
+            asked++;
+            right += at && strncmp(at, back, strlen(back)) == 0 && at[strlen(back)] == '\n';
+            at = at && strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
+        }
+    return (double)right / asked;
+}
+
+/* The base has no template; with one it can be asked, too. */
+static double right_before(void)
+{
+    expect_command(line("chat %s --device cpu < /dev/null 2>&1", scratch("turning")), 1, "no chat template");
+    tarn_tokenizer *tokenizer = tarn_tokenizer_open(scratch("turning"));
+    assert_true(tarn_tokenizer_set_chat(tokenizer, "chatml") && tarn_tokenizer_save(tokenizer, scratch("turning")));
+    tarn_tokenizer_free(tokenizer);
+    return right_answers(scratch("turning"));
+}
+
+/* A made task goes from nothing to nearly everything right: by training all weights, adapters, and adapters beside blocks. With TARN_TEST_LONG words are longer. */
+static void words_are_turned_in_a_chat_after_fine_tuning(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *options;
+    } kinds[] = {{"all weights", "--lr 0.003"},
+                 {"adapters", "--lora 16 --lr 0.005 --merge gguf"},
+                 {"adapters beside q8_0", "--lora 16 --lr 0.005 --quantize q8_0"}};
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON || getenv("TARN_TEST_QUICK") || !getenv("TARN_COMMAND"))
+        skip();
+    char learnt[1200], asked[1200], folder[1200];
+    snprintf(learnt, sizeof(learnt), "%s", turning_chats("learnt.jsonl", false));
+    snprintf(asked, sizeof(asked), "%s", turning_chats("asked.jsonl", true));
+    turning_base("turning");
+    double before = right_before();
+    print_message("answers that are right: before %.1f %%", 100 * before);
+    assert_true(before < 0.05);
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        snprintf(folder, sizeof(folder), "%s%d", scratch("tuned"), (int)i);
+        expect_command(line("train --model %s --data %s --val %s --template chatml %s --warmup 10 --clip-norm 1 --context 64 --batch-size "
+                            "8 --steps %d --eval-every 1000 --device cpu --out %s",
+                            scratch("turning"), learnt, asked, kinds[i].options, getenv("TARN_TEST_LONG") ? 800 : 200, folder),
+                       0, "of them learnt, in ");
+        double after = right_answers(folder);
+        print_message(", %s %.1f %%", kinds[i].name, 100 * after);
+        if (!(after > 0.95))
+            fail_msg("%s: %.1f %% are right", kinds[i].name, 100 * after);
+    }
+    double merged = right_answers(scratch("tuned1/merged.gguf"));
+    print_message(", merged %.1f %%\n", 100 * merged);
+    assert_true(merged > 0.95);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(the_plan_is_printed_before_it_begins),
+        in_scope(a_killed_run_of_adapters_goes_on_bit_for_bit),
+        in_scope(a_full_disk_loses_no_adapters),
+        in_scope(words_are_turned_in_a_chat_after_fine_tuning),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}

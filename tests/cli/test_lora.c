@@ -1,0 +1,143 @@
+/* test_lora.c: `tarn generate`, `chat`, `eval`, `convert` and `quantize` with --adapter, as their users meet them. TARN_COMMAND names the binary. */
+#include "support/command.h"
+#include "support/files.h"
+#include "tarn_features.h"
+
+#define CPU tarn_device_cpu()
+
+/* printf for command lines; valid until the next one. */
+static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
+static const char *line(const char *format, ...)
+{
+    static char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+static void stir(tarn_module *model, double deviation)
+{
+    for (int i = 0; i < tarn_module_parameter_count(model); i++) {
+        tarn_tensor *p = tarn_module_parameter(model, i);
+        if (tarn_needs_grad(p))
+            assert_true(tarn_copy(p, tarn_normal_like(p, 0, deviation)));
+    }
+}
+
+/* What the library writes after 1, 2, 3. */
+static void expected_ids(tarn_module *model, char *text, size_t size)
+{
+    const int32_t prompt[] = {1, 2, 3};
+    int32_t made[16];
+    int64_t count = tarn_generate(model, prompt, 3, made, &(tarn_generate_options){.tokens = 12});
+    size_t used = 0;
+    for (int64_t i = 0; i < count; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%d", i ? " " : "", (int)made[i]);
+    snprintf(text + used, size - used, "\n");
+    assert_ok();
+}
+
+/* A Llama in "model" and adapters in "adapter": what it writes without and with them. */
+static void write_both(char *plain, char *adapted, size_t size)
+{
+    const tarn_llama_config config = {.vocab = 26, .context = 32, .layers = 2, .heads = 2, .width = 32, .inner = 64};
+    tarn_module *model = tarn_model_llama(&config, CPU, 3);
+    tarn_seed(4);
+    stir(model, 0.3);
+    assert_true(tarn_module_train(model, false) && tarn_model_write(model, scratch("model")));
+    expected_ids(model, plain, size);
+    assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 2}));
+    stir(model, 0.2);
+    assert_true(tarn_lora_save(model, scratch("adapter"), scratch("model")));
+    expected_ids(model, adapted, size);
+    assert_string_not_equal(plain, adapted);
+    tarn_module_free(model);
+    remove(scratch("model/tokenizer.json"));
+}
+
+/* One of characters, for which GGUF has no form. */
+static void write_tokenizer(void)
+{
+    tarn_tokenizer *letters = tarn_tokenizer_characters("abcdefghijklmnopqrstuvwxyz", 26);
+    assert_true(tarn_tokenizer_save(letters, scratch("model")));
+    tarn_tokenizer_free(letters);
+}
+
+static void adapters_change_what_is_written(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    char plain[256], adapted[256];
+    const char *how = "--ids 1,2,3 --tokens 12 --temperature 0 --device cpu";
+    write_both(plain, adapted, sizeof(plain));
+    assert_int_equal(run_command(line("generate %s %s", scratch("model"), how)), 0);
+    assert_string_equal(command_output, plain);
+    assert_int_equal(run_command(line("generate %s %s --adapter %s", scratch("model"), how, scratch("adapter"))), 0);
+    assert_string_equal(command_output, adapted);
+    /* Merged, in a folder and in a file. */
+    expect_command(line("convert %s %s --adapter %s", scratch("model"), scratch("merged"), scratch("adapter")), 0, "tensors");
+    assert_int_equal(run_command(line("generate %s %s", scratch("merged"), how)), 0);
+    assert_string_equal(command_output, adapted);
+    expect_command(line("convert %s %s --adapter %s", scratch("model"), scratch("merged.gguf"), scratch("adapter")), 0, "tensors");
+    assert_int_equal(run_command(line("generate %s %s", scratch("merged.gguf"), how)), 0);
+    assert_string_equal(command_output, adapted);
+    expect_command(line("quantize %s %s --type q8_0 --adapter %s", scratch("model"), scratch("q8.gguf"), scratch("adapter")), 0, "tensors");
+}
+
+static double loss_in_output(void)
+{
+    const char *at = strstr(command_output, "\"loss\": ");
+    assert_non_null(at);
+    return strtod(at + 8, NULL);
+}
+
+static void adapters_change_what_is_judged(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    char plain[256], adapted[256], text[2001];
+    write_both(plain, adapted, sizeof(plain));
+    write_tokenizer();
+    for (int i = 0; i < 2000; i++)
+        text[i] = (char)('a' + (i * i / 7 + i) % 26);
+    text[2000] = 0;
+    char data[600];
+    snprintf(data, sizeof(data), "%s", write_text("letters.txt", text));
+    assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu", scratch("model"), data)), 1);
+    double before = loss_in_output();
+    assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu --adapter %s", scratch("model"), data, scratch("adapter"))), 1);
+    double with = loss_in_output();
+    assert_true(fabs(with - before) > 1e-3);
+    assert_int_equal(run_command(line("convert %s %s --adapter %s", scratch("model"), scratch("judged"), scratch("adapter"))), 0);
+    assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu", scratch("judged"), data)), 1);
+    assert_true(fabs(loss_in_output() - with) < 1e-3);
+}
+
+static void wrong_calls_say_what_is_wrong(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    char plain[256], adapted[256];
+    write_both(plain, adapted, sizeof(plain));
+    write_tokenizer();
+    const char *folder = scratch("model"), *nowhere = scratch("nowhere");
+    expect_command(line("generate %s --ids 1 --device cpu --adapter %s 2>&1", folder, nowhere), 1, "adapter_config.json' cannot be opened");
+    expect_command(line("chat %s --device cpu --adapter %s 2>&1 < /dev/null", folder, nowhere), 1, "adapter_config.json' cannot be opened");
+    expect_command(line("eval %s --device cpu --adapter %s 2>&1", folder, nowhere), 1, "adapter_config.json' cannot be opened");
+    expect_command(line("convert %s %s --adapter %s 2>&1", folder, scratch("out"), nowhere), 1, "adapter_config.json' cannot be opened");
+    expect_command(line("convert %s %s 2>&1", folder, scratch("out")), 1, "neither");
+    expect_command(line("generate %s --ids 1 --adapter 2>&1", folder), 2, "--adapter needs a value: FOLDER");
+    expect_command(line("predict %s x.png --adapter y 2>&1", folder), 2, "takes no --adapter");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {in_scope(adapters_change_what_is_written), in_scope(adapters_change_what_is_judged),
+                                       in_scope(wrong_calls_say_what_is_wrong)};
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}

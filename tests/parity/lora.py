@@ -1,0 +1,279 @@
+"""Adapters of low rank against PEFT on transformers' GPT-2 and Llama family: folders that one wrote and the other opens, 50 steps of training from the same
+weights, data and adapters, and the weights that adapters were merged into.
+
+In f64 every number of every adapter must agree within 1e-9 after 50 steps of AdamW. In f32 the adapters must be no further from those of the f64 run than
+twice torch's f32 are, the furthest number counted. Weights below the adapters keep their bits."""
+import ctypes as c
+import os
+import random
+import tempfile
+
+import gguf
+import peft
+import torch
+import transformers
+
+import compare
+import gguf_files
+import gpt2
+import layers
+import llama
+import tarn
+import training
+
+STEPS, BATCH = 50, 3
+CONFIGS = {"gpt2": 2, "llama": 2, "mistral": 1, "qwen2": 1, "qwen3": 1}
+RECIPE = training.Recipe("adamw", (("lr", 1e-4), ("weight_decay", 0.01)))
+PREFIX = "base_model.model."
+LAYERS = {"gpt2": ["c_attn", "c_fc", "attn.c_proj", "mlp.c_proj", "c_proj"],
+          "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "mlp.up_proj"]}
+
+
+class MergeOptions(gguf_files.ConvertOptions):
+    _fields_ = [("adapter", c.c_char_p)]
+
+
+# ---- the same model with the same adapters in both ----------------------------------------------------------------------------------------
+
+
+def draw_network(family, dtype, rng):
+    if family == "gpt2":
+        config = gpt2.draw_config(rng)
+        config.resid_pdrop = config.attn_pdrop = config.embd_pdrop = 0.0
+        config.eos_token_id = None
+        return gpt2.randomized(transformers.GPT2LMHeadModel(config)).to(tarn.TORCH[dtype]).eval()
+    return llama.make_network(llama.draw_config(family, rng), dtype)
+
+
+def context(config):
+    return config.n_positions if config.model_type == "gpt2" else config.max_position_embeddings
+
+
+def draw_adapters(family, rng):
+    names = LAYERS["gpt2" if family == "gpt2" else "llama"]
+    targets = rng.choice(["all-linear", rng.sample(names, rng.randint(1, len(names)))])
+    return peft.LoraConfig(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([8, 4, 3]), target_modules=targets, use_rslora=rng.random() < 0.4,
+                           lora_dropout=rng.choice([0.0, 0.1]), task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt2")
+
+
+def with_adapters(network, config, rng):
+    """PEFT's network; half of the time its B are no longer zeros."""
+    network = peft.get_peft_model(network, config)
+    if rng.random() < 0.5:
+        with torch.no_grad():
+            for name, values in network.named_parameters():
+                if "lora_B" in name:
+                    values.normal_(0, 0.1)
+    for module in network.modules():  # what is dropped out is drawn differently in both
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return network
+
+
+def wide(network_folder, adapter_folder, exact):
+    """The same in f64: the truth."""
+    network = transformers.AutoModelForCausalLM.from_pretrained(network_folder).to(torch.float64)
+    network = llama.exact(network) if exact else network
+    network = peft.PeftModel.from_pretrained(network, adapter_folder, is_trainable=True).to(torch.float64)
+    for module in network.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return network
+
+
+def adapters_of(network):
+    return {name[len(PREFIX):].replace(".default", ""): values.detach().to(torch.float64).clone() for name, values in network.named_parameters()
+            if "lora_" in name}
+
+
+def open_both(folder, dtype):
+    model = gpt2.open_in_tarn(os.path.join(folder, "base"), dtype)
+    tarn.call("lora_load", model, os.path.join(folder, "theirs").encode())
+    return model
+
+
+def logits_in_tarn(model, tokens):
+    with tarn.scope():
+        return tarn.read(tarn.call("forward", model, tarn.tensor(tokens)))
+
+
+def logits_in_torch(network, tokens):
+    with torch.no_grad():
+        return network(tokens).logits
+
+
+def judge_logits(label, ours, truth, theirs, dtype):
+    verdict = compare.summed(ours, truth, dtype, terms=compare.LONG + 1, label=label)
+    own = compare.summed(theirs, truth, dtype, terms=compare.LONG + 1, label=label).error
+    return compare.relax(verdict, own)
+
+
+# ---- training -----------------------------------------------------------------------------------------------------------------------------
+
+
+def train_in_torch(network, batches):
+    network.train()
+    optimizer = training.torch_optimizer(RECIPE, network)
+    for tokens, targets in batches:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(tokens).logits.flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    network.eval()
+    return adapters_of(network)
+
+
+def train_in_tarn(model, batches):
+    """The adapters, and what else changed or had a gradient."""
+    states = {name: tarn.read(p) for name, p in layers.state_of(model).items()}
+    optimizer = training.tarn_optimizer(RECIPE, model)
+    wrong = []
+    for tokens, targets in batches:
+        with tarn.scope():
+            tarn.backward(tarn.call("model_loss", model, tarn.tensor(tokens), tarn.tensor(targets)), None)
+            wrong += [name for name, p in layers.state_of(model).items() if ("lora_" in name) != (tarn.gradient(p) is not None)]
+            training.tarn_step(RECIPE, optimizer)
+    tarn.call("optimizer_free", optimizer)
+    after = {name: tarn.read(p) for name, p in layers.state_of(model).items()}
+    wrong += [name for name, values in after.items() if "lora_" not in name and not torch.equal(values, states[name])]
+    return {name: values.to(torch.float64) for name, values in after.items() if "lora_" in name}, wrong
+
+
+def furthest(ours, truth):
+    return max((ours[name] - values).abs().max().item() for name, values in truth.items())
+
+
+def judge_training(ours, wrong, truth, theirs, dtype):
+    if set(ours) != set(truth):
+        return [compare.Verdict(False, text=f"adapters {sorted(set(ours) ^ set(truth))} are in one alone")]
+    far = furthest(ours, truth)
+    bar = 1e-9 if dtype == "f64" else 2 * furthest(theirs, truth)
+    return [compare.Verdict(not wrong, text=f"frozen, but changed or with a gradient; or trained without one: {sorted(set(wrong))[:5]}"),
+            compare.Verdict(far <= bar, far, bar, "abs", f"an adapter's number is {far:.3g} from torch's f64 after {STEPS} steps, {bar:.3g} allowed")]
+
+
+# ---- folders and merged weights ----------------------------------------------------------------------------------------------------------
+
+
+def same_logits(label, ours, theirs, dtype):
+    """Of the same numbers in both programs."""
+    if dtype == "f64":
+        return compare.summed(ours, theirs, dtype, terms=compare.LONG + 1, label=label)
+    gap, bar = (ours - theirs).abs().max().item(), llama.LOGITS * max(1.0, theirs.abs().max().item())
+    return compare.Verdict(gap <= bar, text=f"{label} are {gap:.3g} apart, {bar:.3g} allowed")
+
+
+def open_network(folder, dtype):
+    """A folder in transformers, and what it misses there."""
+    network, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    lost = {key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    is_exact = dtype == "f64" and network.config.model_type != "gpt2"
+    return (llama.exact(network) if is_exact else network).eval(), compare.Verdict(not lost, text=f"transformers says of {folder}: {lost}")
+
+
+def check_saved(model, folder, tokens, ours, dtype):
+    """PEFT opens what tarn saved: the same numbers, none missing, and the same logits."""
+    base, place = os.path.join(folder, "base"), os.path.join(folder, "ours")
+    tarn.call("lora_save", model, place.encode(), base.encode())
+    network = peft.PeftModel.from_pretrained(open_network(base, dtype)[0], place).eval()
+    found = adapters_of(network)
+    same = set(found) == set(ours) and all(torch.equal(values, ours[name]) for name, values in found.items())
+    noted = peft.PeftConfig.from_pretrained(place).base_model_name_or_path
+    return [compare.Verdict(same, text="PEFT reads other adapters than tarn saved"), compare.Verdict(noted == base, text=f"the base is noted as {noted}"),
+            same_logits("logits of tarn's folder", logits_in_tarn(model, tokens), logits_in_torch(network, tokens), dtype)]
+
+
+def check_merged(model, network, truth_network, folder, tokens, dtype):
+    """Merged in both, and tarn's merged folder in transformers."""
+    place = os.path.join(folder, "merged")
+    tarn.call("lora_merge", model)
+    tarn.call("model_write", model, place.encode())
+    opened, whole = open_network(place, dtype)
+    ours = logits_in_tarn(model, tokens)
+    truth, theirs = (logits_in_torch(n.merge_and_unload(), tokens) for n in (truth_network, network))
+    return [judge_logits("merged logits", ours, truth, theirs, dtype), whole,
+            same_logits("logits of tarn's merged folder", ours, logits_in_torch(opened, tokens), dtype)]
+
+
+def check_gguf(network, folder, source):
+    """A folder and tarn's adapters in one GGUF file: in the gguf package every weight as PEFT merges it, in GGUF's order."""
+    path, wrong = os.path.join(folder, "merged.gguf"), []
+    options = MergeOptions(adapter=os.path.join(folder, "ours").encode(), replace=True)
+    tarn.call("model_convert_sized", os.path.join(folder, source).encode(), path.encode(), None, c.cast(c.byref(options), c.POINTER(gguf_files.ConvertOptions)),
+              c.sizeof(options))
+    found, config = gguf_files.read_tensors(path), network.config
+    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}.get(config.model_type, gguf.MODEL_ARCH.LLAMA)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if config.model_type in ("llama", "mistral") else {}
+    for name, values in network.state_dict().items():
+        if config.tie_word_embeddings and name == "lm_head.weight":
+            continue
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        turned = heads.get(name.split(".")[-2])
+        wanted = gguf_files.neighbours(values.numpy(), turned) if turned else values.numpy()
+        ours = gguf.quants.dequantize(found[stored].data, found[stored].tensor_type).reshape(wanted.shape)
+        if not abs(ours - wanted).max() <= 1e-5:
+            wrong.append(f"{name}: {abs(ours - wanted).max():.3g}")
+    return compare.Verdict(not wrong, text=f"the merged GGUF file of {source} differs: {wrong[:3]}")
+
+
+def check(family, dtype, rng, folder):
+    network = draw_network(family, dtype, rng)
+    config = network.config
+    network.save_pretrained(os.path.join(folder, "base"))
+    shape = BATCH, context(config)
+    rows = lambda: torch.randint(0, config.vocab_size, shape)
+    batches, tokens = [(rows(), rows()) for _ in range(STEPS)], rows()
+    network = with_adapters(network, draw_adapters(family, rng), rng)
+    network.save_pretrained(os.path.join(folder, "theirs"))
+    truth_network = wide(os.path.join(folder, "base"), os.path.join(folder, "theirs"), family != "gpt2").eval()
+    model = open_both(folder, dtype)
+    try:
+        verdicts = [judge_logits("logits of PEFT's folder", logits_in_tarn(model, tokens), logits_in_torch(truth_network, tokens),
+                                 logits_in_torch(network, tokens), dtype)]
+        before = adapters_of(truth_network)
+        truth, theirs = train_in_torch(truth_network, batches), train_in_torch(network, batches)
+        moved = furthest(before, truth)
+        verdicts.append(compare.Verdict(moved > 1e-3, text=f"torch's adapters moved by {moved:.3g} only"))
+        ours, wrong = train_in_tarn(model, batches)
+        verdicts += judge_training(ours, wrong, truth, theirs, dtype)
+        verdicts += check_saved(model, folder, tokens, ours, dtype)
+        verdicts += check_merged(model, network, truth_network, folder, tokens, dtype)
+        if dtype == "f32" and family != "gpt2":
+            gguf_files.convert(os.path.join(folder, "base"), os.path.join(folder, "base.gguf"))
+            merged = peft.PeftModel.from_pretrained(open_network(os.path.join(folder, "base"), dtype)[0], os.path.join(folder, "ours")).merge_and_unload()
+            verdicts += [check_gguf(merged, folder, source) for source in ("base", "base.gguf")]
+        return verdicts
+    finally:
+        tarn.call("module_free", model)
+
+
+def check_halves(family, rng, folder):
+    """Weights in bf16 below adapters in f32: as far from the truth as torch is, twice at most."""
+    network = draw_network(family, "bf16", rng)
+    network.save_pretrained(os.path.join(folder, "base"))
+    network = with_adapters(network, draw_adapters(family, rng), rng)
+    network.save_pretrained(os.path.join(folder, "theirs"))
+    truth_network = wide(os.path.join(folder, "base"), os.path.join(folder, "theirs"), family != "gpt2").eval()
+    tokens = torch.randint(0, network.config.vocab_size, (BATCH, context(network.config)))
+    model = open_both(folder, "bf16")
+    try:
+        truth, distance = logits_in_torch(truth_network, tokens), lambda logits: (logits.to(torch.float64) - truth).square().mean().sqrt().item()
+        ours, theirs = distance(logits_in_tarn(model, tokens)), distance(logits_in_torch(network, tokens))
+        return [compare.Verdict(ours <= 2 * theirs, ours, 2 * theirs, "rms", f"logits are {ours:.3g} from the truth, torch's {theirs:.3g}")]
+    finally:
+        tarn.call("module_free", model)
+
+
+def run(seed):
+    """Yields (name, dtype, verdicts)."""
+    for family, configs in CONFIGS.items():
+        for number in range(configs):
+            for dtype in ("f64", "f32", "bf16"):
+                rng = random.Random(f"{seed}/lora/{family}/{number}/{dtype}")
+                torch.manual_seed(rng.randrange(1 << 31))
+                with tempfile.TemporaryDirectory() as folder:
+                    try:
+                        verdicts = check_halves(family, rng, folder) if dtype == "bf16" else check(family, dtype, rng, folder)
+                    except tarn.Error as error:
+                        verdicts = [compare.Verdict(False, text=f"tarn: {error}")]
+                yield f"{family} {number} {dtype}", dtype, verdicts

@@ -1,0 +1,26 @@
+/* turning.h: a made task in chat form: a word is to be written backwards. A small Llama learns it from lines of text first, without a conversation; fine-tuning brings it
+ * out in one. */
+#ifndef TESTS_TURNING_H
+#define TESTS_TURNING_H
+
+#include <stdbool.h>
+
+enum { TURNING_VOCAB = 276, TURNING_END = 275, TURNING_MOST = 4 }; /* tokens; the one that ends an answer; letters of a word at most */
+
+/* Letters of a word: 3, or with TARN_TEST_LONG 4; and how many words there are. */
+int turning_letters(void);
+int turning_words(void);
+
+/* The word of a number, and what it is backwards. One word in eight is never learnt, so that it can be asked for. */
+void turning_word(int number, char *word);
+void turning_back(const char *word, char *back);
+bool turning_is_asked(int number);
+
+/* Writes the conversations of the words that are learnt, or of those that are asked for, to the scratch folder as JSON lines, and returns their path. */
+const char *turning_chats(const char *name, bool asked);
+
+/* Writes a Hugging Face folder with a Llama and a tokenizer to the scratch folder: of drawn weights, or trained on lines such as "bcd <-> dcb". Returns its path. */
+const char *turning_drawn(const char *name);
+const char *turning_base(const char *name);
+
+#endif
