@@ -72,17 +72,26 @@ def run_one(case, seed, info, tally):
     return wrong
 
 
-def some_of(numbered, seed, most):
+def made_cases(name, make, options):
+    """One after the other: a case may refer to what the next one changes."""
+    rng = random.Random(f"{options.seed}/{name}")
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{options.seed}/{name}".encode()))
+    yield from enumerate(make(name, rng, generator, options.cases))
+
+
+def chosen_cases(name, make, options):
     """All cases, or as many as are wanted, in their order: others in every run."""
-    chosen = range(len(numbered)) if most <= 0 or most >= len(numbered) else sorted(random.Random(seed).sample(range(len(numbered)), most))
-    return [numbered[i] for i in chosen]
+    if options.most <= 0:
+        yield from made_cases(name, make, options)
+        return
+    count = sum(1 for _ in made_cases(name, make, options))
+    chosen = set(random.Random(f"{options.seed}/{name}").sample(range(count), min(options.most, count)))
+    yield from ((number, case) for number, case in made_cases(name, make, options) if number in chosen)
 
 
 def run_operation(info, make, options):
     name, tally, shown = info.name.decode(), Tally(), 0
-    rng = random.Random(f"{options.seed}/{name}")
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{options.seed}/{name}".encode()))
-    for number, case in some_of(list(enumerate(make(name, rng, generator, options.cases))), f"{options.seed}/{name}", options.most):
+    for number, case in chosen_cases(name, make, options):
         if options.layout and any(i.layout != options.layout for i in case.inputs):
             continue
         case.upstream_layout = options.layout or case.upstream_layout
