@@ -193,6 +193,13 @@ static int64_t write_greedily(tarn_module *model, tarn_device device, const tarn
     return tarn_stats().kernels - before;
 }
 
+/* OpenCL's devices have no recordings. */
+static bool records_steps(tarn_device device)
+{
+    char name[32];
+    return strncmp(tarn_device_name(device, name, sizeof(name)), "opencl", 6) != 0;
+}
+
 /* Longer than the keys that the first recorded step looks at. */
 static void a_recorded_step_decodes_the_same(void **state)
 {
@@ -208,7 +215,8 @@ static void a_recorded_step_decodes_the_same(void **state)
         int64_t many = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv, .no_capture = true}, ROUNDS, one_by_one);
         int64_t few = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv}, ROUNDS, recorded);
         assert_memory_equal(recorded, one_by_one, sizeof(recorded));
-        assert_true(few <= 10 * 10 && many >= 10 * 30); /* the host asks for the copy of the token, and what the sampler needs */
+        assert_true(many >= 10 * 30);
+        assert_true(few <= 10 * 10 || !records_steps(there)); /* the host asks for the copy of the token, and what the sampler needs */
     }
     tarn_module_free(model);
 }
