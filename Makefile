@@ -49,13 +49,15 @@ uninstall: ## take an installation under PREFIX back
 	@scripts/build release
 	@scripts/uninstall build/release "$(PREFIX)"
 
-check-long: ## everything with many more rounds and seeds, all under the thread sanitizer: hours, not minutes
+check-long: ## everything with many more rounds and seeds, all under both sanitizers: hours, not minutes
 	@scripts/bootstrap test
 	@scripts/build release
 	@TARN_TEST_LONG=1 TARN_TEST_TIMEOUT=14400 scripts/test release
 	@TARN_TEST_LONG=1 scripts/parity
 	@scripts/bootstrap opencl
 	@scripts/test-gpu build/release opencl
+	@scripts/build asan
+	@TARN_TEST_TIMEOUT=14400 scripts/test asan
 	@scripts/build tsan
 	@TARN_TEST_TIMEOUT=14400 scripts/test tsan
 	@scripts/fuzz 60
@@ -69,17 +71,19 @@ debug: ## build and test without optimisation, with assertions
 	@scripts/build debug
 	@scripts/test debug
 
-# Without the model that is trained to see what quantization costs: minutes of kernels that other programs run too.
+# Without three programs that take minutes, and run what others run too: models trained to see what quantization costs and to answer questions, tensors of
+# gibibytes. check-long runs all.
 asan: ## build and test with the address and undefined-behaviour sanitizers
 	@scripts/bootstrap test
 	@scripts/build asan
-	@scripts/test asan -E '^train\.quantized$$'
+	@scripts/test asan -E '^(train\.quantized|cli\.finetune|core\.large)$$'
 
-# Without what starts no threads, or only those that other programs start too: the command (what it calls is tested beside it), parsers. check-long runs all.
+# Without what starts no threads, or only those that other programs start too: the command (what it calls is tested beside it), parsers, families of operations
+# (ops.cases has every one of them). check-long runs all.
 tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
-	@TARN_TEST_QUICK=1 TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert)|ops\.reduce|examples\.gpt|train\.quantized)$$'
+	@TARN_TEST_QUICK=1 TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale|blocks|batchnorm|batchnorm_relu)|examples\..*|train\.(quantized|finetune|finetune_chat))$$'
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind
