@@ -55,10 +55,9 @@ bool tarn__convert_put_chat(const tarn__conversion *conversion, const tarn_gguf 
 bool tarn__convert_copy_metadata(const tarn_gguf *file, tarn_gguf_writer *writer);
 
 /* Folders (convert_folder.c). The last writes a GGUF file of a configuration and the tensors that were added, with the tokenizer of the folder it comes from. */
-struct tarn_llama_config;
 bool tarn__convert_from_folder(tarn__conversion *conversion);
 bool tarn__convert_to_folder(tarn__conversion *conversion);
-bool tarn__convert_write_gguf(tarn__conversion *conversion, const struct tarn_llama_config *config, tarn_gguf_writer *writer);
+bool tarn__convert_write_gguf(tarn__conversion *conversion, const tarn_llama_config *config, tarn_gguf_writer *writer);
 
 /* Models with the adapters of .adapter merged into their weights (convert_merged.c). */
 bool tarn__convert_merged(tarn__conversion *conversion);

@@ -42,16 +42,13 @@ bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_pa
 /* The folder of a run says how its frozen weights were read. */
 static bool read_blocks(const char *function, const char *folder, tarn_dtype *blocks)
 {
-    static const tarn_dtype types[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
     tarn__model_path path;
     if (*blocks || !holds(function, folder, "config.json"))
         return !tarn_failed();
     tarn__document *config = tarn__model_path_in(function, folder, "config.json", &path) ? tarn__document_open(function, path.text) : NULL;
     const char *name =
         config && tarn__document_kind(config, "train.quantize") == TARN__MEMBER_TEXT ? tarn__document_text(config, "train.quantize") : "";
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-        if (strcmp(name, tarn_dtype_name(types[i])) == 0)
-            *blocks = types[i];
+    *blocks = tarn__blocks_named(name);
     bool known = !name[0] || *blocks ||
                  tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the weights were quantized to '%.32s', which are no blocks that tarn knows",
                              function, path.text, name);

@@ -77,3 +77,12 @@ bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)
     tarn_safetensors_close(file);
     return good;
 }
+
+tarn_dtype tarn__blocks_named(const char *name)
+{
+    static const tarn_dtype types[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+    for (size_t i = 0; name[0] && i < sizeof(types) / sizeof(types[0]); i++)
+        if (strcmp(tarn_dtype_name(types[i]), name) == 0)
+            return types[i];
+    return TARN_F32; /* none */
+}

@@ -25,4 +25,7 @@ bool tarn__weights_load(const char *function, tarn_module *module, const tarn_sa
 /* The one dtype of all tensors of a file but those that are passed over. False with an error, also where they are of several. */
 bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype);
 
+/* The blocks of a name, "q8_0", "q4_0", "q4_k" or "q6_k"; f32 stands for none. */
+tarn_dtype tarn__blocks_named(const char *name);
+
 #endif

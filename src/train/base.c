@@ -82,15 +82,6 @@ static bool resolve(const char *function, tarn_train_options *o)
     return true;
 }
 
-tarn_dtype tarn__blocks_named(const char *name)
-{
-    static const tarn_dtype types[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
-    for (size_t i = 0; name[0] && i < sizeof(types) / sizeof(types[0]); i++)
-        if (strcmp(tarn_dtype_name(types[i]), name) == 0)
-            return types[i];
-    return TARN_F32; /* none */
-}
-
 static tarn_dtype dtype_of(const tarn_train_options *o)
 {
     return strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32;

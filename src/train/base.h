@@ -13,9 +13,6 @@ bool tarn__base_check(const char *function, const tarn_train_options *options, b
  * without values. A run's folder stands for its best weights. False with an error. */
 bool tarn__base_open(const char *function, tarn_trainer *trainer);
 
-/* The dtype of an option `quantize`; f32 stands for none. */
-tarn_dtype tarn__blocks_named(const char *name);
-
 /* Completes the sizes of the options by the model that was opened, and sets how it is trained. */
 bool tarn__base_complete(const char *function, tarn_trainer *trainer, const tarn__model_sizes *wanted);
 
