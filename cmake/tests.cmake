@@ -102,6 +102,8 @@ foreach(source IN LISTS TEST_SOURCES)
         tarn_static tarn_flags tarn_link_flags tarn_openblas ${CMOCKA_LIBRARY} Threads::Threads m)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
     target_include_directories(${target} SYSTEM PRIVATE ${CMOCKA_INCLUDE_DIR})
+    # gcc 12 for aarch64 breaks (internal error) where it vectorises the largest of many numbers.
+    target_compile_options(${target} PRIVATE $<$<AND:$<C_COMPILER_ID:GNU>,$<VERSION_LESS:$<C_COMPILER_VERSION>,13>>:-fno-tree-vectorize>)
     target_compile_definitions(${target} PRIVATE ${TARN_LEVEL_DEFINITIONS})
     foreach(extra tarn_cases tarn_test_support)
         if(TARGET ${extra})

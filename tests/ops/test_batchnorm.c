@@ -41,7 +41,7 @@ static void assert_norm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tar
     double *vx = values_of(x), *vy = values_of(y), *vw = weight ? values_of(weight) : NULL, *vb = bias ? values_of(bias) : NULL;
     for (int64_t n = 0; n < parts; n++)
         for (int64_t c = 0; c < channels; c++) {
-            double mean, variance;
+            double mean = 0, variance = 0;
             measure(vx, parts, channels, length, groups ? n : -1, c / members * members, members, &mean, &variance);
             for (int64_t i = 0; i < length; i++) {
                 int64_t at = (n * channels + c) * length + i;
