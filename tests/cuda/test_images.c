@@ -216,6 +216,7 @@ static void gradients_of_small_weights_agree_with_the_cpu(void **state)
             tarn_tensor *leaf[3];
             make_leaves(leaf, &small[i], TARN_F32);
             int64_t terms = small[i].images * small[i].rows * small[i].columns; /* of an element of the weight's gradient */
+            print_message("convolution %d, layout %d\n", (int)i, layout);
             compare_long_sums(leaf, &small[i].options, layout, terms > LONG_SUM ? 1e-4 : 1e-5);
             tarn_scope_close(scope);
         }

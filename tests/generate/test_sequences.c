@@ -111,6 +111,7 @@ static void a_cache_of_fewer_digits_is_not_expanded(void **state)
 {
     (void)state;
     enum { LONG = 2048 };
+    tarn_set_threads(2); /* each has memory of its own */
     const tarn_gpt2_config config = {.vocab = VOCAB, .context = LONG, .layers = 1, .heads = 16, .width = 256};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 9);
     for (tarn_kv kv = TARN_KV_BF16; kv <= TARN_KV_INT8; kv++) {
