@@ -143,7 +143,7 @@ enum {
     TARN__CUDNN_CUT_SUMS = 1 << 2,
     TARN__CUDNN_FFT = 1 << 3,
     TARN__CUDNN_NOT_DETERMINISTIC = 1 << 4,
-    TARN__CUDNN_WINOGRAD = 1 << 5,
+    TARN__CUDNN_WINOGRAD = 15 << 5, /* and with tiles of three sizes */
 };
 
 /* ---- the library ----------------------------------------------------------------------------------------------------------- */
