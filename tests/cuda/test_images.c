@@ -200,7 +200,8 @@ static void compare_long_sums(tarn_tensor *const *leaf, const tarn_conv2d_option
 
 #define LONG_SUM 10000 /* terms, from which on the comparison with PyTorch allows 1e-4, too */
 
-/* Few channels and many pixels, in true f32, with rows of whole packs and others. */
+/* Few channels and many pixels, in true f32, with rows of whole packs and others. cuDNN's sums for the gradients of such weights are up to 5.5e-5 off, in PyTorch as here:
+ * tests/parity/conv_sums.py holds one to the other. Ours are held to what sums of this length can be. */
 static void gradients_of_small_weights_agree_with_the_cpu(void **state)
 {
     static const sized small[] = {
@@ -210,6 +211,8 @@ static void gradients_of_small_weights_agree_with_the_cpu(void **state)
         {40, 33, 70, 7, 8, 3, {.padding = {1, 1}}},
     };
     NEEDS_GPU();
+    const char *library = getenv("TARN_CUDNN");
+    bool is_ours = library && strcmp(library, "off") == 0;
     for (size_t i = 0; i < sizeof(small) / sizeof(small[0]); i++)
         for (int layout = ROWS; layout <= CHANNELS_LAST; layout++) {
             tarn_scope *scope = tarn_scope_open();
@@ -217,7 +220,7 @@ static void gradients_of_small_weights_agree_with_the_cpu(void **state)
             make_leaves(leaf, &small[i], TARN_F32);
             int64_t terms = small[i].images * small[i].rows * small[i].columns; /* of an element of the weight's gradient */
             print_message("convolution %d, layout %d\n", (int)i, layout);
-            compare_long_sums(leaf, &small[i].options, layout, terms > LONG_SUM ? 1e-4 : 1e-5);
+            compare_long_sums(leaf, &small[i].options, layout, terms > LONG_SUM || !is_ours ? 1e-4 : 1e-5);
             tarn_scope_close(scope);
         }
 }

@@ -241,6 +241,11 @@ def run_curves_gpt2(options):
     return run_verdicts("curves_gpt2", importlib.import_module("curves_gpt2").run, options)
 
 
+def run_conv_sums(options):
+    """Long sums of convolutions, no further off than PyTorch's."""
+    return run_verdicts("conv_sums", importlib.import_module("conv_sums").run, options)
+
+
 def run_networks(options):
     """Networks trained in both. What a device's missing kernels keep from being judged counts as skipped."""
     tally, training_networks = Tally(), importlib.import_module("training_networks")
@@ -276,7 +281,7 @@ def run_mnist(options):
 
 
 # What is compared beside operations.
-EXTRAS = {"training": run_training, "networks": run_networks, "layers": run_layers, "formats": run_formats, "gguf": run_gguf, "data": run_data,
+EXTRAS = {"training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "layers": run_layers, "formats": run_formats, "gguf": run_gguf, "data": run_data,
           "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "chats": run_chats, "gpt2": run_gpt2, "llama": run_llama,
           "lora": run_lora, "generate": run_generate,
           "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "mnist": run_mnist}

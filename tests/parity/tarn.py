@@ -339,7 +339,7 @@ def _declare(name, result, arguments):
 
 
 _functions = {name: _declare(name, *signature) for name, signature in FUNCTIONS.items()}
-_place = [Device(0, 0)]
+_place = [Device(0, 0), "cpu"]
 
 
 def call(name, *arguments):
@@ -353,11 +353,16 @@ def call(name, *arguments):
 
 
 def use_device(text):
-    _place[0] = call("device_parse", text.encode())
+    _place[:] = call("device_parse", text.encode()), text
 
 
 def device():
     return _place[0]
+
+
+def device_name():
+    """As it was asked for: cpu, cuda …"""
+    return _place[1]
 
 
 @contextlib.contextmanager
