@@ -10,7 +10,7 @@
 
 #include <atomic>
 
-#include "backends/cuda/attention.cuh"
+#include "backends/cuda/attention_starts.cuh"
 
 #define MMA_WARPS 4
 #define MMA_THREADS (MMA_WARPS * WARP)
@@ -171,6 +171,52 @@ __device__ __forceinline__ void write_tile(const slab &to, const float (*sum)[4]
             }
         }
     }
+}
+
+/* ---- which weights count ------------------------------------------------------------------------------------------------------ */
+
+/* The keys that a lane's two rows attend to, from `start` on and below `end`. */
+struct two_reaches {
+    int64_t start[2], end[2];
+};
+
+template <bool has_starts> __device__ __forceinline__ two_reaches reaches_of(const attention_args &a, int64_t batch, int64_t valid, int64_t row)
+{
+    two_reaches r = {};
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int64_t t = row + threadIdx.x % WARP / 4 + half * 8;
+        if (t >= a.rows)
+            continue;
+        r.end[half] = keys_of(a, valid, t);
+        if constexpr (has_starts)
+            r.start[half] = start_of(a, batch, t);
+    }
+    return r;
+}
+
+/* The same of a tile of N keys from `key`, counted from the lane's own first column. */
+struct two_spans {
+    int begin[2], end[2];
+};
+
+template <int N> __device__ __forceinline__ two_spans spans_of(const two_reaches &r, int64_t key)
+{
+    const int column = threadIdx.x % 4 * 2;
+    two_spans s;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int64_t begin = r.start[half] - key, end = r.end[half] - key;
+        s.begin[half] = (int)(begin < 0 ? 0 : begin < N ? begin : N) - column;
+        s.end[half] = (int)(end < N ? end : N) - column;
+    }
+    return s;
+}
+
+/* Whether number i of product n counts. */
+template <bool has_starts> __device__ __forceinline__ bool counts(const two_spans &s, int n, int i)
+{
+    return n * 8 + i % 2 < s.end[i / 2] && (!has_starts || n * 8 + i % 2 >= s.begin[i / 2]);
 }
 
 /* ---- dropout ------------------------------------------------------------------------------------------------------------------ */
