@@ -52,7 +52,7 @@ tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx
 {
     (void)ctx;
     tarn_tensor *part[2]; /* gate, up */
-    tarn_tensor *y = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_mul(tarn_silu(part[0]), part[1]) : NULL;
+    tarn_tensor *y = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
     return y ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], y) : NULL;
 }
 
