@@ -192,6 +192,7 @@ static void fill_table(void)
     tarn__cuda_binary(rows);
     tarn__cuda_binary_grad(rows);
     tarn__cuda_swiglu(rows);
+    tarn__cuda_narrow(rows);
     tarn__cuda_compare(rows);
     tarn__cuda_copy(rows);
     tarn__cuda_blocks(rows);
