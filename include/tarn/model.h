@@ -38,7 +38,7 @@ TARN_API tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_devic
 /* What backward makes again instead of finding it stored: less memory, more time. */
 typedef enum tarn_recompute {
     TARN_RECOMPUTE_NONE = 0,
-    TARN_RECOMPUTE_CHEAP, /* what costs next to nothing: the results of norms, and of GELU in an mlp. On the CPU the gradients have the same bits */
+    TARN_RECOMPUTE_CHEAP, /* what costs next to nothing: the results of norms, and of what an mlp has between its layers. On the CPU the gradients have the same bits */
     TARN_RECOMPUTE_BLOCK  /* all that happens in a block: only what enters it is stored */
 } tarn_recompute;
 

@@ -215,6 +215,8 @@ TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tar
 /* gelu(x · upᵀ + up_bias) · downᵀ + down_bias over the last axis of x, the block between a transformer's attentions: up is [hidden, in], down [out, hidden],
  * biases [hidden] and [out] or NULL. The same as two tarn_linear_apply() with tarn_gelu() between them, with fewer passes over memory. */
 TARN_API tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias);
+/* silu(gate) · up, which have one shape: what a gated mlp (Llama's) has between its layers. The same as tarn_mul() of tarn_silu(), in one pass, and rounded once. */
+TARN_API tarn_tensor *tarn_swiglu(tarn_tensor *gate, tarn_tensor *up);
 
 /* Options of attention; zero is every field's default. */
 typedef struct tarn_attention_options {

@@ -68,7 +68,8 @@ typedef struct tarn_train_options {
     int64_t sample;       /* tokens of a sample at each evaluation; default: none */
     int64_t keep;         /* evaluations, the last ones, whose checkpoints stay in folders of their own, to be used or gone on from: step-500; default: none */
     char precision[8];    /* "f32" (the default), "tf32" or "bf16": bf16 parameters with f32 master weights */
-    char recompute[8];    /* "none" (the default), "cheap" or "block": norms and GELU, or all of a block, are computed again in backward instead of being stored */
+    char recompute[8];    /* "none" (the default), "cheap" (that with lora) or "block": norms and what an mlp has between its layers, or all of a block, are computed again in
+                           * backward instead of being stored */
 
 
     /* "auto" (the default), "on" or "off": a step is recorded once and then repeated as a whole, which spares the host its work for each operation; the

@@ -66,6 +66,8 @@ static const tarn__case list[] = {
     CASE("gelu_erf", "any", {NORMAL(R, C)}),
     CASE("silu", "any", {NORMAL(R, C)}),
     CASE("softplus", "any", {NORMAL(R, C)}),
+    CASE("swiglu", "any", {NORMAL(R, C), NORMAL(R, C)}, .bench = "swiglu", .backward = 5),
+    CASE("swiglu", "batch", {NORMAL(B, S, C), NORMAL(B, S, C)}),
     CASE("clamp", "both bounds", {SMOOTH(R, C)}, {REAL("low", -0.6), REAL("high", 1.0)}),
     CASE("clamp", "below only", {SMOOTH(R, C)}, {REAL("low", 0.2)}),
     CASE("add", "any", {NORMAL(B, S, C), NORMAL(B, S, C)}),

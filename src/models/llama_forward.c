@@ -36,30 +36,36 @@ tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, v
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn__adapted(linear, x, tarn_linear_apply(x, own(linear, "weight"), own(linear, "bias")));
+    return tarn__adapted(linear, x);
+}
+
+/* What the children from `first` on, which share x, make of it. */
+static bool pass_together(const tarn_module *module, int first, int count, tarn_tensor *x, tarn_tensor **y)
+{
+    bool good = tarn__adapted_together(module->child + first, count, x, y);
+    for (int i = 0; good && i < count; i++)
+        tarn__seen(module->child[first + i], y[i]);
+    return good;
 }
 
 tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    tarn_tensor *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x), *up = gate ? tarn_forward(mlp->child[TARN__LLAMA_UP], x) : NULL;
-    tarn_tensor *y = up ? tarn_mul(tarn_silu(gate), up) : NULL;
+    tarn_tensor *part[2]; /* gate, up */
+    tarn_tensor *y = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
     return y ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], y) : NULL;
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------- */
 
-/* The heads of queries, keys or values of x [B, T, width]: [B, T, heads, head width]. */
-static tarn_tensor *heads_of(const tarn_module *attention, int part, tarn_tensor *x)
+/* Queries, keys or values y [B, T, heads · head width] as [B, T, heads, head width]. */
+static tarn_tensor *heads_of(const tarn_llama_config *c, tarn_tensor *y)
 {
-    const tarn_llama_config *c = attention->ctx;
-    int64_t heads = part == TARN__LLAMA_Q ? c->heads : c->kv_heads;
-    tarn_tensor *y = tarn_forward(attention->child[part], x);
-    return y ? tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), heads, c->head_width)) : NULL;
+    return tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), tarn_size(y, 2) / c->head_width, c->head_width));
 }
 
 /* The same of queries or keys, normalised where the model does so, and turned by their positions; NULL: 0, 1, 2 … */
-static tarn_tensor *turned_heads_of(const tarn_module *attention, int part, tarn_tensor *x, tarn_tensor *positions)
+static tarn_tensor *turned_heads_of(const tarn_module *attention, int part, tarn_tensor *y, tarn_tensor *positions)
 {
     const tarn_llama_config *c = attention->ctx;
     const tarn_rope_options rope = {.axis = 1,
@@ -69,7 +75,7 @@ static tarn_tensor *turned_heads_of(const tarn_module *attention, int part, tarn
                                     .low = c->rope_low,
                                     .high = c->rope_high,
                                     .original = c->rope_context};
-    tarn_tensor *y = heads_of(attention, part, x);
+    y = heads_of(c, y);
     if (y && c->qk_norm)
         y = tarn_forward(attention->child[part == TARN__LLAMA_Q ? TARN__LLAMA_Q_NORM : TARN__LLAMA_K_NORM], y);
     return y ? tarn_rope(y, positions, &rope) : NULL;
@@ -87,8 +93,11 @@ static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, const
 {
     const tarn_llama_config *c = attention->ctx;
     tarn_tensor *positions = p->cache ? tarn__cache_positions(p->cache, layer) : p->positions;
-    tarn_tensor *part[] = {turned_heads_of(attention, TARN__LLAMA_Q, x, positions),
-                           turned_heads_of(attention, TARN__LLAMA_K, x, positions), heads_of(attention, TARN__LLAMA_V, x)};
+    tarn_tensor *part[3]; /* queries, keys, values */
+    if (!pass_together(attention, TARN__LLAMA_Q, 3, x, part))
+        return NULL;
+    for (int i = TARN__LLAMA_Q; i <= TARN__LLAMA_V; i++)
+        part[i] = i == TARN__LLAMA_V ? heads_of(c, part[i]) : turned_heads_of(attention, i, part[i], positions);
     for (int i = 0; i < 3; i++)
         if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
             return NULL;

@@ -3,6 +3,8 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
+#include "ops/adapted.h"
+#include "ops/matmul.h"
 
 int64_t tarn__linear_in(const tarn_module *layer)
 {
@@ -34,14 +36,22 @@ static tarn_tensor *as(tarn_tensor *x, tarn_dtype dtype)
     return x && x->view.dtype != dtype ? tarn_cast(x, dtype) : x;
 }
 
-tarn_tensor *tarn__adapted(const tarn_module *layer, tarn_tensor *x, tarn_tensor *y)
+static bool drops_out(const tarn_module *layer)
+{
+    return layer->adapter && layer->adapter->dropout > 0 && layer->training;
+}
+
+/* The layer's product, and the adapter's beside it. */
+static tarn_tensor *in_steps(const tarn_module *layer, tarn_tensor *x)
 {
     const tarn__adapter *adapter = layer->adapter;
+    tarn_tensor *weight = tarn__module_own(layer, "weight"), *bias = tarn__module_own(layer, "bias");
+    tarn_tensor *y = layer->linear == TARN__LINEAR_IN_OUT ? tarn__linear_in_out(x, weight, bias) : tarn_linear_apply(x, weight, bias);
     if (!adapter || !y)
         return y;
     tarn_dtype inner = tarn__adapter_weight(layer, TARN__ADAPTER_A)->view.dtype, outer = y->view.dtype, wide = wider_of(inner, outer);
     tarn_tensor *h = as(x, inner);
-    if (h && adapter->dropout > 0 && layer->training)
+    if (h && drops_out(layer))
         h = tarn_dropout(h, adapter->dropout);
     h = h ? tarn_forward(layer->child[TARN__ADAPTER_A], h) : NULL;
     if (h && adapter->scale != 1) /* here, where there are few numbers */
@@ -49,6 +59,53 @@ tarn_tensor *tarn__adapted(const tarn_module *layer, tarn_tensor *x, tarn_tensor
     h = h ? as(tarn_forward(layer->child[TARN__ADAPTER_B], h), wide) : NULL;
     y = h ? as(y, wide) : NULL;
     return y ? as(tarn_add(y, h), outer) : NULL;
+}
+
+/* A tensor of x's dtype, on its device. */
+static bool goes_with(tarn_tensor *x, tarn_tensor *weight)
+{
+    return weight->view.dtype == x->view.dtype && tarn__same_device(tarn__device(weight), tarn__device(x));
+}
+
+/* True when one operation can do all of them: plain weights, frozen, everything in one dtype and place, nothing dropped out, and sizes that fit. */
+static bool can_join(tarn_module *const *layer, int count, tarn_tensor *x)
+{
+    bool any = false, can = tarn__is_float(x->view.dtype) && !x->is_constant && x->view.rank > 0;
+    for (int i = 0; can && i < count; i++) {
+        tarn_tensor *weight = tarn__module_own(layer[i], "weight"), *bias = tarn__module_own(layer[i], "bias");
+        can = goes_with(x, weight) && !tarn_needs_grad(weight) && (!bias || (goes_with(x, bias) && !tarn_needs_grad(bias))) && !drops_out(layer[i]) &&
+              tarn__linear_in(layer[i]) == x->view.shape[x->view.rank - 1];
+        for (int k = 0; can && layer[i]->adapter && k < 2; k++)
+            can = goes_with(x, tarn__adapter_weight(layer[i], k));
+        any = any || layer[i]->adapter;
+    }
+    return can && any;
+}
+
+bool tarn__adapted_together(tarn_module *const *layer, int count, tarn_tensor *x, tarn_tensor **y)
+{
+    tarn__adapted_layer joined[TARN__MOST_ADAPTED] = {0};
+    bool good = true;
+    if (!can_join(layer, count, x)) {
+        for (int i = 0; good && i < count; i++)
+            good = (y[i] = in_steps(layer[i], x)) != NULL;
+    } else {
+        for (int i = 0; i < count; i++) {
+            joined[i].weight = tarn__module_own(layer[i], "weight"), joined[i].bias = tarn__module_own(layer[i], "bias");
+            if (layer[i]->adapter) {
+                joined[i].a = tarn__adapter_weight(layer[i], TARN__ADAPTER_A), joined[i].b = tarn__adapter_weight(layer[i], TARN__ADAPTER_B);
+                joined[i].scale = layer[i]->adapter->scale;
+            }
+        }
+        good = tarn__linears_adapted(x, joined, count, layer[0]->linear == TARN__LINEAR_IN_OUT, y);
+    }
+    return good;
+}
+
+tarn_tensor *tarn__adapted(const tarn_module *layer, tarn_tensor *x)
+{
+    tarn_tensor *y;
+    return tarn__adapted_together((tarn_module *const[]){(tarn_module *)layer}, 1, x, &y) ? y : NULL;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------------ */

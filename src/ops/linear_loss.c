@@ -93,13 +93,21 @@ static bool put_gradients(const tarn__backward *b, tarn_tensor *gx, tarn_tensor 
     return !gweight || !tarn__wants(b, 1) || tarn__put(b, 1, gweight);
 }
 
+/* weight's gradient times g, where the leaf has its place for it: it may be the largest tensor of all. */
+static tarn_tensor *scaled_weight(const tarn__backward *b, tarn_tensor *gweight, tarn_tensor *g)
+{
+    tarn__elementwise none = {0};
+    tarn_tensor *to = tarn__wants(b, 1) ? tarn__grad_place(b, 1, gweight->view.dtype) : NULL;
+    return to && tarn__kernel_call(TARN__K_mul, b->function, none, TARN__IN(gweight, g), TARN__OUT(to)) ? to : NULL;
+}
+
 /* The gradients of a gradient of 1 for each row, times the one that came. */
 static bool scaled_backward(const tarn__backward *b)
 {
     const linear_loss_record *r = b->params;
     tarn_tensor *gx = b->saved[0], *gweight = b->saved[1], *counted = b->saved[2], *g = b->grads[0];
     g = counted ? tarn_div(g, tarn_maximum(counted, tarn_scalar(1))) : tarn_mul(g, tarn_scalar(r->tail.scale)); /* none count: 0, though the mean is NaN */
-    return g && put_gradients(b, gx ? tarn_mul(gx, g) : NULL, gweight ? tarn_mul(gweight, g) : NULL) && !tarn_failed();
+    return g && put_gradients(b, gx ? tarn_mul(gx, g) : NULL, gweight ? scaled_weight(b, gweight, g) : NULL) && !tarn_failed();
 }
 
 static bool each_backward(const tarn__backward *b)

@@ -80,7 +80,7 @@ static const row rows[] = {
     ROW(precision, TARN_OPTION_WORD, 0, 0, "f32", "f32|tf32|bf16", false,
         "of the products; bf16 (text): bf16 parameters with f32 master weights"),
     ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|cheap|block", true,
-        "text: compute again in backward instead of storing: norms and GELU, or all of a block"),
+        "text: compute again in backward instead of storing: norms and what an mlp has between its layers, or all of a block; with lora cheap unless given"),
     ROW(capture, TARN_OPTION_WORD, 0, 0, "auto", "auto|on|off", true,
         "record a step once and repeat it as a whole; auto: where the device can, and memory allows it"),
     ROW(base, TARN_OPTION_TEXT, 0, 0, "", "PATH", false, "fine-tune: the model that is there; the same as --model PATH"),
@@ -346,8 +346,16 @@ static void complete_rates(tarn_train_options *o)
         o->lora_alpha = 2 * (double)o->lora;
 }
 
+/* Where adapters alone are trained memory is what activations take, and what is cheap is no loss. */
+static void complete_memory(tarn_train_options *o)
+{
+    if (o->lora && !o->recompute[0])
+        memcpy(o->recompute, "cheap", sizeof("cheap"));
+}
+
 void tarn__train_options_complete(tarn_train_options *options)
 {
+    complete_memory(options);
     for (int i = 0; i < ROWS; i++)
         if (!is_set(&rows[i], options) && rows[i].option.otherwise[0])
             set("train_options", &rows[i], rows[i].option.otherwise, options);

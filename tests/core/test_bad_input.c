@@ -357,6 +357,14 @@ static void products_norms_and_losses(void **state)
     REFUSE(tarn_matmul, tarn_matmul(f33, d));
     REFUSE(tarn_matmul, tarn_matmul(f33, elsewhere));
     REFUSE(tarn_matmul, tarn_matmul(tarn_ones(TARN_SHAPE(2, 3, 3), TARN_F32, cpu), tarn_ones(TARN_SHAPE(4, 3, 3), TARN_F32, cpu)));
+    REFUSE(tarn_swiglu, tarn_swiglu(NULL, f33));
+    REFUSE(tarn_swiglu, tarn_swiglu(f33, NULL));
+    REFUSE(tarn_swiglu, tarn_swiglu(f33, f23));
+    REFUSE(tarn_swiglu, tarn_swiglu(f33, f));
+    REFUSE(tarn_swiglu, tarn_swiglu(f33, tarn_scalar(2)));
+    REFUSE(tarn_swiglu, tarn_swiglu(f, d));
+    REFUSE(tarn_swiglu, tarn_swiglu(f, elsewhere));
+    REFUSE(tarn_swiglu, tarn_swiglu(target, target));
     REFUSE(tarn_mlp, tarn_mlp(NULL, f33, f33, f, f));
     REFUSE(tarn_mlp, tarn_mlp(f, NULL, f33, f, f));
     REFUSE(tarn_mlp, tarn_mlp(f, f33, NULL, f, f));

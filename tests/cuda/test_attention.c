@@ -1,6 +1,6 @@
 /*
- * Attention on a CUDA device against the CPU: every form that its kernels take, the same weights dropped, the same bits in every run and in a
- * captured one, memory that is linear in the rows. Without a device every test is skipped.
+ * Attention on a CUDA device against the CPU: every form that its kernels take, rows that begin at starts, the same weights dropped, the same bits in
+ * every run and in a captured one, memory that is linear in the rows. Without a device every test is skipped.
  */
 #include "support/gpu.h"
 
@@ -48,6 +48,7 @@ static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, tarn_attention_option
     make_operands(s, dtype, here, there);
     tarn_attention_options other = o;
     other.lengths = o.lengths ? good(tarn_to(o.lengths, gpu)) : NULL;
+    other.starts = o.starts ? good(tarn_to(o.starts, gpu)) : NULL;
     tarn_seed(11);
     tarn_tensor *wanted = good(tarn_attention(here[Q], here[K], here[V], &o));
     tarn_seed(11);
@@ -91,6 +92,114 @@ static void lengths_and_dropout_agree_with_the_cpu(void **state)
     }
 }
 
+/* ---- starts ---------------------------------------------------------------------------------------------------------------- */
+
+/* [B, T] of documents of 1 to `longest` rows, the last of which end at the last keys; with `longest` 0, in no order at all. */
+static tarn_tensor *draw_starts(sizes s, int64_t longest, tarn_dtype dtype)
+{
+    int64_t starts[1024], ahead = s.keys > s.rows ? s.keys - s.rows : 0;
+    uint64_t seed = 17;
+    assert_true(s.batches * s.rows <= 1024);
+    for (int64_t b = 0; b < s.batches; b++)
+        for (int64_t t = 0, begin = 0, end = 0; t < s.rows; t++) {
+            if (longest > 0 && t == end) {
+                begin = t;
+                end = t + 1 + random_below(&seed, longest);
+            }
+            int64_t start = longest > 0 ? ahead + begin : random_below(&seed, s.keys + 1);
+            starts[b * s.rows + t] = start < s.keys ? start : s.keys;
+        }
+    return good(tarn_cast(tarn_from_i64(starts, TARN_SHAPE(s.batches, s.rows), CPU), dtype));
+}
+
+/* Documents that are shorter than a tile, end within one and go through several; rows that begin behind themselves. */
+static void rows_that_begin_at_starts_agree_with_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 400, 400, 64}, {1, 2, 2, 70, 33, 80}, {1, 2, 1, 129, 200, 128},
+                                {1, 2, 1, 200, 200, 256}, {2, 4, 2, 300, 300, 64}, {1, 2, 1, 90, 90, 7},  {1, 1, 1, 70, 70, 300}};
+    static const tarn_dtype dtypes[] = {TARN_F64, TARN_F32, TARN_BF16, TARN_F16};
+    static const double tolerance[] = {1e-12, 1e-5, 3e-2, 4e-3};
+    static const int64_t longest[] = {0, 2, 20, 190};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        for (int d = 0; d < 4; d++)
+            for (int l = 0; l < 4; l++) {
+                tarn_scope *scope = tarn_scope_open();
+                tarn_attention_options o = {.causal = l > 0 || d % 2 == 0, .starts = draw_starts(all[i], longest[l], d % 2 ? TARN_I32 : TARN_I64)};
+                agrees_with_the_cpu(all[i], dtypes[d], o, tolerance[d]);
+                tarn_scope_close(scope);
+            }
+}
+
+/* Where each row sees itself alone its weight is 1 whatever q and k are: the result is v, and gradients of q and k are what rounding leaves of 0. */
+static void a_row_that_sees_itself_alone_pulls_at_v_alone(void **state)
+{
+    NEEDS_GPU();
+    static const tarn_dtype dtypes[] = {TARN_F64, TARN_F32, TARN_BF16, TARN_F16};
+    static const double tolerance[] = {1e-14, 1e-5, 1e-5, 1e-5};
+    for (int d = 0; d < 4; d++) {
+        tarn_tensor *here[OPERANDS], *x[OPERANDS], *starts = good(tarn_unsqueeze(tarn_arange(0, 200, 1, TARN_I64, gpu), 0));
+        make_operands((sizes){1, 2, 2, 200, 200, 64}, dtypes[d], here, x);
+        tarn_tensor *y = good(tarn_attention(x[Q], x[K], x[V], &(tarn_attention_options){.causal = true, .starts = starts}));
+        tarn_tensor *g = good(tarn_normal_like(y, 0, 1));
+        assert_true(tarn_backward_from(y, g, NULL));
+        assert_true(apart(y, x[V]) == 0);
+        assert_true(apart(tarn_grad(x[V]), g) < tolerance[d]);
+        for (int i = Q; i <= K; i++) {
+            double *noise = values_of(good(tarn_grad(x[i])));
+            for (int64_t k = 0; k < tarn_count(x[i]); k++)
+                assert_true(fabs(noise[k]) < tolerance[d] * 100); /* sums of 64 products of numbers of about 1, times one */
+            free(noise);
+        }
+    }
+}
+
+static void starts_with_lengths_and_dropout_agree_with_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){61, 100, 0}, TARN_SHAPE(3), CPU));
+    for (int causal = 0; causal < 2; causal++) {
+        sizes s = {3, 4, 2, 70, 101, 64};
+        tarn_attention_options o = {.causal = causal, .dropout = 0.3, .lengths = lengths, .starts = draw_starts(s, causal ? 40 : 0, TARN_I64)};
+        agrees_with_the_cpu(s, TARN_BF16, o, 3e-2);
+        agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 136}, TARN_F16, o, 4e-3);
+        agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 20}, TARN_F32, o, 1e-5);
+    }
+}
+
+static void starts_of_0_change_no_bit(void **state)
+{
+    NEEDS_GPU();
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 150, 8 * 40), 0, 1, TARN_BF16, gpu)), *same = good(tarn_clone(x));
+    tarn_requires_grad(x, true);
+    tarn_requires_grad(same, true);
+    tarn_attention_options o = {.causal = true, .dropout = 0.1}, with = o; /* cuDNN does none that drop */
+    with.starts = good(tarn_zeros(TARN_SHAPE(2, 150), TARN_I32, gpu));
+    tarn_seed(13);
+    tarn_tensor *y = good(tarn_attention_packed(x, 4, 2, &o)), *g = good(tarn_normal_like(y, 0, 1));
+    tarn_seed(13);
+    tarn_tensor *other = good(tarn_attention_packed(same, 4, 2, &with));
+    assert_true(tarn_backward_from(y, g, NULL) && tarn_backward_from(other, g, NULL));
+    assert_true(apart(other, y) == 0);
+    assert_true(apart(tarn_grad(same), tarn_grad(x)) == 0);
+}
+
+static void a_start_outside_the_keys_is_an_error(void **state)
+{
+    NEEDS_GPU();
+    static const int64_t wrong[] = {6, -1};
+    static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16};
+    for (int i = 0; i < 4; i++) {
+        tarn_tensor *x = good(tarn_normal(TARN_SHAPE(1, 1, 5, 8), 0, 1, dtypes[i / 2], gpu));
+        tarn_tensor *starts = good(tarn_from_i64((const int64_t[]){0, 1, 1, wrong[i % 2], 2}, TARN_SHAPE(1, 5), gpu));
+        tarn_attention(x, x, x, &(tarn_attention_options){.causal = true, .starts = starts});
+        tarn_synchronize(gpu);
+        assert_error_about(TARN_ERROR_ARGUMENT, "attention", i % 2 ? "-1" : "6");
+    }
+}
+
+/* ---- dropout --------------------------------------------------------------------------------------------------------------- */
+
 /* With values of one 1 each the result is the weights: those that are 0 are the same ones. */
 static void the_same_weights_are_dropped(void **state)
 {
@@ -113,14 +222,14 @@ static void the_same_weights_are_dropped(void **state)
 /* ---- bits ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct recording {
-    tarn_tensor *x, *sum, *grad;
+    tarn_tensor *x, *starts, *sum, *grad;
 } recording;
 
 static bool attend(void *ctx)
 {
     recording *r = ctx;
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *y = tarn_attention_packed(r->x, 4, 2, &(tarn_attention_options){.causal = true, .dropout = 0.2});
+    tarn_tensor *y = tarn_attention_packed(r->x, 4, 2, &(tarn_attention_options){.causal = true, .dropout = 0.2, .starts = r->starts});
     bool done = tarn_copy(r->sum, y) && tarn_backward_from(y, r->sum, NULL) && tarn_copy(r->grad, tarn_grad(r->x));
     tarn_zero_grad(r->x);
     tarn_scope_close(scope);
@@ -131,9 +240,10 @@ static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
 {
     NEEDS_GPU();
     static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F32};
-    for (int d = 0; d < 2; d++) {
-        recording r = {.x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(2, 150, 8 * 64), 0, 1, dtypes[d], gpu)), true)};
-        r.sum = good(tarn_zeros(TARN_SHAPE(2, 150, 4 * 64), dtypes[d], gpu));
+    for (int d = 0; d < 4; d++) {
+        recording r = {.x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(2, 150, 8 * 64), 0, 1, dtypes[d % 2], gpu)), true)};
+        r.starts = d < 2 ? NULL : good(tarn_to(draw_starts((sizes){2, 4, 2, 150, 150, 64}, 70, TARN_I32), gpu));
+        r.sum = good(tarn_zeros(TARN_SHAPE(2, 150, 4 * 64), dtypes[d % 2], gpu));
         r.grad = good(tarn_zeros(TARN_SHAPE(2, 150, 8 * 64), TARN_F32, gpu));
         double *sum[3], *grad[3];
         for (int run = 0; run < 3; run++) {
@@ -160,15 +270,14 @@ static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */
 
 /* 32768 rows have 2 GiB of weights in bf16; forward and backward need less than ten tensors of their operands' size. */
-static void long_texts_need_no_weights_in_memory(void **state)
+static void long_texts_need_no_weights(bool has_starts)
 {
-    NEEDS_GPU();
     const int64_t rows = 32768, bytes = rows * 64 * 2;
     tarn_tensor *x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(1, 1, rows, 64), 0, 1, TARN_BF16, gpu)), true);
-    tarn_tensor *g = good(tarn_normal_like(x, 0, 1));
+    tarn_tensor *g = good(tarn_normal_like(x, 0, 1)), *starts = has_starts ? good(tarn_zeros(TARN_SHAPE(1, rows), TARN_I32, gpu)) : NULL;
     tarn_stats_reset();
     int64_t before = tarn_memory_of(gpu).used;
-    tarn_tensor *y = good(tarn_attention(x, x, x, &(tarn_attention_options){.causal = true}));
+    tarn_tensor *y = good(tarn_attention(x, x, x, &(tarn_attention_options){.causal = true, .starts = starts}));
     assert_true(tarn_backward_from(y, g, NULL));
     assert_int_equal(tarn_stats().fallbacks, 0);
     assert_true(tarn_memory_of(gpu).peak_used - before < 10 * bytes);
@@ -179,12 +288,24 @@ static void long_texts_need_no_weights_in_memory(void **state)
     free(first);
 }
 
+static void long_texts_need_no_weights_in_memory(void **state)
+{
+    NEEDS_GPU();
+    long_texts_need_no_weights(false);
+    long_texts_need_no_weights(true);
+}
+
 int main(void)
 {
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
         ON_GPU(every_form_agrees_with_the_cpu),
         ON_GPU(lengths_and_dropout_agree_with_the_cpu),
+        ON_GPU(rows_that_begin_at_starts_agree_with_the_cpu),
+        ON_GPU(a_row_that_sees_itself_alone_pulls_at_v_alone),
+        ON_GPU(starts_with_lengths_and_dropout_agree_with_the_cpu),
+        ON_GPU(starts_of_0_change_no_bit),
+        ON_GPU(a_start_outside_the_keys_is_an_error),
         ON_GPU(the_same_weights_are_dropped),
         ON_GPU(runs_have_the_same_bits_and_so_has_a_captured_one),
         ON_GPU(long_texts_need_no_weights_in_memory),

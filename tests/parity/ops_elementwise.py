@@ -391,6 +391,23 @@ def binary_cases(op, rng, generator, count):
     yield from refusals(op, dtypes, 2)
 
 
+def swiglu_cases(op, rng, generator, count):
+    reference = lambda gate, up: UNARY["silu"][1](gate) * up
+
+    def sizes(values, wanted, upstreams):  # the derivative of silu has a root
+        return [None], [(values[1].double() * upstreams[0].double()).abs(), None]
+    for dtype in FLOATS:
+        def case(shape, layouts, **more):
+            inputs = [Input(random_values(shape, dtype, generator), layout) for layout in layouts]
+            return Case(op, inputs, reference, dtype=dtype, sizes=sizes, upstream_layout=rng.choice(LAYOUTS), **more)
+        for layout in LAYOUTS:
+            for shape in [(3, 4, 5), (33, 20), (9,), (300, 401)]:
+                yield case(shape, (layout, rng.choice(LAYOUTS)))
+        for shape in SHAPES + [random_shape(rng) for _ in range(count)]:
+            yield case(shape, (rng.choice(LAYOUTS), rng.choice(LAYOUTS)))
+    yield from refusals(op, FLOATS, 2)
+
+
 def where_cases(op, rng, generator, count):
     for dtype in tarn.DTYPES:
         def case(shapes, layouts, constants=(False, False), label=""):
@@ -437,5 +454,5 @@ def _convert(x, source, target):
     return x.to(tarn.TORCH[source]).to(tarn.TORCH[target])
 
 
-OPS = {**{name: unary_cases for name in UNARY}, **{name: binary_cases for name in (*BINARY, *COMPARE)}, "where": where_cases,
+OPS = {**{name: unary_cases for name in UNARY}, **{name: binary_cases for name in (*BINARY, *COMPARE)}, "where": where_cases, "swiglu": swiglu_cases,
        "cast": cast_cases}

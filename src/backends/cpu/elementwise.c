@@ -174,6 +174,38 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #undef BINARY
 #undef COMPARE
 
+/* Made of silu's tiles, which have their own forms at each level. */
+static void tile_swiglu(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *up = in[1];
+    float *y = out[0];
+    tile_silu_f32(n, in, out, params);
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] *= up[i];
+}
+
+static void tile_swiglu_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *up = in[1], *g = in[2];
+    float *ggate = out[0], *gup = out[1];
+    tile_silu_grad_near(n, (const void *[]){in[0], g}, &out[0], params);
+    tile_silu_f32(n, in, &out[1], params);
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
+    {
+        ggate[i] *= up[i];
+        gup[i] *= g[i];
+    }
+}
+
+static void kernel_swiglu(const tarn__call *call)
+{
+    run(call, TARN__K_swiglu, tile_swiglu, NULL, PLAIN, 0);
+}
+
+static void kernel_swiglu_grad(const tarn__call *call)
+{
+    run(call, TARN__K_swiglu_grad, tile_swiglu_grad, NULL, PLAIN, 0);
+}
+
 static void kernel_where(const tarn__call *call)
 {
     run(call, TARN__K_where, tile_where_f32, NULL, PLAIN, 1);
@@ -214,6 +246,8 @@ void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
 #include "base/elementwise.def"
     ROW(where, TARN__ALL)
     ROW(where_grad, TARN__ALL)
+    ROW(swiglu, TARN__FLOATS)
+    ROW(swiglu_grad, TARN__FLOATS)
 #if !TARN__PACK
     rows[TARN__K_gelu_erf].run = kernel_gelu_erf_any;
     rows[TARN__K_gelu_erf_grad].run = kernel_gelu_erf_grad_any;

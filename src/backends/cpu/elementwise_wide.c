@@ -21,6 +21,8 @@
 #define real double
 #include "base/elementwise.def"
 WHERE_TILE
+PAIR_TILE(swiglu, SILU(a) * b)
+PAIR_BOTH_TILE(swiglu, g * SILU_GRAD(a) * b, g * SILU(a))
 #undef T
 #undef real
 
@@ -72,4 +74,6 @@ const tarn__wide_tile tarn__wide_tiles[TARN__KERNEL_COUNT] = {
 #include "base/elementwise.def"
     ROW(where, tile_where_i64)
     ROW(where_grad, tile_where_grad_i64)
+    ROW(swiglu, NULL)
+    ROW(swiglu_grad, NULL)
 };

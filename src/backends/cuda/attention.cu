@@ -8,18 +8,18 @@
 
 /* Weights of a tile: exponentials relative to each row's largest so far; `fading` is what the row's earlier sums are to be multiplied by. */
 template <typename C>
-__device__ __forceinline__ void weigh(const attention_args &a, C (*score)[tile_of<C>::M], int64_t valid, int64_t row, int64_t key, C *most, C *sum,
-                                      C *fading)
+__device__ __forceinline__ void weigh(const attention_args &a, C (*score)[tile_of<C>::M], int64_t batch, int64_t valid, int64_t row, int64_t key,
+                                      C *most, C *sum, C *fading)
 {
     constexpr int M = tile_of<C>::M;
     const C scale = (C)(a.scale * LOG2_E), nothing = (C)-CUDART_INF_F;
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        int64_t keys = row + m < a.rows ? keys_of(a, valid, row + m) : 0;
+        int64_t keys = row + m < a.rows ? keys_of(a, valid, row + m) : 0, start = row + m < a.rows ? start_of(a, batch, row + m) : 0;
         C here = most[m], part = 0;
 #pragma unroll
         for (int n = 0; n < M; n++) {
-            score[m][n] = key + n < keys ? score[m][n] * scale : nothing;
+            score[m][n] = key + n >= start && key + n < keys ? score[m][n] * scale : nothing;
             here = larger(here, score[m][n]);
         }
 #pragma unroll
@@ -46,6 +46,7 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) f
     constexpr int M = tile::M, SIDE = tile::SIDE;
     __shared__ alignas(16) C stage[tile::STAGE];
     __shared__ alignas(16) C weights[SIDE * tile::LINE]; /* (keys, rows) */
+    __shared__ int64_t space[WARP];
     const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
     const block_place at = place_of(a, a.heads, true);
     const slab q = slab_of(a.q, at.batch, at.head), k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
@@ -53,13 +54,15 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) f
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
     if (at.block == 0 && at.head == 0 && threadIdx.x == 0)
         check_length(a, at.batch);
+    if (at.head == 0)
+        check_starts(a, at.batch, first, last);
     C score[M][M], most[M], sum[M], fading[M], result[M][W / ACROSS] = {};
 #pragma unroll
     for (int m = 0; m < M; m++)
         most[m] = (C)-CUDART_INF_F, sum[m] = 0;
-    for (int64_t key = 0; key < keys; key += SIDE) {
+    for (int64_t key = first_tile_of(a, at.batch, first, last, SIDE, space); key < keys; key += SIDE) {
         multiply_tiles(score, stage, q, first, a.rows, k, key, keys, a.depth);
-        weigh(a, score, valid, row, key + tx * M, most, sum, fading);
+        weigh(a, score, at.batch, valid, row, key + tx * M, most, sum, fading);
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const uint32_t kept = a.is_dropping ? kept_from(a, head, row + m, key + tx * M) : 0;
@@ -140,4 +143,6 @@ void tarn__cuda_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = tarn__kernel_row{run, TARN__FLOATS, scratch};
     rows[TARN__K_attention_grad] = tarn__kernel_row{run_grad, TARN__FLOATS, grad_scratch};
+    rows[TARN__K_attention_starts] = tarn__kernel_row{tarn__cuda_attention_own, TARN__FLOATS, NULL};
+    rows[TARN__K_attention_starts_grad] = tarn__kernel_row{tarn__cuda_attention_grad_own, TARN__FLOATS, tarn__cuda_attention_grad_own_scratch};
 }

@@ -35,6 +35,9 @@ struct attention_args {
     const void *lengths;
     bool are_long;
     int64_t length_stride;
+    const void *starts; /* NULL: rows attend from the first key on */
+    bool are_starts_long;
+    int64_t start_stride[2]; /* of batches and rows */
     fault_place fault;
     cube q, k, v, y, log_sum, g, gq, gk, gv;
     void *rows_sums; /* backward: (B, H, T, 2) of f32 or f64: the logarithm to base 2 of a row's sum, and Σ g · y */
@@ -56,7 +59,15 @@ static inline cube cube_of(const tarn__view *view)
     return c;
 }
 
-/* Inputs q, k, v, lengths and for the gradient y, logarithms, g. */
+/* Where the rows begin: the last input, where a kernel takes it. */
+static inline void take_starts(attention_args &a, const tarn__view *starts)
+{
+    a.starts = data_of<void>(starts);
+    a.are_starts_long = starts->dtype == TARN_I64;
+    a.start_stride[0] = starts->stride[0], a.start_stride[1] = starts->stride[1];
+}
+
+/* Inputs q, k, v, lengths and for the gradient y, logarithms, g; behind them starts. */
 static inline attention_args attention_of(const tarn__call *call, bool is_backward)
 {
     const tarn__attention *params = (const tarn__attention *)call->params;
@@ -73,6 +84,8 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
     a.lengths = data_of<void>(lengths);
     a.are_long = lengths && lengths->dtype == TARN_I64;
     a.length_stride = lengths && lengths->rank > 0 && lengths->shape[0] > 1 ? lengths->stride[0] : 0;
+    if (call->inputs == (is_backward ? 8 : 5))
+        take_starts(a, call->in[call->inputs - 1]);
     a.q = cube_of(q), a.k = cube_of(k), a.v = cube_of(call->in[2]);
     a.y = cube_of(is_backward ? call->in[4] : call->out[0]);
     a.log_sum = cube_of(is_backward ? call->in[5] : call->out[1]);

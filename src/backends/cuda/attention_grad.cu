@@ -69,6 +69,7 @@ static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid
     typedef tile_of<float> tile;
     constexpr int M = tile::M, SIDE = tile::SIDE;
     __shared__ alignas(16) float stage[tile::STAGE];
+    __shared__ int64_t space[WARP];
     const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
     const block_place at = place_of(a, a.heads, true);
     const slab q = slab_of(a.q, at.batch, at.head), g = slab_of(a.g, at.batch, at.head);
@@ -77,17 +78,18 @@ static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
     const float scale = (float)(a.scale * LOG2_E);
     float *sums = (float *)a.rows_sums + 2 * head * a.rows, score[M][M], pull[M][M], weight[M] = {}, total[M] = {};
-    for (int64_t key = 0; key < keys; key += SIDE) {
+    for (int64_t key = first_tile_of(a, at.batch, first, last, SIDE, space); key < keys; key += SIDE) {
         multiply_tiles(score, stage, q, first, a.rows, k, key, keys, a.depth);
         multiply_tiles(pull, stage, g, first, a.rows, v, key, keys, a.depth);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0;
+            int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0, start = t < a.rows ? start_of(a, at.batch, t) : 0;
             float log_sum = t < a.rows ? sums[2 * t] : 0;
             const uint32_t kept = a.is_dropping ? kept_from(a, head, t, key + tx * M) : 0;
 #pragma unroll
             for (int n = 0; n < M; n++) {
-                float p = key + tx * M + n < seen ? exponential2(score[m][n] * scale - log_sum) : 0;
+                const bool counts = key + tx * M + n >= start && key + tx * M + n < seen;
+                float p = counts ? exponential2(score[m][n] * scale - log_sum) : 0;
                 weight[m] += p;
                 if (p != 0)
                     total[m] += p * (a.is_dropping ? drop_factor(a, kept, n) : 1) * pull[m][n];
@@ -114,16 +116,17 @@ static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid
 
 /* What the gradient knows of a row; beyond the last, no key is seen. */
 template <typename C> struct row_facts {
-    int64_t keys; /* how many it looks at */
+    int64_t start, keys; /* it looks at those from start on that are below keys */
     C log_sum, factor, gy;
 };
 
-template <typename C> __device__ __forceinline__ row_facts<C> facts_of(const attention_args &a, int64_t head, int64_t valid, int64_t t)
+template <typename C> __device__ __forceinline__ row_facts<C> facts_of(const attention_args &a, int64_t batch, int64_t head, int64_t valid, int64_t t)
 {
     if (t >= a.rows)
-        return {0, 0, 0, 0};
-    const C *sums = (const C *)a.rows_sums + 2 * (head * a.rows + t);
-    return {keys_of(a, valid, t), sums[0], a.factors ? (C)a.factors[head * a.rows + t] : (C)1, sums[1]};
+        return {0, 0, 0, 0, 0};
+    const int64_t row = (batch * a.heads + head) * a.rows + t;
+    const C *sums = (const C *)a.rows_sums + 2 * row;
+    return {start_of(a, batch, t), keys_of(a, valid, t), sums[0], a.factors ? (C)a.factors[row] : (C)1, sums[1]};
 }
 
 /* A score, times the scale to base 2, becomes its weight, and the pull on it (g · v) its slope; `drop` is dropout's factor. */
@@ -134,7 +137,7 @@ template <typename C> struct weight_and_slope {
 template <typename C>
 __device__ __forceinline__ weight_and_slope<C> slope_of(const row_facts<C> &row, int64_t key, C score, C scale, C pull, C drop)
 {
-    C p = key < row.keys ? exponential2(score * scale - row.log_sum) * row.factor : (C)0;
+    C p = key >= row.start && key < row.keys ? exponential2(score * scale - row.log_sum) * row.factor : (C)0;
     return {drop * p, p == 0 ? (C)0 : p * (drop * pull - row.gy)};
 }
 
@@ -142,8 +145,8 @@ __device__ __forceinline__ weight_and_slope<C> slope_of(const row_facts<C> &row,
 
 /* One tile (keys, rows) of products and of g · vᵀ becomes weights and slopes in shared memory, both (rows, keys). */
 template <typename C>
-__device__ __forceinline__ void key_slopes(const attention_args &a, const C (*score)[tile_of<C>::M], const C (*pull)[tile_of<C>::M], int64_t head,
-                                           int64_t valid, int64_t key, int64_t row, C *weights, C *slopes)
+__device__ __forceinline__ void key_slopes(const attention_args &a, const C (*score)[tile_of<C>::M], const C (*pull)[tile_of<C>::M], int64_t batch,
+                                           int64_t head, int64_t valid, int64_t key, int64_t row, C *weights, C *slopes)
 {
     typedef tile_of<C> tile;
     constexpr int M = tile::M;
@@ -152,8 +155,8 @@ __device__ __forceinline__ void key_slopes(const attention_args &a, const C (*sc
 #pragma unroll
     for (int n = 0; n < M; n++) {
         const int64_t t = row + tx * M + n;
-        const row_facts<C> facts = facts_of<C>(a, head, valid, t);
-        const uint32_t kept = a.is_dropping ? kept_from(a, head, t, key + ty * M) : 0;
+        const row_facts<C> facts = facts_of<C>(a, batch, head, valid, t);
+        const uint32_t kept = a.is_dropping ? kept_from(a, batch * a.heads + head, t, key + ty * M) : 0;
 #pragma unroll
         for (int m = 0; m < M; m++) {
             C drop = a.is_dropping ? (C)drop_factor(a, kept, m) : (C)1;
@@ -171,16 +174,18 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) k
     constexpr int M = tile::M, SIDE = tile::SIDE;
     __shared__ alignas(16) C stage[tile::STAGE];
     __shared__ alignas(16) C weights[SIDE * tile::LINE], slopes[SIDE * tile::LINE]; /* (rows, keys) */
+    __shared__ int64_t space[WARP];
     const block_place at = place_of(a, a.kv_heads, false);
     const slab k = slab_of(a.k, at.batch, at.head), v = slab_of(a.v, at.batch, at.head);
     const int64_t key = at.block * SIDE, column = at.window * W, valid = valid_keys(a, at.batch), begin = first_row_of(a, valid, key) / SIDE * SIDE;
+    const int64_t end = end_of_rows(a, at.batch, begin, key + SIDE - 1, space);
     C score[M][M], pull[M][M], gk[M][W / ACROSS] = {}, gv[M][W / ACROSS] = {};
     for (int64_t head = at.head * a.group; head < (at.head + 1) * a.group; head++) {
         const slab q = slab_of(a.q, at.batch, head), g = slab_of(a.g, at.batch, head);
-        for (int64_t row = begin; row < a.rows; row += SIDE) {
+        for (int64_t row = begin; row < end; row += SIDE) {
             multiply_tiles(score, stage, k, key, valid, q, row, a.rows, a.depth);
             multiply_tiles(pull, stage, v, key, valid, g, row, a.rows, a.depth);
-            key_slopes(a, score, pull, at.batch * a.heads + head, valid, key, row, weights, slopes);
+            key_slopes(a, score, pull, at.batch, head, valid, key, row, weights, slopes);
             multiply_rows<C, W>(gv, weights, stage, g, row, a.rows, column, a.depth);
             multiply_rows<C, W>(gk, slopes, stage, q, row, a.rows, column, a.depth);
         }
@@ -203,6 +208,7 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) r
     constexpr int M = tile::M, SIDE = tile::SIDE;
     __shared__ alignas(16) C stage[tile::STAGE];
     __shared__ alignas(16) C slopes[SIDE * tile::LINE]; /* (keys, rows) */
+    __shared__ int64_t space[WARP];
     const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
     const block_place at = place_of(a, a.heads, true);
     const slab q = slab_of(a.q, at.batch, at.head), g = slab_of(a.g, at.batch, at.head);
@@ -211,13 +217,13 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) r
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
     const C scale = (C)(a.scale * LOG2_E);
     C score[M][M], pull[M][M], gq[M][W / ACROSS] = {}, factors[M];
-    for (int64_t key = 0; key < keys; key += SIDE) {
+    for (int64_t key = first_tile_of(a, at.batch, first, last, SIDE, space); key < keys; key += SIDE) {
         multiply_tiles(score, stage, q, first, a.rows, k, key, keys, a.depth);
         multiply_tiles(pull, stage, g, first, a.rows, v, key, keys, a.depth);
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const int64_t t = first + ty * M + m;
-            const row_facts<C> facts = facts_of<C>(a, head, valid, t);
+            const row_facts<C> facts = facts_of<C>(a, at.batch, at.head, valid, t);
             const uint32_t kept = a.is_dropping ? kept_from(a, head, t, key + tx * M) : 0;
 #pragma unroll
             for (int n = 0; n < M; n++) {

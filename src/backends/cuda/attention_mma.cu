@@ -14,10 +14,10 @@ struct two_rows {
     float most[2], sum[2];
 };
 
-/* Products become weights; `fading` is what the rows' earlier sums are to be multiplied by. `seen` keys of this tile count, for each row. */
-template <int KEYS> __device__ __forceinline__ void weigh(float (*score)[4], float scale, const int *seen, two_rows &r, float *fading)
+/* Products become weights; `fading` is what the rows' earlier sums are to be multiplied by. */
+template <int KEYS, bool has_starts>
+__device__ __forceinline__ void weigh(float (*score)[4], float scale, const two_spans &spans, two_rows &r, float *fading)
 {
-    const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float here = r.most[half], part = 0;
@@ -25,7 +25,7 @@ template <int KEYS> __device__ __forceinline__ void weigh(float (*score)[4], flo
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int i = 2 * half; i < 2 * half + 2; i++) {
-                score[n][i] = n * 8 + lane % 4 * 2 + i % 2 < seen[half] ? score[n][i] * scale : -CUDART_INF_F;
+                score[n][i] = counts<has_starts>(spans, n, i) ? score[n][i] * scale : -CUDART_INF_F;
                 here = fmaxf(here, score[n][i]);
             }
         here = fmaxf(here, __shfl_xor_sync(FULL_WARP, here, 1));
@@ -76,36 +76,40 @@ __device__ __forceinline__ void write_result(const attention_args &a, const bloc
     write_tile<T, DEPTH>(slab_of(a.y, at.batch, at.head), result, factor, row, a.rows, 0, a.depth);
 }
 
-template <typename T, int DEPTH>
+template <typename T, int DEPTH, bool has_starts>
 static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     constexpr int KEYS = keys_at_once<DEPTH>, TILE = KEYS * line_of<DEPTH>;
     T *const keys_at = (T *)shared, *const values_at = keys_at + 2 * TILE, *const q_at = values_at + (is_held<DEPTH> ? 1 : 2) * TILE;
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int warp = threadIdx.x / WARP;
     const block_place at = place_of(a, a.heads, true);
     const slab q = slab_of(a.q, at.batch, at.head), k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
     const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1, row = first + warp * 16;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last);
     if (at.block == 0 && at.head == 0 && threadIdx.x == 0)
         check_length(a, at.batch);
-    int64_t seen[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        seen[half] = row + lane / 4 + half * 8 < a.rows ? keys_of(a, valid, row + lane / 4 + half * 8) : 0;
+    int64_t from = 0;
+    if constexpr (has_starts) {
+        __shared__ int64_t space[WARP];
+        from = first_tile_of(a, at.batch, first, last, KEYS, space);
+        if (at.head == 0)
+            check_starts(a, at.batch, first, last);
+    }
+    const two_reaches reaches = reaches_of<has_starts>(a, at.batch, valid, row);
     const float scale = (float)(a.scale * LOG2_E);
     const source random = settled(a.random);
     uint32_t held[is_held<DEPTH> ? DEPTH / 16 : 1][4];
     float score[KEYS / 8][4], result[DEPTH / 8][4] = {};
     two_rows r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}};
     stage_tile<T, MMA_ROWS, DEPTH>(q_at, q, first, a.rows, a.depth);
-    stage_tile<T, KEYS, DEPTH>(keys_at, k, 0, keys, a.depth);
-    stage_tile<T, KEYS, DEPTH>(values_at, v, 0, keys, a.depth);
-    for (int64_t key = 0; key < keys; key += KEYS) {
-        const int now = (int)(key / KEYS % 2) * TILE, next = TILE - now;
+    stage_tile<T, KEYS, DEPTH>(keys_at, k, from, keys, a.depth);
+    stage_tile<T, KEYS, DEPTH>(values_at, v, from, keys, a.depth);
+    for (int64_t key = from; key < keys; key += KEYS) {
+        const int now = (int)((key - from) / KEYS % 2) * TILE, next = TILE - now;
         wait_copies();
         __syncthreads(); /* this tile is here, and all are done with the one before */
-        if (is_held<DEPTH> && key == 0) {
+        if (is_held<DEPTH> && key == from) {
 #pragma unroll
             for (int step = 0; step < DEPTH / 16; step++)
                 load_left<T, DEPTH>(held[is_held<DEPTH> ? step : 0], q_at + warp * 16 * line_of<DEPTH>, step);
@@ -125,9 +129,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
         } else {
             multiply_across<T, DEPTH, KEYS>(score, q_at + warp * 16 * line_of<DEPTH>, keys_at + now);
         }
-        const int seen_here[2] = {(int)(seen[0] - key < KEYS ? seen[0] - key : KEYS), (int)(seen[1] - key < KEYS ? seen[1] - key : KEYS)};
         float fading[2];
-        weigh<KEYS>(score, scale, seen_here, r, fading);
+        weigh<KEYS, has_starts>(score, scale, spans_of<KEYS>(reaches, key), r, fading);
         if (a.is_dropping)
             drop_weights<KEYS>(a, random, score, at.batch * a.heads + at.head, row, key);
 #pragma unroll
@@ -143,7 +146,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
 template <typename T, int DEPTH> static bool launch(const tarn__call *call, const attention_args &a)
 {
     constexpr size_t bytes = (size_t)(shared_rows<DEPTH> * line_of<DEPTH>) * sizeof(T);
-    return start<mma_kernel<T, DEPTH>>(call, a, a.batches * a.heads * a.blocks, bytes);
+    const int64_t blocks = a.batches * a.heads * a.blocks;
+    return a.starts ? start<mma_kernel<T, DEPTH, true>>(call, a, blocks, bytes) : start<mma_kernel<T, DEPTH, false>>(call, a, blocks, bytes);
 }
 
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a)

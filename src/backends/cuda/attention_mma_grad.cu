@@ -18,14 +18,22 @@ __device__ __forceinline__ void stage_sums(float2 *to, const attention_args &a, 
         to[threadIdx.x] = t < a.rows ? ((const float2 *)a.rows_sums)[head * a.rows + t] : make_float2(0, 0);
 }
 
+/* Where NEXT rows from `row` begin, from the block's first key on: MMA_ROWS is behind its last. */
+__device__ __forceinline__ void stage_starts(int *to, const attention_args &a, int64_t batch, int64_t row, int64_t key)
+{
+    int64_t t = row + threadIdx.x, start = threadIdx.x < NEXT && t < a.rows ? start_of(a, batch, t) - key : MMA_ROWS;
+    if (threadIdx.x < NEXT)
+        to[threadIdx.x] = (int)(start < 0 ? 0 : start < MMA_ROWS ? start : MMA_ROWS);
+}
+
 /* Products and g · vᵀ (16 keys, NEXT rows) from `key` and `row` become weights, as they are dropped, and slopes. */
-template <bool is_dropping>
+template <bool is_dropping, bool has_starts>
 __device__ __forceinline__ void key_slopes(const attention_args &a, const source &random, float (*score)[4], float (*pull)[4], const float2 *sums,
-                                           int64_t head, int64_t valid, int64_t key, int64_t row)
+                                           const int *starts, int64_t head, int64_t valid, int64_t key, int64_t row)
 {
     const int lane = threadIdx.x % WARP, column = lane % 4 * 2;
     const float scale = (float)(a.scale * LOG2_E);
-    const int end = (int)(a.rows - row < NEXT ? a.rows - row : NEXT);
+    const int end = (int)(a.rows - row < NEXT ? a.rows - row : NEXT), own = threadIdx.x / WARP * 16 + lane / 4; /* the first of the lane's keys, in the block */
     int begin[2]; /* of the columns that see each of the lane's two keys, from the lane's own, and how many there are */
     uint32_t span[2], kept[2];
 #pragma unroll
@@ -42,7 +50,8 @@ __device__ __forceinline__ void key_slopes(const attention_args &a, const source
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float2 sum = sums[n * 8 + column + i % 2];
-            const float e = power_of_2(score[n][i] * scale - sum.x), p = (uint32_t)(n * 8 + i % 2 - begin[i / 2]) < span[i / 2] ? e : 0;
+            const bool is_begun = !has_starts || starts[n * 8 + column + i % 2] <= own + i / 2 * 8;
+            const float e = power_of_2(score[n][i] * scale - sum.x), p = is_begun && (uint32_t)(n * 8 + i % 2 - begin[i / 2]) < span[i / 2] ? e : 0;
             const float factor = is_dropping ? drop_factor(a, kept[n % 2], bit_by_keys(i)) : 1;
             score[n][i] = factor * p;
             pull[n][i] = p == 0 ? 0 : p * (factor * pull[n][i] - sum.y);
@@ -51,16 +60,23 @@ __device__ __forceinline__ void key_slopes(const attention_args &a, const source
 }
 
 /* gk and gv of 64 keys, over the rows of all heads that look at them, in order. */
-template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_constant__ attention_args a)
+template <typename T, int DEPTH, bool has_starts> static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     __shared__ float2 sums[2][NEXT];
+    __shared__ int starts[2][has_starts ? NEXT : 1];
     constexpr int LINE = line_of<DEPTH>, W = window_of<DEPTH>;
     T *const k_at = (T *)shared, *const v_at = k_at + MMA_ROWS * LINE, *const q_at = v_at + MMA_ROWS * LINE, *const g_at = q_at + 2 * NEXT * LINE;
     const int warp = threadIdx.x / WARP, mine = warp * 16 * LINE;
     const block_place at = place_of(a, a.kv_heads, false);
     const int64_t key = at.block * MMA_ROWS, column = at.window * W, valid = valid_keys(a, at.batch);
-    const int64_t begin = first_row_of(a, valid, key) / NEXT * NEXT, tiles = begin < a.rows ? (a.rows - begin + NEXT - 1) / NEXT : 0;
+    const int64_t begin = first_row_of(a, valid, key) / NEXT * NEXT;
+    int64_t end = a.rows;
+    if constexpr (has_starts) {
+        __shared__ int64_t space[WARP];
+        end = end_of_rows(a, at.batch, begin, key + MMA_ROWS - 1, space);
+    }
+    const int64_t tiles = begin < end ? (end - begin + NEXT - 1) / NEXT : 0;
     const int64_t seen_from = first_row_of(a, valid, key + warp * 16); /* the first row that looks at any of the warp's keys */
     const source random = settled(a.random);
     float score[NEXT / 8][4], pull[NEXT / 8][4], gk[W / 8][4] = {}, gv[W / 8][4] = {};
@@ -68,6 +84,8 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
         stage_tile<T, NEXT, DEPTH>(q_at + half * NEXT * LINE, slab_of(a.q, at.batch, head), row, a.rows, a.depth);
         stage_tile<T, NEXT, DEPTH>(g_at + half * NEXT * LINE, slab_of(a.g, at.batch, head), row, a.rows, a.depth);
         stage_sums(sums[half], a, at.batch * a.heads + head, row);
+        if constexpr (has_starts)
+            stage_starts(starts[half], a, at.batch, row, key);
     };
     if (tiles > 0) {
         stage_tile<T, MMA_ROWS, DEPTH>(k_at, slab_of(a.k, at.batch, at.head), key, valid, a.depth);
@@ -80,17 +98,17 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
         const T *q = q_at + half * NEXT * LINE, *g = g_at + half * NEXT * LINE;
         wait_copies();
         __syncthreads(); /* this tile is here, and all are done with the one before */
-        const bool is_last = row + NEXT >= a.rows;
+        const bool is_last = row + NEXT >= end;
         const int64_t next_head = is_last ? head + 1 : head, next_row = is_last ? begin : row + NEXT;
         if (tile + 1 < a.group * tiles)
             stage(1 - half, next_head, next_row);
-        if (seen_from < row + NEXT) {
+        if (seen_from < row + NEXT && (!has_starts || __any_sync(FULL_WARP, starts[half][threadIdx.x % NEXT] < warp * 16 + 16))) {
             multiply_across<T, DEPTH, NEXT>(score, k_at + mine, q);
             multiply_across<T, DEPTH, NEXT>(pull, v_at + mine, g);
             if (a.is_dropping)
-                key_slopes<true>(a, random, score, pull, sums[half], at.batch * a.heads + head, valid, key + warp * 16, row);
+                key_slopes<true, has_starts>(a, random, score, pull, sums[half], starts[half], at.batch * a.heads + head, valid, key + warp * 16, row);
             else
-                key_slopes<false>(a, random, score, pull, sums[half], at.batch * a.heads + head, valid, key + warp * 16, row);
+                key_slopes<false, has_starts>(a, random, score, pull, sums[half], starts[half], at.batch * a.heads + head, valid, key + warp * 16, row);
             multiply_along<T, DEPTH, NEXT, W>(gv, score, g + column);
             multiply_along<T, DEPTH, NEXT, W>(gk, pull, q + column);
         }
@@ -103,24 +121,20 @@ template <typename T, int DEPTH> static __global__ void __launch_bounds__(MMA_TH
         write_tile<T, W>(slab_of(a.gk, at.batch, at.head), gk, scale, key + warp * 16, a.keys, column, a.depth);
 }
 
-/* Products and g · vᵀ (16 rows, NEXT keys) become slopes. `seen` keys of this tile count, for each of a lane's two rows. */
-template <bool is_dropping>
+/* Products and g · vᵀ (16 rows, NEXT keys) become slopes. */
+template <bool is_dropping, bool has_starts>
 __device__ __forceinline__ void row_slopes(const attention_args &a, const source &random, const float (*score)[4], float (*pull)[4], const float2 *sums,
-                                           const int64_t *seen, int64_t head, int64_t row, int64_t key)
+                                           const two_spans &spans, int64_t head, int64_t row, int64_t key)
 {
     const float scale = (float)(a.scale * LOG2_E);
-    int end[2]; /* of the columns that count, from the lane's own */
     uint32_t kept = 0;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        end[half] = (int)(seen[half] - key < NEXT ? seen[half] - key : NEXT) - (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < NEXT / 8; n++) {
         if (is_dropping && n % 2 == 0)
             kept = kept_by_rows(a, random, head, row, key + n * 8);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float e = power_of_2(score[n][i] * scale - sums[i / 2].x), p = n * 8 + i % 2 < end[i / 2] ? e : 0;
+            const float e = power_of_2(score[n][i] * scale - sums[i / 2].x), p = counts<has_starts>(spans, n, i) ? e : 0;
             const float factor = is_dropping ? drop_factor(a, kept, bit_by_rows(n % 2, i)) : 1;
             pull[n][i] = p == 0 ? 0 : p * (factor * pull[n][i] - sums[i / 2].y);
         }
@@ -128,7 +142,7 @@ __device__ __forceinline__ void row_slopes(const attention_args &a, const source
 }
 
 /* gq of 64 rows. */
-template <typename T, int DEPTH>
+template <typename T, int DEPTH, bool has_starts>
 static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 4 : 1) rows_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
@@ -140,35 +154,40 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 4 : 1) rows_
     const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1, row = first + warp * 16;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head, column = at.window * W;
     const int64_t most_seen = keys_of(a, valid, row + 15); /* by any row of the warp */
+    int64_t from = 0, least_start = 0;                     /* of any row of the block, in whole tiles, and of the warp */
+    const two_reaches reaches = reaches_of<has_starts>(a, at.batch, valid, row);
+    if constexpr (has_starts) {
+        __shared__ int64_t space[WARP];
+        from = first_tile_of(a, at.batch, first, last, NEXT, space);
+        least_start = over_warp<the_least>(the_least::of(reaches.start[0], reaches.start[1]));
+    }
     const source random = settled(a.random);
     float2 sums[2];
-    int64_t seen[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int64_t t = row + lane / 4 + half * 8;
-        seen[half] = t < a.rows ? keys_of(a, valid, t) : 0;
         sums[half] = t < a.rows ? ((const float2 *)a.rows_sums)[head * a.rows + t] : make_float2(0, 0);
     }
     float score[NEXT / 8][4], pull[NEXT / 8][4], gq[W / 8][4] = {};
     stage_tile<T, MMA_ROWS, DEPTH>(q_at, slab_of(a.q, at.batch, at.head), first, a.rows, a.depth);
     stage_tile<T, MMA_ROWS, DEPTH>(g_at, slab_of(a.g, at.batch, at.head), first, a.rows, a.depth);
-    stage_tile<T, NEXT, DEPTH>(k_at, k, 0, keys, a.depth);
-    stage_tile<T, NEXT, DEPTH>(v_at, v, 0, keys, a.depth);
-    for (int64_t key = 0; key < keys; key += NEXT) {
-        const int now = (int)(key / NEXT % 2) * NEXT * LINE, next = NEXT * LINE - now;
+    stage_tile<T, NEXT, DEPTH>(k_at, k, from, keys, a.depth);
+    stage_tile<T, NEXT, DEPTH>(v_at, v, from, keys, a.depth);
+    for (int64_t key = from; key < keys; key += NEXT) {
+        const int now = (int)((key - from) / NEXT % 2) * NEXT * LINE, next = NEXT * LINE - now;
         wait_copies();
         __syncthreads();
         if (key + NEXT < keys) {
             stage_tile<T, NEXT, DEPTH>(k_at + next, k, key + NEXT, keys, a.depth);
             stage_tile<T, NEXT, DEPTH>(v_at + next, v, key + NEXT, keys, a.depth);
         }
-        if (key < most_seen) {
+        if (key < most_seen && (!has_starts || key + NEXT > least_start)) {
             multiply_across<T, DEPTH, NEXT>(score, q_at + mine, k_at + now);
             multiply_across<T, DEPTH, NEXT>(pull, g_at + mine, v_at + now);
             if (a.is_dropping)
-                row_slopes<true>(a, random, score, pull, sums, seen, head, row, key);
+                row_slopes<true, has_starts>(a, random, score, pull, sums, spans_of<NEXT>(reaches, key), head, row, key);
             else
-                row_slopes<false>(a, random, score, pull, sums, seen, head, row, key);
+                row_slopes<false, has_starts>(a, random, score, pull, sums, spans_of<NEXT>(reaches, key), head, row, key);
             multiply_along<T, DEPTH, NEXT, W>(gq, pull, k_at + now + column);
         }
     }
@@ -178,18 +197,23 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 4 : 1) rows_
 }
 
 /* Grid: a block for 64 keys (or rows) of a head and a window of D. Multiplications: rows · keys · D · 4 and · 3; of forward 2. */
-template <typename T, int DEPTH> static bool launch(const tarn__call *call, attention_args &a)
+template <typename T, int DEPTH, bool has_starts> static bool launch_all(const tarn__call *call, attention_args &a)
 {
     constexpr size_t bytes = elements_of<DEPTH> * sizeof(T);
     a.windows = (a.depth + window_of<DEPTH> - 1) / window_of<DEPTH>;
     a.blocks = (a.keys + MMA_ROWS - 1) / MMA_ROWS;
     bool done = true;
     if ((a.gk.base || a.gv.base) && a.blocks > 0)
-        done = start<keys_kernel<T, DEPTH>>(call, a, a.batches * a.kv_heads * a.blocks * a.windows, bytes);
+        done = start<keys_kernel<T, DEPTH, has_starts>>(call, a, a.batches * a.kv_heads * a.blocks * a.windows, bytes);
     a.blocks = (a.rows + MMA_ROWS - 1) / MMA_ROWS;
     if (done && a.gq.base && a.blocks > 0)
-        done = start<rows_kernel<T, DEPTH>>(call, a, a.batches * a.heads * a.blocks * a.windows, bytes);
+        done = start<rows_kernel<T, DEPTH, has_starts>>(call, a, a.batches * a.heads * a.blocks * a.windows, bytes);
     return done;
+}
+
+template <typename T, int DEPTH> static bool launch(const tarn__call *call, attention_args &a)
+{
+    return a.starts ? launch_all<T, DEPTH, true>(call, a) : launch_all<T, DEPTH, false>(call, a);
 }
 
 #define LEAST_WEIGHTS (64 * 64) /* of a head: fewer leave most of a tile empty, and have the digits of f32 without tensor cores */

@@ -5,7 +5,7 @@
 #ifndef TARN__ATTENTION_PLAIN_CUH
 #define TARN__ATTENTION_PLAIN_CUH
 
-#include "backends/cuda/attention.cuh"
+#include "backends/cuda/attention_starts.cuh"
 
 #define ACROSS 16 /* threads of a row of the tile */
 #define STEP 16   /* columns, or rows, in shared memory at a time */

@@ -119,6 +119,8 @@ enum { PLAIN = 0, WIDE = 1 };
 
 KERNEL(where, .first = "value_where", .typed = 1)
 KERNEL(where_grad, .first = "where_holds", .second = "where_not", .typed = 1)
+KERNEL(swiglu, .first = "value_swiglu")
+KERNEL(swiglu_grad, .first = "swiglu_gate", .second = "swiglu_up", .is_wide = true)
 
 #define DTYPES_FLOAT TARN__FLOATS
 #define DTYPES_NUMBER TARN__ALL
@@ -133,4 +135,6 @@ void tarn__cl_elementwise(tarn__kernel_row *rows)
 #include "base/elementwise.def"
     ROW(where, TARN__ALL)
     ROW(where_grad, TARN__ALL)
+    ROW(swiglu, TARN__FLOATS)
+    ROW(swiglu_grad, TARN__FLOATS)
 }

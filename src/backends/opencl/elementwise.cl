@@ -37,6 +37,10 @@ static C value_where(C holds, C a, C b, C P0, C P1) { return holds != 0 ? a : b;
 static C where_holds(C holds, C g, C none, C P0, C P1) { return holds != 0 ? g : 0; }
 static C where_not(C holds, C g, C none, C P0, C P1) { return holds != 0 ? 0 : g; }
 
+static C value_swiglu(C gate, C up, C none, C P0, C P1) { return SILU(gate) * up; }
+static C swiglu_gate(C gate, C up, C g, C P0, C P1) { return g * SILU_GRAD(gate) * up; }
+static C swiglu_up(C gate, C up, C g, C P0, C P1) { return g * SILU(gate); }
+
 /* Operand k at place `at`; what the host named decides when the program is compiled. */
 #define OPERAND(k, at) (M_X##k == IS_CONSTANT ? constant##k : GET_X##k(x##k, x##k##_first + (M_X##k == IS_ONE ? (INDEX)0 : (at))))
 #define GET_X0(x, at) GET(T_X0, x, at)
