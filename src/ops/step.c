@@ -142,7 +142,8 @@ tarn_tensor *tarn__linear_sum(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *
         tarn__view_count(&sum->view) / weight->view.shape[0] * weight->view.shape[1] == tarn__view_count(&x->view) &&
         sum->view.shape[sum->view.rank - 1] == weight->view.shape[0]) {
         rows = packed_rows("linear_sum", x);
-        from = rows ? packed_rows("linear_sum", sum) : NULL;
+        from = rows ? tarn__rows_of("linear_sum", sum) : NULL;
+        from = from && from->view.stride[1] == 1 ? from : NULL;
     }
     if (!from) {
         tarn_tensor *y = tarn_linear_apply(x, weight, bias);
