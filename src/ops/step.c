@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "ops/blocks.h"
 #include "ops/matmul.h"
 #include "ops/rope.h"
 
@@ -43,13 +44,13 @@ static bool takes_weight(tarn__kernel kernel, const tarn_tensor *x, const tarn_t
     const tarn__view *view = &weight->view;
     int64_t in = x->view.shape[x->view.rank - 1];
     bool is_blocks = tarn__is_blocks(view->dtype);
-    return !weight->is_constant && view->rank == 2 && view->shape[1] == in && tarn__has_kernel(tarn__device(x), kernel, view->dtype) &&
+    return (view->dtype == x->view.dtype || tarn__is_narrow(x, weight)) && !weight->is_constant && view->rank == 2 && view->shape[1] == in && tarn__has_kernel(tarn__device(x), kernel, view->dtype) &&
            tarn__same_device(tarn__device(x), tarn__device(weight)) && in <= (is_blocks ? LONGEST_BYTE_ROW : LONGEST_ROW) && (is_blocks || has_packs(weight));
 }
 
-static bool takes_bias(const tarn_tensor *weight, const tarn_tensor *bias)
+static bool takes_bias(const tarn_tensor *x, const tarn_tensor *weight, const tarn_tensor *bias)
 {
-    return !bias || (!bias->is_constant && bias->view.rank == 1 && bias->view.shape[0] == weight->view.shape[0] && tarn__is_float(bias->view.dtype) &&
+    return !bias || ((bias->view.dtype == x->view.dtype || tarn__is_narrow(x, weight)) && !bias->is_constant && bias->view.rank == 1 && bias->view.shape[0] == weight->view.shape[0] && tarn__is_float(bias->view.dtype) &&
                      bias->view.dtype != TARN_F64 && tarn__same_device(tarn__device(weight), tarn__device(bias)));
 }
 
@@ -82,7 +83,7 @@ static bool takes_all(tarn__kernel kernel, tarn_tensor *x, const tarn__step_norm
     bool good = true;
     for (int i = 0; good && i < count; i++)
         good = weights[i] && !tarn__recording_needed((tarn_tensor *[]){weights[i], biases ? biases[i] : NULL}, 2) && takes_weight(kernel, x, weights[i]) &&
-               takes_bias(weights[i], biases ? biases[i] : NULL);
+               takes_bias(x, weights[i], biases ? biases[i] : NULL);
     return good;
 }
 

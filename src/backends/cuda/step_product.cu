@@ -6,7 +6,7 @@
 #include "backends/cuda/step_x.cuh"
 
 #define STEP_WARPS 8
-#define BLOCKS_AT_ONCE 3 /* of a multiprocessor */
+#define BLOCKS_AT_ONCE 2 /* of a multiprocessor: enough to have memory busy, and so few that those of the next kernel find room beside them */
 #define ROWS_AT_ONCE 4   /* of x, where there are several */
 
 /* ---- pieces of weights ----------------------------------------------------------------------------------------------------- */
@@ -243,7 +243,7 @@ template <int R> __device__ __forceinline__ void write_job(const step_args &a, c
     store_float(w.y, a.x.dtype, (first + lane) * w.y_down + row, value);
 }
 
-template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE) step_kernel(const __grid_constant__ step_args a)
+template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE + 1) step_kernel(const __grid_constant__ step_args a)
 {
     extern __shared__ __align__(16) char space[];
     enum { places = piece_of<Q>::places };
@@ -290,7 +290,8 @@ template <tarn_dtype Q, int R> static void launch(const tarn__call *call, const 
     int at_once = 0;
     cudaFuncSetAttribute(step_kernel<Q, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, step_kernel<Q, R>, STEP_WARPS * WARP, shared);
-    int64_t needed = (a.jobs + STEP_WARPS - 1) / STEP_WARPS, room = (int64_t)(at_once > 0 ? at_once : 1) * tarn__cuda_at(call->device)->multiprocessors;
+    int64_t needed = (a.jobs + STEP_WARPS - 1) / STEP_WARPS;
+    int64_t room = (int64_t)(at_once > BLOCKS_AT_ONCE ? BLOCKS_AT_ONCE : at_once > 0 ? at_once : 1) * tarn__cuda_at(call->device)->multiprocessors;
     int64_t rounds = (needed + room - 1) / room;
     launch_step(call, step_kernel<Q, R>, dim3(blocks_for(needed, rounds), blocks_for(a.x.rows, R)), STEP_WARPS * WARP, shared, a);
 }
