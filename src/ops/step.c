@@ -1,4 +1,4 @@
-/* step.c: products and attention of a decoding step.
+/* step.c: products, attention and the token of a decoding step.
  *
  * The forms made of other operations say what the kernels compute; but for what these do not round in between, results are the same. A kernel takes few rows of x and
  * weights of one dtype whose rows lie aligned; where a group of weights has several dtypes, each gets a call of its own. */
@@ -175,4 +175,18 @@ tarn_tensor *tarn__attend_next(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, t
     bool good = y && tarn__kernel_call(TARN__K_attention_next, "attention", tail, TARN__IN(q, k, v, position),
                                        TARN__OUT(y, keys->rows, values->rows, keys->scale, values->scale), .reads_output = 0x1e);
     return good ? y : NULL;
+}
+
+/* ---- a token --------------------------------------------------------------------------------------------------------------- */
+
+tarn_tensor *tarn__likeliest(tarn_tensor *x)
+{
+    const tarn__view *view = &x->view;
+    tarn__along along = {.axis = 1};
+    if (tarn__has_kernel(tarn__device(x), TARN__K_likeliest, view->dtype) && view->rank == 2 && view->shape[0] <= MOST_HEADS && view->shape[1] < INT32_MAX / 2) {
+        tarn_tensor *y = tarn__tensor_new("likeliest", TARN_SHAPE(view->shape[0], 1), TARN_I64, tarn__device(x));
+        return y && tarn__kernel_call(TARN__K_likeliest, "likeliest", along, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
+    }
+    tarn_tensor *largest = tarn_max(x, TARN_AXES(1), true), *gap = tarn_sub(largest, largest); /* 0, or NaN */
+    return tarn_where(tarn_eq(gap, tarn_scalar(0)), tarn_argmax(x, 1, true), tarn_scalar(-1));
 }

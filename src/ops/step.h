@@ -37,4 +37,7 @@ bool tarn__attends_next(tarn_tensor *q, const tarn__step_past *keys, const tarn_
 tarn_tensor *tarn__attend_next(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position, const tarn_rope_options *rope, double scale,
                                   const tarn__step_past *keys, const tarn__step_past *values);
 
+/* i64 [rows, 1]: where the largest of x [rows, n] is, of floats, n at least 1; -1 where it is NaN or infinite. */
+tarn_tensor *tarn__likeliest(tarn_tensor *x);
+
 #endif

@@ -218,6 +218,7 @@ static void fill_table(void)
     tarn__cuda_rope(rows);
     tarn__cuda_step_product(rows);
     tarn__cuda_step_attention(rows);
+    tarn__cuda_step_likeliest(rows);
     tarn__cuda_batchnorm(rows);
     tarn__cuda_batchnorm_grad(rows);
     tarn__cuda_loss(rows);

@@ -93,6 +93,7 @@ void tarn__cuda_attention(tarn__kernel_row *rows);
 void tarn__cuda_rope(tarn__kernel_row *rows);
 void tarn__cuda_step_product(tarn__kernel_row *rows);
 void tarn__cuda_step_attention(tarn__kernel_row *rows);
+void tarn__cuda_step_likeliest(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows);
 void tarn__cuda_loss(tarn__kernel_row *rows);

@@ -41,6 +41,24 @@ template <typename A> static void launch_step(const tarn__call *call, void (*ker
     cudaLaunchKernelEx(&how, kernel, args);
 }
 
+/* ---- the last block ------------------------------------------------------------------------------------------------------ */
+
+/* True in the block that is the last of `count` to come here; whatever the others have written is seen by it. The counter is 0 again then. */
+__device__ __forceinline__ bool is_last_of(int *counter, int count)
+{
+    __shared__ bool is_last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(counter, 1) == count - 1;
+        if (is_last)
+            *counter = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return is_last;
+}
+
 /* ---- copies into shared memory --------------------------------------------------------------------------------------------- */
 
 /* The first `count` of 16 bytes; the others become 0. Both sides lie aligned. */

@@ -298,22 +298,6 @@ __device__ __forceinline__ void write_value(const next_args &a, int64_t batch, i
     store_float(a.y, a.dtype, batch * a.y_stride[0] + head * a.y_stride[1] + d, sum == 0 ? 0 : value / sum); /* scores that are all -infinity: 0 */
 }
 
-/* True in the block that is the last of `count` to come here; whatever the others have written is seen by it. The counter is 0 again then. */
-__device__ __forceinline__ bool is_last_of(int *counter, int count)
-{
-    __shared__ bool is_last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        is_last = atomicAdd(counter, 1) == count - 1;
-        if (is_last)
-            *counter = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return is_last;
-}
-
 template <typename S> static __global__ void __launch_bounds__(NEXT_WARPS *WARP, 2) next_kernel(const __grid_constant__ next_args a)
 {
     __shared__ token_space token;
