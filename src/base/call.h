@@ -136,6 +136,12 @@ typedef struct tarn__rope {
     double frequency[TARN__ROPE_PAIRS]; /* made by the operation, so that every backend has the same numbers */
 } tarn__rope;
 
+/* attention_next: scale of q · k, and how q and k are turned: rope's `dims` 0 for not at all; `axis` and `back` have no meaning. */
+typedef struct tarn__attention_next {
+    double scale;
+    tarn__rope rope;
+} tarn__attention_next;
+
 /* batchnorm and its gradient. */
 typedef struct tarn__batchnorm {
     double epsilon;

@@ -55,6 +55,15 @@ static double of_attention(const tarn__launch *launch, double products)
     return 2 * products * (double)(q->shape[0] * q->shape[1] * q->shape[3]) * (pairs > 0 ? pairs : 0);
 }
 
+/* x (rows, in) with the weights (out, in) among these inputs. */
+static double of_weights(const tarn__launch *launch, int first, int end)
+{
+    double products = 0;
+    for (int i = first; i < end; i++)
+        products += launch->in[i] ? 2 * count_of(launch->in[i]) * (double)launch->in[0]->view.shape[0] : 0;
+    return products;
+}
+
 static double operations_of(const tarn__launch *launch)
 {
     switch ((int)launch->kernel) {
@@ -71,6 +80,10 @@ static double operations_of(const tarn__launch *launch)
     case TARN__K_attention_stored: return of_attention(launch, 2);
     case TARN__K_attention_starts_grad:
     case TARN__K_attention_grad: return of_attention(launch, 5);
+    case TARN__K_norm_linear: return of_weights(launch, 2, 5);
+    case TARN__K_norm_gated: return of_weights(launch, 2, 4);
+    case TARN__K_linear_sum: return of_weights(launch, 1, 2);
+    case TARN__K_attention_next: return 4 * count_of(launch->in[0]) * (double)launch->out[1]->view.shape[2];
     default: return 0;
     }
 }
@@ -82,6 +95,9 @@ tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
     case TARN__K_matmul_gelu:
     case TARN__K_matmul_gelu_grad:
     case TARN__K_matmul_blocks:
+    case TARN__K_norm_linear:
+    case TARN__K_norm_gated:
+    case TARN__K_linear_sum:
     case TARN__K_matmul_sums: return TARN_PROFILE_MATMUL;
     case TARN__K_conv2d:
     case TARN__K_conv2d_grad_x:
@@ -90,6 +106,7 @@ tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
     case TARN__K_attention_stored:
     case TARN__K_attention_starts:
     case TARN__K_attention_starts_grad:
+    case TARN__K_attention_next:
     case TARN__K_attention_grad: return TARN_PROFILE_ATTENTION;
     default: return TARN_PROFILE_KERNEL;
     }

@@ -36,7 +36,7 @@ void tarn__captured_decoding_close(tarn__captured_decoding *c)
     *c = (tarn__captured_decoding){0};
 }
 
-/* The step itself, run or recorded. Its token is in its place; its logits go to theirs. */
+/* The step itself, run or recorded. Its token is in its place; its logits are kept. */
 static bool step(void *ctx)
 {
     tarn_decoder *d = ctx;
@@ -45,10 +45,8 @@ static bool step(void *ctx)
     tarn_no_grad_open();
     bool good = scope && tarn__cache_begin(&d->cache, 0, d->batch, 1, c->reach);
     tarn_tensor *logits = good ? tarn__decoder_step(d, c->tokens) : NULL;
-    if (logits && c->logits)
-        good = tarn_copy(c->logits, logits);
-    else if (logits)
-        good = (c->logits = tarn_keep(tarn_clone(logits))) != NULL;
+    tarn_free(c->logits);
+    c->logits = logits ? tarn_keep(logits) : NULL; /* of a recorded step: each run makes them there again */
     good = good && logits && tarn__cache_end(&d->cache); /* last: a step that fails must not count on the device alone */
     tarn_no_grad_close();
     tarn_scope_close(scope);

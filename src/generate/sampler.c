@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "core/random.h"
 #include "core/tensor.h"
+#include "ops/step.h"
 
 #define COLDEST 1e-4 /* temperature */
 #define HOTTEST 100.0
@@ -193,6 +194,13 @@ static tarn_tensor *marked(tarn_tensor *token, tarn_tensor *logits)
     return tarn_where(tarn_eq(gap, tarn_scalar(0)), token, tarn_scalar(-1));
 }
 
+/* The same from logits of any float dtype. */
+static tarn_tensor *draw_wide(tarn_sampler *sampler, tarn_tensor *logits)
+{
+    tarn_tensor *wide = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
+    return wide ? marked(draw(sampler, penalised(sampler, wide)), wide) : NULL;
+}
+
 static bool check_logits(const char *function, const tarn_tensor *logits)
 {
     const tarn__view *view = &logits->view;
@@ -220,8 +228,7 @@ tarn_tensor *tarn_sampler_draw(tarn_sampler *sampler, tarn_tensor *logits)
     if (!scope)
         return NULL;
     tarn_no_grad_open();
-    tarn_tensor *wide = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
-    tarn_tensor *token = wide ? marked(draw(sampler, penalised(sampler, wide)), wide) : NULL;
+    tarn_tensor *token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__likeliest(logits) : draw_wide(sampler, logits);
     if (token && has_penalty(sampler) && !remember(sampler, tarn_maximum(token, tarn_scalar(0))))
         token = NULL;
     tarn_no_grad_close();

@@ -1,12 +1,11 @@
 /* cache.c: keys and values of the tokens that a language model has seen. */
 #include "models/cache.h"
 
-#include <tarn/ops.h>
-
 #include "base/error.h"
 #include "base/memory.h"
 #include "ops/attention.h"
 #include "ops/index.h"
+#include "ops/step.h"
 
 #define LARGEST_CODE 127
 #define ZERO_CODE 128 /* of an unsigned byte */
@@ -235,4 +234,32 @@ tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *
     }
     tarn_tensor *k = expanded(cache, key, dtype), *v = k ? expanded(cache, value, dtype) : NULL;
     return v ? tarn_attention(queries, k, v, &options) : NULL;
+}
+
+/* One token of each sequence, where the device does all in one; NULL where it does not. */
+static tarn_tensor *attend_next(const tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, const tarn_rope_options *rope,
+                                bool *is_done)
+{
+    const tarn__cache_part *key = &cache->key[layer], *value = key + cache->shape.layers;
+    const tarn__step_past past[] = {{seen(cache, key->rows), seen(cache, key->scale)}, {seen(cache, value->rows), seen(cache, value->scale)}};
+    *is_done = tarn_failed() || tarn__attends_next(queries, &past[0], rope);
+    return *is_done ? tarn__attend_next(queries, keys, values, side_of(cache, layer)->begin, rope, 0, &past[0], &past[1]) : NULL;
+}
+
+tarn_tensor *tarn__cache_turn_and_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values,
+                                         const tarn_rope_options *rope)
+{
+    bool is_done = false;
+    if (tarn_failed() || !queries || !keys || !values)
+        return NULL;
+    tarn_shape whole = TARN_SHAPE(tarn_size(queries, 0), tarn_size(queries, 1), tarn_size(queries, 2) * tarn_size(queries, 3));
+    tarn_tensor *y = cache->step.tokens == 1 ? attend_next(cache, layer, queries, keys, values, rope, &is_done) : NULL;
+    if (!is_done) {
+        tarn_tensor *positions = tarn__cache_positions(cache, layer), *part[] = {tarn_rope(queries, positions, rope), tarn_rope(keys, positions, rope), values};
+        for (int i = 0; i < 3; i++)
+            part[i] = part[i] ? tarn_permute(part[i], TARN_AXES(0, 2, 1, 3)) : NULL;
+        y = tarn__cache_attend(cache, layer, part[0], part[1], part[2], 0);
+        y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
+    }
+    return y ? tarn_reshape(y, whole) : NULL;
 }

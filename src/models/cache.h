@@ -9,7 +9,7 @@
 #ifndef TARN__CACHE_H
 #define TARN__CACHE_H
 
-#include <tarn/tensor.h>
+#include <tarn/ops.h>
 
 typedef struct tarn__cache_shape {
     int64_t layers, batch, heads, room, width;
@@ -73,6 +73,10 @@ tarn_tensor *tarn__cache_positions(const tarn__cache *cache, int64_t layer);
 /* Puts keys and values [B, heads, T, width] of the step's tokens behind those that count, and lets queries [B, H, T, width] attend to all up to their own:
  * [B, H, T, width], as tarn_attention() gives it. A `scale` of 0 is 1 / sqrt(width). Borrows all three; the result belongs to the open scope. */
 tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, double scale);
+
+/* The same of queries [B, T, H, width], keys and values [B, T, heads, width], the first two turned by their positions before: [B, T, H · width]. */
+tarn_tensor *tarn__cache_turn_and_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values,
+                                         const tarn_rope_options *rope);
 
 /* Gives a sequence the first `length` tokens of another one, which has at least so many, in place of its own. False with an error: then it has none. */
 bool tarn__cache_share(tarn__cache *cache, int64_t from, int64_t to, int64_t length);

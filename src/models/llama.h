@@ -55,6 +55,14 @@ tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, v
 tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);
 tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
+/* Queries, keys or values [B, T, heads, head width], by their place among the children of self_attn: normalised where the model does so. And how they are turned. */
+tarn_tensor *tarn__llama_norm_heads(const tarn_module *attention, int part, tarn_tensor *heads);
+tarn_rope_options tarn__llama_rope(const tarn_llama_config *config);
+
+/* Steps of one token of a few sequences (llama_next.c): true when tokens are so, all layers lie on one device, and none has an adapter; and the step. */
+bool tarn__llama_is_next(const tarn_module *model, const tarn_tensor *tokens, const tarn__cache *cache);
+tarn_tensor *tarn__llama_next(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
+
 /* config.json and model.safetensors (llama_file.c). The first two are configurations alone: a config.json of a model_type that is known; and a complete one. */
 bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_llama_config *to);
 bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config);

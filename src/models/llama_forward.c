@@ -64,21 +64,28 @@ static tarn_tensor *heads_of(const tarn_llama_config *c, tarn_tensor *y)
     return tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), tarn_size(y, 2) / c->head_width, c->head_width));
 }
 
-/* The same of queries or keys, normalised where the model does so, and turned by their positions; NULL: 0, 1, 2 … */
-static tarn_tensor *turned_heads_of(const tarn_module *attention, int part, tarn_tensor *y, tarn_tensor *positions)
+/* The same, normalised where the model does so with queries and keys. */
+static tarn_tensor *normed_heads_of(const tarn_module *attention, int part, tarn_tensor *y)
+{
+    y = heads_of(attention->ctx, y);
+    return y ? tarn__llama_norm_heads(attention, part, y) : NULL;
+}
+
+tarn_tensor *tarn__llama_norm_heads(const tarn_module *attention, int part, tarn_tensor *heads)
 {
     const tarn_llama_config *c = attention->ctx;
-    const tarn_rope_options rope = {.axis = 1,
-                                    .base = c->rope_theta,
-                                    .scaling = c->rope_scaling,
-                                    .factor = c->rope_factor,
-                                    .low = c->rope_low,
-                                    .high = c->rope_high,
-                                    .original = c->rope_context};
-    y = heads_of(c, y);
-    if (y && c->qk_norm)
-        y = tarn_forward(attention->child[part == TARN__LLAMA_Q ? TARN__LLAMA_Q_NORM : TARN__LLAMA_K_NORM], y);
-    return y ? tarn_rope(y, positions, &rope) : NULL;
+    return c->qk_norm && part != TARN__LLAMA_V ? tarn_forward(attention->child[part == TARN__LLAMA_Q ? TARN__LLAMA_Q_NORM : TARN__LLAMA_K_NORM], heads) : heads;
+}
+
+tarn_rope_options tarn__llama_rope(const tarn_llama_config *c)
+{
+    return (tarn_rope_options){.axis = 1,
+                               .base = c->rope_theta,
+                               .scaling = c->rope_scaling,
+                               .factor = c->rope_factor,
+                               .low = c->rope_low,
+                               .high = c->rope_high,
+                               .original = c->rope_context};
 }
 
 /* Where the tokens of a batch stand, for all blocks. */
@@ -88,23 +95,31 @@ typedef struct place {
     tarn_tensor *starts;    /* where the documents of a row begin; NULL: there is one */
 } place;
 
+/* Without a cache: all tokens are here. */
+static tarn_tensor *attend_here(tarn_tensor **part, const tarn_rope_options *rope, const place *p)
+{
+    tarn_shape whole = TARN_SHAPE(tarn_size(part[0], 0), tarn_size(part[0], 1), tarn_size(part[0], 2) * tarn_size(part[0], 3));
+    for (int i = 0; i < 3; i++) {
+        part[i] = i < 2 ? tarn_rope(part[i], p->positions, rope) : part[i];
+        if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
+            return NULL;
+    }
+    tarn_tensor *y = tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true, .starts = p->starts});
+    y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
+    return y ? tarn_reshape(y, whole) : NULL;
+}
+
 /* What follows the tokens in the cache joins them there. */
 static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, const place *p, int64_t layer)
 {
-    const tarn_llama_config *c = attention->ctx;
-    tarn_tensor *positions = p->cache ? tarn__cache_positions(p->cache, layer) : p->positions;
+    const tarn_rope_options rope = tarn__llama_rope(attention->ctx);
     tarn_tensor *part[3]; /* queries, keys, values */
     if (!pass_together(attention, TARN__LLAMA_Q, 3, x, part))
         return NULL;
-    for (int i = TARN__LLAMA_Q; i <= TARN__LLAMA_V; i++)
-        part[i] = i == TARN__LLAMA_V ? heads_of(c, part[i]) : turned_heads_of(attention, i, part[i], positions);
     for (int i = 0; i < 3; i++)
-        if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
+        if (!(part[i] = normed_heads_of(attention, TARN__LLAMA_Q + i, part[i])))
             return NULL;
-    tarn_tensor *y = p->cache ? tarn__cache_attend(p->cache, layer, part[0], part[1], part[2], 0)
-                              : tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true, .starts = p->starts});
-    y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
-    y = y ? tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), c->heads * c->head_width)) : NULL;
+    tarn_tensor *y = p->cache ? tarn__cache_turn_and_attend(p->cache, layer, part[0], part[1], part[2], &rope) : attend_here(part, &rope, p);
     return y ? tarn_forward(attention->child[TARN__LLAMA_O], y) : NULL;
 }
 
@@ -241,6 +256,8 @@ tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, 
 
 tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
 {
+    if (tarn__llama_is_next(model, tokens, cache))
+        return tarn__llama_next(model, tokens, cache);
     tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, &(place){.cache = cache});
     int64_t T = tokens->view.shape[1];
     tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;

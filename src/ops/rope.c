@@ -2,19 +2,19 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/op.h"
+#include "ops/rope.h"
 
 #define PI 3.14159265358979323846
 
 /* Defaults for what is 0. */
-static tarn_rope_options with_defaults(const tarn_rope_options *options, size_t size, const tarn_tensor *x)
+static tarn_rope_options with_defaults(const tarn_rope_options *options, size_t size, int64_t width)
 {
     tarn_rope_options o = {0};
     if (options)
         memcpy(&o, options, size < sizeof(o) ? size : sizeof(o));
     o.axis = o.axis == 0 ? 1 : o.axis;
     o.base = o.base == 0 ? 10000 : o.base;
-    o.dims = o.dims == 0 && x->view.rank == 4 ? x->view.shape[3] : o.dims;
+    o.dims = o.dims == 0 ? width : o.dims;
     o.factor = o.factor == 0 ? 8 : o.factor;
     o.low = o.low == 0 ? 1 : o.low;
     o.high = o.high == 0 ? 4 : o.high;
@@ -78,6 +78,12 @@ static tarn__rope tail_of(const tarn_rope_options *o)
     return tail;
 }
 
+tarn__rope tarn__rope_tail(const tarn_rope_options *options, int64_t width)
+{
+    tarn_rope_options o = with_defaults(options, sizeof(o), width);
+    return tail_of(&o);
+}
+
 static tarn_tensor *turn(tarn_tensor *x, tarn_tensor *positions, const tarn__rope *tail, tarn_dtype dtype)
 {
     tarn_tensor *y = tarn__result_like("rope", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), dtype, tarn__device(x));
@@ -98,7 +104,7 @@ tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_
         (positions && !tarn__check_dtype("rope", positions, TARN__INDEXES, "positions")) || !tarn__same_place("rope", pair, 2))
         return NULL;
     x = pair[0], positions = pair[1];
-    tarn_rope_options o = with_defaults(options, options_size, x);
+    tarn_rope_options o = with_defaults(options, options_size, x->view.rank == 4 ? x->view.shape[3] : 0);
     if (!check_shapes(x, positions, &o) || !check_numbers(&o))
         return NULL;
     tarn__rope tail = tail_of(&o);

@@ -210,7 +210,7 @@ static void a_recorded_step_decodes_the_same(void **state)
     tarn_device there;
     if (!find_device(&there))
         skip();
-    const tarn_llama_config config = {.vocab = VOCAB, .context = 400, .layers = 2, .heads = 2, .width = 8, .inner = 8};
+    const tarn_llama_config config = {.vocab = VOCAB, .context = 400, .layers = 4, .heads = 2, .width = 8, .inner = 8};
     tarn_module *model = opinionated(tarn_model_llama(&config, there, 9), there);
     for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_INT8; kv += TARN_KV_INT8) {
         int64_t many = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv, .no_capture = true}, ROUNDS, one_by_one);

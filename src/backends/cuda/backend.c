@@ -60,7 +60,12 @@ static bool set_up(tarn__cuda_device *d, int index)
         !tarn__cuda_good(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream") ||
         !tarn__cuda_good(cudaHostAlloc(&record, sizeof(tarn__fault), cudaHostAllocMapped | cudaHostAllocPortable), "host memory") ||
         !tarn__cuda_good(cudaMalloc((void **)&d->fault_lock, sizeof(int)), "device memory") ||
-        !tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "clearing memory"))
+        !tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "clearing memory") ||
+        !tarn__cuda_good(cudaMalloc((void **)&d->counters, sizeof(int) * TARN__CUDA_COUNTERS), "device memory") ||
+        !tarn__cuda_good(cudaMemsetAsync(d->counters, 0, sizeof(int) * TARN__CUDA_COUNTERS, d->stream), "clearing memory") ||
+        !tarn__cuda_good(cudaDeviceGetAttribute(&d->multiprocessors, cudaDevAttrMultiProcessorCount, index), "asking the device") ||
+        !tarn__cuda_good(cudaDeviceGetAttribute(&d->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index), "asking the device") ||
+        !tarn__cuda_good(cudaDeviceGetAttribute(&d->major, cudaDevAttrComputeCapabilityMajor, index), "asking the device"))
         return false;
     memset(record, 0, sizeof(tarn__fault));
     d->fault = record;
@@ -214,6 +219,9 @@ static void fill_table(void)
     tarn__cuda_norm(rows);
     tarn__cuda_attention(rows);
     tarn__cuda_rope(rows);
+    tarn__cuda_step_product(rows);
+    tarn__cuda_step_attention(rows);
+    tarn__cuda_step_likeliest(rows);
     tarn__cuda_batchnorm(rows);
     tarn__cuda_batchnorm_grad(rows);
     tarn__cuda_loss(rows);

@@ -1,4 +1,7 @@
 /* capture.c: a device's stream recorded as a graph, and the graph enqueued again. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "backends/cuda/cuda.h"
 
 bool tarn__cuda_capture_begin(int index)
@@ -39,4 +42,11 @@ void tarn__cuda_graph_free(int index, void *graph)
 {
     if (tarn__cuda_at(index))
         cudaGraphExecDestroy((cudaGraphExec_t)graph);
+}
+
+bool tarn__cuda_overlaps(int index)
+{
+    const tarn__cuda_device *d = tarn__cuda_at(index);
+    const char *text = getenv("TARN_CUDA_OVERLAP");
+    return d && d->is_capturing && d->major >= 9 && !(text && strcmp(text, "off") == 0);
 }

@@ -9,6 +9,8 @@ extern "C" {
 #endif
 #include "base/backend.h"
 
+#define TARN__CUDA_COUNTERS 4096
+
 /* One GPU, set up when it is first used. All work of a device goes through its one stream: the pool's blocks may then be used again as soon
  * as they are given back, because whatever still reads them was enqueued before. */
 typedef struct tarn__cuda_device {
@@ -17,6 +19,10 @@ typedef struct tarn__cuda_device {
     tarn__fault *fault; /* host memory that the device writes */
     void *staging;      /* see transfer.c */
     cudaStream_t copies; /* see lane.c; NULL until the first lane is made */
+    int *counters;       /* on the device, TARN__CUDA_COUNTERS of them: 0 between kernels, each of which leaves them so */
+    int multiprocessors;
+    int shared_bytes; /* that a block may have */
+    int major;        /* of the compute capability */
     bool is_capturing;
     bool has_failed; /* since the last poll */
 } tarn__cuda_device;
@@ -52,6 +58,9 @@ void *tarn__cuda_capture_end(int index);
 bool tarn__cuda_graph_launch(int index, void *graph, void *stream);
 void tarn__cuda_graph_free(int index, void *graph);
 
+/* True when kernels of a step may begin before the one in front of them has ended: in a recording, on a device that can, unless TARN_CUDA_OVERLAP is off. */
+bool tarn__cuda_overlaps(int index);
+
 /* poke.cu */
 bool tarn__cuda_poke(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
 
@@ -84,6 +93,9 @@ void tarn__cuda_softmax(tarn__kernel_row *rows);
 void tarn__cuda_norm(tarn__kernel_row *rows);
 void tarn__cuda_attention(tarn__kernel_row *rows);
 void tarn__cuda_rope(tarn__kernel_row *rows);
+void tarn__cuda_step_product(tarn__kernel_row *rows);
+void tarn__cuda_step_attention(tarn__kernel_row *rows);
+void tarn__cuda_step_likeliest(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows);
 void tarn__cuda_loss(tarn__kernel_row *rows);

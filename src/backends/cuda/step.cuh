@@ -1,0 +1,105 @@
+/* step.cuh: what kernels of a decoding step share: copies into shared memory that pass by the registers, and kernels that begin before the one in front has ended.
+ *
+ * A step is a chain of short kernels. On devices of compute capability 9 and above a recorded one is launched so that a kernel's blocks come as soon as
+ * there is room for them: they ask for weights, then wait for the kernel in front (wait_for_front), and only then read what it wrote, or write anything. As each waits so, a
+ * kernel that has ended means that all before it have. What is read before waiting is written by no kernel of the recording: weights, and keys and values of earlier
+ * tokens. */
+#ifndef TARN__CUDA_STEP_CUH
+#define TARN__CUDA_STEP_CUH
+
+#include "backends/cuda/blocks_units.cuh"
+
+/* ---- beginning early ------------------------------------------------------------------------------------------------------- */
+
+/* Lets the blocks of the next kernel come. */
+__device__ __forceinline__ void call_next(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_front(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Starts a kernel with one struct of arguments. It may begin early only where its code waits: where it was compiled for 9.0 or above. */
+template <typename A> static void launch_step(const tarn__call *call, void (*kernel)(A), dim3 blocks, unsigned threads, size_t shared, const A &args)
+{
+    cudaFuncAttributes about;
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t how = {};
+    how.gridDim = blocks, how.blockDim = dim3(threads), how.dynamicSmemBytes = shared, how.stream = stream_of(call);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    how.attrs = &early;
+    if (tarn__cuda_overlaps(call->device) && cudaFuncGetAttributes(&about, (const void *)kernel) == cudaSuccess && about.ptxVersion >= 90)
+        how.numAttrs = 1;
+    cudaLaunchKernelEx(&how, kernel, args);
+}
+
+/* ---- the last block ------------------------------------------------------------------------------------------------------ */
+
+/* True in the block that is the last of `count` to come here; whatever the others have written is seen by it. The counter is 0 again then. */
+__device__ __forceinline__ bool is_last_of(int *counter, int count)
+{
+    __shared__ bool is_last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(counter, 1) == count - 1;
+        if (is_last)
+            *counter = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return is_last;
+}
+
+/* ---- copies into shared memory --------------------------------------------------------------------------------------------- */
+
+/* The first `count` of 16 bytes; the others become 0. Both sides lie aligned. */
+__device__ __forceinline__ void copy_pack(void *to, const void *from, int count)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(count) : "memory");
+}
+
+/* Ends a group of copies; and waits until of the thread's groups at most N are under way. */
+__device__ __forceinline__ void end_copies(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int N> __device__ __forceinline__ void wait_for_copies(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* ---- eight elements -------------------------------------------------------------------------------------------------------- */
+
+/* From an address of 16 bytes' alignment that other kernels may have written just before. */
+__device__ __forceinline__ void load_eight(const void *x, tarn_dtype dtype, int64_t at, float *to)
+{
+    if (dtype == TARN_F32) {
+        const float4 *from = (const float4 *)((const float *)x + at);
+        float4 a = from[0], b = from[1];
+        to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+        return;
+    }
+    uint4 words = *(const uint4 *)((const char *)x + at * 2);
+    if (dtype == TARN_BF16)
+        widen_pack(*(const pack<bf16, 8> *)&words, to);
+    else
+        widen_pack(*(const pack<f16, 8> *)&words, to);
+}
+
+/* A number as a tensor of that dtype holds it. */
+__device__ __forceinline__ float rounded(float x, tarn_dtype dtype)
+{
+    return dtype == TARN_F32 ? x : dtype == TARN_BF16 ? widen(narrow<bf16>(x)) : widen(narrow<f16>(x));
+}
+
+#endif

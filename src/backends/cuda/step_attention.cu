@@ -1,0 +1,446 @@
+/* step_attention.cu: the token of a decoding step attends to a cache: its query and key are turned by its position, key and value join the cache, and the query looks at all
+ * that is there, in the cache's own dtype.
+ *
+ * A block has some keys of one head, and up to HEADS queries that look at it. 8 elements of a key have a lane, a key some neighbouring lanes, which keep largest,
+ * sum and values of their own keys; lanes, warps and blocks are put together in order. The block that comes to its end last adds up those of all blocks. How keys are
+ * shared out depends on their number alone, not on the room that there is. */
+#include "backends/cuda/attention.cuh"
+#include "backends/cuda/step.cuh"
+
+#define HEADS 4
+#define NEXT_WARPS 8
+#define LEAST_KEYS 64  /* of a block */
+#define MOST_SPLITS 64 /* blocks of a head */
+#define MOST_DEPTH 256
+#define AHEAD 2 /* keys of a lane whose loads are under way */
+
+/* Rows of the cache: (B, KV, room, D) and its scales. */
+struct stored {
+    char *base;
+    int64_t stride[3]; /* in elements */
+    float *scale;      /* NULL: none */
+    int64_t scale_stride[3];
+};
+
+/* Rows of heads (B, heads, D) of the token. */
+struct fresh {
+    const void *base;
+    int64_t stride[2];
+};
+
+struct next_args {
+    fresh q, k, v;
+    stored key, value;
+    void *y;
+    int64_t y_stride[2];
+    tarn_dtype dtype; /* of q, k, v and y */
+    const void *begin;
+    bool are_long, is_interleaved;
+    int64_t begin_stride, reach;
+    int heads, group, parts, depth, pairs; /* H, H / KV, blocks that share the group, D, pairs of it that are turned */
+    float scale; /* with the logarithm of e to base 2 */
+    float *partial; /* (B, H, MOST_SPLITS, D + 2): values, largest, sum */
+    int *counters;  /* (B, KV, parts): blocks that have come to their end */
+    fault_place fault;
+    double frequency[MOST_DEPTH / 2];
+};
+
+/* ---- eight stored elements ------------------------------------------------------------------------------------------------- */
+
+template <typename S> struct eight {
+    uint4 words[sizeof(S) == 4 ? 2 : 1];
+    __device__ __forceinline__ void load(const char *from)
+    {
+#pragma unroll
+        for (int i = 0; i < (sizeof(S) == 4 ? 2 : 1); i++)
+            words[i] = ((const uint4 *)from)[i];
+    }
+    __device__ __forceinline__ void open(float, float *to) const
+    {
+        if constexpr (sizeof(S) == 4) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                to[i] = ((const float *)words)[i];
+        } else {
+            widen_pack(*(const pack<S, 8> *)words, to);
+        }
+    }
+};
+template <> struct eight<uint8_t> {
+    uint2 words;
+    __device__ __forceinline__ void load(const char *from) { words = *(const uint2 *)from; }
+    __device__ __forceinline__ void open(float scale, float *to) const
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            to[i] = ((float)((i < 4 ? words.x : words.y) >> i % 4 * 8 & 0xff) - 128) * scale;
+    }
+};
+
+/* ---- the token itself ------------------------------------------------------------------------------------------------------ */
+
+struct token_space {
+    float query[HEADS][MOST_DEPTH], key[MOST_DEPTH], value[MOST_DEPTH];
+    float cosine[MOST_DEPTH / 2], sine[MOST_DEPTH / 2];
+};
+
+/* Element d of a row, turned by its angle, as a tensor holds it. */
+__device__ __forceinline__ float turned(const next_args &a, const token_space &t, const void *base, int64_t row, int d)
+{
+    float x = load_float(base, a.dtype, row + d);
+    if (d >= 2 * a.pairs)
+        return x;
+    int pair = a.is_interleaved ? d / 2 : d % a.pairs;
+    bool is_first = a.is_interleaved ? d % 2 == 0 : d < a.pairs;
+    int other = a.is_interleaved ? d ^ 1 : is_first ? d + a.pairs : d - a.pairs;
+    float y = load_float(base, a.dtype, row + other) * t.sine[pair];
+    return rounded(x * t.cosine[pair] + (is_first ? -y : y), a.dtype);
+}
+
+__device__ __forceinline__ void make_angles(const next_args &a, token_space &t, int64_t at)
+{
+    for (int i = threadIdx.x; i < a.pairs; i += blockDim.x) {
+        double sine, cosine;
+        sincos((double)at * a.frequency[i], &sine, &cosine);
+        t.cosine[i] = (float)cosine;
+        t.sine[i] = (float)sine;
+    }
+    __syncthreads();
+}
+
+/* A row of floats as it is stored, which `row` holds from then on; written where `is_writer`. One warp does that. */
+template <typename S> __device__ __forceinline__ void store_row(const next_args &a, const stored &to, int64_t batch, int64_t head, int64_t at, float *row, bool is_writer)
+{
+    S *place = (S *)to.base + batch * to.stride[0] + head * to.stride[1] + at * to.stride[2];
+    const int lane = threadIdx.x % WARP;
+    if constexpr (sizeof(S) == 1) {
+        uint32_t most = 0; /* NaN is the largest of all */
+        for (int d = lane; d < a.depth; d += WARP)
+            most = max(most, __float_as_uint(row[d]) & 0x7fffffffu);
+#pragma unroll
+        for (int step = WARP / 2; step > 0; step /= 2)
+            most = max(most, __shfl_xor_sync(FULL_WARP, most, step));
+        float scale = __fmul_rn(__uint_as_float(most), (float)(1.0 / 127)), nonzero = scale > 0 ? scale : 1;
+        for (int d = lane; d < a.depth; d += WARP) {
+            float code = fminf(fmaxf(__fdiv_rn(row[d], nonzero), -127), 127);
+            uint8_t stored_code = (uint8_t)(int)__fadd_rn(code, 128.5f);
+            row[d] = ((float)stored_code - 128) * scale;
+            if (is_writer)
+                place[d] = stored_code;
+        }
+        if (is_writer && lane == 0)
+            to.scale[batch * to.scale_stride[0] + head * to.scale_stride[1] + at * to.scale_stride[2]] = scale;
+    } else {
+        for (int d = lane; d < a.depth; d += WARP) {
+            S narrowed = narrow<S>(row[d]);
+            row[d] = widen(narrowed);
+            if (is_writer)
+                place[d] = narrowed;
+        }
+    }
+}
+
+/* Queries, and in the block that has the token's own key, key and value, which join the cache. */
+template <typename S>
+__device__ __forceinline__ void take_token(const next_args &a, token_space &t, int64_t batch, int64_t head, int part, int64_t at, bool is_last)
+{
+    make_angles(a, t, at);
+    const int first = (int)head * a.group + part * HEADS, count = min(HEADS, a.group - part * HEADS);
+    for (int i = threadIdx.x; i < HEADS * a.depth; i += blockDim.x) {
+        int h = i / a.depth, d = i - h * a.depth;
+        t.query[h][d] = h < count ? turned(a, t, a.q.base, batch * a.q.stride[0] + (first + h) * a.q.stride[1], d) * a.scale : 0;
+    }
+    for (int d = threadIdx.x; is_last && d < a.depth; d += blockDim.x) {
+        t.key[d] = turned(a, t, a.k.base, batch * a.k.stride[0] + head * a.k.stride[1], d);
+        t.value[d] = load_float(a.v.base, a.dtype, batch * a.v.stride[0] + head * a.v.stride[1] + d);
+    }
+    __syncthreads();
+    if (is_last && threadIdx.x < 2 * WARP) {
+        bool is_key = threadIdx.x < WARP;
+        store_row<S>(a, is_key ? a.key : a.value, batch, head, at, is_key ? t.key : t.value, part == 0);
+    }
+    __syncthreads();
+}
+
+/* ---- keys ------------------------------------------------------------------------------------------------------------------ */
+
+/* What some lanes have seen. */
+struct seen {
+    float most[HEADS], sum[HEADS], values[HEADS][8];
+};
+
+/* What weights relative to `most` are multiplied by to be relative to `larger_most`; 0 of what has seen nothing. */
+__device__ __forceinline__ float fading(float most, float larger_most)
+{
+    return larger_most == -CUDART_INF_F ? 0 : exp2f(most - larger_most);
+}
+
+/* Keys and values of a lane that are under way. */
+template <typename S> struct under_way {
+    eight<S> key[AHEAD], value[AHEAD];
+    float key_scale[AHEAD], value_scale[AHEAD];
+
+    /* From key `first` on, `step` apart; those before `end`. */
+    __device__ __forceinline__ void ask(const next_args &a, int64_t batch, int64_t head, int64_t first, int step, int64_t end, int d)
+    {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int64_t at = first + i * step;
+            key[i] = eight<S>{}, value[i] = eight<S>{};
+            key_scale[i] = value_scale[i] = 0;
+            if (at >= end || d >= a.depth)
+                continue;
+            key[i].load(a.key.base + (batch * a.key.stride[0] + head * a.key.stride[1] + at * a.key.stride[2] + d) * (int64_t)sizeof(S));
+            value[i].load(a.value.base + (batch * a.value.stride[0] + head * a.value.stride[1] + at * a.value.stride[2] + d) * (int64_t)sizeof(S));
+            if (sizeof(S) == 1) {
+                key_scale[i] = a.key.scale[batch * a.key.scale_stride[0] + head * a.key.scale_stride[1] + at * a.key.scale_stride[2]];
+                value_scale[i] = a.value.scale[batch * a.value.scale_stride[0] + head * a.value.scale_stride[1] + at * a.value.scale_stride[2]];
+            }
+        }
+    }
+};
+
+/* Adds the keys under way that come before `end`, of which number `at` is the token's own; `lanes` have one key. */
+template <typename S>
+__device__ __forceinline__ void look_at(const under_way<S> &u, const token_space &t, const float (*query)[8], int64_t first, int step, int64_t end, int64_t at, int d, int depth,
+                                        int lanes, seen *s)
+{
+    float score[AHEAD][HEADS], values[AHEAD][8];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        float keys[8];
+        u.key[i].open(u.key_scale[i], keys);
+        u.value[i].open(u.value_scale[i], values[i]);
+        if (first + i * step == at && d < depth) {
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                keys[e] = t.key[d + e], values[i][e] = t.value[d + e];
+        }
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float sum = 0;
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                sum += query[h][e] * keys[e];
+            for (int width = lanes / 2; width > 0; width /= 2)
+                sum += __shfl_xor_sync(FULL_WARP, sum, width);
+            score[i][h] = first + i * step < end ? sum : -CUDART_INF_F;
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        float most = s->most[h], weight[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            most = fmaxf(most, score[i][h]);
+        float fade = fading(s->most[h], most);
+        s->sum[h] *= fade;
+        s->most[h] = most;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            weight[i] = score[i][h] == -CUDART_INF_F ? 0 : exp2f(score[i][h] - most);
+            s->sum[h] += weight[i];
+        }
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            float value = s->values[h][e] * fade;
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                value += weight[i] * values[i][e];
+            s->values[h][e] = value;
+        }
+    }
+}
+
+/* Puts together what the lanes of a warp have seen, each `lanes` of them keys of their own. */
+__device__ __forceinline__ void join_lanes(seen *s, int lanes)
+{
+    for (int step = lanes; step < WARP; step *= 2)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float other = __shfl_xor_sync(FULL_WARP, s->most[h], step), most = fmaxf(s->most[h], other);
+            float mine = fading(s->most[h], most), theirs = fading(other, most);
+            s->sum[h] = s->sum[h] * mine + __shfl_xor_sync(FULL_WARP, s->sum[h], step) * theirs;
+            s->most[h] = most;
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                s->values[h][e] = s->values[h][e] * mine + __shfl_xor_sync(FULL_WARP, s->values[h][e], step) * theirs;
+        }
+}
+
+/* ---- putting together ------------------------------------------------------------------------------------------------------ */
+
+/* From memory that other blocks have written, past the first-level cache; or from shared memory. */
+template <bool is_shared> __device__ __forceinline__ float read(const float *from)
+{
+    return is_shared ? *from : __ldcg(from);
+}
+
+/* Element d of `count` rows of values, largest and sum, which lie `step` apart, in order. */
+template <bool is_shared>
+__device__ __forceinline__ float join_rows(const float *rows, int count, int64_t step, int d, int depth, float *most_of_all, float *sum_of_all)
+{
+    float most = -CUDART_INF_F, sum = 0, value = 0;
+    for (int i = 0; i < count; i++)
+        most = fmaxf(most, read<is_shared>(rows + i * step + depth));
+    for (int i = 0; i < count; i++) {
+        float factor = fading(read<is_shared>(rows + i * step + depth), most);
+        sum += read<is_shared>(rows + i * step + depth + 1) * factor;
+        value += read<is_shared>(rows + i * step + d) * factor;
+    }
+    *most_of_all = most;
+    *sum_of_all = sum;
+    return value;
+}
+
+__device__ __forceinline__ void write_value(const next_args &a, int64_t batch, int head, int d, float value, float sum)
+{
+    store_float(a.y, a.dtype, batch * a.y_stride[0] + head * a.y_stride[1] + d, sum == 0 ? 0 : value / sum); /* scores that are all -infinity: 0 */
+}
+
+template <typename S> static __global__ void __launch_bounds__(NEXT_WARPS *WARP, 2) next_kernel(const __grid_constant__ next_args a)
+{
+    __shared__ token_space token;
+    __shared__ float joined[NEXT_WARPS][HEADS][MOST_DEPTH + 2];
+    const int64_t batch = blockIdx.z, head = blockIdx.y / a.parts, at = index_at(a.begin, a.are_long, batch * a.begin_stride);
+    const int part = blockIdx.y % a.parts, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int lanes = 1;
+    int64_t share = LEAST_KEYS;
+    call_next();
+    if (at < 0 || at >= a.reach) {
+        if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+            report_fault(a.fault, at, a.reach);
+        return;
+    }
+    while (lanes * 8 < a.depth)
+        lanes *= 2;
+    while ((at + share) / share > MOST_SPLITS)
+        share *= 2;
+    const int splits = (int)((at + share) / share), d = lane % lanes * 8, step = NEXT_WARPS * (WARP / lanes);
+    if ((int)blockIdx.x >= splits)
+        return;
+    const int64_t first = blockIdx.x * share, end = min(first + share, at + 1);
+    int64_t base = first + warp * (WARP / lanes);
+    under_way<S> ahead;
+    ahead.ask(a, batch, head, base + lane / lanes, step, min(end, at), d);
+    wait_for_front();
+    take_token<S>(a, token, batch, head, part, at, (int)blockIdx.x == splits - 1);
+    float query[HEADS][8];
+    seen s;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        s.most[h] = -CUDART_INF_F, s.sum[h] = 0;
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            query[h][e] = d < a.depth ? token.query[h][d + e] : 0;
+            s.values[h][e] = 0;
+        }
+    }
+    for (; base < end; base += AHEAD * step) {
+        look_at<S>(ahead, token, query, base + lane / lanes, step, end, at, d, a.depth, lanes, &s);
+        ahead.ask(a, batch, head, base + lane / lanes + AHEAD * step, step, min(end, at), d);
+    }
+    join_lanes(&s, lanes);
+    if (lane < lanes && d < a.depth)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                joined[warp][h][d + e] = s.values[h][e];
+            joined[warp][h][a.depth] = s.most[h], joined[warp][h][a.depth + 1] = s.sum[h];
+        }
+    __syncthreads();
+    const int queries = min(HEADS, a.group - part * HEADS), head_0 = (int)head * a.group + part * HEADS;
+    float most, sum;
+    for (int i = threadIdx.x; i < queries * a.depth; i += blockDim.x) {
+        int h = i / a.depth, e = i - h * a.depth;
+        float value = join_rows<true>(&joined[0][h][0], NEXT_WARPS, HEADS * (MOST_DEPTH + 2), e, a.depth, &most, &sum);
+        if (splits == 1) {
+            write_value(a, batch, head_0 + h, e, value, sum);
+            continue;
+        }
+        float *to = a.partial + ((batch * a.heads + head_0 + h) * MOST_SPLITS + blockIdx.x) * (a.depth + 2);
+        to[e] = value;
+        if (e == 0)
+            to[a.depth] = most, to[a.depth + 1] = sum;
+    }
+    if (splits == 1 || !is_last_of(&a.counters[batch * gridDim.y + blockIdx.y], splits))
+        return;
+    for (int i = threadIdx.x; i < queries * a.depth; i += blockDim.x) {
+        int h = i / a.depth, e = i - h * a.depth;
+        const float *from = a.partial + (batch * a.heads + head_0 + h) * MOST_SPLITS * (a.depth + 2);
+        float value = join_rows<false>(from, splits, a.depth + 2, e, a.depth, &most, &sum);
+        write_value(a, batch, head_0 + h, e, value, sum);
+    }
+}
+
+/* ---- starting it ----------------------------------------------------------------------------------------------------------- */
+
+static fresh fresh_of(const tarn__view *view)
+{
+    return fresh{tarn__view_at(view), {view->stride[0], view->stride[2]}};
+}
+
+static stored stored_of(const tarn__view *rows, const tarn__view *scale)
+{
+    stored s = {};
+    s.base = (char *)tarn__view_at(rows);
+    s.scale = data_of<float>(scale);
+    for (int i = 0; i < 3; i++) {
+        s.stride[i] = rows->stride[i];
+        s.scale_stride[i] = scale ? scale->stride[i] : 0;
+    }
+    return s;
+}
+
+static next_args next_of(const tarn__call *call)
+{
+    const tarn__attention_next *params = (const tarn__attention_next *)call->params;
+    const tarn__view *q = call->in[0], *begin = call->in[3], *y = call->out[0], *key = call->out[1];
+    next_args a = {};
+    a.q = fresh_of(q), a.k = fresh_of(call->in[1]), a.v = fresh_of(call->in[2]);
+    a.key = stored_of(key, call->out[3]), a.value = stored_of(call->out[2], call->out[4]);
+    a.y = tarn__view_at(y), a.y_stride[0] = y->stride[0], a.y_stride[1] = y->stride[2], a.dtype = q->dtype;
+    a.begin = tarn__view_at(begin), a.are_long = begin->dtype == TARN_I64, a.begin_stride = begin->stride[0];
+    a.reach = key->shape[2];
+    a.heads = (int)q->shape[2], a.group = (int)(q->shape[2] / key->shape[1]), a.parts = (a.group + HEADS - 1) / HEADS, a.depth = (int)q->shape[3];
+    a.pairs = (int)(params->rope.dims / 2), a.is_interleaved = params->rope.interleaved != 0;
+    a.scale = (float)(params->scale * LOG2_E);
+    a.partial = (float *)call->scratch;
+    a.counters = tarn__cuda_at(call->device)->counters;
+    a.fault = faults_of(call);
+    memcpy(a.frequency, params->rope.frequency, sizeof(double) * (size_t)a.pairs);
+    return a;
+}
+
+static size_t scratch(const tarn__call *call)
+{
+    const int64_t *q = call->in[0]->shape;
+    return (size_t)(q[0] * q[2] * MOST_SPLITS * (q[3] + 2)) * sizeof(float);
+}
+
+/* Grid: blocks of keys, heads of the cache or parts of the queries that look at them, sequences. Bytes: keys and values, once for each part. */
+template <typename S> static void launch(const tarn__call *call, const next_args &a)
+{
+    unsigned splits = blocks_for(a.reach, LEAST_KEYS);
+    launch_step(call, next_kernel<S>, dim3(splits < MOST_SPLITS ? splits : MOST_SPLITS, (unsigned)(a.heads / a.group * a.parts), (unsigned)call->in[0]->shape[0]),
+                NEXT_WARPS * WARP, 0, a);
+}
+
+static void kernel_attention_next(const tarn__call *call)
+{
+    if (tarn__view_count(call->in[0]) == 0)
+        return;
+    next_args a = next_of(call);
+    switch (call->out[1]->dtype) {
+    case TARN_F32: launch<float>(call, a); break;
+    case TARN_BF16: launch<bf16>(call, a); break;
+    case TARN_F16: launch<f16>(call, a); break;
+    default: launch<uint8_t>(call, a); break;
+    }
+}
+
+void tarn__cuda_step_attention(tarn__kernel_row *rows)
+{
+    rows[TARN__K_attention_next] = tarn__kernel_row{kernel_attention_next, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8), scratch};
+}
