@@ -1,4 +1,4 @@
-/* products.h: what a device's products and convolutions are held to: the CPU's results in f64, the same bits twice, and nothing that the CPU runs instead.
+/* products.h: what a device's products, convolutions and attention are held to: the CPU's results in f64, the same bits twice, and nothing that the CPU runs instead.
  * test_products.c asks the form for the device at hand, test_products_local.c the one for devices whose groups have memory of their own. */
 #ifndef TESTS_OPENCL_PRODUCTS_H
 #define TESTS_OPENCL_PRODUCTS_H
@@ -120,6 +120,24 @@ static void convolutions(void **state)
     }
 }
 
-#define PRODUCT_TESTS ON_OPENCL(products_of_every_shape), ON_OPENCL(products_with_blocks), ON_OPENCL(convolutions)
+/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *attended(tarn_tensor **x, const void *options)
+{
+    return tarn_attention(x[0], x[1], x[2], (const tarn_attention_options *)options);
+}
+
+/* Two heads of q for each of k and v; rows and keys that no tile divides, a D of whole fours and one that is not. */
+static void attention(void **state)
+{
+    NEEDS_OPENCL();
+    const tarn_attention_options options = {.causal = true};
+    for (int64_t depth = 24; depth >= 21; depth -= 3)
+        compare(TARN_F32, attended,
+                (tarn_tensor *[]){random_of(TARN_SHAPE(2, 4, 70, depth)), random_of(TARN_SHAPE(2, 2, 90, depth)), random_of(TARN_SHAPE(2, 2, 90, depth))}, 3, &options,
+                2e-5);
+}
+
+#define PRODUCT_TESTS ON_OPENCL(products_of_every_shape), ON_OPENCL(products_with_blocks), ON_OPENCL(convolutions), ON_OPENCL(attention)
 
 #endif

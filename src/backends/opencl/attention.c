@@ -82,15 +82,30 @@ typedef struct program {
     char options[320];
 } program;
 
+/* True when rows are dense, and they and D are made of whole fours. */
+static bool is_in_fours(const tarn__view *x)
+{
+    int64_t odd = x->offset | x->shape[3];
+    for (int i = 0; i < 3; i++)
+        odd |= x->shape[i] > 1 ? x->stride[i] : 0;
+    return x->stride[3] == 1 && odd % 4 == 0;
+}
+
+static bool are_in_fours(const tarn__call *call, bool backward)
+{
+    return is_in_fours(call->in[0]) && is_in_fours(call->in[1]) && is_in_fours(call->in[2]) && (!backward || is_in_fours(call->in[6]));
+}
+
 /* What all of them are given; `own` is the kernel's. */
 static program program_of(const char *source, const char *kernel, const tarn__call *call, const tile *t, bool backward, const char *own)
 {
     program p = {.source = source, .kernel = kernel};
     tarn_dtype dtype = call->in[0]->dtype, g = backward ? call->in[6]->dtype : dtype;
     snprintf(p.options, sizeof(p.options),
-             "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d -DWINDOW=%d -DREGISTERS=%d %s",
+             "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d -DWINDOW=%d -DREGISTERS=%d%s %s",
              dtype == TARN_F64 ? "double" : "float", tarn__cl_type(dtype), tarn__cl_type(g), call->in[3] ? tarn__cl_type(call->in[3]->dtype) : "i64",
-             t->across, t->rows_each, t->lanes, t->vectors, t->step, t->window, t->registers, own);
+             t->across, t->rows_each, t->lanes, t->vectors, t->step, t->window, t->registers,
+             t->across > 1 && are_in_fours(call, backward) ? " -DIN_FOURS" : "", own);
     return p;
 }
 

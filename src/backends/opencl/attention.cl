@@ -4,38 +4,13 @@
  * Options: those of attention_tiles.cl, T_L, the dtype of the logarithms. */
 #include "attention_tiles.cl"
 
-/* The largest of a row's numbers, of which each of ACROSS items has one. */
-REAL most_of_row(REAL own, int row, int tx, __local REAL *most)
-{
-    if (ACROSS == 1)
-        return own;
-    MEET();
-    most[row * ACROSS + tx] = own;
-    MEET();
-    for (int i = 0; i < ACROSS; i++)
-        own = fmax(own, most[row * ACROSS + i]);
-    return own;
-}
-
-REAL sum_of_row(REAL own, int row, int tx, __local REAL *sums)
-{
-    if (ACROSS == 1)
-        return own;
-    MEET();
-    sums[row * ACROSS + tx] = own;
-    MEET();
-    REAL sum = 0;
-    for (int i = 0; i < ACROSS; i++)
-        sum += sums[row * ACROSS + i];
-    return sum;
-}
-
 __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(const __global void *q, long q_place, const __global void *k, long k_place,
                                                                                const __global void *v, long v_place, const __global void *lengths,
                                                                                long lengths_place, __global void *y, long y_place, __global void *logs,
                                                                                long logs_place, attention a, real scale_, FAULT_PARAMETERS)
 {
-    __local REAL stage[STAGE], weights[SIDE_N * LINE]; /* (keys, rows) */
+    A_STAGE(stage, STAGE);
+    A_STAGE(weights, SIDE_N * LINE); /* (keys, rows) */
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
     const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group),
@@ -57,39 +32,50 @@ __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(c
     }
     for (long key = 0; key < end; key += SIDE_N) {
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
+        REAL own[M];
         EACH_ROW(i)
         {
             const long t = first + ty * M + i, seen = t < a.rows ? keys_of(&a, valid, t) : 0;
-            REAL line[VECTORS * LANES], own = most[i];
+            own[i] = most[i];
             EACH(j, VECTORS)
             {
-                STORE_VECTOR(score[i][j] * scale, j, line);
-                for (int e = 0; e < LANES; e++)
-                    own = key + (j * ACROSS + tx) * LANES + e < seen ? fmax(own, line[j * LANES + e]) : own;
+                REAL line[LANES];
+                score[i][j] *= scale;
+                STORE_VECTOR(score[i][j], 0, line);
+                EACH_LANE(e) own[i] = key + (j * ACROSS + tx) * LANES + e < seen ? fmax(own[i], line[e]) : own[i];
             }
-            own = most_of_row(own, ty * M + i, tx, stage);
-            const REAL factor = most[i] == own ? 1 : most[i] == -INFINITE ? 0 : exp(most[i] - own), shift = own == -INFINITE ? 0 : own;
-            most[i] = own;
+        }
+        most_of_rows(own, ty, tx, stage);
+        EACH_ROW(i)
+        {
+            const long t = first + ty * M + i, seen = t < a.rows ? keys_of(&a, valid, t) : 0;
+            const REAL factor = most[i] == own[i] ? 1 : most[i] == -INFINITE ? 0 : exp(most[i] - own[i]), shift = own[i] == -INFINITE ? 0 : own[i];
+            most[i] = own[i];
             total[i] *= factor;
             EACH(j, WIDE) sum[i][j] *= factor;
             uint4 words = 0;
             EACH(j, VECTORS)
             {
-                STORE_VECTOR(exp(LOAD_VECTOR(j, line) - shift), j, line);
-                for (int e = 0; e < LANES; e++) {
-                    const int s = (j * ACROSS + tx) * LANES + e;
-                    REAL p = key + s < seen ? line[j * LANES + e] : 0;
+                REAL line[LANES];
+                STORE_VECTOR(exp(score[i][j] - shift), 0, line);
+                EACH_LANE(e)
+                {
+                    const long s = key + (j * ACROSS + tx) * LANES + e;
+                    const REAL p = s < seen ? line[e] : 0;
                     total[i] += p;
-                    weights[s * LINE + ty * M + i] = p * drop_factor(&a, number + t, key + s, e == 0, &words);
+                    line[e] = p * drop_factor(&a, number + t, s, e == 0, &words);
                 }
+                score[i][j] = LOAD_VECTOR(0, line);
             }
         }
+        PUT_TILE(weights, score)
         MULTIPLY_ROWS(sum, weights, T, values, key, end, column)
     }
+    sum_of_rows(total, ty, tx, stage);
     EACH_ROW(i)
     {
         const long t = first + ty * M + i;
-        const REAL all = sum_of_row(total[i], ty * M + i, tx, stage);
+        const REAL all = total[i];
         if (logs && at.window == 0 && tx == 0 && t < a.rows)
             STORE(T_L, logs, logs_place + at.batch * a.stride[LOGS][0] + at.head * a.stride[LOGS][1] + t * a.stride[LOGS][2],
                   all == 0 ? -INFINITE : most[i] + log(all));

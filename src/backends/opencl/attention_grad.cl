@@ -41,24 +41,11 @@ REAL slope_of(const facts *row, REAL weight, REAL pull, REAL drop)
 
 #ifdef SUMS
 
-REAL sum_of_row(REAL own, int row, int tx, __local REAL *sums)
-{
-    if (ACROSS == 1)
-        return own;
-    MEET();
-    sums[row * ACROSS + tx] = own;
-    MEET();
-    REAL sum = 0;
-    for (int i = 0; i < ACROSS; i++)
-        sum += sums[row * ACROSS + i];
-    return sum;
-}
-
 /* (B, H, T, 3): the logarithm, 1 / Σ P and Σ P dP / Σ P of each row. Of scores that are all -infinity the logarithm is that, too; 0 makes weights of 0 of them,
  * not NaN. */
 A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, long logs_place, __global void *to, long to_place, attention a, real scale_)
 {
-    __local REAL stage[STAGE];
+    A_STAGE(stage, STAGE);
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
     const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), slopes = slab_of(g, g_place, &a, G, at.batch, at.head),
@@ -81,25 +68,28 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, lon
         EACH_ROW(i)
         {
             const long t = first + ty * M + i, seen = t < a.rows ? keys_of(&a, valid, t) : 0;
-            REAL weight[VECTORS * LANES], pulled[VECTORS * LANES];
             uint4 words = 0;
             EACH(j, VECTORS)
             {
-                STORE_VECTOR(exp(score[i][j] * scale - log_sum[i]), j, weight);
-                STORE_VECTOR(pull[i][j], j, pulled);
-                for (int e = 0; e < LANES; e++) {
+                REAL weight[LANES], pulled[LANES];
+                STORE_VECTOR(exp(score[i][j] * scale - log_sum[i]), 0, weight);
+                STORE_VECTOR(pull[i][j], 0, pulled);
+                EACH_LANE(e)
+                {
                     const long s = key + (j * ACROSS + tx) * LANES + e;
-                    const REAL p = s < seen ? weight[j * LANES + e] : 0, drop = drop_factor(&a, head * a.rows + t, s, e == 0, &words);
+                    const REAL p = s < seen ? weight[e] : 0, drop = drop_factor(&a, head * a.rows + t, s, e == 0, &words);
                     total[i] += p;
-                    dot_sum[i] += p == 0 ? 0 : p * drop * pulled[j * LANES + e];
+                    dot_sum[i] += p == 0 ? 0 : p * drop * pulled[e];
                 }
             }
         }
     }
+    sum_of_rows(total, ty, tx, stage);
+    sum_of_rows(dot_sum, ty, tx, stage);
     EACH_ROW(i)
     {
         const long t = first + ty * M + i;
-        const REAL all = sum_of_row(total[i], ty * M + i, tx, stage), dots = sum_of_row(dot_sum[i], ty * M + i, tx, stage);
+        const REAL all = total[i], dots = dot_sum[i];
         if (tx == 0 && t < a.rows) {
             __global REAL *own = (__global REAL *)to + to_place + 3 * (head * a.rows + t);
             own[0] = log_sum[i], own[1] = all == 0 ? 0 : 1 / all, own[2] = all == 0 ? 0 : dots / all;
@@ -113,7 +103,8 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, lon
 /* A window of D of gq of some rows. */
 A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, long sums_place, __global void *gq, long gq_place, attention a, real scale_)
 {
-    __local REAL stage[STAGE], slopes[SIDE_N * LINE]; /* (keys, rows) */
+    A_STAGE(stage, STAGE);
+    A_STAGE(slopes, SIDE_N * LINE); /* (keys, rows) */
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
     const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), pulls = slab_of(g, g_place, &a, G, at.batch, at.head),
@@ -134,19 +125,22 @@ A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, l
         EACH_ROW(i)
         {
             const facts row = facts_of(&a, (const __global REAL *)sums + sums_place, head, valid, first + ty * M + i);
-            REAL scores[VECTORS * LANES], pulled[VECTORS * LANES];
             uint4 words = 0;
             EACH(j, VECTORS)
             {
-                STORE_VECTOR(score[i][j] * scale, j, scores);
-                STORE_VECTOR(pull[i][j], j, pulled);
-                for (int e = 0; e < LANES; e++) {
-                    const int s = (j * ACROSS + tx) * LANES + e;
-                    const REAL drop = drop_factor(&a, head * a.rows + first + ty * M + i, key + s, e == 0, &words);
-                    slopes[s * LINE + ty * M + i] = slope_of(&row, weight_of(&row, key + s, scores[j * LANES + e]), pulled[j * LANES + e], drop);
+                REAL line[LANES], pulled[LANES];
+                STORE_VECTOR(score[i][j] * scale, 0, line);
+                STORE_VECTOR(pull[i][j], 0, pulled);
+                EACH_LANE(e)
+                {
+                    const long s = key + (j * ACROSS + tx) * LANES + e;
+                    const REAL drop = drop_factor(&a, head * a.rows + first + ty * M + i, s, e == 0, &words);
+                    line[e] = slope_of(&row, weight_of(&row, s, line[e]), pulled[e], drop);
                 }
+                score[i][j] = LOAD_VECTOR(0, line);
             }
         }
+        PUT_TILE(slopes, score)
         MULTIPLY_ROWS(sum, slopes, T, keys, key, end, column)
     }
     WRITE_ROWS(T_GQ, gq, gq_place, GQ, at.batch, at.head, sum, scales, first, a.rows, column)
@@ -159,7 +153,9 @@ A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, l
 A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, long sums_place, __global void *gk, long gk_place, __global void *gv,
                                  long gv_place, attention a, real scale_)
 {
-    __local REAL stage[STAGE], weights[SIDE_N * LINE], slopes[SIDE_N * LINE]; /* (rows, keys) */
+    A_STAGE(stage, STAGE);
+    A_STAGE(weights, SIDE_N * LINE); /* (rows, keys) */
+    A_STAGE(slopes, SIDE_N * LINE);
     ITEM_PLACE;
     const place at = place_of(&a, a.kv_heads);
     const slab keys = slab_of(k, k_place, &a, K, at.batch, at.head), values = slab_of(v, v_place, &a, V, at.batch, at.head);
@@ -180,9 +176,11 @@ A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, l
             MULTIPLY_TILES(score, T, keys, key, valid, T, rows, first, a.rows);
             MULTIPLY_TILES(pull, T, values, key, valid, T_G, pulls, first, a.rows);
             EACH(j, VECTORS)
-            for (int e = 0; e < LANES; e++) {
+            EACH_LANE(e)
+            {
                 const int r = (j * ACROSS + tx) * LANES + e;
                 const facts row = facts_of(&a, (const __global REAL *)sums + sums_place, of_all, valid, first + r);
+                REAL weight[M], slope[M];
                 uint4 words = 0;
                 EACH_ROW(i)
                 {
@@ -190,10 +188,12 @@ A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, l
                     STORE_VECTOR(score[i][j], 0, scores);
                     STORE_VECTOR(pull[i][j], 0, pulled);
                     const REAL drop = drop_factor(&a, of_all * a.rows + first + r, key + ty * M + i, i == 0, &words);
-                    const REAL weight = weight_of(&row, key + ty * M + i, scores[e] * scale);
-                    weights[r * LINE + ty * M + i] = drop * weight;
-                    slopes[r * LINE + ty * M + i] = slope_of(&row, weight, pulled[e], drop);
+                    const REAL own = weight_of(&row, key + ty * M + i, scores[e] * scale);
+                    weight[i] = drop * own;
+                    slope[i] = slope_of(&row, own, pulled[e], drop);
                 }
+                PUT_ROWS(weights + r * LINE + ty * M, weight[i])
+                PUT_ROWS(slopes + r * LINE + ty * M, slope[i])
             }
             MULTIPLY_ROWS(sum_v, weights, T_G, pulls, first, a.rows, column)
             MULTIPLY_ROWS(sum_k, slopes, T, rows, first, a.rows, column)

@@ -5,8 +5,10 @@
  * STEP terms at a time. Results (SIDE_M, D) are made in windows of WINDOW columns, one a group; each makes the weights again. On a processor ACROSS is 1: an
  * item alone is a group, and works on REGISTERS rows at a time.
  *
- * Options: REAL, what is computed in; T, the dtype of q, k and v; T_G that of g; ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS; LENGTH, i32 or i64. */
+ * Options: REAL, what is computed in; T, the dtype of q, k and v; T_G that of g; ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS, of which in groups M, LANES and
+ * REGISTERS are 4; LENGTH, i32 or i64; IN_FOURS where rows of q, k, v and g are dense and begin at multiples of 4, as many as D is. */
 #include "philox.cl"
+#include "vectors.cl"
 
 #define VECTOR JOIN(REAL, LANES)
 #define LOAD_VECTOR JOIN(vload, LANES)
@@ -21,15 +23,23 @@
 #define STAGE_ROWS (STEP * WINDOW)
 #define STAGE (STAGE_TILES > STAGE_ROWS ? STAGE_TILES : STAGE_ROWS)
 #define TOGETHER(count) ((count) < 2 ? (count) : 2) /* vectors of a row in registers at a time */
+#if defined(IS_CPU) && ACROSS > 1 /* a group on a processor: it compiles, in minutes if all is unrolled */
+#define EACH(i, count) for (int i = 0; i < (count); i++)
+#else
 #define EACH(i, count) _Pragma("unroll") for (int i = 0; i < (count); i++)
+#endif
+#define FOUR JOIN(REAL, 4)
+#define A_STAGE(name, size) __local REAL name[size] __attribute__((aligned(32))) /* of the group's memory: fours of it are read at once */
 
-/* All rows of an item: on a processor there are too many of them to unroll. */
+/* All rows of an item, and all lanes of a vector: on a processor there are too many of them to unroll. */
 #if ACROSS == 1
 #define EACH_ROW(i) for (int i = 0; i < M; i++)
+#define EACH_LANE(e) for (int e = 0; e < LANES; e++)
 #define MEET() /* an item alone meets nobody */
 #else
 #define MEET() barrier(CLK_LOCAL_MEM_FENCE)
 #define EACH_ROW(i) EACH(i, M)
+#define EACH_LANE(e) EACH(e, LANES)
 #endif
 
 #define INFINITE ((REAL)INFINITY)
@@ -110,6 +120,15 @@ place place_of(const attention *a, long heads)
 
 /* ---- products -------------------------------------------------------------------------------------------------------------- */
 
+/* REGISTERS neighbours of the group's memory, and a vector of it. */
+#if ACROSS == 1
+#define FETCH_LEFT(to, from) EACH(i, REGISTERS) (to)[i] = (from)[i];
+#define FETCH_RIGHT(from) LOAD_VECTOR(0, from)
+#else
+#define FETCH_LEFT(to, from) vstore4(*(const __local FOUR *)(from), 0, to);
+#define FETCH_RIGHT(from) (*(const __local VECTOR *)(from))
+#endif
+
 /* sum[i][j] += left[d][i] · right[d][j] for all rows of an item and COUNT vectors, `terms` of them; vectors of neighbours lie side by side. */
 #define MULTIPLY(sum, COUNT, left, left_line, right, right_line, terms)                                                    \
     for (int first = 0; first < M; first += REGISTERS)                                                                     \
@@ -119,16 +138,39 @@ place place_of(const attention *a, long heads)
             EACH(i, REGISTERS) EACH(j, TOGETHER(COUNT)) part[i][j] = (sum)[first + i][pair * TOGETHER(COUNT) + j];         \
             for (int d = 0; d < (terms); d++) {                                                                            \
                 VECTOR y[TOGETHER(COUNT)];                                                                                 \
+                REAL x[REGISTERS];                                                                                         \
                 EACH(j, TOGETHER(COUNT))                                                                                   \
-                y[j] = LOAD_VECTOR(0, (right) + d * (right_line) + ((pair * TOGETHER(COUNT) + j) * ACROSS + tx) * LANES);  \
-                EACH(i, REGISTERS)                                                                                         \
-                {                                                                                                          \
-                    REAL x = (left)[d * (left_line) + ty * M + first + i];                                                 \
-                    EACH(j, TOGETHER(COUNT)) part[i][j] += x * y[j];                                                       \
-                }                                                                                                          \
+                y[j] = FETCH_RIGHT((right) + d * (right_line) + ((pair * TOGETHER(COUNT) + j) * ACROSS + tx) * LANES);     \
+                FETCH_LEFT(x, (left) + d * (left_line) + ty * M + first)                                                   \
+                EACH(i, REGISTERS) EACH(j, TOGETHER(COUNT)) part[i][j] += x[i] * y[j];                                     \
             }                                                                                                              \
             EACH(i, REGISTERS) EACH(j, TOGETHER(COUNT)) (sum)[first + i][pair * TOGETHER(COUNT) + j] = part[i][j];         \
         }
+
+#ifdef IN_FOURS
+
+/* (STEP columns, side rows) of x to `to`; 0 outside all rows and D. */
+#define STAGE_COLUMNS(to, line, side, dtype, x, begin, end)                                                                                 \
+    for (int n = item; n < (side) * STEP / 4; n += GROUP) {                                                                                 \
+        const int i = n / (STEP / 4), j = n % (STEP / 4) * 4;                                                                               \
+        FOUR four = 0;                                                                                                                      \
+        if ((begin) + i < (end) && depth_at + j < a.depth)                                                                                  \
+            four = LOAD_4(dtype, (x).base, (x).place + ((begin) + i) * (x).row + depth_at + j);                                             \
+        (to)[j * (line) + i] = four.s0, (to)[(j + 1) * (line) + i] = four.s1;                                                                \
+        (to)[(j + 2) * (line) + i] = four.s2, (to)[(j + 3) * (line) + i] = four.s3;                                                         \
+    }
+
+/* (STEP rows, WINDOW columns from `across`) of x. */
+#define STAGE_LINES(to, dtype, x, begin, end, across)                                                                                       \
+    for (int n = item; n < STEP * WINDOW / 4; n += GROUP) {                                                                                 \
+        const int i = n / (WINDOW / 4), j = n % (WINDOW / 4) * 4;                                                                           \
+        FOUR four = 0;                                                                                                                      \
+        if ((begin) + i < (end) && (across) + j < a.depth)                                                                                  \
+            four = LOAD_4(dtype, (x).base, (x).place + ((begin) + i) * (x).row + (across) + j);                                             \
+        *(__local FOUR *)((to) + 4 * n) = four;                                                                                             \
+    }
+
+#else
 
 /* (STEP columns, side rows) of x to `to`; 0 outside all rows and D. */
 #define STAGE_COLUMNS(to, line, side, dtype, x, begin, end)                                                                                 \
@@ -147,6 +189,8 @@ place place_of(const attention *a, long heads)
                       ? (REAL)LOAD(dtype, (x).base, (x).place + ((begin) + i) * (x).row + ((across) + j) * (x).along)                       \
                       : (REAL)0;                                                                                                            \
     }
+
+#endif
 
 /* sum (SIDE_M, SIDE_N) = x · yᵀ over all of D: rows of each from `begin` on, 0 from `end` on. */
 #define MULTIPLY_TILES(sum, x_dtype, x, x_begin, x_end, y_dtype, y, y_begin, y_end)                                  \
@@ -169,6 +213,62 @@ place place_of(const attention *a, long heads)
         MEET();                                                                                   \
         MULTIPLY(sum, WIDE, (weights) + from * LINE, LINE, stage, WINDOW, STEP)                   \
     }
+
+/* Elements `i` of all rows of an item, side by side in the group's memory. */
+#if ACROSS == 1
+#define PUT_ROWS(to, element) EACH_ROW(i) (to)[i] = element;
+#else
+#define PUT_ROWS(to, element)                                                       \
+    {                                                                               \
+        REAL four[M];                                                               \
+        EACH_ROW(i) four[i] = element;                                              \
+        *(__local FOUR *)(to) = (FOUR)(four[0], four[1], four[2], four[3]);         \
+    }
+#endif
+
+/* A tile of an item, turned round, into the group's memory: (columns, rows). */
+#define PUT_TILE(to, tile)                                                                              \
+    EACH(j, VECTORS)                                                                                    \
+    {                                                                                                   \
+        REAL lines[M][LANES];                                                                           \
+        EACH_ROW(i) STORE_VECTOR((tile)[i][j], 0, lines[i]);                                            \
+        EACH_LANE(e) PUT_ROWS((to) + ((j * ACROSS + tx) * LANES + e) * LINE + ty * M, lines[i][e])    \
+    }
+
+/* What each of ACROSS items has of an item's rows becomes the largest of it, or its sum; `stage` is free before and after. */
+#if ACROSS == 1
+#define most_of_rows(own, ty, tx, stage)
+#define sum_of_rows(own, ty, tx, stage)
+#else
+void share_rows(const REAL *own, int ty, int tx, __local REAL *stage)
+{
+    MEET();
+    EACH_ROW(i) stage[(ty * M + i) * ACROSS + tx] = own[i];
+    MEET();
+}
+
+void most_of_rows(REAL *own, int ty, int tx, __local REAL *stage)
+{
+    share_rows(own, ty, tx, stage);
+    EACH_ROW(i)
+    EACH(k, ACROSS / 4)
+    {
+        const FOUR four = *(const __local FOUR *)(stage + (ty * M + i) * ACROSS + 4 * k);
+        own[i] = fmax(own[i], fmax(fmax(four.x, four.y), fmax(four.z, four.w)));
+    }
+}
+
+void sum_of_rows(REAL *own, int ty, int tx, __local REAL *stage)
+{
+    share_rows(own, ty, tx, stage);
+    EACH_ROW(i)
+    {
+        FOUR four = 0;
+        EACH(k, ACROSS / 4) four += *(const __local FOUR *)(stage + (ty * M + i) * ACROSS + 4 * k);
+        own[i] = (four.x + four.y) + (four.z + four.w);
+    }
+}
+#endif
 
 /* The item's part of the window from `across` of SIDE_M rows from `begin`, each times its factor. */
 #define WRITE_ROWS(dtype, to, to_place, cube, batch_, head_, sum, factor, begin, end, across)                                   \

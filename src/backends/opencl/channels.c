@@ -105,10 +105,9 @@ void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const ta
     describe_places(s, views, with_parts);
     c->values = s->outer.count * s->inner * members;
     bool is_lone = s->channels > 1 && distance(s->channel_step[X]) < distance(s->along[X]), has_lanes = !is_lone && !device->local_is_real && is_dense(c);
-    const bool has_short_chunks = is_lone || device->local_is_real; /* many work-items, each with one lane */
-    c->group = 1;
-    c->local = has_short_chunks ? tarn__cl_group_of(device, 64) : 1;
-    cut(s, has_short_chunks ? LONE_LINE : LINE, has_short_chunks ? LONE_CHUNK : CHUNK);
+    c->group = is_lone || !device->local_is_real ? 1 : tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 ? 256 : 64);
+    c->local = is_lone ? tarn__cl_group_of(device, 64) : c->group;
+    cut(s, is_lone ? LONE_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
     snprintf(c->options, sizeof(c->options),
              "-DGROUP=%zu -DWIDTH=%zu -DLANES=%d -DINDEX=%s%s%s%s -DT_X=%s -DT_TO=%s -DT_G=%s -DT_BESIDE=%s -DT_PASSED=%s", c->group,
              width_of(c->group, s->segment), has_lanes ? 16 : 1, is_small(c) ? "int" : "long", is_dense(c) ? " -DDENSE" : "",
@@ -160,17 +159,19 @@ static void put_scratch(tarn__cl_launch *launch, const tarn__call *call, const t
         tarn__cl_scratch(launch, call, 0);
 }
 
-/* Kernels that go over sets, a work-item for each. */
+/* Kernels that go over sets, a work-item for each, or where they add up chunks, on a device with real local memory a group. */
 typedef struct settling {
+    size_t group;
     char options[256];
 } settling;
 
-static settling describe_settling(const tarn__cl_channels *c, const tarn__cl_channel_vectors *v, const char *what)
+static settling describe_settling(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v, const char *what, bool has_tree)
 {
+    const tarn__cl_device *device = tarn__cl_at(call->device);
     const tarn__view *x = c->view[X];
-    settling s;
+    settling s = {.group = has_tree && device->local_is_real ? tarn__cl_group_of(device, 64) : 1};
     snprintf(s.options, sizeof(s.options),
-             "-DGROUP=1 -DLANES=1 -DT_X=f32 -D%s -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", what,
+             "-DGROUP=%zu -DLANES=1 -DT_X=f32 -D%s -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", s.group, what,
              type_of(v->weight, x), type_of(v->bias, x), type_of(v->given_mean, x), type_of(v->given_variance, x), type_of(v->running_mean, x),
              type_of(v->running_variance, x), type_of(v->gweight, x), type_of(v->gbias, x));
     return s;
@@ -183,9 +184,9 @@ static tarn__cl_launch begin_settling(const tarn__call *call, const tarn__cl_cha
     return launch;
 }
 
-static void go_settling(tarn__cl_launch *launch, int64_t count)
+static void go_settling(tarn__cl_launch *launch, const settling *s, int64_t count)
 {
-    tarn__cl_go(launch, 1, (size_t[]){(size_t)count}, NULL);
+    tarn__cl_go(launch, 1, (size_t[]){(size_t)count * s->group}, s->group > 1 ? &s->group : NULL);
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------------------------- */
@@ -207,12 +208,12 @@ static void settle_moments(const tarn__call *call, const tarn__cl_channels *c, c
     tarn__cl_real(&launch, v->momentum);
     tarn__cl_real(&launch, (double)c->values);
     tarn__cl_int(&launch, v->training);
-    go_settling(&launch, c->set.sets / c->members);
+    go_settling(&launch, s, c->set.sets / c->members);
 }
 
 void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(c, v, "SETTLE_MOMENTS");
+    settling s = describe_settling(call, c, v, "SETTLE_MOMENTS", true);
     /* running statistics must not be taken in by a call that the CPU then does again */
     if (!tarn__cl_ready(call, "channels", "settle_moments", s.options) || !is_ready(call, c, "channel_normalise", "NORMALISE") ||
         (v->training && !is_ready(call, c, "channel_moments", "MOMENTS")))
@@ -236,7 +237,7 @@ void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *
 
 static void fetch_numbers(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(c, v, "FETCH");
+    settling s = describe_settling(call, c, v, "FETCH", false);
     tarn__cl_launch launch = begin_settling(call, c, &s, "fetch_numbers");
     tarn__cl_long(&launch, c->members);
     put_scratch(&launch, call, c, true, false);
@@ -244,7 +245,7 @@ static void fetch_numbers(const tarn__call *call, const tarn__cl_channels *c, co
     tarn__cl_vector(&launch, v->bias);
     tarn__cl_view(&launch, v->mean);
     tarn__cl_view(&launch, v->rstd);
-    go_settling(&launch, c->set.sets);
+    go_settling(&launch, &s, c->set.sets);
 }
 
 static void sum_chunks(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
@@ -261,34 +262,34 @@ static void sum_chunks(const tarn__call *call, const tarn__cl_channels *c, const
 
 static void settle_sums(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(c, v, "SETTLE_SUMS");
+    settling s = describe_settling(call, c, v, "SETTLE_SUMS", true);
     tarn__cl_launch launch = begin_settling(call, c, &s, "settle_sums");
     tarn__cl_long(&launch, c->members);
     put_scratch(&launch, call, c, true, true);
     tarn__cl_vector(&launch, v->gweight);
     tarn__cl_vector(&launch, v->gbias);
     tarn__cl_real(&launch, (double)c->values);
-    go_settling(&launch, c->set.sets);
+    go_settling(&launch, &s, c->set.sets);
 }
 
 static void add_parts(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(c, v, "ADD_PARTS");
+    settling s = describe_settling(call, c, v, "ADD_PARTS", false);
     tarn__cl_launch launch = begin_settling(call, c, &s, "add_parts");
     put_scratch(&launch, call, c, true, false);
     tarn__cl_vector(&launch, v->gweight);
     tarn__cl_vector(&launch, v->gbias);
-    go_settling(&launch, c->set.channels);
+    go_settling(&launch, &s, c->set.channels);
 }
 
 static void average_sums(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(c, v, "AVERAGE");
+    settling s = describe_settling(call, c, v, "AVERAGE", false);
     tarn__cl_launch launch = begin_settling(call, c, &s, "average_sums");
     tarn__cl_long(&launch, c->members);
     put_scratch(&launch, call, c, true, false);
     tarn__cl_real(&launch, (double)c->values);
-    go_settling(&launch, c->set.sets / c->members);
+    go_settling(&launch, &s, c->set.sets / c->members);
 }
 
 static void make_slopes(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)

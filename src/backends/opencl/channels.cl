@@ -63,8 +63,7 @@ INDEX line_length(const channel_set *c, INDEX line)
 __kernel void channel_moments(channel_set c, OPERAND(x), OPERAND(parts))
 {
     __local real space[GROUP];
-    if (MY_ROW >= c.sets * c.chunks)
-        return;
+    END_BEYOND(c.sets * c.chunks)
     const INDEX last_line = (INDEX)min(c.lines, (MY_CHUNK + 1) * c.chunk), first_line = (INDEX)(MY_CHUNK * c.chunk);
     const long short_ones = last_line / c.segments - first_line / c.segments; /* the last lines of the axis */
     const real count = (real)((last_line - first_line) * c.segment - short_ones * (c.segments * c.segment - c.inner));
@@ -107,8 +106,7 @@ __kernel void settle_moments(channel_set c, long members, OPERAND(parts), OPERAN
 {
     __local real space[GROUP];
     const long group = MY_ROW, first = group * members, count = members * c.chunks;
-    if (first >= c.sets)
-        return;
+    END_BEYOND(c.sets / members)
     const __global real *from = PARTS + 3 * first * c.chunks;
     real middle = 0, squares = 0, variance;
     if (training) {
@@ -157,8 +155,7 @@ __kernel void settle_moments(channel_set c, long members, OPERAND(parts), OPERAN
 /* A chunk for each group. Bytes: x read, y written; with relu, what is added before it, too. */
 __kernel void channel_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(beside), OPERAND(numbers))
 {
-    if (MY_ROW >= c.sets * c.chunks)
-        return;
+    END_BEYOND(c.sets * c.chunks)
     const INDEX last_line = (INDEX)min(c.lines, (MY_CHUNK + 1) * c.chunk);
     const real mean = NUMBER(MEAN, MY_SET);
     const C high = (C)mean, low = (C)(mean - (real)high), scale = (C)NUMBER(SCALE, MY_SET), plus = (C)NUMBER(BIAS, MY_SET);
@@ -185,8 +182,7 @@ __kernel void channel_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(
 __kernel void fetch_numbers(channel_set c, long members, OPERAND(numbers), VECTOR(weight), VECTOR(bias), OPERAND(mean), OPERAND(rstd))
 {
     const long set = get_global_id(0), channel = set % c.channels;
-    if (set >= c.sets)
-        return;
+    END_BEYOND(c.sets)
     const real inverse = load_stat(rstd, rstd_at + set / members);
     NUMBER(MEAN, set) = load_stat(mean, mean_at + set / members);
     NUMBER(RSTD, set) = inverse;
@@ -221,8 +217,7 @@ __kernel void fetch_numbers(channel_set c, long members, OPERAND(numbers), VECTO
 __kernel void channel_sums(channel_set c, OPERAND(x), OPERAND(g), OPERAND(beside), OPERAND(numbers), OPERAND(parts), real least_)
 {
     __local real space[GROUP];
-    if (MY_ROW >= c.sets * c.chunks)
-        return;
+    END_BEYOND(c.sets * c.chunks)
     const INDEX last_line = (INDEX)min(c.lines, (MY_CHUNK + 1) * c.chunk);
     GRADIENT_NUMBERS
     real sum = 0, product = 0;
@@ -254,8 +249,7 @@ __kernel void settle_sums(channel_set c, long members, OPERAND(parts), OPERAND(n
 {
     __local real space[GROUP];
     const long set = MY_ROW;
-    if (set >= c.sets)
-        return;
+    END_BEYOND(c.sets)
     const __global real *from = PARTS + 2 * set * c.chunks;
     real sum = 0, product = 0;
 #define ADD(i) sum += from[2 * i], product += from[2 * i + 1];
@@ -313,8 +307,7 @@ __kernel void average_sums(channel_set c, long members, OPERAND(numbers), real v
 __kernel void channel_slopes(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed), OPERAND(numbers), real least_,
                              int has_means)
 {
-    if (MY_ROW >= c.sets * c.chunks)
-        return;
+    END_BEYOND(c.sets * c.chunks)
     const INDEX last_line = (INDEX)min(c.lines, (MY_CHUNK + 1) * c.chunk);
     GRADIENT_NUMBERS
     const C first = has_means ? (C)NUMBER(FIRST, MY_SET) : (C)0, second = has_means ? (C)NUMBER(SECOND, MY_SET) : (C)0;

@@ -2,8 +2,9 @@
  * passes that use them (channels.cl).
  *
  * The elements of a set, a channel of all parts or of one, are taken in lines along the axis on which they lie closest, and lines in chunks of a few thousand
- * elements. A work-item has a chunk: with many lanes where local memory is not real and elements lie side by side; else a short one, and its neighbours have
- * those of the neighbouring channels. All cuts depend on shapes and the kind of device. */
+ * elements. A group has a chunk, neighbours have neighbouring elements; where local memory is not real a work-item alone has it, with many lanes if elements lie
+ * side by side. Where channels lie closer than the elements of one, a work-item has a short chunk, and its neighbours those of the neighbouring channels. All
+ * cuts depend on shapes and the kind of device. */
 #ifndef TARN__CL_CHANNELS_H
 #define TARN__CL_CHANNELS_H
 

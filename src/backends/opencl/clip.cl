@@ -10,8 +10,7 @@ __kernel void square_chunks(OPERAND(gradient), OPERAND(chunks), OPERAND(partial)
 {
     __local real space[GROUP];
     const long number = MY_ROW;
-    if (number >= count)
-        return;
+    END_BEYOND(count)
     const long begin = LOAD(i64, chunks, chunks_at + 2 * number), end = LOAD(i64, chunks, chunks_at + 2 * number + 1);
     real part[LANES] = {0}, sum = 0;
 #define ADD(at, lane)                                                                                                                     \
@@ -33,8 +32,7 @@ __kernel void square_segments(OPERAND(firsts), OPERAND(partial), OPERAND(sums), 
 {
     __local real space[GROUP];
     const long segment = MY_ROW;
-    if (segment >= count)
-        return;
+    END_BEYOND(count)
     const __global real *from = (const __global real *)((const __global char *)partial + partial_at) - LOAD(i64, firsts, firsts_at);
     const long end = LOAD(i64, firsts, firsts_at + segment + 1);
     real sum = 0;

@@ -11,8 +11,7 @@ __kernel void cross_entropy(row_set rows, OPERAND(logits), OPERAND(targets), OPE
 {
     __local real space[GROUP];
     const long row = MY_ROW;
-    if (row >= rows.count)
-        return;
+    END_BEYOND(rows.count)
     const INDEX length = (INDEX)rows.length, step = ALONG(rows, LOGITS);
     const long from = logits_at + nest_at(&rows.others, row, LOGITS), target = LOAD(T_TARGET, targets, targets_at + nest_at(&rows.others, row, TARGET));
     const bool is_ignored = has_ignore && target == ignore, counts = !is_ignored && target >= 0 && target < length;
@@ -22,17 +21,19 @@ __kernel void cross_entropy(row_set rows, OPERAND(logits), OPERAND(targets), OPE
 #ifdef MAKE_LOSS
     if (!counts && !is_ignored && is_first)
         report_fault(fault, target, rows.length);
-    if (counts) {
-        const real most = (real)row_most(logits, from, step, length, space);
-        const real sum_log = log(row_exps(logits, from, step, length, (C)most, space));
-        loss = sum_log - (here - most);
-        if (smoothing > 0) {
-            real all = 0;
+    const real most = (real)row_most(logits, from, step, length, space); /* of a row that does not count, too: a group meets in it */
+    const real sum_log = log(row_exps(logits, from, step, length, (C)most, space));
+    real all = 0;
+    if (smoothing > 0) {
 #define ADD(at, lane) all += (real)LOAD(T_X, logits, from + (at) * step);
-            EACH(ADD, 0, length)
+        EACH(ADD, 0, length)
 #undef ADD
-            loss = (1 - smoothing) * loss + smoothing * (sum_log - (group_sum(all, space) / (real)length - most));
-        }
+    }
+    all = group_sum(all, space);
+    if (counts) {
+        loss = sum_log - (here - most);
+        if (smoothing > 0)
+            loss = (1 - smoothing) * loss + smoothing * (sum_log - (all / (real)length - most));
         log_sum = most + sum_log;
     }
     if (has_target || (!counts && is_first)) {

@@ -56,8 +56,7 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 {
     __local real space[GROUP];
     const long row = MY_ROW;
-    if (row >= rows.count)
-        return;
+    END_BEYOND(rows.count)
     const INDEX length = (INDEX)rows.length;
     const long from = x_at + nest_at(&rows.others, row, IN), to = y_at + nest_at(&rows.others, row, OUT);
 #ifdef RESIDUAL
@@ -96,8 +95,7 @@ __kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), 
 {
     __local real space[GROUP];
     const long row = MY_ROW;
-    if (row >= rows.count)
-        return;
+    END_BEYOND(rows.count)
     const INDEX length = (INDEX)rows.length;
     const long from = x_at + nest_at(&rows.others, row, IN), up = g_at + nest_at(&rows.others, row, UP);
 #ifdef REMEASURE

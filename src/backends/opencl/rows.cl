@@ -43,6 +43,15 @@ typedef struct row_set {
         for (int lane_ = 0; first_ + lane_ < (end); lane_++) { BODY(first_ + lane_, lane_) }                                              \
     }
 
+/* Ends what is beyond the last row. Where a group has a row there are as many groups as rows: barriers follow, and nobody may leave. */
+#if GROUP > 1
+#define END_BEYOND(count)
+#else
+#define END_BEYOND(count)                                                                                                                 \
+    if (MY_ROW >= (count))                                                                                                                \
+        return;
+#endif
+
 /* ITEM(i) for each i of [first, end) that is this work-item's. All work-items go round as often, since barriers follow. */
 #define EACH_OF(ITEM, first, end)                                                                                                         \
     for (long begin_ = (first); begin_ < (end); begin_ += GROUP) {                                                                        \
@@ -66,22 +75,23 @@ real lanes_sum(const C *part)
     return sum;
 }
 
-/* Every work-item of a row gets the sum, or the largest of the numbers; `space` may be used again at once. */
+/* Every work-item of a row gets the sum, or the largest of the numbers; `space` may be used again at once. A few work-items take every ROOT-th number, then all take
+ * what those have: two steps, of which a compiler sees the length. */
 #if GROUP > 1
+#define ROOT (GROUP >= 128 ? 16 : GROUP >= 32 ? 8 : 2)
 #define OVER_GROUP(name, PUT)                                                                                                             \
     real name(real x, __local real *space)                                                                                                \
     {                                                                                                                                     \
         const int me = get_local_id(0);                                                                                                   \
         space[me] = x;                                                                                                                    \
         barrier(CLK_LOCAL_MEM_FENCE);                                                                                                     \
-        for (int some = GROUP / 2; some > 0; some /= 2) {                                                                                 \
-            if (me < some) {                                                                                                              \
-                real other = space[me + some];                                                                                            \
-                PUT(space[me], other);                                                                                                    \
-            }                                                                                                                             \
-            barrier(CLK_LOCAL_MEM_FENCE);                                                                                                 \
+        if (me < ROOT) {                                                                                                                  \
+            _Pragma("unroll") for (int at = ROOT; at < GROUP; at += ROOT) { PUT(x, space[me + at]); }                                     \
+            space[me] = x;                                                                                                                \
         }                                                                                                                                 \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                                                     \
         x = space[0];                                                                                                                     \
+        _Pragma("unroll") for (int at = 1; at < ROOT; at++) { PUT(x, space[at]); }                                                        \
         barrier(CLK_LOCAL_MEM_FENCE);                                                                                                     \
         return x;                                                                                                                         \
     }

@@ -41,8 +41,7 @@ __kernel void softmax(row_set rows, OPERAND(y), OPERAND(x))
 {
     __local real space[GROUP];
     const long row = MY_ROW;
-    if (row >= rows.count)
-        return;
+    END_BEYOND(rows.count)
     const INDEX length = (INDEX)rows.length, step = ALONG(rows, IN);
     const long from = x_at + nest_at(&rows.others, row, IN), to = y_at + nest_at(&rows.others, row, OUT);
     const C most = row_most(x, from, step, length, space);
@@ -88,8 +87,7 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
 {
     __local real space[GROUP];
     const long row = MY_ROW;
-    if (row >= rows.count)
-        return;
+    END_BEYOND(rows.count)
     const INDEX length = (INDEX)rows.length, step = ALONG(rows, IN);
     const long from = y_at + nest_at(&rows.others, row, IN), to = gx_at + nest_at(&rows.others, row, OUT), up = g_at + nest_at(&rows.others, row, UP);
     C most = 0, by = 0;
