@@ -18,6 +18,10 @@ typedef struct tarn__gguf_words {
 /* The kinds that tarn has; a name of NULL ends them. */
 extern const tarn__gguf_words tarn__gguf_words_known[];
 
+/* The kind of a file's tokenizer, and what stands there in one without. */
+#define TARN__GGUF_TOKENIZER "tokenizer.ggml.model"
+#define TARN__GGUF_NO_TOKENIZER "none"
+
 /* A key of tarn's own: how the pre-tokenizer Metaspace puts spaces ("first", "always", "never"), which the format's own keys cannot say. */
 #define TARN__GGUF_METASPACE "tarn.tokenizer.metaspace"
 

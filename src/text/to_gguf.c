@@ -157,7 +157,7 @@ static bool put_spm(target *g)
         return false;
     for (size_t i = 0; t->spm.scores && i < t->spm.count; i++)
         g->scores[i] = t->spm.scores[i];
-    return put_text(g, "tokenizer.ggml.model", "llama") && put_text(g, "tokenizer.ggml.pre", "default") && put_tokens(g) &&
+    return put_text(g, TARN__GGUF_TOKENIZER, "llama") && put_text(g, "tokenizer.ggml.pre", "default") && put_tokens(g) &&
            tarn_gguf_add_list(g->writer, "tokenizer.ggml.scores", TARN_GGUF_F32, g->scores, (int64_t)g->count) &&
            put_flag(g, "tokenizer.ggml.add_space_prefix", t->spm.prefix != TARN__PREFIX_NONE) &&
            put_flag(g, "tokenizer.ggml.remove_extra_whitespaces", t->spm.squeezes) &&
@@ -211,7 +211,7 @@ static bool put_bpe(target *g)
             g, "that cuts text into words by these patterns, or with these settings (it has GPT-2's, Llama 3's, Qwen2's and SmolLM's)");
     if (g->tokenizer->bpe.unknown >= 0)
         return refuse(g, "of bytes with a token for unknown ones");
-    return put_text(g, "tokenizer.ggml.model", "gpt2") && put_text(g, "tokenizer.ggml.pre", words) && put_tokens(g) && put_merges(g);
+    return put_text(g, TARN__GGUF_TOKENIZER, "gpt2") && put_text(g, "tokenizer.ggml.pre", words) && put_tokens(g) && put_merges(g);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------------------------------- */

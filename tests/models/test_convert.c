@@ -72,6 +72,15 @@ static void check_same_files(const char *one, const char *other, const char *nam
 
 /* ---- there and back -------------------------------------------------------------------------------------------------------- */
 
+/* Without a tokenizer that must be said: llama.cpp refuses files that do not. */
+static void check_says_none(const char *path)
+{
+    tarn_gguf *file = tarn_gguf_open(path);
+    assert_non_null(file);
+    assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.model", NULL), "none");
+    tarn_gguf_close(file);
+}
+
 /* Writes a model, converts it there and back, and compares files, configuration and logits. */
 static void go_round(const char *name, tarn_llama_config config)
 {
@@ -81,6 +90,7 @@ static void go_round(const char *name, tarn_llama_config config)
     assert_true(tarn_model_write(model, n.folder));
     assert_true(tarn_model_convert(n.folder, n.gguf, &summary, NULL));
     assert_false(summary.has_tokenizer);
+    check_says_none(n.gguf);
     assert_true(tarn_model_convert(n.gguf, n.back, NULL, NULL));
     check_same_files(n.folder, n.back, "model.safetensors");
     check_same_files(n.folder, n.back, "config.json");

@@ -186,6 +186,7 @@ static void wrong_files_are_refused_by_name(void **state)
     (void)state;
     int64_t count;
     expect_refused(write_bpe(NULL, "gpt-2", "a b", 3, 3), TARN_ERROR_FORMAT, "tokenizer.ggml.model");
+    expect_refused(write_bpe("none", NULL, NULL, 3, 3), TARN_ERROR_FORMAT, "a model without a tokenizer");
     expect_refused(write_bpe("bert", "gpt-2", "a b", 3, 3), TARN_ERROR_UNSUPPORTED, "'bert'");
     expect_refused(write_bpe("llama", NULL, NULL, 3, 3), TARN_ERROR_FORMAT, "tokenizer.ggml.scores");
     expect_refused(write_bpe("gpt2", NULL, "a b", 3, 3), TARN_ERROR_UNSUPPORTED, "tokenizer.ggml.pre is '(none)'");
