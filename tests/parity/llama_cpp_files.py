@@ -224,8 +224,8 @@ def save_made(tokenizer, folder):
         json.dump({"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}, file)
 
 
-def judge_tokenizer(folder, texts):
-    """The ids that both give for each text, and the template."""
+def judge_tokenizer(folder, texts, end):
+    """The ids that both give for each text, the template, and the token that ends a text."""
     path = folder + ".gguf"
     gguf_files.convert(folder, path)
     ours, wrong = text.opened(path), []
@@ -234,10 +234,11 @@ def judge_tokenizer(folder, texts):
             found, wanted = theirs.encode(sample), ours.encode(sample)
             if found != wanted:
                 wrong.append(f"{sample!r} is {found} in llama.cpp, {wanted} in tarn")
-        template = theirs.model.metadata.get("tokenizer.chat_template")
+        template, last = theirs.model.metadata.get("tokenizer.chat_template"), theirs.model.token_eos()
     expected = transformers_template(folder)
     return [compare.Verdict(not wrong, text=f"{len(wrong)} of {len(texts)} texts: {'; '.join(wrong[:3])}"),
-            compare.Verdict(template == expected, text=f"the chat template is {template!r} instead of {expected!r}")]
+            compare.Verdict(template == expected, text=f"the chat template is {template!r} instead of {expected!r}"),
+            compare.Verdict(last == end, text=f"token {last} ends a text, not {end}")]
 
 
 def transformers_template(folder):
@@ -253,6 +254,9 @@ def golden_texts(data):
         return file.read().split("\n__ggml_vocab_test__\n")
 
 
+ENDS = {"gpt2-bpe": 50256, "qwen2-bpe": 151645, "llama-spm": 2}  # GPT-2's config.json alone says it
+
+
 def save_real(name, folder):
     """The vocabulary of a model that people use; None where it is not there."""
     data = text.data(name)
@@ -264,7 +268,7 @@ def save_real(name, folder):
         os.rename(os.path.join(folder, "llama.model"), os.path.join(folder, "tokenizer.model"))
     else:
         ours = text.opened(data)
-        small_model(folder, tarn.call("tokenizer_count", ours.handle))
+        small_model(folder, tarn.call("tokenizer_count", ours.handle), bos_token_id=ENDS[name], eos_token_id=ENDS[name])
         ours.save(folder)
     return data
 
@@ -272,7 +276,7 @@ def save_real(name, folder):
 def check_real(name, folder):
     """llama.cpp takes any token that is called </s> for one that ends texts; in Qwen2's vocabulary it is a piece like others."""
     data = save_real(name, folder)
-    return None if not data else judge_tokenizer(folder, golden_texts(data) + [t for t in TEXTS if name != "qwen2-bpe" or "</s>" not in t])
+    return None if not data else judge_tokenizer(folder, golden_texts(data) + [t for t in TEXTS if name != "qwen2-bpe" or "</s>" not in t], ENDS[name])
 
 
 MADE = {"llama3": lambda rng: gguf_files.bytes_tokenizer(gguf_files.LLAMA3, rng), "qwen2": lambda rng: gguf_files.bytes_tokenizer(gguf_files.QWEN2, rng),
@@ -280,11 +284,12 @@ MADE = {"llama3": lambda rng: gguf_files.bytes_tokenizer(gguf_files.LLAMA3, rng)
 
 
 def check_made(name, rng, folder):
-    save_made(MADE[name](rng), folder)
+    tokenizer = MADE[name](rng)
+    save_made(tokenizer, folder)
     texts = TEXTS + [gguf_files.draw_text(rng, rng.randrange(40)) for _ in range(20)]
     if name == "qwen2":  # whose tokenizer puts letters and accents together (NFC), which llama.cpp leaves to others
         texts = [t.replace("e\u0301", "\u00e9") for t in texts]
-    return judge_tokenizer(folder, texts)
+    return judge_tokenizer(folder, texts, tokenizer.token_to_id("</s>"))
 
 
 # ---- fine-tuned ------------------------------------------------------------------------------------------------------------------------
