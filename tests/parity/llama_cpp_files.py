@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 
 import llama_cpp
-import tokenizers
 import torch
 import transformers
 
@@ -33,8 +32,6 @@ COMMAND = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
 TEXTS = ["", " ", "   ", "\n", "\t", "Hello world", " Hello  world ", "déjà vu, naïve café", "日本語 한국어 العربية", "🦙🚀 \U0001F468\u200d\U0001F469", "it's WE'LL don't I'M",
          "for (int i = 0; i < 1024; i++) {\n    x[i] += 3.14159e-7f;\n}\n", "1234567890 12 345", "a_b::c->d != e && \"f\"", "line\r\nline\n\n\n  end",
          "<s>begin</s> end", "<s><s>", "x</s>", "<|im_start|>user\nHi<|im_end|>\n", "a<|endoftext|>b <|endoftext|>"]
-
-
 ERROR = 4  # as ggml.h numbers it
 LOG = []   # what llama.cpp last complained of
 
@@ -103,7 +100,7 @@ def text_in_tarn(path, prompt, count):
 
 def unpacked(path):
     """A file with the same numbers in f32."""
-    wide = path.replace(".gguf", "-f32.gguf")
+    wide = path.removesuffix(".gguf") + "-f32.gguf"
     gguf_files.convert(path, wide, "f32")
     return wide
 
@@ -144,23 +141,20 @@ def write_stories(data, folder):
     shutil.copy(os.path.join(data, "tok512.model"), os.path.join(folder, "tokenizer.model"))
 
 
-def check_stories(data, folder):
-    """The golden 200 tokens in f32, as ids and as text; the other types by their logits along the story."""
+def check_stories(kind, data, folder):
+    """Logits along the golden story; in f32 its 200 tokens, as ids and as text."""
     with open(os.path.join(data, "golden_greedy200.json"), encoding="utf-8") as file:
         ids = json.load(file)["ids"]
-    source, path = os.path.join(folder, "stories"), os.path.join(folder, "stories.gguf")
+    source, path = os.path.join(folder, "stories"), os.path.join(folder, f"stories-{kind}.gguf")
     write_stories(data, source)
-    gguf_files.convert(source, path)
-    for kind in FAR:
-        small = os.path.join(folder, f"stories-{kind}.gguf")
-        gguf_files.convert(path, small, kind)
-        with Theirs(small, 256) as theirs:
-            verdicts = [judge_logits(small, theirs, kind, ids[:-1])]
-            if kind == "f32":
-                verdicts.append(judge_text(theirs, ids[1:], ids[:1]))
-                found, wanted = theirs.model.detokenize(ids[1:]), text.opened(small).decode(ids[1:])
-                verdicts.append(compare.Verdict(found.strip() == wanted.strip(), text=f"the story is {found!r} in llama.cpp, {wanted!r} in tarn"))
-        yield f"stories260K {kind}", verdicts
+    gguf_files.convert(source, path, kind)
+    with Theirs(path) as theirs:
+        verdicts = [judge_logits(path, theirs, kind, ids[:-1])]
+        if kind == "f32":
+            verdicts.append(judge_text(theirs, ids[1:], ids[:1]))
+            found, wanted = theirs.model.detokenize(ids[1:]), text.opened(path).decode(ids[1:])
+            verdicts.append(compare.Verdict(found.strip() == wanted.strip(), text=f"the story is {found!r} in llama.cpp, {wanted!r} in tarn"))
+    return verdicts
 
 
 # ---- families --------------------------------------------------------------------------------------------------------------------------
@@ -302,26 +296,38 @@ def command(*arguments):
     return done.stdout
 
 
-def check_tuned(data, folder):
-    """A base, adapters trained on conversations, merged into one file: llama.cpp writes what `tarn generate` does, and has the template."""
-    base, run, chats = (os.path.join(folder, name) for name in ("base", "run", "chats.jsonl"))
-    write_stories(data, base)
-    with open(chats, "w", encoding="utf-8") as file:
+def write_chats(path):
+    with open(path, "w", encoding="utf-8") as file:
         for i in range(60):
             user, answer = {"role": "user", "content": f"Tell me of {i} cats."}, {"role": "assistant", "content": f"{i} cats sat on a mat."}
             file.write(json.dumps({"messages": [user, answer]}) + "\n")
+
+
+def tuned(base, folder):
+    """The file of a base, a folder or a file, with adapters trained on conversations merged into it."""
+    chats, run = os.path.join(folder, "chats.jsonl"), os.path.join(folder, "run-" + os.path.basename(base))
+    write_chats(chats)
     command("train", "--model", base, "--data", chats, "--template", "mistral", "--lora", "4", "--lr", "0.01", "--context", "64", "--batch-size", "8", "--steps", "40",
             "--eval-every", "20", "--merge", "gguf", "--out", run, "--device", "cpu", "--quiet")
-    path, prompt = os.path.join(run, "merged.gguf"), "Once upon a time"
-    ours = text.opened(path)
-    ids = ours.encode(prompt, add_special=True)
+    return os.path.join(run, "merged.gguf")
+
+
+def check_tuned(data, folder):
+    """From f32 llama.cpp writes what `tarn generate` does, and has the template; from blocks, beside which what was trained is bf16, its logits are as near as theirs may be."""
+    base, small, prompt = os.path.join(folder, "base"), os.path.join(folder, "q8_0.gguf"), "Once upon a time"
+    write_stories(data, base)
+    gguf_files.convert(base, small, "q8_0")
+    path, mixed = tuned(base, folder), tuned(small, folder)
+    ids, template = text.opened(path).encode(prompt, add_special=True), tarn_template(path)
     wanted = command("generate", path, prompt, "--temperature", "0", "--tokens", str(TOKENS), "--ignore-end", "--dtype", "f32", "--device", "cpu").decode()
-    template = tarn_template(path)
     with Theirs(path) as theirs:
         same_ids = compare.Verdict(theirs.model.tokenize(prompt.encode(), add_bos=True, special=True) == ids, text=f"the prompt's ids are not {ids}")
-        found = theirs.model.detokenize(theirs.write(ids, TOKENS), prev_tokens=ids).decode()
-        return [same_ids, compare.Verdict(found.strip() == wanted.strip(), text=f"llama.cpp writes {found!r}, tarn {wanted!r}"),
-                compare.Verdict(bool(template) and theirs.model.metadata.get("tokenizer.chat_template") == template, text="the chat template is another")]
+        made = theirs.write(ids, TOKENS)
+        found = theirs.model.detokenize(made, prev_tokens=ids).decode()
+        verdicts = [same_ids, compare.Verdict(found.strip() == wanted.strip(), text=f"llama.cpp writes {found!r}, tarn {wanted!r}"),
+                    compare.Verdict(bool(template) and theirs.model.metadata.get("tokenizer.chat_template") == template, text="the chat template is another")]
+    with Theirs(mixed) as theirs:
+        return verdicts + [judge_logits(mixed, theirs, "q8_0", ids + made)]
 
 
 def tarn_template(path):
@@ -332,9 +338,11 @@ def tarn_template(path):
 
 
 def checks(seed):
-    """Yields (name, dtype, a function of the verdicts); one that cannot run gives None."""
+    """Yields (name, dtype, a function of the verdicts in a folder); one that cannot run gives None."""
     stories = text.data("stories260K")
     draw = lambda name: random.Random(f"{seed}/llama_cpp/{name}")
+    for kind in FAR:
+        yield f"stories260K {kind}", kind, lambda place, kind=kind: check_stories(kind, stories, place) if stories else None
     for family in llama.FAMILIES:
         for number, dtype in enumerate(["f32", "f32", "bf16", "f16"]):
             name = f"{family} {number} {dtype}"
@@ -343,30 +351,19 @@ def checks(seed):
         yield f"blocks {kind}", kind, lambda place, kind=kind: check_blocks(kind, draw(f"blocks {kind}"), place)
     for name in MADE:
         yield f"tokenizer {name}", "", lambda place, name=name: check_made(name, draw(f"tokenizer {name}"), os.path.join(place, name))
-    for name in ("gpt2-bpe", "qwen2-bpe", "llama-spm"):
+    for name in ENDS:
         yield f"tokenizer {name}", "", lambda place, name=name: check_real(name, os.path.join(place, name))
-    yield "fine-tuned", "f32", lambda place: check_tuned(stories, place) if stories else None
-
-
-def guarded(check, place):
-    """What llama.cpp refuses is wrong, too."""
-    try:
-        return check(place)
-    except (tarn.Error, ValueError, RuntimeError) as error:
-        return [compare.Verdict(False, text=f"{type(error).__name__}: {error}; {' | '.join(LOG)}")]
+    yield "fine-tuned", "", lambda place: check_tuned(stories, place) if stories else None
 
 
 def run(seed):
-    """Yields (name, dtype, verdicts)."""
+    """Yields (name, dtype, verdicts). What llama.cpp refuses is wrong, too."""
     print(f"llama-cpp-python {llama_cpp.__version__}", flush=True)
-    stories = text.data("stories260K")
-    with tempfile.TemporaryDirectory() as folder:
-        if not stories:
-            yield "stories260K", "f32", None
-        else:
-            for name, verdicts in check_stories(stories, folder):
-                yield name, name.split()[-1], verdicts
     for name, dtype, check in checks(seed):
         torch.manual_seed(random.Random(f"{seed}/llama_cpp/{name}").randrange(1 << 31))
         with tempfile.TemporaryDirectory() as folder:
-            yield name, dtype, guarded(check, folder)
+            try:
+                verdicts = check(folder)
+            except (tarn.Error, ValueError, RuntimeError) as error:
+                verdicts = [compare.Verdict(False, text=f"{type(error).__name__}: {error}; {' | '.join(LOG)}")]
+        yield name, dtype, verdicts
