@@ -81,8 +81,8 @@ class Theirs:
 # ---- logits and texts ------------------------------------------------------------------------------------------------------------------
 
 
-def logits_in_tarn(path, dtype, ids):
-    model = open_in_tarn(path, dtype)
+def logits_in_tarn(path, ids):
+    model = open_in_tarn(path, "f32")
     try:
         with tarn.scope(), tarn.no_grad():
             return tarn.read(tarn.call("forward", model, tarn.tensor(torch.tensor([ids]))))[0].to(torch.float64)
@@ -111,8 +111,8 @@ def distance(logits, truth):
 
 def judge_logits(path, theirs, kind, ids):
     """llama.cpp's logits of a text, beside the truth and tarn's own."""
-    truth = logits_in_tarn(unpacked(path), "f32", ids)
-    found, ours = theirs.logits(ids), logits_in_tarn(path, "f32", ids)
+    truth = logits_in_tarn(unpacked(path), ids)
+    found, ours = theirs.logits(ids), logits_in_tarn(path, ids)
     far, own = distance(found, truth), distance(ours, truth)
     agree = (found.argmax(-1) == ours.argmax(-1)).double().mean().item()
     print(f"  {os.path.basename(path):<20} logits {far:.1e} from the truth in llama.cpp, {own:.1e} in tarn; the likeliest token is the same at {agree:.1%} of {len(ids)}", flush=True)
