@@ -53,7 +53,7 @@ check-long: ## everything with many more rounds and seeds, all under both saniti
 	@scripts/bootstrap test
 	@scripts/build release
 	@TARN_TEST_LONG=1 TARN_TEST_TIMEOUT=14400 scripts/test release
-	@TARN_TEST_LONG=1 scripts/parity
+	@TARN_TEST_LONG=1 TARN_TEST_LLAMA_CPP=1 scripts/parity
 	@scripts/bootstrap opencl
 	@scripts/test-gpu build/release opencl
 	@scripts/build asan

@@ -43,9 +43,9 @@ bool tarn__convert_check_names(const tarn__conversion *conversion, const tarn_ll
 /* Adds all tensors to a GGUF file that is being written, and says in its metadata what they are. */
 bool tarn__convert_put(tarn__conversion *conversion, tarn_gguf_writer *writer);
 
-/* The tokenizer and the chat template of a folder as metadata, where it has one, and back (convert_text.c). `vocab` is how many tokens the model has rows for. */
+/* The tokenizer and the chat template of a folder as metadata, where it has one, and back (convert_text.c). */
 bool tarn__convert_has_text(const tarn__conversion *conversion);
-bool tarn__convert_put_text(tarn__conversion *conversion, int64_t vocab, tarn_gguf_writer *writer);
+bool tarn__convert_put_text(tarn__conversion *conversion, const tarn_llama_config *config, tarn_gguf_writer *writer);
 bool tarn__convert_get_text(tarn__conversion *conversion, const tarn_gguf *file);
 
 /* The chat template of the adapters' folder, where the file that the model comes from has none. */

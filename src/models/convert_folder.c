@@ -106,7 +106,7 @@ static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_w
 bool tarn__convert_write_gguf(tarn__conversion *c, const tarn_llama_config *config, tarn_gguf_writer *writer)
 {
     bool has_text = tarn__convert_has_text(c);
-    return tarn__llama_put_metadata(config, has_text, writer) && (!has_text || tarn__convert_put_text(c, config->vocab, writer)) &&
+    return tarn__llama_put_metadata(config, has_text, writer) && (!has_text || tarn__convert_put_text(c, config, writer)) &&
            put_widened(c, TARN_BF16, writer) && put_widened(c, TARN_F16, writer) && tarn__convert_put(c, writer);
 }
 

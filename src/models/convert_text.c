@@ -55,10 +55,11 @@ bool tarn__convert_has_text(const tarn__conversion *c)
     return exists(c, c->text, "tokenizer.json") || exists(c, c->text, "tokenizer.model") || exists(c, c->text, "vocab.json");
 }
 
-bool tarn__convert_put_text(tarn__conversion *c, int64_t vocab, tarn_gguf_writer *writer)
+bool tarn__convert_put_text(tarn__conversion *c, const tarn_llama_config *config, tarn_gguf_writer *writer)
 {
+    const tarn__gguf_model model = {config->vocab, config->has_begin ? (int32_t)config->begin : -1, config->has_end ? (int32_t)config->end : -1};
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
-    bool good = t && tarn__tokenizer_to_gguf(c->function, t, vocab, writer) && put_whole_file(c, writer);
+    bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_whole_file(c, writer);
     c->summary.has_tokenizer = good;
     tarn_tokenizer_free(t);
     return good;

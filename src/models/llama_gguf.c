@@ -12,6 +12,7 @@
 #include "formats/gguf.h"
 #include "models/llama.h"
 #include "models/rows.h"
+#include "text/gguf_tokenizer.h"
 
 #define LARGEST INT32_MAX
 #define FAMILY "tarn.family"
@@ -84,7 +85,7 @@ static bool put_rope(const tarn_llama_config *c, const char *a, tarn_gguf_writer
 }
 
 /* The tokens that begin and end texts. The keys for them are the tokenizer's, where there is one, and it may know of others than the configuration, which stand
- * under keys of our own then. */
+ * under keys of our own then. That there is none must be said: llama.cpp refuses files that do not. */
 static bool put_ends(const tarn_llama_config *c, bool has_tokenizer, tarn_gguf_writer *writer)
 {
     uint32_t begin = (uint32_t)c->begin, ends[TARN_MODEL_ENDS] = {(uint32_t)c->end};
@@ -94,7 +95,8 @@ static bool put_ends(const tarn_llama_config *c, bool has_tokenizer, tarn_gguf_w
     if (has_tokenizer)
         return tarn_gguf_add_list(writer, BEGINS, TARN_GGUF_U32, &begin, c->has_begin) &&
                tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, count);
-    return (!c->has_begin || put_whole(writer, BEGIN_ID, c->begin)) && (!c->has_end || put_whole(writer, END_ID, c->end)) &&
+    return put_text(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) && (!c->has_begin || put_whole(writer, BEGIN_ID, c->begin)) &&
+           (!c->has_end || put_whole(writer, END_ID, c->end)) &&
            (count < 2 || tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, count));
 }
 

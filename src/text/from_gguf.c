@@ -251,9 +251,11 @@ tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path
     tarn_gguf_value list;
     tarn_tokenizer *t = NULL;
     const tarn__gguf_words *words = NULL;
-    const char *model = tarn_gguf_text(file, "tokenizer.ggml.model", NULL);
+    const char *model = tarn_gguf_text(file, TARN__GGUF_TOKENIZER, NULL);
     bool is_spm = model && strcmp(model, "llama") == 0, is_bpe = model && strcmp(model, "gpt2") == 0;
-    if (model && !is_spm && !is_bpe)
+    if (model && strcmp(model, TARN__GGUF_NO_TOKENIZER) == 0)
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds a model without a tokenizer", function, path);
+    else if (model && !is_spm && !is_bpe)
         wrong(&s, TARN_ERROR_UNSUPPORTED, "tarn has the tokenizers 'llama' (SentencePiece's BPE) and 'gpt2' (BPE on bytes), not", model);
     else if (model && (!tarn_gguf_has(file, TOKENS, &list) || list.element != TARN_GGUF_TEXT || list.count < 1 || list.count > MOST_TOKENS))
         wrong(&s, TARN_ERROR_FORMAT, "there is no list of texts, of a number that can be,", TOKENS);

@@ -18,14 +18,24 @@ typedef struct tarn__gguf_words {
 /* The kinds that tarn has; a name of NULL ends them. */
 extern const tarn__gguf_words tarn__gguf_words_known[];
 
+/* The kind of a file's tokenizer, and what stands there in one without. */
+#define TARN__GGUF_TOKENIZER "tokenizer.ggml.model"
+#define TARN__GGUF_NO_TOKENIZER "none"
+
 /* A key of tarn's own: how the pre-tokenizer Metaspace puts spaces ("first", "always", "never"), which the format's own keys cannot say. */
 #define TARN__GGUF_METASPACE "tarn.tokenizer.metaspace"
 
 /* Makes a tokenizer of a file's metadata; `path` is its name, for errors. The caller owns it. NULL with an error. */
 tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path, const tarn_gguf *file);
 
-/* Adds a tokenizer's metadata to a file that is being written, with as many tokens as the model has rows for (0: as many as there are):
- * numbers without a token become unused ones. What the format cannot say of it is an error. */
-bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, int64_t rows, tarn_gguf_writer *writer);
+/* What a model says of its tokens. */
+typedef struct tarn__gguf_model {
+    int64_t rows;       /* that it has for tokens; 0: as many as there are */
+    int32_t begin, end; /* a text; -1: none */
+} tarn__gguf_model;
+
+/* Adds a tokenizer's metadata to a file that is being written. Rows without a token become unused ones; the model's tokens that begin and end a text are those of a tokenizer
+ * that has none. What the format cannot say of it is an error. */
+bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, const tarn__gguf_model *model, tarn_gguf_writer *writer);
 
 #endif

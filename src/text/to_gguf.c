@@ -157,7 +157,7 @@ static bool put_spm(target *g)
         return false;
     for (size_t i = 0; t->spm.scores && i < t->spm.count; i++)
         g->scores[i] = t->spm.scores[i];
-    return put_text(g, "tokenizer.ggml.model", "llama") && put_text(g, "tokenizer.ggml.pre", "default") && put_tokens(g) &&
+    return put_text(g, TARN__GGUF_TOKENIZER, "llama") && put_text(g, "tokenizer.ggml.pre", "default") && put_tokens(g) &&
            tarn_gguf_add_list(g->writer, "tokenizer.ggml.scores", TARN_GGUF_F32, g->scores, (int64_t)g->count) &&
            put_flag(g, "tokenizer.ggml.add_space_prefix", t->spm.prefix != TARN__PREFIX_NONE) &&
            put_flag(g, "tokenizer.ggml.remove_extra_whitespaces", t->spm.squeezes) &&
@@ -211,7 +211,7 @@ static bool put_bpe(target *g)
             g, "that cuts text into words by these patterns, or with these settings (it has GPT-2's, Llama 3's, Qwen2's and SmolLM's)");
     if (g->tokenizer->bpe.unknown >= 0)
         return refuse(g, "of bytes with a token for unknown ones");
-    return put_text(g, "tokenizer.ggml.model", "gpt2") && put_text(g, "tokenizer.ggml.pre", words) && put_tokens(g) && put_merges(g);
+    return put_text(g, TARN__GGUF_TOKENIZER, "gpt2") && put_text(g, "tokenizer.ggml.pre", words) && put_tokens(g) && put_merges(g);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------------------------------- */
@@ -221,13 +221,14 @@ static bool put_id(const target *g, const char *key, int32_t id)
     return id < 0 || tarn_gguf_add_value(g->writer, key, TARN_GGUF_U32, &(uint32_t){(uint32_t)id});
 }
 
-/* What stands before or behind a text: nothing, or the one token of that kind, which may be known from there only. */
-static bool put_side(const target *g, const tarn__buffer *ids, int32_t known, const char *key, const char *flag)
+/* What stands before or behind a text: nothing, or the one token of that kind, which may be known from there only, or to the model only.
+ * Without the key llama.cpp takes token 11 for it. */
+static bool put_side(const target *g, const tarn__buffer *ids, int32_t known, int32_t of_model, const char *key, const char *flag)
 {
     const int32_t *id = (const int32_t *)(const void *)ids->data;
     if (ids->count > 1 || (ids->count == 1 && known >= 0 && id[0] != known))
         return refuse(g, "that puts other tokens around a text than the one that begins it and the one that ends it");
-    return put_id(g, key, ids->count ? id[0] : known) && put_flag(g, flag, ids->count > 0);
+    return put_id(g, key, ids->count ? id[0] : known >= 0 ? known : of_model) && put_flag(g, flag, ids->count > 0);
 }
 
 static bool check(const target *g)
@@ -245,13 +246,14 @@ static bool check(const target *g)
     return true;
 }
 
-bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, int64_t rows, tarn_gguf_writer *writer)
+bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, const tarn__gguf_model *model, tarn_gguf_writer *writer)
 {
     const tarn_tokenizer *t = tokenizer;
-    target g = {.function = function, .tokenizer = t, .writer = writer, .count = rows > 0 ? (size_t)rows : (size_t)t->pieces.count};
+    target g = {
+        .function = function, .tokenizer = t, .writer = writer, .count = model->rows > 0 ? (size_t)model->rows : (size_t)t->pieces.count};
     bool good = check(&g) && list_tokens(&g) && (t->kind == &tarn__kind_spm ? put_spm(&g) : put_bpe(&g)) &&
-                put_side(&g, &t->before, t->begin, "tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token") &&
-                put_side(&g, &t->after, t->end, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
+                put_side(&g, &t->before, t->begin, model->begin, "tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token") &&
+                put_side(&g, &t->after, t->end, model->end, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
                 put_id(&g, "tokenizer.ggml.unknown_token_id", t->bpe.unknown) &&
                 (!t->chat || put_text(&g, "tokenizer.chat_template", t->chat));
     release(&g);

@@ -72,6 +72,15 @@ static void check_same_files(const char *one, const char *other, const char *nam
 
 /* ---- there and back -------------------------------------------------------------------------------------------------------- */
 
+/* Without a tokenizer that must be said: llama.cpp refuses files that do not. */
+static void check_says_none(const char *path)
+{
+    tarn_gguf *file = tarn_gguf_open(path);
+    assert_non_null(file);
+    assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.model", NULL), "none");
+    tarn_gguf_close(file);
+}
+
 /* Writes a model, converts it there and back, and compares files, configuration and logits. */
 static void go_round(const char *name, tarn_llama_config config)
 {
@@ -81,6 +90,7 @@ static void go_round(const char *name, tarn_llama_config config)
     assert_true(tarn_model_write(model, n.folder));
     assert_true(tarn_model_convert(n.folder, n.gguf, &summary, NULL));
     assert_false(summary.has_tokenizer);
+    check_says_none(n.gguf);
     assert_true(tarn_model_convert(n.gguf, n.back, NULL, NULL));
     check_same_files(n.folder, n.back, "model.safetensors");
     check_same_files(n.folder, n.back, "config.json");
@@ -146,16 +156,21 @@ static void a_tokenizer_goes_with_its_model(void **state)
     if (!TARN__HAVE_PCRE2)
         skip();
     names n = named("spoken");
+    tarn_llama_config config = small;
+    config.has_begin = config.has_end = true; /* token 0, of which the tokenizer's files say nothing */
     tarn_convert_summary summary;
     tarn_tokenizer *t = tarn_bpe_train(&(const char *){"the cat sat on the mat, the cat sat"}, &(size_t){35}, 1, 280, NULL);
     assert_ok();
-    tarn_module *model = make_model(small);
+    tarn_module *model = make_model(config);
     assert_true(tarn_model_write(model, n.folder) && tarn_tokenizer_save(t, n.folder));
     tarn_module_free(model);
     assert_true(tarn_model_convert(n.folder, n.gguf, &summary, NULL) && summary.has_tokenizer);
     tarn_gguf *file = tarn_gguf_open(n.gguf);
     tarn_gguf_value tokens, merges;
     size_t length;
+    int64_t begin = -1, end = -1;
+    assert_true(tarn_gguf_whole(file, "tokenizer.ggml.bos_token_id", 0, 0, &begin));
+    assert_true(tarn_gguf_whole(file, "tokenizer.ggml.eos_token_id", 0, 0, &end));
     assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.model", NULL), "gpt2");
     assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.pre", NULL), "gpt-2");
     assert_true(tarn_gguf_has(file, "tokenizer.ggml.tokens", &tokens) && tokens.count == small.vocab); /* one for each row */

@@ -7,6 +7,7 @@ are drawn from a seed that is new in every run and printed (TARN_PARITY_SEED or 
 what the whole run did for that operation."""
 import argparse
 import importlib
+import importlib.util
 import os
 import random
 import sys
@@ -231,6 +232,13 @@ def run_lora(options):
     return run_verdicts("lora", importlib.import_module("lora").run, options)
 
 
+def run_llama_cpp(options):
+    """GGUF files of tarn's in llama.cpp, where it is: it takes minutes to build, so scripts/parity installs it only when asked to."""
+    if not importlib.util.find_spec("llama_cpp"):
+        return skipped("llama_cpp", "there is no Python package llama_cpp; TARN_TEST_LLAMA_CPP=1 scripts/parity brings it")
+    return run_verdicts("llama_cpp", importlib.import_module("llama_cpp_files").run, options)
+
+
 def run_training_gpt2(options):
     """GPT-2 trained in both."""
     return run_verdicts("training_gpt2", importlib.import_module("training_gpt2").run, options)
@@ -265,13 +273,18 @@ def run_networks(options):
     return tally
 
 
+def skipped(name, reason):
+    tally = Tally()
+    tally.skipped += 1
+    print(f"{name:<22} skipped: {reason}", flush=True)
+    return tally
+
+
 def run_mnist(options):
     """Accuracy after training for real: minutes, so only on demand and with TARN_TEST_LONG."""
     tally, mnist = Tally(), importlib.import_module("mnist")
     if not mnist.folder():
-        print("mnist                  skipped: TARN_TEST_DATA names no folder that holds mnist/", flush=True)
-        tally.skipped += 1
-        return tally
+        return skipped("mnist", "TARN_TEST_DATA names no folder that holds mnist/")
     torch.set_num_threads(os.cpu_count())
     verdict = mnist.run(options.seed, seeds=3, epochs=5)
     torch.set_num_threads(1)
@@ -284,8 +297,8 @@ def run_mnist(options):
 EXTRAS = {"training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "layers": run_layers, "formats": run_formats, "gguf": run_gguf, "data": run_data,
           "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "chats": run_chats, "gpt2": run_gpt2, "llama": run_llama,
           "lora": run_lora, "generate": run_generate,
-          "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "mnist": run_mnist}
-LONG = {"mnist"}  # only where asked for, by --only or TARN_TEST_LONG
+          "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
+LONG = {"llama_cpp", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
 
 def run_extra(name, options):
@@ -295,10 +308,7 @@ def run_extra(name, options):
     except ModuleNotFoundError as error:
         if options.device == "cpu":
             raise
-        tally = Tally()
-        tally.skipped += 1
-        print(f"{name:<22} skipped: {error}", flush=True)
-        return tally
+        return skipped(name, error)
 
 
 def parse():

@@ -42,13 +42,15 @@ static void expect_same(const tarn_tokenizer *a, const tarn_tokenizer *b)
     }
 }
 
+static const tarn__gguf_model any = {0, -1, -1};
+
 /* Writes a tokenizer alone into a file, and opens it. Takes the tokenizer. */
 static void there_and_back(tarn_tokenizer *t, int64_t rows)
 {
     assert_ok();
     const char *path = scratch("tokenizer.gguf");
     tarn_gguf_writer *writer = tarn_gguf_create(path);
-    assert_true(tarn__tokenizer_to_gguf("test", t, rows, writer));
+    assert_true(tarn__tokenizer_to_gguf("test", t, &(tarn__gguf_model){rows, -1, -1}, writer));
     assert_true(tarn_gguf_finish(writer));
     tarn_tokenizer *again = tarn_tokenizer_open(path);
     assert_ok();
@@ -114,7 +116,7 @@ static void merges_become_scores(void **state)
     t = tarn_tokenizer_open(write_text("plain.json", fewer));
     tarn_gguf_writer *writer = tarn_gguf_create(scratch("never.gguf"));
     assert_ok();
-    assert_false(tarn__tokenizer_to_gguf("test", t, 0, writer));
+    assert_false(tarn__tokenizer_to_gguf("test", t, &any, writer));
     assert_error_about(TARN_ERROR_UNSUPPORTED, "test", "scores");
     tarn_gguf_cancel(writer);
     tarn_tokenizer_free(t);
@@ -128,23 +130,23 @@ static void what_the_format_cannot_say_is_refused(void **state)
     (void)state;
     tarn_gguf_writer *writer = tarn_gguf_create(scratch("never.gguf"));
     tarn_tokenizer *t = tarn_tokenizer_bytes(), *small = open_model(&(small_model_options){0});
-    assert_false(tarn__tokenizer_to_gguf("test", t, 0, writer));
+    assert_false(tarn__tokenizer_to_gguf("test", t, &any, writer));
     assert_error_about(TARN_ERROR_UNSUPPORTED, "test", "bytes");
-    assert_false(tarn__tokenizer_to_gguf("test", small, 100, writer));
+    assert_false(tarn__tokenizer_to_gguf("test", small, &(tarn__gguf_model){100, -1, -1}, writer));
     assert_error_about(TARN_ERROR_ARGUMENT, "100 rows", "275 tokens");
     tarn_tokenizer_free(small);
     small = open_model(&(small_model_options){.no_bytes = true});
-    assert_false(tarn__tokenizer_to_gguf("test", small, 0, writer));
+    assert_false(tarn__tokenizer_to_gguf("test", small, &any, writer));
     assert_error_about(TARN_ERROR_UNSUPPORTED, "test", "pieces for bytes");
     tarn_tokenizer_free(small);
     tarn_tokenizer_free(t);
     if (TARN__HAVE_PCRE2 && TARN__HAVE_JANSSON) {
         t = tarn_tokenizer_open(write_text("bpe.json", small_tokenizer_text()));
-        assert_false(tarn__tokenizer_to_gguf("test", t, 0, writer));
+        assert_false(tarn__tokenizer_to_gguf("test", t, &any, writer));
         assert_error_about(TARN_ERROR_UNSUPPORTED, "test", "lstrip");
         tarn_tokenizer_free(t);
         t = open_bpe(SPLIT("a+"), "\"type\": \"BPE\"");
-        assert_false(tarn__tokenizer_to_gguf("test", t, 0, writer));
+        assert_false(tarn__tokenizer_to_gguf("test", t, &any, writer));
         assert_error_about(TARN_ERROR_UNSUPPORTED, "test", "patterns");
         tarn_tokenizer_free(t);
     }
@@ -186,6 +188,7 @@ static void wrong_files_are_refused_by_name(void **state)
     (void)state;
     int64_t count;
     expect_refused(write_bpe(NULL, "gpt-2", "a b", 3, 3), TARN_ERROR_FORMAT, "tokenizer.ggml.model");
+    expect_refused(write_bpe("none", NULL, NULL, 3, 3), TARN_ERROR_FORMAT, "a model without a tokenizer");
     expect_refused(write_bpe("bert", "gpt-2", "a b", 3, 3), TARN_ERROR_UNSUPPORTED, "'bert'");
     expect_refused(write_bpe("llama", NULL, NULL, 3, 3), TARN_ERROR_FORMAT, "tokenizer.ggml.scores");
     expect_refused(write_bpe("gpt2", NULL, "a b", 3, 3), TARN_ERROR_UNSUPPORTED, "tokenizer.ggml.pre is '(none)'");

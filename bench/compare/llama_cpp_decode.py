@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""tarn and llama.cpp in turn, in one process, on the same GGUF files: how fast a prompt is read and tokens are written on the CPU.
+
+  TARN_LIBRARY=build/release/libtarn.so python3 llama_cpp_decode.py [--types q8_0,q4_k,bf16,f16] [--threads 2] [--prompt 128] [--tokens 32] [--runs 5]
+  [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256] [--folder FOLDER]
+
+Needs the package llama-cpp-python beside those of the comparisons (TARN_TEST_LLAMA_CPP=1 scripts/parity brings it). The files hold a Llama of random weights, of 1B's shape
+unless told otherwise, written by tarn; --folder keeps them for another call. Each program runs as its users get it: tarn with weights as they are stored, llama.cpp with its
+own defaults (keys and values of f16). A token is chosen greedily and known to the host before the next. Prints for each type, and writes as one JSON object a line, the least
+times of all runs in milliseconds, by the clock and by processor time of all threads (for machines that do other work meanwhile: with --threads 1 it does not count others), and
+tarn / llama.cpp (below 1: tarn is faster)."""
+import argparse
+import ctypes
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests/parity")]
+
+import gguf_files  # noqa: E402
+import tarn  # noqa: E402
+
+
+def write_model(options, folder):
+    """A folder of random weights in bf16."""
+    made = tarn.LlamaConfig(vocab=options.vocab, context=2048, layers=options.layers, heads=options.heads, kv_heads=options.kv_heads, width=options.width,
+                            inner=options.inner, rope_theta=500000.0, tied=True, dtype=tarn.DTYPES.index("bf16"))
+    model = tarn.call("model_llama_sized", ctypes.byref(made), ctypes.sizeof(made), tarn.device(), 1)
+    tarn.call("model_write", model, folder.encode())
+    tarn.call("module_free", model)
+
+
+def write_files(options, folder):
+    """{type: path}; what is there already stays."""
+    source, paths = os.path.join(folder, "model"), {}
+    for kind in options.types.split(","):
+        paths[kind] = os.path.join(folder, f"{kind}.gguf")
+        if os.path.exists(paths[kind]):
+            continue
+        if not os.path.exists(os.path.join(source, "config.json")):
+            write_model(options, source)
+        gguf_files.convert(source, paths[kind], kind)
+    return paths
+
+
+class Ours:
+    def __init__(self, path, options):
+        opening = tarn.ModelOpenOptions(as_stored=True)
+        self.model = tarn.call("model_open_sized", path.encode(), tarn.device(), ctypes.byref(opening), ctypes.sizeof(opening))
+        writing = tarn.WriterOptions(context=options.prompt + options.tokens + 1)
+        self.writer = tarn.call("writer_new_sized", self.model, None, ctypes.byref(writing), ctypes.sizeof(writing))
+        self.limit = tarn.GenerateOptions(tokens=options.tokens + 1, ignore_end=True)
+        self.piece = tarn.Piece()
+
+    def read(self, prompt):
+        tarn.call("writer_prompt_sized", self.writer, 0, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), ctypes.byref(self.limit), ctypes.sizeof(self.limit))
+        self.step()
+
+    def step(self):
+        tarn.call("writer_next_sized", self.writer, ctypes.byref(self.piece), ctypes.sizeof(self.piece))
+
+    def close(self):
+        tarn.call("writer_free", self.writer)
+        tarn.call("module_free", self.model)
+
+
+class Theirs:
+    def __init__(self, path, options):
+        self.model = llama_cpp.Llama(path, n_ctx=options.prompt + options.tokens + 1, n_threads=options.threads, n_threads_batch=options.threads, verbose=False)
+
+    def choose(self):
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self.model.ctx, -1), shape=(self.model.n_vocab(),))
+        self.token = int(logits.argmax())
+
+    def read(self, prompt):
+        self.model.reset()
+        self.model.eval(prompt)
+        self.choose()
+
+    def step(self):
+        self.model.eval([self.token])
+        self.choose()
+
+    def close(self):
+        self.model.close()
+
+
+def timed(work):
+    """Milliseconds by the clock, and of all threads' processor time."""
+    clock, used = time.perf_counter(), time.process_time()
+    work()
+    return 1e3 * (time.perf_counter() - clock), 1e3 * (time.process_time() - used)
+
+
+def measure(programs, options):
+    """The least (clock, processor) times of each, of reading a prompt and of a token."""
+    rng, least = random.Random(1), {name: {"prompt": [float("inf")] * 2, "token": [float("inf")] * 2} for name in programs}
+    for _ in range(options.runs):
+        prompt = [rng.randrange(options.vocab) for _ in range(options.prompt)]
+        for name, program in programs.items():
+            times = [("prompt", timed(lambda: program.read(prompt)))] + [("token", timed(program.step)) for _ in range(options.tokens)]
+            for what, both in times:
+                least[name][what] = [min(pair) for pair in zip(least[name][what], both)]
+    return least
+
+
+def report(kind, path, least, options):
+    row = {"type": kind, "threads": options.threads, "prompt": options.prompt, "file_bytes": os.path.getsize(path)}
+    for what in ("prompt", "token"):
+        for index, unit in enumerate(("ms", "processor_ms")):
+            ours, theirs = (least[name][what][index] for name in ("tarn", "llama.cpp"))
+            row |= {f"{what}_{unit}": round(ours, 3), f"llama_cpp_{what}_{unit}": round(theirs, 3), f"{what}_{unit}_ratio": round(ours / theirs, 3)}
+    print(json.dumps(row), flush=True)
+    print(f"{kind:<5} prompt {row['prompt_ms']:9.2f} ms, llama.cpp {row['llama_cpp_prompt_ms']:9.2f} ({row['prompt_ms_ratio']:.2f}; by processor time "
+          f"{row['prompt_processor_ms_ratio']:.2f}); token {row['token_ms']:8.2f} ms, llama.cpp {row['llama_cpp_token_ms']:8.2f} ({row['token_ms_ratio']:.2f}; "
+          f"{row['token_processor_ms_ratio']:.2f})", file=sys.stderr, flush=True)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--types", default="q8_0,q4_k,bf16,f16")
+    parser.add_argument("--folder", default="")
+    for name, value in dict(threads=2, prompt=128, tokens=32, runs=5, layers=16, width=2048, inner=8192, heads=32, kv_heads=8, vocab=128256).items():
+        parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
+    return parser.parse_args()
+
+
+def main():
+    options = parse()
+    tarn._functions["set_threads"] = tarn._declare("set_threads", ctypes.c_bool, [ctypes.c_int])
+    tarn.call("set_threads", options.threads)
+    with tempfile.TemporaryDirectory() as made:
+        for kind, path in write_files(options, options.folder or made).items():
+            programs = {"tarn": Ours(path, options), "llama.cpp": Theirs(path, options)}
+            report(kind, path, measure(programs, options), options)
+            for program in programs.values():
+                program.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+"""llama.cpp, as the package llama-cpp-python builds it, runs the GGUF files that tarn writes: the same greedy text, logits as near as its rounding lets them be,
+the same ids of texts, the same chat template.
+
+The truth is what the numbers in a file give: tarn in f32, which other comparisons hold against transformers. llama.cpp rounds the activations to what it multiplies
+weights with: 16 bits beside 16 bits, 8 bits beside blocks. Keys and values are f32 here."""
+import ctypes as c
+import json
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+
+import llama_cpp
+import torch
+import transformers
+
+import compare
+import gguf_files
+import layers
+import llama
+import pieces
+import tarn
+import text
+from gpt2 import generate, open_in_tarn
+
+# How far logits may be from the truth, by their root mean square. Half a step of the type that activations are rounded to is 2^-9 in bf16, 2^-12 in f16, 1/254 of a
+# block's largest in 8 bits; a few layers add up. Matrices that are read wrongly are further off by factors of ten.
+FAR = {"f32": 1e-5, "f16": 5e-3, "bf16": 3e-2, "q8_0": 5e-2, "q4_0": 5e-2, "q4_k": 5e-2, "q6_k": 5e-2}
+TOKENS = 40  # of a greedy text
+COMMAND = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
+TEXTS = ["", " ", "   ", "\n", "\t", "Hello world", " Hello  world ", "déjà vu, naïve café", "日本語 한국어 العربية", "🦙🚀 \U0001F468\u200d\U0001F469", "it's WE'LL don't I'M",
+         "for (int i = 0; i < 1024; i++) {\n    x[i] += 3.14159e-7f;\n}\n", "1234567890 12 345", "a_b::c->d != e && \"f\"", "line\r\nline\n\n\n  end",
+         "<s>begin</s> end", "<s><s>", "x</s>", "<|im_start|>user\nHi<|im_end|>\n", "a<|endoftext|>b <|endoftext|>"]
+ERROR = 4  # as ggml.h numbers it
+LOG = []   # what llama.cpp last complained of
+
+
+@llama_cpp.llama_log_callback
+def keep_complaint(level, message, _):
+    if level == ERROR:
+        LOG.append(message.decode(errors="replace").strip())
+
+
+llama_cpp.llama_log_set(keep_complaint, None)
+
+
+class Theirs:
+    """A file in llama.cpp."""
+
+    def __init__(self, path, context=256):
+        LOG.clear()
+        self.model = llama_cpp.Llama(path, n_ctx=context, n_batch=context, n_ubatch=context, n_threads=2, n_threads_batch=2, logits_all=True, verbose=False,
+                                     type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32)
+
+    def logits(self, ids):
+        self.model.reset()
+        self.model.eval(ids)
+        return torch.tensor(self.model.scores[: len(ids)], dtype=torch.float64)
+
+    def write(self, prompt, count):
+        """The likeliest tokens, one after the other."""
+        self.model.reset()
+        self.model.eval(prompt)
+        made = []
+        while len(made) < count:
+            made.append(int(self.model.scores[self.model.n_tokens - 1].argmax()))
+            self.model.eval(made[-1:])
+        return made
+
+    def encode(self, sample):
+        return self.model.tokenize(sample.encode(), add_bos=False, special=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.model.close()
+
+
+# ---- logits and texts ------------------------------------------------------------------------------------------------------------------
+
+
+def logits_in_tarn(path, ids):
+    model = open_in_tarn(path, "f32")
+    try:
+        with tarn.scope(), tarn.no_grad():
+            return tarn.read(tarn.call("forward", model, tarn.tensor(torch.tensor([ids]))))[0].to(torch.float64)
+    finally:
+        tarn.call("module_free", model)
+
+
+def text_in_tarn(path, prompt, count):
+    model = open_in_tarn(path, "f32")
+    try:
+        return generate(model, prompt, count, ignore_end=True)
+    finally:
+        tarn.call("module_free", model)
+
+
+def unpacked(path):
+    """A file with the same numbers in f32."""
+    wide = path.removesuffix(".gguf") + "-f32.gguf"
+    gguf_files.convert(path, wide, "f32")
+    return wide
+
+
+def distance(logits, truth):
+    return ((logits - truth).square().mean().sqrt() / truth.square().mean().sqrt()).item()
+
+
+def judge_logits(path, theirs, kind, ids):
+    """llama.cpp's logits of a text, beside the truth and tarn's own."""
+    truth = logits_in_tarn(unpacked(path), ids)
+    found, ours = theirs.logits(ids), logits_in_tarn(path, ids)
+    far, own = distance(found, truth), distance(ours, truth)
+    agree = (found.argmax(-1) == ours.argmax(-1)).double().mean().item()
+    print(f"  {os.path.basename(path):<20} logits {far:.1e} from the truth in llama.cpp, {own:.1e} in tarn; the likeliest token is the same at {agree:.1%} of {len(ids)}", flush=True)
+    return compare.Verdict(far <= FAR[kind], far, FAR[kind], "rms", f"{kind}: llama.cpp's logits are {far:.3g} from the truth, {FAR[kind]:.3g} allowed")
+
+
+def judge_text(theirs, wanted, prompt):
+    found = theirs.write(prompt, len(wanted))
+    same = next((i for i, (a, b) in enumerate(zip(found, wanted)) if a != b), len(wanted))
+    return compare.Verdict(found == wanted, text=f"after {prompt} llama.cpp writes {found}, tarn {wanted}: the first {same} tokens are the same")
+
+
+# ---- stories260K -----------------------------------------------------------------------------------------------------------------------
+
+
+def write_stories(data, folder):
+    """The trained model with its tokenizer, as a folder of tarn's."""
+    fields, state = llama.read_stories(os.path.join(data, "stories260K.bin"))
+    made = tarn.LlamaConfig(**fields, has_begin=True, begin=1, has_end=True, end=2)
+    model = tarn.call("model_llama_sized", c.byref(made), c.sizeof(made), tarn.device(), 0)
+    with tarn.scope():
+        for name, handle in layers.state_of(model).items():
+            tarn.write(handle, state[name].contiguous())
+    tarn.call("model_write", model, folder.encode())
+    tarn.call("module_free", model)
+    shutil.copy(os.path.join(data, "tok512.model"), os.path.join(folder, "tokenizer.model"))
+
+
+def check_stories(kind, data, folder):
+    """Logits along the golden story; in f32 its 200 tokens, as ids and as text."""
+    with open(os.path.join(data, "golden_greedy200.json"), encoding="utf-8") as file:
+        ids = json.load(file)["ids"]
+    source, path = os.path.join(folder, "stories"), os.path.join(folder, f"stories-{kind}.gguf")
+    write_stories(data, source)
+    gguf_files.convert(source, path, kind)
+    with Theirs(path) as theirs:
+        verdicts = [judge_logits(path, theirs, kind, ids[:-1])]
+        if kind == "f32":
+            verdicts.append(judge_text(theirs, ids[1:], ids[:1]))
+            found, wanted = theirs.model.detokenize(ids[1:]), text.opened(path).decode(ids[1:])
+            verdicts.append(compare.Verdict(found.strip() == wanted.strip(), text=f"the story is {found!r} in llama.cpp, {wanted!r} in tarn"))
+    return verdicts
+
+
+# ---- families --------------------------------------------------------------------------------------------------------------------------
+
+
+def draw_config(family, rng):
+    """As llama.cpp has them: Qwen2's heads fill the width, and neither Qwen has llama3's scaling."""
+    config = llama.draw_config(family, rng)
+    while family.startswith("qwen") and config.rope_parameters["rope_type"] == "llama3":
+        config.rope_parameters = llama.draw_rope(rng)
+    if family == "qwen2":
+        config.hidden_size = config.num_attention_heads * config.head_dim
+    return config
+
+
+def check_family(family, dtype, rng, folder):
+    """A random model of transformers: the same logits, and the same greedy text."""
+    network = llama.make_network(draw_config(family, rng), "f32").to(tarn.TORCH[dtype])
+    source, path = os.path.join(folder, "source"), os.path.join(folder, f"{family}-{dtype}.gguf")
+    network.save_pretrained(source)
+    gguf_files.convert(source, path)
+    vocab, most = network.config.vocab_size, network.config.max_position_embeddings
+    ids = [rng.randrange(vocab) for _ in range(most)]
+    with Theirs(path) as theirs:
+        verdicts = [judge_logits(path, theirs, dtype, ids)]
+        if dtype == "f32":
+            prompt = ids[: rng.randint(1, most - llama.TOKENS)]
+            verdicts.append(judge_text(theirs, text_in_tarn(path, prompt, llama.TOKENS), prompt))
+    return verdicts
+
+
+def check_blocks(kind, rng, folder):
+    """Rows of whole blocks, as large models have them: every matrix is of the type, but for the head beside q4_k."""
+    config = llama.FAMILIES[rng.choice(list(llama.FAMILIES))](vocab_size=300, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
+                                                              num_key_value_heads=2, head_dim=64, max_position_embeddings=64, tie_word_embeddings=False)
+    source, path = os.path.join(folder, "source"), os.path.join(folder, f"blocks-{kind}.gguf")
+    network = transformers.AutoModelForCausalLM.from_config(config)
+    network.save_pretrained(source)
+    gguf_files.convert(source, path, kind)
+    types = {t.tensor_type.name.lower() for t in gguf_files.read_tensors(path).values()} - {"f32"}
+    with Theirs(path) as theirs:
+        return [judge_logits(path, theirs, kind, [rng.randrange(300) for _ in range(64)]),
+                compare.Verdict(types == ({"q4_k", "q6_k"} if kind == "q4_k" else {kind}), text=f"a file of {kind} has {types}")]
+
+
+# ---- tokenizers and chat templates -----------------------------------------------------------------------------------------------------
+
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\né{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+def small_model(folder, vocab, **fields):
+    """A model of one narrow layer, for a tokenizer of so many tokens."""
+    config = transformers.LlamaConfig(vocab_size=vocab, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, tie_word_embeddings=True, **fields)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def save_made(tokenizer, folder):
+    small_model(folder, tokenizer.get_vocab_size() + 7, bos_token_id=tokenizer.token_to_id("<s>"), eos_token_id=tokenizer.token_to_id("</s>"))
+    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
+        json.dump({"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}, file)
+
+
+def judge_tokenizer(folder, texts, end):
+    """The ids that both give for each text, the template, and the token that ends a text."""
+    path = folder + ".gguf"
+    gguf_files.convert(folder, path)
+    ours, wrong = text.opened(path), []
+    with Theirs(path) as theirs:
+        for sample in texts:
+            found, wanted = theirs.encode(sample), ours.encode(sample)
+            if found != wanted:
+                wrong.append(f"{sample!r} is {found} in llama.cpp, {wanted} in tarn")
+        template, last = theirs.model.metadata.get("tokenizer.chat_template"), theirs.model.token_eos()
+    expected = transformers_template(folder)
+    return [compare.Verdict(not wrong, text=f"{len(wrong)} of {len(texts)} texts: {'; '.join(wrong[:3])}"),
+            compare.Verdict(template == expected, text=f"the chat template is {template!r} instead of {expected!r}"),
+            compare.Verdict(last == end, text=f"token {last} ends a text, not {end}")]
+
+
+def transformers_template(folder):
+    path = os.path.join(folder, "tokenizer_config.json")
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return json.load(file).get("chat_template")
+
+
+def golden_texts(data):
+    with open(os.path.join(data, "golden.inp"), encoding="utf-8", newline="") as file:
+        return file.read().split("\n__ggml_vocab_test__\n")
+
+
+ENDS = {"gpt2-bpe": 50256, "qwen2-bpe": 151645, "llama-spm": 2}  # GPT-2's config.json alone says it
+
+
+def save_real(name, folder):
+    """The vocabulary of a model that people use; None where it is not there."""
+    data = text.data(name)
+    if not data:
+        return None
+    if name == "llama-spm":
+        small_model(folder, 32000, bos_token_id=1, eos_token_id=2)
+        pieces.llama(folder)
+        os.rename(os.path.join(folder, "llama.model"), os.path.join(folder, "tokenizer.model"))
+    else:
+        ours = text.opened(data)
+        small_model(folder, tarn.call("tokenizer_count", ours.handle), bos_token_id=ENDS[name], eos_token_id=ENDS[name])
+        ours.save(folder)
+    return data
+
+
+def check_real(name, folder):
+    """llama.cpp takes any token that is called </s> for one that ends texts; in Qwen2's vocabulary it is a piece like others."""
+    data = save_real(name, folder)
+    return None if not data else judge_tokenizer(folder, golden_texts(data) + [t for t in TEXTS if name != "qwen2-bpe" or "</s>" not in t], ENDS[name])
+
+
+MADE = {"llama3": lambda rng: gguf_files.bytes_tokenizer(gguf_files.LLAMA3, rng), "qwen2": lambda rng: gguf_files.bytes_tokenizer(gguf_files.QWEN2, rng),
+        "pieces": lambda rng: gguf_files.spm_tokenizer(rng)}
+
+
+def check_made(name, rng, folder):
+    tokenizer = MADE[name](rng)
+    save_made(tokenizer, folder)
+    texts = TEXTS + [gguf_files.draw_text(rng, rng.randrange(40)) for _ in range(20)]
+    if name == "qwen2":  # whose tokenizer puts letters and accents together (NFC), which llama.cpp leaves to others
+        texts = [t.replace("e\u0301", "\u00e9") for t in texts]
+    return judge_tokenizer(folder, texts, tokenizer.token_to_id("</s>"))
+
+
+# ---- fine-tuned ------------------------------------------------------------------------------------------------------------------------
+
+
+def command(*arguments):
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"tarn {' '.join(arguments)}: {done.stderr.decode()}")
+    return done.stdout
+
+
+def write_chats(path):
+    with open(path, "w", encoding="utf-8") as file:
+        for i in range(60):
+            user, answer = {"role": "user", "content": f"Tell me of {i} cats."}, {"role": "assistant", "content": f"{i} cats sat on a mat."}
+            file.write(json.dumps({"messages": [user, answer]}) + "\n")
+
+
+def tuned(base, folder):
+    """The file of a base, a folder or a file, with adapters trained on conversations merged into it."""
+    chats, run = os.path.join(folder, "chats.jsonl"), os.path.join(folder, "run-" + os.path.basename(base))
+    write_chats(chats)
+    command("train", "--model", base, "--data", chats, "--template", "mistral", "--lora", "4", "--lr", "0.01", "--context", "64", "--batch-size", "8", "--steps", "40",
+            "--eval-every", "20", "--merge", "gguf", "--out", run, "--device", "cpu", "--quiet")
+    return os.path.join(run, "merged.gguf")
+
+
+def check_tuned(data, folder):
+    """From f32 llama.cpp writes what `tarn generate` does, and has the template; from blocks, beside which what was trained is bf16, its logits are as near as theirs may be."""
+    base, small, prompt = os.path.join(folder, "base"), os.path.join(folder, "q8_0.gguf"), "Once upon a time"
+    write_stories(data, base)
+    gguf_files.convert(base, small, "q8_0")
+    path, mixed = tuned(base, folder), tuned(small, folder)
+    ids, template = text.opened(path).encode(prompt, add_special=True), tarn_template(path)
+    wanted = command("generate", path, prompt, "--temperature", "0", "--tokens", str(TOKENS), "--ignore-end", "--dtype", "f32", "--device", "cpu").decode()
+    with Theirs(path) as theirs:
+        same_ids = compare.Verdict(theirs.model.tokenize(prompt.encode(), add_bos=True, special=True) == ids, text=f"the prompt's ids are not {ids}")
+        made = theirs.write(ids, TOKENS)
+        found = theirs.model.detokenize(made, prev_tokens=ids).decode()
+        verdicts = [same_ids, compare.Verdict(found.strip() == wanted.strip(), text=f"llama.cpp writes {found!r}, tarn {wanted!r}"),
+                    compare.Verdict(bool(template) and theirs.model.metadata.get("tokenizer.chat_template") == template, text="the chat template is another")]
+    with Theirs(mixed) as theirs:
+        return verdicts + [judge_logits(mixed, theirs, "q8_0", ids + made)]
+
+
+def tarn_template(path):
+    return gguf_files.gguf.GGUFReader(path).fields["tokenizer.chat_template"].contents()
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------------------------
+
+
+def checks(seed):
+    """Yields (name, dtype, a function of the verdicts in a folder); one that cannot run gives None."""
+    stories = text.data("stories260K")
+    draw = lambda name: random.Random(f"{seed}/llama_cpp/{name}")
+    for kind in FAR:
+        yield f"stories260K {kind}", kind, lambda place, kind=kind: check_stories(kind, stories, place) if stories else None
+    for family in llama.FAMILIES:
+        for number, dtype in enumerate(["f32", "f32", "bf16", "f16"]):
+            name = f"{family} {number} {dtype}"
+            yield name, dtype, lambda place, family=family, dtype=dtype, name=name: check_family(family, dtype, draw(name), place)
+    for kind in gguf_files.BLOCKS:
+        yield f"blocks {kind}", kind, lambda place, kind=kind: check_blocks(kind, draw(f"blocks {kind}"), place)
+    for name in MADE:
+        yield f"tokenizer {name}", "", lambda place, name=name: check_made(name, draw(f"tokenizer {name}"), os.path.join(place, name))
+    for name in ENDS:
+        yield f"tokenizer {name}", "", lambda place, name=name: check_real(name, os.path.join(place, name))
+    yield "fine-tuned", "", lambda place: check_tuned(stories, place) if stories else None
+
+
+def run(seed):
+    """Yields (name, dtype, verdicts). What llama.cpp refuses is wrong, too."""
+    print(f"llama-cpp-python {llama_cpp.__version__}", flush=True)
+    for name, dtype, check in checks(seed):
+        torch.manual_seed(random.Random(f"{seed}/llama_cpp/{name}").randrange(1 << 31))
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                verdicts = check(folder)
+            except (tarn.Error, ValueError, RuntimeError) as error:
+                verdicts = [compare.Verdict(False, text=f"{type(error).__name__}: {error}; {' | '.join(LOG)}")]
+        yield name, dtype, verdicts
