@@ -4,6 +4,7 @@
 
 #include "core/graph.h"
 #include "core/launch.h"
+#include "core/profiler.h"
 
 /* Copies the elements in `dtype`, row-major, to the host; whatever is needed on the way lives in a scope of its own. */
 static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype dtype, void *values)
@@ -19,9 +20,11 @@ static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype 
     } else if (!tarn__view_dense(&tensor->view)) {
         source = tarn__dense(function, source);
     }
-    bool good = source && tarn_synchronize(tarn__device(source)) &&
+    /* The copy waits for what comes before it; a profile tells waiting and copying apart. What went wrong on the way is known afterwards. */
+    bool good = source && (!tarn__is_profiling() || tarn_synchronize(tarn__device(source))) &&
                 tarn__storage_download(source->storage, tarn__bytes_of(dtype, source->start), values,
-                                       (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view)));
+                                       (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view))) &&
+                tarn_synchronize(tarn__device(source));
     tarn_scope_close(scope);
     return good;
 }

@@ -6,6 +6,7 @@
 #include "autograd/tape.h"
 #include "models/llama.h"
 #include "nn/adapter.h"
+#include "ops/index.h"
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
@@ -26,11 +27,10 @@ tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *c
     return tarn_rmsnorm(x, own(norm, "weight"), ((const tarn_llama_config *)ctx)->epsilon);
 }
 
-/* Rows of a table of blocks come as f32, and go on as what the norms are. */
+/* Rows of a table of blocks come as what the norms are. */
 tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
 {
-    tarn_tensor *weight = own(table, "weight"), *y = tarn_embedding(weight, index);
-    return y && !tarn__is_float(weight->view.dtype) ? tarn_cast(y, ((const tarn_llama_config *)ctx)->dtype) : y;
+    return tarn__embedding_as(own(table, "weight"), index, ((const tarn_llama_config *)ctx)->dtype);
 }
 
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)

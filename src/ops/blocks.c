@@ -77,13 +77,28 @@ tarn_tensor *tarn__select_blocks(const char *function, tarn_tensor *x, int axis,
     return to && tarn__kernel_call(TARN__K_index_select, function, along, TARN__IN(from, operand[1]), TARN__OUT(to)) ? y : NULL;
 }
 
-tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index)
+/* All in one, where the device can. */
+static tarn_tensor *take_rows(tarn_tensor *weight, tarn_tensor *list, tarn_dtype dtype)
+{
+    tarn__fill none = {0};
+    tarn_tensor *operand[] = {weight, list};
+    if (!tarn__same_place("embedding", operand, 2))
+        return NULL;
+    if (dtype == TARN_F64 || !tarn__has_kernel(tarn__device(operand[0]), TARN__K_blocks_rows, weight->view.dtype)) {
+        tarn_tensor *rows = tarn__select_blocks("embedding", operand[0], 0, operand[1]), *y = rows ? tarn_cast(rows, TARN_F32) : NULL;
+        return y && dtype != TARN_F32 ? tarn_cast(y, dtype) : y;
+    }
+    tarn_tensor *y = tarn__tensor_new("embedding", TARN_SHAPE(list->view.shape[0], weight->view.shape[1]), dtype, tarn__device(operand[0]));
+    return y && tarn__kernel_call(TARN__K_blocks_rows, "embedding", none, TARN__IN(operand[0], operand[1]), TARN__OUT(y)) ? y : NULL;
+}
+
+tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
 {
     tarn_shape shape = tarn__shape_of(index);
     shape.size[shape.rank++] = weight->view.shape[1];
     tarn_tensor *list = tarn_reshape(index, TARN_SHAPE(tarn__view_count(&index->view)));
-    tarn_tensor *rows = list ? tarn__select_blocks("embedding", weight, 0, list) : NULL;
-    return rows ? tarn_reshape(tarn_cast(rows, TARN_F32), shape) : NULL;
+    tarn_tensor *rows = list ? take_rows(weight, list, dtype) : NULL;
+    return rows ? tarn_reshape(rows, shape) : NULL;
 }
 
 /* ---- linear: one tile of the weight after the other ------------------------------------------------------------------------ */

@@ -13,8 +13,8 @@ bool tarn__is_narrow(const tarn_tensor *x, const tarn_tensor *weight);
 /* tarn_linear_apply() with such a weight. */
 tarn_tensor *tarn__linear_narrow(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
 
-/* tarn_embedding() with a weight of blocks: f32. */
-tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index);
+/* tarn_embedding() with a weight of blocks, in a float dtype. */
+tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype);
 
 /* tarn_index_select() of blocks along an axis that is not the last. */
 tarn_tensor *tarn__select_blocks(const char *function, tarn_tensor *x, int axis, tarn_tensor *index);

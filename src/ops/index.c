@@ -204,7 +204,7 @@ tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
     if (!tarn__check_any("embedding", weight, "the weight") || !check_index("embedding", index) || !check_embedding(weight, index))
         return NULL;
     if (tarn__is_blocks(weight->view.dtype))
-        return tarn__embedding_blocks(weight, index);
+        return tarn__embedding_blocks(weight, index, TARN_F32);
     tarn_tensor *operand[] = {weight, index};
     if (!tarn__same_place("embedding", operand, 2))
         return NULL;
@@ -220,6 +220,13 @@ tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
     return tarn__finish("embedding", select_backward, along, TARN__INPUTS(operand[0], operand[1]), TARN__OUTPUTS(y), TARN__SAVED(list))
                ? y
                : NULL;
+}
+
+tarn_tensor *tarn__embedding_as(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
+{
+    if (tarn__check_any("embedding", weight, "the weight") && tarn__is_blocks(weight->view.dtype))
+        return check_index("embedding", index) && check_embedding(weight, index) ? tarn__embedding_blocks(weight, index, dtype) : NULL;
+    return tarn_embedding(weight, index);
 }
 
 bool tarn__apply_embedding(const tarn__invocation *v, tarn_tensor **out)

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/index.h"
 #include "support/blocks.h"
 #include "support/gpu.h"
 
@@ -40,6 +41,8 @@ static void blocks_become_the_elements_of_the_cpu(void **state)
             assert_close(good(tarn_to(tarn_cast(some_there, TARN_F32), CPU)), good(tarn_cast(some, TARN_F32)), 0);
             tarn_tensor *index = good(tarn_from_i64((const int64_t[]){3, 20, 0, 3}, TARN_SHAPE(4), CPU));
             assert_close(good(tarn_to(tarn_embedding(there, tarn_to(index, gpu)), CPU)), good(tarn_embedding(w, index)), 0);
+            for (tarn_dtype dtype = TARN_BF16; dtype != TARN_F32; dtype = dtype == TARN_BF16 ? TARN_F16 : TARN_F32)
+                assert_close(good(tarn_to(tarn__embedding_as(there, tarn_to(index, gpu), dtype), CPU)), good(tarn__embedding_as(w, index, dtype)), 0);
             tarn_scope_close(scope);
         }
 }

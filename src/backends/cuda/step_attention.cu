@@ -9,7 +9,7 @@
 
 #define HEADS 4
 #define NEXT_WARPS 8
-#define LEAST_KEYS 64  /* of a block */
+#define LEAST_KEYS 32  /* of a block */
 #define MOST_SPLITS 64 /* blocks of a head */
 #define MOST_DEPTH 256
 #define AHEAD 2 /* keys of a lane whose loads are under way */
@@ -105,7 +105,6 @@ __device__ __forceinline__ void make_angles(const next_args &a, token_space &t, 
         t.cosine[i] = (float)cosine;
         t.sine[i] = (float)sine;
     }
-    __syncthreads();
 }
 
 /* A row of floats as it is stored, which `row` holds from then on; written where `is_writer`. One warp does that. */
@@ -144,7 +143,6 @@ template <typename S> __device__ __forceinline__ void store_row(const next_args 
 template <typename S>
 __device__ __forceinline__ void take_token(const next_args &a, token_space &t, int64_t batch, int64_t head, int part, int64_t at, bool is_last)
 {
-    make_angles(a, t, at);
     const int first = (int)head * a.group + part * HEADS, count = min(HEADS, a.group - part * HEADS);
     for (int i = threadIdx.x; i < HEADS * a.depth; i += blockDim.x) {
         int h = i / a.depth, d = i - h * a.depth;
@@ -281,8 +279,10 @@ template <bool is_shared>
 __device__ __forceinline__ float join_rows(const float *rows, int count, int64_t step, int d, int depth, float *most_of_all, float *sum_of_all)
 {
     float most = -CUDART_INF_F, sum = 0, value = 0;
+#pragma unroll 8
     for (int i = 0; i < count; i++)
         most = fmaxf(most, read<is_shared>(rows + i * step + depth));
+#pragma unroll 8
     for (int i = 0; i < count; i++) {
         float factor = fading(read<is_shared>(rows + i * step + depth), most);
         sum += read<is_shared>(rows + i * step + depth + 1) * factor;
@@ -323,7 +323,9 @@ template <typename S> static __global__ void __launch_bounds__(NEXT_WARPS *WARP,
     int64_t base = first + warp * (WARP / lanes);
     under_way<S> ahead;
     ahead.ask(a, batch, head, base + lane / lanes, step, min(end, at), d);
+    make_angles(a, token, at);
     wait_for_front();
+    __syncthreads();
     take_token<S>(a, token, batch, head, part, at, (int)blockIdx.x == splits - 1);
     float query[HEADS][8];
     seen s;
