@@ -10,8 +10,8 @@
 #include "ops/matmul.h"
 #include "ops/rope.h"
 
-#define LONGEST_ROW 12288        /* elements of x that a kernel holds as f32 */
-#define LONGEST_BYTE_ROW 32768   /* and as bytes, for weights of blocks */
+#define LONGEST_ROW 8192         /* elements of x that a kernel holds as f32: in 99 KiB of shared memory, the least of the devices that have it */
+#define LONGEST_BYTE_ROW 16384   /* and as bytes, for weights of blocks */
 #define MOST_HEADS 4096          /* of all sequences */
 #define WIDEST_HEAD 256
 #define PACK 16 /* bytes */
