@@ -116,7 +116,8 @@ static bool make_record(tarn__cl_device *d)
     cl_int error;
     tarn__cl_record none = {0};
     d->record = clCreateBuffer(d->context, CL_MEM_READ_WRITE, sizeof(none), NULL, &error);
-    return tarn__cl_good(error, "device memory") &&
+    d->seen = (tarn__cl_record *)(void *)tarn__cl_pinned(d, sizeof(none), &d->seen_memory);
+    return d->seen && tarn__cl_good(error, "device memory") &&
            tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_TRUE, 0, sizeof(none), &none, 0, NULL, NULL), "clearing memory");
 }
 

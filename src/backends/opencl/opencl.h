@@ -44,7 +44,8 @@ typedef struct tarn__cl_device {
     struct tarn__cl_kernel **kernels; /* a table by hash, see program.c */
     size_t kernel_room, kernel_count;
     cl_mem record;         /* a tarn__cl_record */
-    tarn__cl_record seen;  /* what was last read of it; valid when `reading` has passed */
+    cl_mem seen_memory;    /* of the next, which is pinned: a read into any other memory may hold the host */
+    tarn__cl_record *seen; /* what was last read of it; valid when `reading` has passed */
     cl_event reading;      /* NULL: no read is under way */
     bool has_failed;       /* since the last poll */
     char failure[256];
