@@ -144,7 +144,8 @@ void tarn__timing_end(tarn__timing *timing)
     if (timing->from && !timing->to)
         timing->to = new_mark(r->device);
     r->host_end = now();
-    bool is_synchronous = !tarn__backend_at(r->device.backend)->event_new;
+    const tarn__backend *backend = tarn__backend_at(r->device.backend); /* NULL: the CPU, of which only the clock was used so far */
+    bool is_synchronous = !backend || !backend->event_new;
     if (r->kind < TARN_PROFILE_WAIT && is_synchronous && !tarn__is_capturing(r->device)) {
         r->device_start = r->host_start;
         r->device_end = r->host_end;

@@ -146,6 +146,7 @@ static void kernel_attention(const tarn__call *call)
     tarn__cl_view(&l, call->out[1]);
     give_shape(&l, call, &a, &t, a.rows, true, a.causal);
     tarn__cl_fault(&l, call);
+    l.has_fault = l.has_fault && call->in[3]; /* only lengths can be wrong */
     launch(&l, call, &a, &t, a.heads);
 }
 

@@ -144,10 +144,10 @@ static bool take_fault(tarn__cl_device *d, tarn__fault *fault)
         return true;
     clReleaseEvent(d->reading);
     d->reading = NULL;
-    if (!tarn__cl_good(status, "a kernel") || !d->seen.raised)
+    if (!tarn__cl_good(status, "a kernel") || !d->seen->raised)
         return status == CL_COMPLETE;
-    *fault = (tarn__fault){.raised = 1, .function = (const char *)(uintptr_t)d->seen.function, .value = d->seen.value, .limit = d->seen.limit};
-    d->seen.raised = 0;
+    *fault = (tarn__fault){.raised = 1, .function = (const char *)(uintptr_t)d->seen->function, .value = d->seen->value, .limit = d->seen->limit};
+    d->seen->raised = 0;
     return tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(none), &none, 0, NULL, NULL), "clearing memory");
 }
 

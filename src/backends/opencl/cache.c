@@ -1,7 +1,7 @@
-/* cache.c: compiled programs on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one file for each.
+/* cache.c: compiled programs and choices on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one file for each.
  *
- * A file is named by a hash of everything its program depends on, its key: the device's name, the driver's version, the options and the text. It holds a head, the
- * key, and the driver's binary. A file that is damaged, or another key's of the same hash, is passed over and written again. Files are written under another name
+ * A file is named by a hash of everything that what it holds depends on, its key: of a program the device's name, the driver's version, the options and the text. It holds a head, the
+ * key, and the bytes, a program's binary. A file that is damaged, or another key's of the same hash, is passed over and written again. Files are written under another name
  * and moved, so that no other process sees half of one. TARN_OPENCL_CACHE=off does without. */
 #include <errno.h>
 #include <stdio.h>
@@ -104,15 +104,21 @@ static cl_program load(tarn__cl_device *d, const unsigned char *binary, size_t l
     return NULL;
 }
 
-cl_program tarn__cl_cache_find(tarn__cl_device *d, const char *text, const char *options)
+unsigned char *tarn__cl_cache_read(const char *key, size_t *length)
 {
     char path[704];
-    size_t length = 0;
-    char *key = key_of(d, text, options);
-    FILE *file = key && file_of(key, path, sizeof(path)) ? fopen(path, "rbe") : NULL;
-    unsigned char *binary = file ? read_binary(file, key, &length) : NULL;
+    FILE *file = file_of(key, path, sizeof(path)) ? fopen(path, "rbe") : NULL;
+    unsigned char *bytes = file ? read_binary(file, key, length) : NULL;
     if (file)
         fclose(file);
+    return bytes;
+}
+
+cl_program tarn__cl_cache_find(tarn__cl_device *d, const char *text, const char *options)
+{
+    size_t length = 0;
+    char *key = key_of(d, text, options);
+    unsigned char *binary = key ? tarn__cl_cache_read(key, &length) : NULL;
     cl_program program = binary ? load(d, binary, length, options) : NULL;
     free(binary);
     free(key);
@@ -134,7 +140,7 @@ static unsigned char *binary_of(cl_program program, size_t *length)
     return NULL;
 }
 
-static bool write_file(const char *path, const char *key, const unsigned char *binary, size_t length)
+static bool write_file(const char *path, const char *key, const void *binary, size_t length)
 {
     head h = {.key_length = strlen(key), .binary_length = length, .check = hash_bytes(HASH_START, binary, length)};
     memcpy(h.magic, magic, sizeof(magic));
@@ -145,17 +151,29 @@ static bool write_file(const char *path, const char *key, const unsigned char *b
     return fclose(file) == 0 && good;
 }
 
+void tarn__cl_cache_write(const char *key, const void *bytes, size_t length)
+{
+    char path[704], next[768];
+    if (!file_of(key, path, sizeof(path)))
+        return;
+    snprintf(next, sizeof(next), "%s.%ld.%lx", path, (long)getpid(), (unsigned long)pthread_self());
+    if (!write_file(next, key, bytes, length) || rename(next, path) != 0)
+        remove(next);
+}
+
 void tarn__cl_cache_keep(tarn__cl_device *d, const char *text, const char *options, cl_program program)
 {
-    char path[704], next[736];
     size_t length = 0;
     char *key = key_of(d, text, options);
-    unsigned char *binary = key && file_of(key, path, sizeof(path)) ? binary_of(program, &length) : NULL;
-    if (binary) {
-        snprintf(next, sizeof(next), "%s.%ld.%d", path, (long)getpid(), d->index);
-        if (!write_file(next, key, binary, length) || rename(next, path) != 0)
-            remove(next);
-    }
+    unsigned char *binary = key ? binary_of(program, &length) : NULL;
+    if (binary)
+        tarn__cl_cache_write(key, binary, length);
     free(binary);
     free(key);
+}
+
+bool tarn__cl_cache_is_on(void)
+{
+    char folder[640];
+    return cache_folder(folder, sizeof(folder));
 }

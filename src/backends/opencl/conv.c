@@ -151,10 +151,10 @@ static job job_of(const tarn__call *call, enum form form, const tarn__view *from
 static tarn__view hold_columns(job *j, int64_t lines, int64_t depth, int64_t batches)
 {
     tarn__cl_sizes *s = &j->product.sizes;
-    tarn__cl_tile tile = tarn__cl_tile_of(j->device, j->sums, s);
     bool packs = !j->device->local_is_real;
+    j->product.tile = tarn__cl_tile_of(j->device, j->sums, s->m, lines, depth, batches);
     j->u.lines = lines, j->u.depth = depth;
-    j->u.width = packs ? tile.width : (int32_t)lines;
+    j->u.width = packs ? j->product.tile.width : (int32_t)lines;
     j->u.room = tarn__cl_packed_count(lines, depth, j->u.width);
     j->product.b_is_packed = packs;
     s->n = lines, s->k = s->part = depth;

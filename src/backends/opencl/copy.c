@@ -1,12 +1,12 @@
 /* copy.c: copies with any strides and dtypes, and one number everywhere. Copies within one dtype move bits: where both sides lie in one piece, by the
  * driver's copy; else by rows (copy.cl). */
-#include <stdio.h>
 #include <string.h>
 
-#include "backends/opencl/opencl.h"
+#include "backends/opencl/element.h"
 #include "base/half.h"
 
-#define RUN 256 /* elements a work-item moves on a CPU, as copy.cl has it */
+#define RUN 256 /* elements a work-item moves, as copy.cl has them: of a row, */
+#define PER 4   /* and where work-items run in lockstep */
 
 static const char *bits_of_size(size_t bytes)
 {
@@ -25,20 +25,27 @@ static bool is_piece(const tarn__nest *nest, int k)
     return true;
 }
 
-/* One item a run of the last axis. */
+/* One item a run of the last axis, or some elements. */
 static void go_in_runs(tarn__cl_launch *launch, const tarn__nest *nest)
 {
-    int64_t size = nest->rank > 0 ? nest->shape[nest->rank - 1] : 1, run = launch->good && launch->device->is_cpu ? RUN : 1;
-    size_t items = (size_t)(nest->count / size * ((size + run - 1) / run));
-    tarn__cl_go(launch, 1, &items, NULL);
+    int64_t size = nest->rank > 0 ? nest->shape[nest->rank - 1] : 1;
+    bool in_lockstep = launch->good && launch->device->in_lockstep;
+    tarn__cl_over(launch, in_lockstep ? (nest->count + PER - 1) / PER : nest->count / size * ((size + RUN - 1) / RUN));
+}
+
+/* Where work-items divide places out for each element they do it in 32 bits, if those are enough. */
+static void name_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
+{
+    if (tarn__cl_at(call->device)->in_lockstep)
+        tarn__cl_option_index(options, nest);
 }
 
 /* The options of a copy that converts. One into f64, where the device has none, is made not to compile. */
-static void name_kinds(const tarn__call *call, char *options, size_t size)
+static void name_kinds(const tarn__call *call, tarn__cl_options *options)
 {
     tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
     const tarn__cl_device *d = tarn__cl_at(call->device);
-    snprintf(options, size, "-DFROM=%s -DKIND=%s%s%s", tarn__cl_type(from), from == TARN_F64 ? "double" : tarn__is_float(from) ? "float" : "long",
+    tarn__cl_option(options, "-DFROM=%s -DKIND=%s%s%s", tarn__cl_type(from), from == TARN_F64 ? "double" : tarn__is_float(from) ? "float" : "long",
              from == TARN_F64 ? " -DFROM_F64" : "", to == TARN_F64 && d && !d->has_f64 ? " -DTO_F64" : "");
 }
 
@@ -46,7 +53,7 @@ static void kernel_copy(const tarn__call *call)
 {
     const tarn__view *to = call->out[0], *from = call->in[0], *views[] = {to, from};
     size_t size = tarn__dtype_bytes(to->dtype);
-    char options[96];
+    tarn__cl_options options = {.length = 0};
     tarn__nest nest;
     tarn__nest_make(&nest, 2, views);
     if (nest.count == 0)
@@ -56,10 +63,11 @@ static void kernel_copy(const tarn__call *call)
         return;
     }
     if (from->dtype == to->dtype)
-        snprintf(options, sizeof(options), "%s", bits_of_size(size));
+        tarn__cl_option(&options, "%s", bits_of_size(size));
     else
-        name_kinds(call, options, sizeof(options));
-    tarn__cl_launch launch = tarn__cl_begin(call, "copy", from->dtype == to->dtype ? "move" : "convert", options);
+        name_kinds(call, &options);
+    name_index(call, &nest, &options);
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", from->dtype == to->dtype ? "move" : "convert", options.text);
     tarn__cl_value(&launch, &nest, sizeof(nest));
     tarn__cl_view(&launch, to);
     tarn__cl_view(&launch, from);
@@ -91,7 +99,10 @@ static void kernel_fill(const tarn__call *call)
         return;
     size_t size = tarn__dtype_bytes(to->dtype);
     write_element(to->dtype, &fill->value, bits);
-    tarn__cl_launch launch = tarn__cl_begin(call, "copy", "fill", bits_of_size(size));
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option(&options, "%s", bits_of_size(size));
+    name_index(call, &nest, &options);
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", "fill", options.text);
     tarn__cl_value(&launch, &nest, sizeof(nest));
     tarn__cl_view(&launch, to);
     tarn__cl_value(&launch, bits, size);

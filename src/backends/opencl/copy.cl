@@ -1,12 +1,45 @@
 /* copy.cl: copies with any strides, bits or conversions; and one element's bits everywhere.
  *
- * A work-item moves some elements of a row of the nest's last axis: on a CPU up to RUN of them, so that places are divided out once; on a GPU one, so
- * that neighbours touch neighbours. */
-#ifdef IS_CPU
-#define RUN 256
+ * A work-item moves some elements: on a processor up to RUN neighbours of a row of the nest's last axis, so that places are divided out once; where work-items run
+ * in lockstep PER of them, a group apart, so that neighbours touch neighbours, and all are read before one is written. */
+#ifdef IN_LOCKSTEP
+
+#define PER 4
+
+/* The places of element i, counted row-major, of the nest. */
+void places_of(const nest *n, INDEX i, long *to, long *from)
+{
+    *to = *from = 0;
+    EACH_AXIS(axis, 0, n->rank)
+    {
+        INDEX size = (INDEX)n->shape[axis], next = i / size, here = i - next * size;
+        *to += here * n->stride[0][axis];
+        *from += here * n->stride[1][axis];
+        i = next;
+    }
+}
+
+#define EACH_OWN(own, i)                                                                                                                  \
+    _Pragma("unroll") for (INDEX own = 0, i = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0); own < PER; \
+                           own++, i += (INDEX)get_local_size(0)) if (i < (INDEX)n.count)
+
+/* HELD is what READ(at) gives, and WRITE(at, value) takes. */
+#define MOVE(HELD, READ, WRITE)                                                                                                           \
+    {                                                                                                                                     \
+        HELD held[PER];                                                                                                                   \
+        long places[PER];                                                                                                                 \
+        EACH_OWN(own, i)                                                                                                                  \
+        {                                                                                                                                 \
+            long from_at;                                                                                                                 \
+            places_of(&n, i, &places[own], &from_at);                                                                                     \
+            held[own] = READ(from_at);                                                                                                    \
+        }                                                                                                                                 \
+        EACH_OWN(own, i) { WRITE(places[own], held[own]); }                                                                               \
+    }
+
 #else
-#define RUN 1
-#endif
+
+#define RUN 256
 
 /* Which run of which row this is; false behind the last one. */
 typedef struct run {
@@ -36,33 +69,37 @@ long row_at(const nest *n, long row, int operand)
     return at;
 }
 
+#define MOVE(HELD, READ, WRITE)                                                                                                           \
+    {                                                                                                                                     \
+        run r;                                                                                                                            \
+        if (!run_of(&n, &r))                                                                                                              \
+            return;                                                                                                                       \
+        const long a = n.rank > 0 ? n.stride[0][n.rank - 1] : 0, b = n.rank > 0 ? n.stride[1][n.rank - 1] : 0;                            \
+        const long to_row = row_at(&n, r.row, 0), from_row = row_at(&n, r.row, 1);                                                        \
+        if (a == 1 && b == 1)                                                                                                             \
+            for (long i = r.begin; i < r.end; i++)                                                                                        \
+                WRITE(to_row + i, READ(from_row + i));                                                                                    \
+        else                                                                                                                              \
+            for (long i = r.begin; i < r.end; i++)                                                                                        \
+                WRITE(to_row + i * a, READ(from_row + i * b));                                                                            \
+    }
+
+#endif
+
 #if defined(BITS)
+
+#define WRITE_BITS(at, value) to[to_first + (at)] = value
 
 __kernel void move(nest n, __global BITS *to, long to_first, const __global BITS *from, long from_first)
 {
-    run r;
-    if (!run_of(&n, &r))
-        return;
-    long a = n.rank > 0 ? n.stride[0][n.rank - 1] : 0, b = n.rank > 0 ? n.stride[1][n.rank - 1] : 0;
-    to += to_first + row_at(&n, r.row, 0);
-    from += from_first + row_at(&n, r.row, 1);
-    if (a == 1 && b == 1)
-        for (long i = r.begin; i < r.end; i++)
-            to[i] = from[i];
-    else
-        for (long i = r.begin; i < r.end; i++)
-            to[i * a] = from[i * b];
+#define READ_BITS(at) from[from_first + (at)]
+    MOVE(BITS, READ_BITS, WRITE_BITS)
 }
 
 __kernel void fill(nest n, __global BITS *to, long to_first, BITS value)
 {
-    run r;
-    if (!run_of(&n, &r))
-        return;
-    long a = n.rank > 0 ? n.stride[0][n.rank - 1] : 0;
-    to += to_first + row_at(&n, r.row, 0);
-    for (long i = r.begin; i < r.end; i++)
-        to[i * a] = value;
+#define READ_VALUE(at) value
+    MOVE(BITS, READ_VALUE, WRITE_BITS)
 }
 
 #else
@@ -104,19 +141,22 @@ __kernel void fill(nest n, __global BITS *to, long to_first, BITS value)
 #endif
 
 #define INTO(number, TO)                                                                                                                  \
-    case number:                                                                                                                          \
-        for (long i = r.begin; i < r.end; i++)                                                                                            \
-            PUT(TO, KIND, (__global TO *)to + to_first, i * a, LOAD(FROM, from, i * b));                                                  \
-        break;
+    case number: {                                                                                                                        \
+        MOVE(KIND, READ_FROM, WRITE_##TO)                                                                                                 \
+        break;                                                                                                                            \
+    }
+#define READ_FROM(at) LOAD(FROM, from, from_first + (at))
+#define WRITE_f32(at, value) PUT(f32, KIND, (__global f32 *)to + to_first, at, value)
+#define WRITE_f64(at, value) PUT(f64, KIND, (__global f64 *)to + to_first, at, value)
+#define WRITE_bf16(at, value) PUT(bf16, KIND, (__global bf16 *)to + to_first, at, value)
+#define WRITE_f16(at, value) PUT(f16, KIND, (__global f16 *)to + to_first, at, value)
+#define WRITE_i32(at, value) PUT(i32, KIND, (__global i32 *)to + to_first, at, value)
+#define WRITE_i64(at, value) PUT(i64, KIND, (__global i64 *)to + to_first, at, value)
+#define WRITE_u8(at, value) PUT(u8, KIND, (__global u8 *)to + to_first, at, value)
+#define WRITE_boolean(at, value) PUT(boolean, KIND, (__global boolean *)to + to_first, at, value)
 
 __kernel void convert(nest n, __global void *to, long to_first, const __global FROM *from, long from_first, int dtype)
 {
-    run r;
-    if (!run_of(&n, &r))
-        return;
-    long a = n.rank > 0 ? n.stride[0][n.rank - 1] : 0, b = n.rank > 0 ? n.stride[1][n.rank - 1] : 0;
-    to_first += row_at(&n, r.row, 0);
-    from += from_first + row_at(&n, r.row, 1);
     switch (dtype) {
         INTO(0, f32)
         INTO(2, bf16)

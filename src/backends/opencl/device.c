@@ -93,6 +93,7 @@ static void ask_features(tarn__cl_device *d)
     clGetDeviceInfo(d->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(d->max_group), &d->max_group, NULL);
     clGetDeviceInfo(d->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(d->units), &d->units, NULL);
     d->local_is_real = local == CL_LOCAL || is_set("TARN_OPENCL_LOCAL", "1");
+    d->in_lockstep = !d->is_cpu || d->local_is_real;
     d->local_bytes = (size_t)local_bytes;
     d->shares_memory = shared != CL_FALSE;
     const char *limit = getenv("TARN_OPENCL_MEMORY");
@@ -106,8 +107,8 @@ static void choose_options(tarn__cl_device *d)
 {
     cl_device_fp_config config = 0;
     clGetDeviceInfo(d->id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL);
-    snprintf(d->options, sizeof(d->options), "-cl-std=CL1.2 -w%s%s%s%s", config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
-             d->has_f64 ? " -DHAS_F64" : "", d->local_is_real ? " -DLOCAL_IS_REAL" : "", d->is_cpu ? " -DIS_CPU" : "");
+    snprintf(d->options, sizeof(d->options), "-cl-std=CL1.2 -w%s%s%s%s%s", config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
+             d->has_f64 ? " -DHAS_F64" : "", d->local_is_real ? " -DLOCAL_IS_REAL" : "", d->in_lockstep ? " -DIN_LOCKSTEP" : "", d->is_cpu ? " -DIS_CPU" : "");
 }
 
 static bool make_record(tarn__cl_device *d)
@@ -115,7 +116,8 @@ static bool make_record(tarn__cl_device *d)
     cl_int error;
     tarn__cl_record none = {0};
     d->record = clCreateBuffer(d->context, CL_MEM_READ_WRITE, sizeof(none), NULL, &error);
-    return tarn__cl_good(error, "device memory") &&
+    d->seen = (tarn__cl_record *)(void *)tarn__cl_pinned(d, sizeof(none), &d->seen_memory);
+    return d->seen && tarn__cl_good(error, "device memory") &&
            tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_TRUE, 0, sizeof(none), &none, 0, NULL, NULL), "clearing memory");
 }
 
@@ -134,6 +136,7 @@ static bool set_up(tarn__cl_device *d)
     if (!tarn__cl_good(error, "making a queue") || !make_record(d))
         return false;
     pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->choosing, NULL);
     return true;
 }
 

@@ -37,7 +37,8 @@ static void locate(const nest *n, INDEX i, int operands, INDEX *at)
 {
     for (int k = 0; k < operands; k++)
         at[k] = 0;
-    for (int axis = n->rank - 1; axis >= 0; axis--) {
+    EACH_AXIS(axis, 0, n->rank)
+    {
         INDEX size = (INDEX)n->shape[axis], next = i / size, here = i - next * size;
         for (int k = 0; k < operands; k++)
             at[k] += here * (INDEX)n->stride[k][axis];

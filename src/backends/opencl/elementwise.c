@@ -11,12 +11,15 @@ typedef struct expression {
 
 enum { IS_DENSE, IS_ONE, IS_CONSTANT };
 
+#define IN_LOCKSTEP 4 /* elements of a work-item, where they lie in a row, of a device whose work-items run together */
+
 typedef struct job {
     tarn__nest nest;
     tarn__cl_compute compute;
     int outputs;
     const tarn__view *out[2];
     bool dense; /* one row, of neighbours or of one element repeated */
+    int per;    /* elements of a work-item */
     int mode[3];
 } job;
 
@@ -53,6 +56,7 @@ static void make_job(job *j, const tarn__call *call, const expression *e)
     if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_at(call->device)->has_f64)
         j->compute = TARN__CL_F64;
     make_modes(j, call);
+    j->per = j->dense && tarn__cl_at(call->device)->in_lockstep ? IN_LOCKSTEP : 1;
 }
 
 static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *call, const expression *e)
@@ -61,6 +65,8 @@ static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *c
     bool is_small = tarn__cl_option_index(o, &j->nest);
     tarn__cl_option(o, " -DINPUTS=%d -DOUTPUTS=%d -DEXPRESSION=%s -DSECOND=%s%s", call->inputs, j->outputs,
                     call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : "");
+    if (j->dense)
+        tarn__cl_option(o, " -DPER=%d", j->per);
     for (int k = 0; k < j->outputs; k++)
         tarn__cl_option(o, " -DT_Y%d=%s", k, tarn__cl_type(j->out[k]->dtype));
     for (int k = 0; k < call->inputs; k++)
@@ -74,7 +80,7 @@ static tarn__number parameter(double p)
     return (tarn__number){p, p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : p == p ? (int64_t)p : 0};
 }
 
-/* One element a work-item: neighbours go to neighbours, each operand is read once and each result written once. */
+/* One element a work-item, or on a GPU some: neighbours go to neighbours, each operand is read once and each result written once. */
 static void run(const tarn__call *call, const expression *e)
 {
     const tarn__elementwise *params = call->params;
@@ -96,7 +102,7 @@ static void run(const tarn__call *call, const expression *e)
     tarn__cl_index(&launch, is_small, j.nest.count);
     if (!j.dense)
         tarn__cl_value(&launch, &j.nest, sizeof(j.nest));
-    tarn__cl_over(&launch, j.nest.count);
+    tarn__cl_over(&launch, (j.nest.count + j.per - 1) / j.per);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------------------------- */

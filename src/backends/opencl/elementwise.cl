@@ -1,7 +1,7 @@
 /* elementwise.cl: one row of elementwise.def. The host names the function (EXPRESSION, and SECOND where both gradients are wanted), the type computed in (C),
  * the dtypes of results (T_Y0, T_Y1) and operands (T_X0 …), and how each operand is read: IS_DENSE, IS_ONE (one element for all) or IS_CONSTANT.
  *
- * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours. */
+ * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours, and a work-item has PER elements. */
 #include "element.cl"
 #include "math.cl"
 
@@ -47,6 +47,31 @@ static C swiglu_up(C gate, C up, C g, C P0, C P1) { return g * SILU(gate); }
 #define GET_X1(x, at) GET(T_X1, x, at)
 #define GET_X2(x, at) GET(T_X2, x, at)
 
+/* The operands of an element, and its results, at their places. */
+#if INPUTS > 2
+#define READ(a, b, c, at_a, at_b, at_c) a = OPERAND(0, at_a), b = OPERAND(1, at_b), c = OPERAND(2, at_c);
+#elif INPUTS > 1
+#define READ(a, b, c, at_a, at_b, at_c) a = OPERAND(0, at_a), b = OPERAND(1, at_b);
+#else
+#define READ(a, b, c, at_a, at_b, at_c) a = OPERAND(0, at_a);
+#endif
+#if OUTPUTS > 1
+#define WRITE(a, b, c, at_0, at_1)                                     \
+    {                                                                  \
+        PUT(T_Y0, y0, y0_first + (at_0), EXPRESSION(a, b, c, p0, p1)); \
+        PUT(T_Y1, y1, y1_first + (at_1), SECOND(a, b, c, p0, p1));     \
+    }
+#else
+#define WRITE(a, b, c, at_0, at_1)                                     \
+    {                                                                  \
+        PUT(T_Y0, y0, y0_first + (at_0), EXPRESSION(a, b, c, p0, p1)); \
+    }
+#endif
+
+/* The elements of a work-item, a group apart: all are read before one is written, so that many reads are under way. */
+#define EACH_OWN(i, at, first)                                                                          \
+    _Pragma("unroll") for (INDEX at = 0, i = first; at < PER; at++, i += (INDEX)get_local_size(0)) if (i < count)
+
 __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, long y1_first, __global const void *x0, long x0_first,
                           __global const void *x1, long x1_first, __global const void *x2, long x2_first, C constant0, C constant1, C constant2, C p0, C p1,
                           INDEX count
@@ -55,25 +80,22 @@ __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, l
 #endif
 )
 {
-    INDEX i = (INDEX)get_global_id(0);
+#ifdef DENSE
+    INDEX first = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0);
+    C a[PER], b[PER], c[PER];
+    EACH_OWN(i, at, first)
+    {
+        b[at] = c[at] = 0;
+        READ(a[at], b[at], c[at], i, i, i)
+    }
+    EACH_OWN(i, at, first) WRITE(a[at], b[at], c[at], i, i)
+#else
+    INDEX i = (INDEX)get_global_id(0), at[OUTPUTS + 3];
     if (i >= count)
         return;
-#ifdef DENSE
-#define AT(k) i
-#else
-    INDEX at[OUTPUTS + 3];
     locate(&shape, i, OUTPUTS + INPUTS, at);
-#define AT(k) at[k]
-#endif
-    C a = OPERAND(0, AT(OUTPUTS)), b = 0, c = 0;
-#if INPUTS > 1
-    b = OPERAND(1, AT(OUTPUTS + 1));
-#endif
-#if INPUTS > 2
-    c = OPERAND(2, AT(OUTPUTS + 2));
-#endif
-    PUT(T_Y0, y0, y0_first + AT(0), EXPRESSION(a, b, c, p0, p1));
-#if OUTPUTS > 1
-    PUT(T_Y1, y1, y1_first + AT(1), SECOND(a, b, c, p0, p1));
+    C a, b = 0, c = 0;
+    READ(a, b, c, at[OUTPUTS], at[OUTPUTS + 1], at[OUTPUTS + 2])
+    WRITE(a, b, c, at[0], at[OUTPUTS - 1])
 #endif
 }

@@ -144,7 +144,7 @@ static bool read_record(tarn__cl_device *d)
     if (d->reading)
         clReleaseEvent(d->reading);
     d->reading = NULL;
-    return tarn__cl_good(clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(d->seen), &d->seen, 0, NULL, &d->reading), "reading the faults") &&
+    return tarn__cl_good(clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(*d->seen), d->seen, 0, NULL, &d->reading), "reading the faults") &&
            tarn__cl_good(clFlush(d->queue), "sending work to the device");
 }
 

@@ -26,6 +26,7 @@ typedef struct tarn__cl_device {
     bool has_f64;       /* cl_khr_fp64, and not turned off by TARN_OPENCL_FP64=0 */
     bool local_is_real; /* memory of a group is faster than a buffer: a GPU; false on PoCL. TARN_OPENCL_LOCAL=1 makes it true */
     bool is_cpu;
+    bool in_lockstep;   /* neighbouring work-items run together, and should touch neighbours: a GPU, or what is used like one */
     bool shares_memory; /* with the host */
     size_t max_group;   /* work-items in a group at most */
     size_t local_bytes; /* of a group at most */
@@ -34,6 +35,8 @@ typedef struct tarn__cl_device {
     char name[128], vendor[64], driver[64];
     char options[192]; /* of every program */
     size_t memory_total, memory_used;
+    pthread_mutex_t choosing;                /* of `tile` */
+    const struct tarn__cl_tile *tile;        /* of large products of f32, once it is chosen: see tile.c */
     pthread_mutex_t lock; /* of kernels' arguments, programs, and what follows */
     struct tarn__cl_staging *staging; /* see transfer.c */
     cl_command_queue copies;          /* see lane.c; NULL until the first lane is made */
@@ -41,7 +44,8 @@ typedef struct tarn__cl_device {
     struct tarn__cl_kernel **kernels; /* a table by hash, see program.c */
     size_t kernel_room, kernel_count;
     cl_mem record;         /* a tarn__cl_record */
-    tarn__cl_record seen;  /* what was last read of it; valid when `reading` has passed */
+    cl_mem seen_memory;    /* of the next, which is pinned: a read into any other memory may hold the host */
+    tarn__cl_record *seen; /* what was last read of it; valid when `reading` has passed */
     cl_event reading;      /* NULL: no read is under way */
     bool has_failed;       /* since the last poll */
     char failure[256];
@@ -142,6 +146,11 @@ bool tarn__cl_is_unwanted(const char *name);
  * again by the next run. */
 cl_program tarn__cl_cache_find(tarn__cl_device *device, const char *text, const char *options);
 void tarn__cl_cache_keep(tarn__cl_device *device, const char *text, const char *options, cl_program program);
+
+/* Any bytes by a key of text: those that were written last, which the caller frees; NULL where there are none. Without a folder none are kept. */
+unsigned char *tarn__cl_cache_read(const char *key, size_t *length);
+void tarn__cl_cache_write(const char *key, const void *bytes, size_t length);
+bool tarn__cl_cache_is_on(void);
 
 /* Files that the build put into the library. */
 typedef struct tarn__cl_file {

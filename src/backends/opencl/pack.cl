@@ -15,7 +15,7 @@ typedef struct packing {
 
 #define STEP 64 /* terms of a panel that a work-item packs */
 
-/* For processors: a work-item goes along memory. */
+/* A work-item goes along memory: (depth / STEP, panels, batches). */
 __kernel void pack(const __global void *x, long x_place, __global void *to, long to_place, nest batches, packing p)
 {
     long begin = get_global_id(0) * STEP, end = min(begin + STEP, p.depth), panel = get_global_id(1), batch = get_global_id(2);
@@ -40,15 +40,4 @@ __kernel void pack(const __global void *x, long x_place, __global void *to, long
             for (int i = 0; i < lines; i++)
                 panels[k * width + i] = LOAD(T_X, x, at + i * p.line_stride);
     }
-}
-
-/* For GPUs: a work-item an element, neighbours write neighbours. */
-__kernel void pack_each(const __global void *x, long x_place, __global void *to, long to_place, nest batches, packing p)
-{
-    long line = get_global_id(0), k = get_global_id(1), batch = get_global_id(2), panel = line / p.width;
-    if (panel * p.width >= p.lines)
-        return;
-    long at = nest_at(&batches, p.first + batch, p.operand) + k * p.term_stride;
-    ((__global REAL *)to)[to_place + batch * p.room + panel * p.width * p.depth + k * p.width + line % p.width] =
-        line < p.lines ? (REAL)LOAD(T_X, x, x_place + at + line * p.line_stride) : 0;
 }

@@ -205,12 +205,21 @@ typedef struct nest {
     long stride[MAX_OPERANDS][MAX_RANK];
 } nest;
 
+/* The axes of a nest from the last to the first. On GPUs the loop is unrolled: what is indexed by a number that the compiler knows stays out of slow memory. PoCL would take hours over the
+ * ways through it before a barrier. */
+#ifndef IS_CPU
+#define EACH_AXIS(axis, first, rank) _Pragma("unroll") for (int axis = MAX_RANK - 1; axis >= (first); axis--) if (axis < (rank))
+#else
+#define EACH_AXIS(axis, first, rank) for (int axis = (rank)-1; axis >= (first); axis--)
+#endif
+
 /* Where element i, counted row-major, of an operand lies behind its first, in elements. */
 long nest_at(const nest *n, long i, int operand)
 {
     INDEX rest = (INDEX)i;
     long at = 0;
-    for (int axis = n->rank - 1; axis > 0; axis--) {
+    EACH_AXIS(axis, 1, n->rank)
+    {
         INDEX size = (INDEX)n->shape[axis], next = rest / size;
         at += (long)(rest - next * size) * n->stride[operand][axis];
         rest = next;

@@ -1,4 +1,4 @@
-/* product.c: how products are made: which way, in which pieces, and the launches of it. */
+/* product.c: how products are made: which way, and the launches of it. */
 #include "backends/opencl/product.h"
 
 #include <stdio.h>
@@ -6,11 +6,10 @@
 
 #define THIN_ROWS 4
 #define THIN_GROUP 64                       /* items of a group that sums up a column */
-#define PIECE_BYTES (INT64_C(64) << 20)     /* of b that is packed at a time */
 #define LEAST_PART 512                      /* terms that are worth a part of their own */
+#define MOST_PART (INT64_C(1) << 30)        /* terms of a part, which kernels count in 32 bits */
 #define MOST_SPLITS 64
 #define SPLITS_BYTES (INT64_C(64) << 20)
-#define PACK_STEP 64                        /* of pack.cl */
 
 enum way { PLAIN, THIN, PANELS, TILES };
 
@@ -49,11 +48,6 @@ static const char *real_of(tarn_dtype sums)
     return sums == TARN_F64 ? "double" : sums == TARN_F32 ? "float" : "long";
 }
 
-int64_t tarn__cl_packed_count(int64_t lines, int64_t depth, int64_t width)
-{
-    return ceiling(lines, width) * width * depth;
-}
-
 tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dtype dtype)
 {
     int64_t offset = (call->scratch_offset + bytes) / (int64_t)tarn__dtype_bytes(dtype);
@@ -61,23 +55,6 @@ tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dty
 }
 
 /* ---- the way --------------------------------------------------------------------------------------------------------------- */
-
-static tarn__cl_tile panel_tile(tarn_dtype sums)
-{
-    int lanes = sums == TARN_F64 ? 8 : 16;
-    return (tarn__cl_tile){.rows = 12, .width = 2 * lanes, .lanes = lanes};
-}
-
-static tarn__cl_tile group_tile(const tarn__cl_device *device, tarn_dtype sums, const tarn__cl_sizes *s)
-{
-    int across = device->max_group >= 256 && !device->is_cpu ? 16 : 8, each = sums == TARN_F64 || s->m <= 64 || s->n <= 64 ? 4 : 8;
-    return (tarn__cl_tile){.rows = across * each, .width = across * each, .across = across, .down_each = each, .across_each = each, .depth = 16};
-}
-
-tarn__cl_tile tarn__cl_tile_of(const tarn__cl_device *device, tarn_dtype sums, const tarn__cl_sizes *sizes)
-{
-    return device->local_is_real ? group_tile(device, sums, sizes) : panel_tile(sums);
-}
 
 static enum way way_of(const tarn__cl_device *device, const tarn__cl_product *p)
 {
@@ -89,71 +66,55 @@ static enum way way_of(const tarn__cl_device *device, const tarn__cl_product *p)
     return device->local_is_real ? TILES : PANELS;
 }
 
-/* Parts of k where the result has too few tiles to keep the device busy: their number depends on the shape and the device alone. */
-static void choose_splits(const tarn__cl_device *device, const tarn__cl_product *p, tarn__cl_sizes *s)
+/* A processor is kept busy by some tiles for each unit, whose count is rounded up; a GPU by two groups for each, and parts that do not fit beside each other would
+ * only wait. Sides are nominal, so that the tile does not count. */
+void tarn__cl_choose_splits(const tarn__cl_device *device, const tarn__cl_product *p, tarn__cl_sizes *s)
 {
-    tarn__cl_tile tile = tarn__cl_tile_of(device, sums_of(p), s);
-    int64_t tiles = ceiling(s->m, tile.rows) * ceiling(s->n, tile.width) * p->batches.count, enough = 4 * (int64_t)device->units;
+    bool is_gpu = device->local_is_real;
+    int64_t down = !is_gpu ? 12 : s->m <= 64 || s->n <= 64 ? 64 : 128, across = !is_gpu ? (sums_of(p) == TARN_F64 ? 16 : 32) : down;
+    int64_t tiles = ceiling(s->m, down) * ceiling(s->n, across) * p->batches.count, units = (int64_t)device->units, whole = is_gpu ? 16 : 1;
     int64_t room = SPLITS_BYTES / (s->m * s->n * p->batches.count * size_of_sum(p) + 1);
-    int64_t splits = least(least(ceiling(enough, tiles), s->k / LEAST_PART), least(MOST_SPLITS, room));
-    s->part = ceiling(ceiling(s->k, most(splits, 1)), tile.depth > 0 ? tile.depth : 1) * (tile.depth > 0 ? tile.depth : 1);
+    int64_t splits = least(least(is_gpu ? 2 * units / tiles : ceiling(4 * units, tiles), s->k / LEAST_PART), least(MOST_SPLITS, room));
+    splits = most(splits, ceiling(s->k, MOST_PART));
+    s->part = ceiling(ceiling(s->k, splits), whole) * whole;
     s->splits = ceiling(s->k, s->part);
 }
 
 /* ---- programs -------------------------------------------------------------------------------------------------------------- */
-
-typedef struct program {
-    const char *source, *kernel;
-    char options[224];
-} program;
 
 static const char *bias_type(const tarn__cl_product *p)
 {
     return tarn__cl_type(p->bias.memory ? p->bias.dtype : p->c.dtype);
 }
 
-static program pack_program(const tarn__cl_device *device, tarn_dtype x, tarn_dtype sums)
+tarn__cl_product_program tarn__cl_product_program_of(const tarn__cl_product *p, const char *source, const char *kernel, bool are_parts)
 {
-    program g = {.source = "pack", .kernel = device->local_is_real ? "pack_each" : "pack"};
-    snprintf(g.options, sizeof(g.options), "-DREAL=%s -DT_X=%s", real_of(sums), tarn__cl_type(x));
+    tarn__cl_product_program g = {.source = source, .kernel = kernel};
+    const char *c = tarn__cl_type(are_parts ? sums_of(p) : p->c.dtype);
+    snprintf(g.options, sizeof(g.options), "-DREAL=%s -DT_C=%s -DT_BIAS=%s", real_of(sums_of(p)), c, are_parts ? c : bias_type(p));
     return g;
 }
 
-/* The program that makes sums; where they are parts, they are what the result is. */
-static program sums_program(const tarn__cl_product *p, enum way way, const tarn__cl_tile *t, bool are_parts, int64_t rows, bool on_gpu)
+/* With the dtypes of operands that are read as they lie, and the kernel's own options. */
+static tarn__cl_product_program program_of(const tarn__cl_product *p, const char *source, const char *kernel, bool are_parts, const char *own)
 {
-    static const char *const sources[] = {"plain", "thin", "panels", "tiles"}, *const kernels[] = {"plain", "thin", "tile", "tile"};
-    program g = {.source = sources[way], .kernel = kernels[way]};
-    const char *real = real_of(sums_of(p)), *c = tarn__cl_type(are_parts ? sums_of(p) : p->c.dtype), *bias = are_parts ? c : bias_type(p);
-    char operands[64] = "", shape[96] = "";
-    if (way != PANELS)
-        snprintf(operands, sizeof(operands), " -DT_A=%s -DT_B=%s", tarn__cl_type(p->a.dtype), tarn__cl_type(p->b.dtype));
-    if (way == PANELS)
-        snprintf(shape, sizeof(shape), " -DROWS=%d -DLANES=%d", t->rows, t->lanes);
-    if (way == TILES)
-        snprintf(shape, sizeof(shape), " -DACROSS=%d -DTILE_M=%d -DTILE_N=%d -DDEPTH=%d", t->across, t->down_each, t->across_each, t->depth);
-    if (way == THIN)
-        snprintf(shape, sizeof(shape), " -DROWS=%d%s", rows == 1 ? 1 : THIN_ROWS, on_gpu ? " -DON_GPU -DLANES=64" : "");
-    snprintf(g.options, sizeof(g.options), "-DREAL=%s -DT_C=%s -DT_BIAS=%s%s%s", real, c, bias, operands, shape);
-    return g;
-}
-
-static program combine_program(const tarn__cl_product *p)
-{
-    program g = {.source = "combine", .kernel = "combine"};
-    snprintf(g.options, sizeof(g.options), "-DREAL=%s -DT_C=%s -DT_BIAS=%s", real_of(sums_of(p)), tarn__cl_type(p->c.dtype), bias_type(p));
+    tarn__cl_product_program g = tarn__cl_product_program_of(p, source, kernel, are_parts);
+    size_t length = strlen(g.options);
+    snprintf(g.options + length, sizeof(g.options) - length, " -DT_A=%s -DT_B=%s%s", tarn__cl_type(p->a.dtype), tarn__cl_type(p->b.dtype), own);
     return g;
 }
 
 /* ---- launches -------------------------------------------------------------------------------------------------------------- */
 
-static tarn__cl_launch begin(const tarn__call *call, const program *g)
+tarn__cl_launch tarn__cl_product_begin(const tarn__call *call, const tarn__cl_product_program *g, const tarn__view *a, const tarn__view *b)
 {
-    return tarn__cl_begin(call, g->source, g->kernel, g->options);
+    tarn__cl_launch l = tarn__cl_begin(call, g->source, g->kernel, g->options);
+    tarn__cl_view(&l, a);
+    tarn__cl_view(&l, b);
+    return l;
 }
 
-/* c, bias, batches, sizes, alpha, beta: the last arguments of all of them. */
-static void give_result(tarn__cl_launch *l, const tarn__cl_product *p, const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
+void tarn__cl_give_result(tarn__cl_launch *l, const tarn__cl_product *p, const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
 {
     tarn__cl_view(l, c);
     tarn__cl_view(l, p->bias.memory && !are_parts ? &p->bias : NULL);
@@ -163,40 +124,21 @@ static void give_result(tarn__cl_launch *l, const tarn__cl_product *p, const tar
     tarn__cl_real(l, are_parts ? 0 : p->beta);
 }
 
-void tarn__cl_pack(const tarn__call *call, const tarn__view *x, const tarn__view *to, const tarn__nest *batches, const tarn__cl_packing *packing,
-                   int64_t batch_count)
+void tarn__cl_combine(const tarn__call *call, const tarn__cl_product *p, const tarn__cl_sizes *s, const tarn__view *parts)
 {
-    const tarn__cl_device *device = tarn__cl_at(call->device);
-    program g = pack_program(device, x->dtype, to->dtype);
-    tarn__cl_launch l = begin(call, &g);
-    tarn__cl_view(&l, x);
-    tarn__cl_view(&l, to);
-    tarn__cl_value(&l, batches, sizeof(*batches));
-    tarn__cl_value(&l, packing, sizeof(*packing));
-    size_t panels = (size_t)ceiling(packing->lines, packing->width), count = (size_t)batch_count;
-    if (device->local_is_real)
-        tarn__cl_go(&l, 3, (size_t[]){panels * (size_t)packing->width, (size_t)packing->depth, count}, (size_t[]){64, 1, 1});
-    else
-        tarn__cl_go(&l, 3, (size_t[]){(size_t)ceiling(packing->depth, PACK_STEP), panels, count}, (size_t[]){1, 1, 1});
-}
-
-/* The parts that lie at `parts`, added up. */
-static void combine(const tarn__call *call, const tarn__cl_product *p, const tarn__cl_sizes *s, const tarn__view *parts)
-{
-    program g = combine_program(p);
-    tarn__cl_launch l = begin(call, &g);
+    tarn__cl_product_program g = tarn__cl_product_program_of(p, "combine", "combine", false);
+    tarn__cl_launch l = tarn__cl_begin(call, g.source, g.kernel, g.options);
     tarn__cl_view(&l, parts);
-    give_result(&l, p, &p->c, s, false);
-    tarn__cl_go(&l, 3, (size_t[]){(size_t)s->n, (size_t)s->m, (size_t)p->batches.count}, (size_t[]){16, 1, 1});
+    tarn__cl_give_result(&l, p, &p->c, s, false);
+    size_t across = tarn__cl_at(call->device)->is_cpu ? 16 : 64;
+    tarn__cl_go(&l, 3, (size_t[]){(size_t)s->n, (size_t)s->m, (size_t)p->batches.count}, (size_t[]){across, 1, 1});
 }
 
 static void run_plain(const tarn__call *call, const tarn__cl_product *p)
 {
-    program g = sums_program(p, PLAIN, NULL, false, 0, false);
-    tarn__cl_launch l = begin(call, &g);
-    tarn__cl_view(&l, &p->a);
-    tarn__cl_view(&l, &p->b);
-    give_result(&l, p, &p->c, &p->sizes, false);
+    tarn__cl_product_program g = program_of(p, "plain", "plain", false, "");
+    tarn__cl_launch l = tarn__cl_product_begin(call, &g, &p->a, &p->b);
+    tarn__cl_give_result(&l, p, &p->c, &p->sizes, false);
     tarn__cl_go(&l, 3, (size_t[]){(size_t)p->sizes.n, (size_t)p->sizes.m, (size_t)p->batches.count}, (size_t[]){16, 1, 1});
 }
 
@@ -233,11 +175,11 @@ static tarn__cl_product thin_of(const tarn__cl_product *p)
 static void run_thin(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *product)
 {
     tarn__cl_product p = thin_of(product);
-    program g = sums_program(&p, THIN, NULL, false, p.sizes.m, device->local_is_real);
-    tarn__cl_launch l = begin(call, &g);
-    tarn__cl_view(&l, &p.a);
-    tarn__cl_view(&l, &p.b);
-    give_result(&l, &p, &p.c, &p.sizes, false);
+    char own[48];
+    snprintf(own, sizeof(own), " -DROWS=%d%s", p.sizes.m == 1 ? 1 : THIN_ROWS, device->local_is_real ? " -DON_GPU -DLANES=64" : "");
+    tarn__cl_product_program g = program_of(&p, "thin", "thin", false, own);
+    tarn__cl_launch l = tarn__cl_product_begin(call, &g, &p.a, &p.b);
+    tarn__cl_give_result(&l, &p, &p.c, &p.sizes, false);
     size_t count = (size_t)p.batches.count, columns = (size_t)p.sizes.n;
     if (!device->local_is_real)
         tarn__cl_go(&l, 3, (size_t[]){(columns + 15) / 16, 1, count}, (size_t[]){1, 1, 1});
@@ -247,137 +189,57 @@ static void run_thin(const tarn__call *call, const tarn__cl_device *device, cons
 
 /* ---- tiles of groups ------------------------------------------------------------------------------------------------------- */
 
+enum form { ANY, OF_TERMS, OF_LINES }; /* as tiles.cl has them */
+
+/* True when an operand of the nest begins at multiples of four in every batch. */
+static bool begins_in_fours(const tarn__cl_product *p, int operand, const tarn__view *view)
+{
+    int64_t odd = view->offset;
+    for (int i = 0; i < p->batches.rank; i++)
+        odd |= p->batches.stride[operand][i];
+    return odd % 4 == 0;
+}
+
+/* In which fours an operand of `lines` lines and `terms` terms lies. */
+static enum form form_of(const tarn__cl_product *p, int operand, const tarn__view *view, int64_t lines, int64_t terms, int64_t line_stride, int64_t term_stride)
+{
+    if (!begins_in_fours(p, operand, view))
+        return ANY;
+    return term_stride == 1 && (line_stride | terms) % 4 == 0 ? OF_TERMS : line_stride == 1 && (term_stride | lines) % 4 == 0 ? OF_LINES : ANY;
+}
+
+static tarn__cl_product_program tiles_program(const tarn__cl_device *device, const tarn__cl_product *p, const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
+{
+    const tarn__cl_tile *t = &p->tile;
+    char own[192], registers[40] = "";
+    bool c_in_fours = s->c_across == 1 && (s->n | s->c_down | (are_parts ? c->offset | s->m * s->n : 0)) % 4 == 0 && (are_parts || begins_in_fours(p, 0, c));
+    if (t->registers > 0 && strstr(device->vendor, "NVIDIA"))
+        snprintf(registers, sizeof(registers), " -cl-nv-maxrregcount=%d", t->registers);
+    snprintf(own, sizeof(own), " -DACROSS=%d -DDOWN=%d -DTILE_M=%d -DTILE_N=%d -DDEPTH=%d -DFORM_A=%d -DFORM_B=%d%s%s", t->across, t->down, t->down_each,
+             t->across_each, t->depth, form_of(p, 1, &p->a, s->m, s->k, s->a_down, s->a_across), form_of(p, 2, &p->b, s->n, s->k, s->b_across, s->b_down),
+             c_in_fours ? " -DC_IN_FOURS" : "", registers);
+    return program_of(p, "tiles", "tile", are_parts, own);
+}
+
 static void run_tiles(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *p, int64_t scratch)
 {
     tarn__cl_sizes s = p->sizes;
-    choose_splits(device, p, &s);
-    tarn__cl_tile tile = tarn__cl_tile_of(device, sums_of(p), &s);
+    tarn__cl_choose_splits(device, p, &s);
     tarn__view parts = tarn__cl_scratch_view(call, scratch, sums_of(p));
     bool are_parts = s.splits > 1;
-    program g = sums_program(p, TILES, &tile, are_parts, 0, true);
     tarn__cl_sizes own = s;
     if (are_parts)
         own.c_down = s.n, own.c_across = 1;
-    tarn__cl_launch l = begin(call, &g);
-    tarn__cl_view(&l, &p->a);
-    tarn__cl_view(&l, &p->b);
-    give_result(&l, p, are_parts ? &parts : &p->c, &own, are_parts);
-    size_t across = (size_t)tile.across;
-    tarn__cl_go(&l, 3, (size_t[]){(size_t)ceiling(s.n, tile.width) * across, (size_t)ceiling(s.m, tile.rows) * across, (size_t)(p->batches.count * s.splits)},
-                (size_t[]){across, across, 1});
+    const tarn__view *c = are_parts ? &parts : &p->c;
+    tarn__cl_product_program g = tiles_program(device, p, c, &own, are_parts);
+    tarn__cl_launch l = tarn__cl_product_begin(call, &g, &p->a, &p->b);
+    tarn__cl_give_result(&l, p, c, &own, are_parts);
+    size_t across = (size_t)p->tile.across, down = (size_t)p->tile.down;
+    tarn__cl_go(&l, 3,
+                (size_t[]){(size_t)ceiling(s.n, p->tile.width) * across, (size_t)ceiling(s.m, p->tile.rows) * down, (size_t)(p->batches.count * s.splits)},
+                (size_t[]){across, down, 1});
     if (are_parts)
-        combine(call, p, &s, &parts);
-}
-
-/* ---- panels ---------------------------------------------------------------------------------------------------------------- */
-
-/* Where everything lies in scratch, in bytes from its begin, and how much is done at a time. */
-typedef struct panel_plan {
-    tarn__cl_sizes sizes;
-    tarn__cl_tile tile;
-    int64_t a_bytes, b_bytes, parts_bytes;
-    int64_t columns, batches; /* of a piece */
-    bool a_is_shared, b_is_shared; /* all batches have one */
-} panel_plan;
-
-static bool is_shared(const tarn__nest *nest, int operand)
-{
-    for (int i = 0; i < nest->rank; i++)
-        if (nest->stride[operand][i] != 0)
-            return false;
-    return true;
-}
-
-/* Pieces of whole batches, or where one of them is large, of some columns of one. */
-static panel_plan plan_panels(const tarn__cl_device *device, const tarn__cl_product *p)
-{
-    int64_t size = size_of_sum(p);
-    panel_plan plan = {.sizes = p->sizes, .tile = panel_tile(sums_of(p)), .a_is_shared = is_shared(&p->batches, 1), .b_is_shared = is_shared(&p->batches, 2)};
-    tarn__cl_sizes *s = &plan.sizes;
-    choose_splits(device, p, s);
-    int64_t a = tarn__cl_packed_count(s->m, s->k, plan.tile.rows), b = tarn__cl_packed_count(s->n, s->k, plan.tile.width);
-    s->a_room = plan.a_is_shared ? 0 : a;
-    s->b_room = p->b_is_packed ? s->b_room : plan.b_is_shared ? 0 : b;
-    int64_t each = ((plan.a_is_shared ? 0 : a) + (plan.b_is_shared || p->b_is_packed ? 0 : b)) * size;
-    plan.batches = most(1, least(p->batches.count, each > 0 ? PIECE_BYTES / each : p->batches.count));
-    plan.columns = s->n;
-    if (!p->b_is_packed && plan.batches == 1 && b * size > PIECE_BYTES)
-        plan.columns = most(1, PIECE_BYTES / (s->k * size) / plan.tile.width) * plan.tile.width;
-    if (s->splits > 1)
-        plan.batches = p->batches.count, plan.columns = s->n;
-    plan.a_bytes = a * size * (plan.a_is_shared ? 1 : plan.batches);
-    plan.b_bytes = p->b_is_packed ? 0 : tarn__cl_packed_count(plan.columns, s->k, plan.tile.width) * size * (plan.b_is_shared ? 1 : plan.batches);
-    plan.parts_bytes = s->splits > 1 ? s->splits * p->batches.count * s->m * s->n * size : 0;
-    return plan;
-}
-
-static int64_t panel_bytes(const panel_plan *plan)
-{
-    return plan->a_bytes + plan->b_bytes + plan->parts_bytes;
-}
-
-static void pack_a(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first, int64_t batches, const tarn__view *to)
-{
-    const tarn__cl_sizes *s = &plan->sizes;
-    tarn__cl_packing packing = {.lines = s->m, .depth = s->k, .first = plan->a_is_shared ? 0 : first, .line_stride = s->a_down,
-                                .term_stride = s->a_across, .room = s->a_room, .width = plan->tile.rows, .operand = 1};
-    tarn__cl_pack(call, &p->a, to, &p->batches, &packing, plan->a_is_shared ? 1 : batches);
-}
-
-static void pack_b(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first, int64_t batches, int64_t column,
-                   int64_t columns, const tarn__view *to)
-{
-    const tarn__cl_sizes *s = &plan->sizes;
-    tarn__cl_packing packing = {.lines = columns, .depth = s->k, .first = plan->b_is_shared ? 0 : first, .line_stride = s->b_across,
-                                .term_stride = s->b_down, .room = s->b_room, .width = plan->tile.width, .operand = 2};
-    tarn__view from = p->b;
-    from.offset += column * s->b_across;
-    tarn__cl_pack(call, &from, to, &p->batches, &packing, plan->b_is_shared ? 1 : batches);
-}
-
-/* Some columns of some batches, of which the panels are there. */
-static void run_piece(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first, int64_t batches, int64_t column,
-                      int64_t columns, const tarn__view *a, const tarn__view *b, const tarn__view *parts)
-{
-    tarn__cl_sizes s = plan->sizes;
-    bool are_parts = s.splits > 1;
-    program g = sums_program(p, PANELS, &plan->tile, are_parts, 0, false);
-    tarn__cl_product piece = *p;
-    piece.c.offset += column * s.c_across;
-    piece.bias.offset += column * s.bias_across;
-    s.n = columns;
-    s.first = first;
-    if (are_parts)
-        s.c_down = s.n, s.c_across = 1;
-    tarn__cl_launch l = begin(call, &g);
-    tarn__cl_view(&l, a);
-    tarn__cl_view(&l, b);
-    give_result(&l, &piece, are_parts ? parts : &piece.c, &s, are_parts);
-    tarn__cl_go(&l, 3, (size_t[]){(size_t)ceiling(s.m, plan->tile.rows), (size_t)ceiling(columns, plan->tile.width), (size_t)(batches * s.splits)},
-                (size_t[]){1, 1, 1});
-}
-
-static void run_panels(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *p, int64_t scratch)
-{
-    panel_plan plan = plan_panels(device, p);
-    tarn_dtype sums = sums_of(p);
-    tarn__view a = tarn__cl_scratch_view(call, scratch, sums), b = tarn__cl_scratch_view(call, scratch + plan.a_bytes, sums);
-    tarn__view parts = tarn__cl_scratch_view(call, scratch + plan.a_bytes + plan.b_bytes, sums);
-    for (int64_t first = 0; first < p->batches.count; first += plan.batches) {
-        int64_t batches = least(plan.batches, p->batches.count - first);
-        if (first == 0 || !plan.a_is_shared)
-            pack_a(call, p, &plan, first, batches, &a);
-        for (int64_t column = 0; column < plan.sizes.n; column += plan.columns) {
-            int64_t columns = least(plan.columns, plan.sizes.n - column);
-            tarn__view own = p->b_is_packed ? p->b : b;
-            own.offset += p->b_is_packed ? first * plan.sizes.b_room : 0;
-            if (!p->b_is_packed && (first == 0 || !plan.b_is_shared || plan.columns < plan.sizes.n))
-                pack_b(call, p, &plan, first, batches, column, columns, &b);
-            run_piece(call, p, &plan, first, batches, column, columns, &a, &own, &parts);
-        }
-    }
-    if (plan.sizes.splits > 1)
-        combine(call, p, &plan.sizes, &parts);
+        tarn__cl_combine(call, p, &s, &parts);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------------------------------------- */
@@ -387,33 +249,44 @@ static bool is_empty(const tarn__cl_product *p)
     return p->sizes.m == 0 || p->sizes.n == 0 || p->batches.count == 0;
 }
 
-size_t tarn__cl_product_scratch(const tarn__call *call, const tarn__cl_product *p)
+/* The product with its tile. */
+static tarn__cl_product with_tile(tarn__cl_device *device, const tarn__cl_product *product)
 {
-    tarn__cl_device *device = tarn__cl_at(call->device);
-    if (is_empty(p) || !device)
-        return 0;
-    tarn__cl_sizes s = p->sizes;
-    panel_plan plan;
-    switch (way_of(device, p)) {
-    case PANELS:
-        plan = plan_panels(device, p);
-        return (size_t)panel_bytes(&plan);
-    case TILES:
-        choose_splits(device, p, &s);
-        return s.splits > 1 ? (size_t)(s.splits * p->batches.count * s.m * s.n * size_of_sum(p)) : 0;
-    default: return 0;
-    }
+    tarn__cl_product p = *product;
+    if (p.tile.rows == 0)
+        p.tile = tarn__cl_tile_of(device, sums_of(&p), p.sizes.m, p.sizes.n, p.sizes.k, p.batches.count);
+    return p;
 }
 
-void tarn__cl_product_run(const tarn__call *call, const tarn__cl_product *p, int64_t scratch)
+size_t tarn__cl_product_scratch(const tarn__call *call, const tarn__cl_product *product)
 {
     tarn__cl_device *device = tarn__cl_at(call->device);
-    if (is_empty(p) || !device)
+    if (is_empty(product) || !device)
+        return 0;
+    enum way way = way_of(device, product);
+    if (way == PLAIN || way == THIN)
+        return 0;
+    tarn__cl_product p = with_tile(device, product);
+    if (way == PANELS)
+        return tarn__cl_panels_scratch(device, &p);
+    tarn__cl_sizes s = p.sizes;
+    tarn__cl_choose_splits(device, &p, &s);
+    return s.splits > 1 ? (size_t)(s.splits * p.batches.count * s.m * s.n * size_of_sum(&p)) : 0;
+}
+
+void tarn__cl_product_run(const tarn__call *call, const tarn__cl_product *product, int64_t scratch)
+{
+    tarn__cl_device *device = tarn__cl_at(call->device);
+    if (is_empty(product) || !device)
         return;
-    switch (way_of(device, p)) {
-    case PLAIN: run_plain(call, p); break;
-    case THIN: run_thin(call, device, p); break;
-    case TILES: run_tiles(call, device, p, scratch); break;
-    case PANELS: run_panels(call, device, p, scratch); break;
+    enum way way = way_of(device, product);
+    if (way == PLAIN || way == THIN) {
+        way == PLAIN ? run_plain(call, product) : run_thin(call, device, product);
+        return;
     }
+    tarn__cl_product p = with_tile(device, product);
+    if (way == TILES)
+        run_tiles(call, device, &p, scratch);
+    else
+        tarn__cl_panels_run(call, device, &p, scratch);
 }

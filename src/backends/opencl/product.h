@@ -17,12 +17,21 @@ typedef struct tarn__cl_sizes {
     int64_t bias_down, bias_across;
 } tarn__cl_sizes;
 
+/* A tile of the result: one work-item's on a processor, one group's on a GPU. */
+typedef struct tarn__cl_tile {
+    int rows, width; /* of the whole tile */
+    int lanes;       /* of a vector, on a processor */
+    int across, down, across_each, down_each, depth; /* on a GPU: items of a group in each direction, what each of them has, and terms of a stage */
+    int registers;   /* on NVIDIA's GPUs: that a work-item has at most; 0: as many as the compiler likes */
+} tarn__cl_tile;
+
 typedef struct tarn__cl_product {
     tarn__cl_sizes sizes;
     tarn__nest batches;            /* operands c, a, b, bias */
     tarn__view a, b, c;            /* of each: memory, place, dtype; strides are above */
     tarn__view bias;               /* memory NULL: none */
-    bool b_is_packed;              /* in panels of tarn__cl_tile_of().width lines; b_room says how far batches are apart */
+    tarn__cl_tile tile;            /* rows 0: that of its sizes */
+    bool b_is_packed;              /* in panels of the tile's width; b_room says how far batches are apart */
     double alpha, beta;
 } tarn__cl_product;
 
@@ -34,18 +43,15 @@ typedef struct tarn__cl_packing {
     int32_t width, operand;
 } tarn__cl_packing;
 
-/* Tiles of the result: one work-item's on a processor, one group's on a GPU. */
-typedef struct tarn__cl_tile {
-    int rows, width; /* of the whole tile */
-    int lanes;       /* of a vector, on a processor */
-    int across, down_each, across_each, depth; /* on a GPU: items of a group in each direction, and what each of them has */
-} tarn__cl_tile;
-
 /* Elements of one packed operand. */
 int64_t tarn__cl_packed_count(int64_t lines, int64_t depth, int64_t width);
 
-/* The tile of products whose sums are f32 or f64, on a device. */
-tarn__cl_tile tarn__cl_tile_of(const tarn__cl_device *device, tarn_dtype sums, const tarn__cl_sizes *sizes);
+/* The tile of a product of `batches` times (m, k) by (k, n), whose sums are f32 or f64. It is given by device and sizes alone; the first large product of f32
+ * measures. The tile changes no bit of a result. */
+tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k, int64_t batches);
+
+/* Parts of k where the result has too few tiles to keep the device busy: their number depends on the shape and the device alone, not on the tile. */
+void tarn__cl_choose_splits(const tarn__cl_device *device, const tarn__cl_product *product, tarn__cl_sizes *sizes);
 
 /* f32, or f64 for operands of that: what sums are made in. */
 tarn_dtype tarn__cl_sums_of(tarn_dtype dtype);
@@ -53,12 +59,30 @@ tarn_dtype tarn__cl_sums_of(tarn_dtype dtype);
 /* What lies `bytes` into the call's scratch, which is a multiple of the dtype's size. */
 tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dtype dtype);
 
-/* Lays an operand `x` into panels at `to`. */
-void tarn__cl_pack(const tarn__call *call, const tarn__view *x, const tarn__view *to, const tarn__nest *batches, const tarn__cl_packing *packing,
-                   int64_t batch_count);
-
 /* Bytes of scratch that a product needs; and the product, with them `scratch` bytes into the call's. */
 size_t tarn__cl_product_scratch(const tarn__call *call, const tarn__cl_product *product);
 void tarn__cl_product_run(const tarn__call *call, const tarn__cl_product *product, int64_t scratch);
+
+/* ---- shared by product.c and panels.c ---------------------------------------------------------------------------------------- */
+
+/* A program of a product; `options` begins with what product.cl wants. */
+typedef struct tarn__cl_product_program {
+    const char *source, *kernel;
+    char options[320];
+} tarn__cl_product_program;
+
+/* Of sums that are parts, or of the result. */
+tarn__cl_product_program tarn__cl_product_program_of(const tarn__cl_product *product, const char *source, const char *kernel, bool are_parts);
+
+/* A launch of a program with operands a and b; then c, bias, batches, sizes, alpha and beta: the last arguments of all of them. */
+tarn__cl_launch tarn__cl_product_begin(const tarn__call *call, const tarn__cl_product_program *program, const tarn__view *a, const tarn__view *b);
+void tarn__cl_give_result(tarn__cl_launch *launch, const tarn__cl_product *product, const tarn__view *c, const tarn__cl_sizes *sizes, bool are_parts);
+
+/* The parts that lie at `parts`, added up. */
+void tarn__cl_combine(const tarn__call *call, const tarn__cl_product *product, const tarn__cl_sizes *sizes, const tarn__view *parts);
+
+/* A product by panels: its scratch, and it. The tile is given. */
+size_t tarn__cl_panels_scratch(const tarn__cl_device *device, const tarn__cl_product *product);
+void tarn__cl_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *product, int64_t scratch);
 
 #endif

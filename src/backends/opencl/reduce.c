@@ -1,6 +1,6 @@
 /* reduce.c: sums, products, extremes, variances and counts over any axes.
  *
- * Few outputs of many elements are cut into chunks, by shape alone; their states go to scratch and are merged in order by a second launch. Forms: `across`, where
+ * Few outputs of many elements are cut into chunks, by shape and kind of device alone; their states go to scratch and are merged in order by a second launch. Forms: `across`, where
  * outputs are neighbours, on CPUs; `groups`, where an output's elements are neighbours, on devices with real local memory; `rows` else. */
 #include "backends/opencl/reduce.h"
 
@@ -8,6 +8,8 @@
 #define LANES 8         /* as reduce.cl has it */
 #define WANTED 2048     /* chunks of all outputs together, where there are elements enough */
 #define LEAST_CHUNK 2048
+#define WANTED_ITEMS 65536 /* of columns, where each has a work-item of its own on a GPU */
+#define LEAST_COLUMN 64
 
 /* As reduce.cl has it. */
 typedef struct axes {
@@ -60,32 +62,30 @@ static void make_axes(axes *a, const tarn__cl_reduction *r, bool reduced)
     }
 }
 
-static void cut(plan *p)
+static void cut(plan *p, bool has_lone_columns)
 {
-    int64_t count = p->inner.count, most = (count + LEAST_CHUNK - 1) / LEAST_CHUNK, wanted = p->outputs > 0 ? (WANTED + p->outputs - 1) / p->outputs : 1;
+    const int64_t least = has_lone_columns ? LEAST_COLUMN : LEAST_CHUNK, all = has_lone_columns ? WANTED_ITEMS : WANTED;
+    int64_t count = p->inner.count, most = (count + least - 1) / least, wanted = p->outputs > 0 ? (all + p->outputs - 1) / p->outputs : 1;
     p->chunks = most < wanted ? most : wanted;
     p->chunk = p->chunks > 1 ? (count + p->chunks - 1) / p->chunks : count > 0 ? count : 1;
     p->chunks = count > 0 ? (count + p->chunk - 1) / p->chunk : 1;
 }
 
-static void make_plan(plan *p, const tarn__cl_reduction *r)
+static void make_plan(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
 {
+    const tarn__cl_device *device = tarn__cl_at(call->device);
     *p = (plan){.form = "rows"};
     make_axes(&p->kept, r, false);
     make_axes(&p->inner, r, true);
     p->outputs = p->kept.count;
-    cut(p);
-    p->parts = r->is_state ? TARN__CL_STATE_BYTES * p->outputs : 0;
     int last = p->kept.rank - 1;
     p->is_columns = last >= 0 && p->inner.rank == 1 && p->kept.stride[1][last] == 1 && p->kept.shape[last] >= LANES;
-}
-
-static void choose_form(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
-{
-    const tarn__cl_device *device = tarn__cl_at(call->device);
-    if (device->local_is_real && device->max_group >= GROUP && !(p->is_columns && p->outputs >= GROUP))
+    bool has_lone_columns = device->local_is_real && p->is_columns && p->outputs >= GROUP;
+    cut(p, has_lone_columns);
+    p->parts = r->is_state ? TARN__CL_STATE_BYTES * p->outputs : 0;
+    if (device->local_is_real && device->max_group >= GROUP && !has_lone_columns)
         p->form = "groups";
-    else if (!device->local_is_real && p->is_columns && r->op[0] != 'v')
+    else if (!device->local_is_real && p->is_columns && r->op && r->op[0] != 'v')
         p->form = "across";
 }
 
@@ -131,17 +131,16 @@ static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r
     return launch;
 }
 
-size_t tarn__cl_reduce_scratch(const tarn__cl_reduction *reduction)
+size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction)
 {
     plan p;
-    make_plan(&p, reduction);
+    make_plan(&p, call, reduction);
     return (size_t)(p.parts + (p.chunks > 1 ? TARN__CL_STATE_BYTES * p.outputs * p.chunks : 0));
 }
 
 static void prepare(plan *p, const tarn__call *call, const tarn__cl_reduction *reduction)
 {
-    make_plan(p, reduction);
-    choose_form(p, call, reduction);
+    make_plan(p, call, reduction);
     write_options(p, reduction);
 }
 
@@ -215,7 +214,7 @@ static void kernel_nonfinite(const tarn__call *call)
 static size_t scratch(const tarn__call *call)
 {
     tarn__cl_reduction r = {.x = call->in[0], .y = call->out[0]};
-    return tarn__cl_reduce_scratch(&r);
+    return tarn__cl_reduce_scratch(call, &r);
 }
 
 void tarn__cl_reductions(tarn__kernel_row *rows)

@@ -155,7 +155,8 @@ typedef struct stretch {
 static INDEX inner_at(const axes *inner, INDEX i, int operand)
 {
     INDEX at = 0;
-    for (int axis = inner->rank - 1; axis >= 0; axis--) {
+    EACH_AXIS(axis, 0, inner->rank)
+    {
         INDEX size = (INDEX)inner->shape[axis], next = i / size;
         at += (i - next * size) * (INDEX)inner->stride[operand][axis];
         i = next;
@@ -174,7 +175,8 @@ static INDEX inner_at(const axes *inner, INDEX i, int operand)
 static void locate_output(const axes *kept, INDEX i, INDEX *at)
 {
     at[0] = at[1] = at[2] = 0;
-    for (int axis = kept->rank - 1; axis >= 0; axis--) {
+    EACH_AXIS(axis, 0, kept->rank)
+    {
         INDEX size = (INDEX)kept->shape[axis], next = i / size, here = i - next * size;
         for (int k = 0; k < 3; k++)
             at[k] += here * (INDEX)kept->stride[k][axis];
@@ -292,6 +294,7 @@ __kernel void rows(PARAMETERS)
 
 /* A group for a chunk of an output, whose items take every GROUP-th element: neighbours read neighbours. */
 #ifdef GROUP
+#define ROOT 8
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETERS)
 {
     __local state shared[GROUP];
@@ -300,17 +303,24 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETE
     INDEX which = item / (INDEX)chunks, part = item - which * (INDEX)chunks, begin = part * (INDEX)chunk;
     locate_output(&kept, which, at);
     stretch r = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
-    shared[me] = take_all(&r, &inner, begin + me, min(begin + (INDEX)chunk, (INDEX)inner.count), GROUP);
-    for (int width = GROUP / 2; width > 0; width /= 2) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (me < width) {
-            state own = shared[me], other = shared[me + width];
+    state own = take_all(&r, &inner, begin + me, min(begin + (INDEX)chunk, (INDEX)inner.count), GROUP);
+    shared[me] = own;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (me < ROOT) { /* a few merge every ROOT-th, then one what they have */
+        for (int k = ROOT; k < GROUP; k += ROOT) {
+            state other = shared[me + k];
             merge(&own, &other);
-            shared[me] = own;
         }
+        shared[me] = own;
     }
-    if (me == 0)
-        write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, shared[0], scale, correction);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (me == 0) {
+        for (int k = 1; k < ROOT; k++) {
+            state other = shared[k];
+            merge(&own, &other);
+        }
+        write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, own, scale, correction);
+    }
 }
 #endif
 

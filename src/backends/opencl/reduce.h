@@ -17,7 +17,7 @@ typedef struct tarn__cl_reduction {
 } tarn__cl_reduction;
 
 /* Bytes of scratch that it takes. */
-size_t tarn__cl_reduce_scratch(const tarn__cl_reduction *reduction);
+size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction);
 bool tarn__cl_reduce_ready(const tarn__call *call, const tarn__cl_reduction *reduction);
 void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction);
 

@@ -56,7 +56,7 @@ static void run(grad *d, const tarn__call *call)
     {                                                                                                                                    \
         grad d;                                                                                                                          \
         describe(&d, call, #name, op, g, y);                                                                                             \
-        return tarn__cl_reduce_scratch(&d.reduction);                                                                                    \
+        return tarn__cl_reduce_scratch(call, &d.reduction);                                                                                    \
     }                                                                                                                                    \
     static void kernel_##name(const tarn__call *call)                                                                                    \
     {                                                                                                                                    \
@@ -78,7 +78,7 @@ static tarn__cl_reduction sums_of(const tarn__call *call)
 static size_t scratch_scale_grad(const tarn__call *call)
 {
     tarn__cl_reduction sums = sums_of(call);
-    return tarn__cl_reduce_scratch(&sums);
+    return tarn__cl_reduce_scratch(call, &sums);
 }
 
 static void kernel_scale_grad(const tarn__call *call)
