@@ -57,8 +57,10 @@ void tarn__cache_close(tarn__cache *cache)
         tarn_free(cache->key[i].rows);
         tarn_free(cache->key[i].scale);
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         tarn_free(cache->side[i].all);
+        tarn_free(cache->side[i].lengths);
+    }
     tarn__release(cache->key, sizeof(tarn__cache_part) * (size_t)(2 * s->layers));
     tarn__release(cache->length, sizeof(int64_t) * (size_t)s->batch);
     *cache = (tarn__cache){0};
@@ -88,21 +90,36 @@ static int64_t longest(const tarn__cache *cache, int64_t first, int64_t count)
     return most;
 }
 
+static void forget_lengths(tarn__cache_side *side)
+{
+    tarn_free(side->lengths);
+    side->lengths = NULL;
+}
+
+/* Lengths with the step's tokens, for all layers of a side once one has asked; none where they are even, and the host has them. False with an error. */
+static bool ask_for_lengths(const tarn__cache *cache, tarn__cache_side *side)
+{
+    if (cache->step.is_even || side->lengths)
+        return true;
+    tarn_tensor *lengths = tarn_add(side->begin, tarn_scalar((double)cache->step.tokens));
+    side->lengths = lengths ? tarn_keep(lengths) : NULL;
+    return side->lengths != NULL;
+}
+
 static bool begin_side(const tarn__cache *cache, tarn__cache_side *side)
 {
     const tarn__cache_step *s = &cache->step;
     int64_t at = cache->length[s->first];
     side->begin = tarn_slice(side->all, 0, s->first, s->first + s->count);
-    side->lengths = NULL;
+    forget_lengths(side);
     if (s->is_even) {
         side->positions = tarn_arange((double)at, (double)(at + s->tokens), 1, TARN_I64, side->device);
         return side->begin && side->positions;
     }
-    side->lengths = tarn_add(side->begin, tarn_scalar((double)s->tokens));
     side->positions = tarn_unsqueeze(side->begin, 1);
     if (s->tokens > 1)
         side->positions = tarn_add(side->positions, tarn_arange(0, (double)s->tokens, 1, TARN_I64, side->device));
-    return side->begin && side->lengths && side->positions;
+    return side->begin && side->positions;
 }
 
 bool tarn__cache_begin(tarn__cache *cache, int64_t first, int64_t count, int64_t tokens, int64_t reach)
@@ -126,6 +143,8 @@ void tarn__cache_moved(tarn__cache *cache, int64_t first, int64_t count, int64_t
 bool tarn__cache_end(tarn__cache *cache)
 {
     bool good = true;
+    for (int i = 0; i < cache->sides; i++)
+        forget_lengths(&cache->side[i]);
     for (int i = 0; good && i < cache->sides; i++)
         good = tarn_add_inplace(cache->side[i].begin, tarn_scalar((double)cache->step.tokens)) != NULL;
     cache->step = (tarn__cache_step){0};
@@ -224,9 +243,10 @@ tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
     const tarn__cache_part *key = &cache->key[layer], *value = key + cache->shape.layers;
-    if (!put(cache, layer, key, keys) || !put(cache, layer, value, values))
+    tarn__cache_side *side = &cache->side[layer >= cache->shape.device_layers];
+    if (!put(cache, layer, key, keys) || !put(cache, layer, value, values) || !ask_for_lengths(cache, side))
         return NULL;
-    const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = side_of(cache, layer)->lengths};
+    const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = side->lengths};
     tarn_dtype dtype = tarn_dtype_of(queries);
     if (dtype != cache->shape.dtype && tarn__attends_stored(queries, key->rows)) {
         tarn_tensor *k = seen(cache, key->rows), *v = seen(cache, value->rows), *of_k = seen(cache, key->scale), *of_v = seen(cache, value->scale);

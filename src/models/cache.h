@@ -31,13 +31,13 @@ typedef struct tarn__cache_step {
     bool is_even;                 /* all sequences have one length, which the host may use: no index is needed */
 } tarn__cache_step;
 
-/* A device that layers lie on, and what kernels read there. But for `all`, which is kept, the tensors belong to the scope in which the step began. */
+/* A device that layers lie on, and what kernels read there. But for `all` and `lengths`, which are kept, the tensors belong to the scope in which the step began. */
 typedef struct tarn__cache_side {
     tarn_device device;
     tarn_tensor *all;       /* i64 [batch]: the length of each sequence */
     tarn_tensor *begin;     /* i64 [count]: where the tokens go */
     tarn_tensor *positions; /* i64 [tokens], or [count, tokens] */
-    tarn_tensor *lengths;   /* i64 [count]: with the step's tokens; NULL where they are even */
+    tarn_tensor *lengths;   /* i64 [count]: with the step's tokens; NULL until a layer asks for them */
 } tarn__cache_side;
 
 typedef struct tarn__cache {
