@@ -82,7 +82,7 @@ static void run_few(const tarn__call *call, const tarn__cl_device *device, job *
     tarn__cl_view(&l, j->bias);
     tarn__cl_view(&l, j->y);
     tarn__cl_value(&l, &j->sizes, sizeof(j->sizes));
-    tarn__cl_go(&l, 2, (size_t[]){items, (size_t)j->sizes.out}, (size_t[]){items, 1});
+    tarn__cl_go(&l, 1, (size_t[]){items * (size_t)j->sizes.out}, (size_t[]){items});
 }
 
 /* ---- many rows ------------------------------------------------------------------------------------------------------------- */

@@ -93,13 +93,13 @@ float total(float16 x)
     return (z.x + z.z) + (z.y + z.w);
 }
 
-/* A group a row of the weight, its items taking turns: (items, rows of the weight). x is dense along its rows. */
+/* A group a row of the weight, its items taking turns: (items · rows of the weight). x is dense along its rows. */
 __attribute__((reqd_work_group_size(ITEMS, 1, 1))) __kernel void multiply(const __global float *x, long x_place, const __global uchar *weight,
                                                                           long weight_place, const __global void *bias, long bias_place,
                                                                           __global void *y, long y_place, block_sizes s)
 {
     const int item = (int)get_local_id(0);
-    const long column = get_group_id(1);
+    const long column = get_group_id(0);
     const __global uchar *row = weight + weight_place + column * s.row_bytes;
     float16 sum[ROWS];
     for (int i = 0; i < ROWS; i++)

@@ -4,6 +4,7 @@
  * sums of 16-bit operands are f32, so that results are rounded once. A walk goes over the steps of a kernel and is taken twice: to measure the scratch, and to run. */
 #include <stdio.h>
 
+#include "backends/opencl/element.h"
 #include "backends/opencl/product.h"
 
 #define PIECE_BYTES (INT64_C(64) << 20) /* of columns that are made at a time */
@@ -92,29 +93,41 @@ static const char *unfold_kernel(const job *j)
     return j->device->local_is_real ? "unfold_each" : "unfold";
 }
 
-static void unfold_options(const job *j, char *options, size_t size)
+/* Windows, taps and places along an axis are counted in 32 bits where those are enough. */
+static bool is_small(const unfolding *u, int64_t batches)
+{
+    int64_t far = u->room * batches;
+    for (int i = 0; i < 2; i++)
+        far = most(far, u->from[i] + u->to[i] * u->stride[i] + u->padding[i] + u->size[i] * u->dilation[i]);
+    return far < INT64_C(1) << 30;
+}
+
+static void unfold_options(const job *j, int64_t batches, char *options, size_t size)
 {
     static const char *const forms[] = {"", " -DGRADIENT", " -DWEIGHT"};
-    snprintf(options, size, "-DREAL=%s -DT_X=%s%s", j->sums == TARN_F64 ? "double" : "float", tarn__cl_type(j->from.dtype), forms[j->form]);
+    snprintf(options, size, "-DREAL=%s -DT_X=%s%s%s", j->sums == TARN_F64 ? "double" : "float", tarn__cl_type(j->from.dtype), forms[j->form],
+             is_small(&j->u, batches) ? " -DINDEX=int" : "");
 }
 
 static void unfold(const job *j, const tarn__view *to, int64_t batches)
 {
     char options[96];
-    unfold_options(j, options, sizeof(options));
+    unfold_options(j, batches, options, sizeof(options));
     if (!j->runs)
         return;
     tarn__cl_launch l = tarn__cl_begin(j->call, "unfold", unfold_kernel(j), options);
     tarn__cl_view(&l, &j->from);
     tarn__cl_view(&l, to);
     tarn__cl_value(&l, &j->u, sizeof(j->u));
-    size_t panels = (size_t)((j->u.lines + j->u.width - 1) / j->u.width), count = (size_t)batches;
-    if (j->device->local_is_real)
-        tarn__cl_go(&l, 3, (size_t[]){panels * (size_t)j->u.width, (size_t)j->u.depth, count}, (size_t[]){64, 1, 1});
-    else if (j->form == WEIGHT)
+    size_t count = (size_t)batches;
+    if (j->device->local_is_real) {
+        tarn__cl_long(&l, j->u.room * batches);
+        tarn__cl_over(&l, j->u.room * batches);
+    } else if (j->form == WEIGHT) {
         tarn__cl_go(&l, 2, (size_t[]){(size_t)((j->u.depth + PIXELS - 1) / PIXELS), count}, (size_t[]){1, 1});
-    else
+    } else {
         tarn__cl_go(&l, 3, (size_t[]){(size_t)j->u.depth, 1, count}, (size_t[]){1, 1, 1});
+    }
 }
 
 static void multiply(job *j)

@@ -4,7 +4,8 @@
  *   GRADIENT  the same for the gradient of x, from that of the result: a window is what sees a pixel of x
  *   WEIGHT    (pixels of all images, channels · taps) of each group, from x
  *
- * Lines, the second axis, lie in panels as in pack.cl. Options: REAL, T_X, the dtype of what is unfolded, and GRADIENT or WEIGHT. */
+ * Lines, the second axis, lie in panels as in pack.cl. Options: REAL, T_X, the dtype of what is unfolded, and GRADIENT or WEIGHT;
+ * INDEX for windows, taps and what lies between them. */
 
 /* tarn__cl_unfolding of conv.c. */
 typedef struct unfolding {
@@ -17,40 +18,44 @@ typedef struct unfolding {
 } unfolding;
 
 /* Where window `at` sees tap `k` along an axis; -1: nothing is there. */
-long seen_at(const unfolding *u, int axis, long at, long k)
+INDEX seen_at(const unfolding *u, int axis, INDEX at, INDEX k)
 {
+    const INDEX stride = (INDEX)u->stride[axis], padding = (INDEX)u->padding[axis], dilation = (INDEX)u->dilation[axis], from = (INDEX)u->from[axis];
 #ifdef GRADIENT
-    long distance = at + u->padding[axis] - k * u->dilation[axis], place = distance / u->stride[axis];
-    return distance < 0 || distance % u->stride[axis] != 0 || place >= u->from[axis] ? -1 : place;
+    const INDEX distance = at + padding - k * dilation, place = distance / stride;
+    return distance < 0 || place * stride != distance || place >= from ? -1 : place;
 #else
-    long place = at * u->stride[axis] - u->padding[axis] + k * u->dilation[axis];
-    return place < 0 || place >= u->from[axis] ? -1 : place;
+    const INDEX place = at * stride - padding + k * dilation;
+    return place < 0 || place >= from ? -1 : place;
 #endif
 }
 
 /* An element of the matrix: tap `tap` (of channels, rows, columns) of window `window` of image `image`. */
-REAL tap_of(const __global void *x, long x_place, const unfolding *u, long image, long group, long tap, long window)
+REAL tap_of(const __global void *x, long x_place, const unfolding *u, long image, INDEX group, INDEX tap, INDEX window)
 {
-    long kx = tap % u->size[1], rest = tap / u->size[1], ky = rest % u->size[0], channel = group * u->channels + rest / u->size[0];
-    long row = seen_at(u, 0, window / u->to[1], ky), column = seen_at(u, 1, window % u->to[1], kx);
+    const INDEX high = (INDEX)u->size[0], wide = (INDEX)u->size[1], across = (INDEX)u->to[1];
+    const INDEX rest = tap / wide, kx = tap - rest * wide, own = rest / high, ky = rest - own * high, window_row = window / across;
+    const INDEX row = seen_at(u, 0, window_row, ky), column = seen_at(u, 1, window - window_row * across, kx);
     if (row < 0 || column < 0)
         return 0;
+    const long channel = (long)group * u->channels + own;
     return LOAD(T_X, x, x_place + image * u->x_stride[0] + channel * u->x_stride[1] + row * u->x_stride[2] + column * u->x_stride[3]);
 }
 
 #ifdef WEIGHT
-#define ELEMENT(k, line) tap_of(x, x_place, &u, u.first + (k) / windows, batch, line, (k) % windows)
+#define ELEMENT(k, line) tap_of(x, x_place, &u, u.first + (k) / windows, batch, line, (k) - (k) / windows * windows)
 #else
-#define ELEMENT(k, line) tap_of(x, x_place, &u, u.first + batch / u.groups, batch % u.groups, k, line)
+#define ELEMENT(k, line) tap_of(x, x_place, &u, u.first + batch / groups, batch % groups, k, line)
 #endif
 
-/* A work-item an element, neighbours write neighbours: (lines, depth, batches). */
-__kernel void unfold_each(const __global void *x, long x_place, __global void *to, long to_place, unfolding u)
+/* For GPUs: a work-item an element of the `count` of all batches, each a dense matrix: neighbours write neighbours. */
+__kernel void unfold_each(const __global void *x, long x_place, __global void *to, long to_place, unfolding u, long count)
 {
-    const long line = get_global_id(0), k = get_global_id(1), batch = get_global_id(2), panel = line / u.width, windows = u.to[0] * u.to[1];
-    if (panel * u.width < u.lines)
-        ((__global REAL *)to)[to_place + batch * u.room + panel * u.width * u.depth + k * u.width + line % u.width] =
-            line < u.lines ? ELEMENT(k, line) : 0;
+    const INDEX i = (INDEX)get_global_id(0), room = (INDEX)u.room, lines = (INDEX)u.lines, windows = (INDEX)(u.to[0] * u.to[1]), groups = (INDEX)u.groups;
+    if (i >= count)
+        return;
+    const INDEX batch = i / room, rest = i - batch * room, k = rest / lines, line = rest - k * lines;
+    ((__global REAL *)to)[to_place + i] = ELEMENT(k, line);
 }
 
 /* ---- for processors: a work-item goes along lines, and divides once ------------------------------------------------------------ */
