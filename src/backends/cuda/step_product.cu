@@ -1,16 +1,39 @@
 /* step_product.cu: products of a few rows of x, as decoding has them: bound by the weights' bytes. A norm of x before, and a sum or a gate after them, are part of the kernel.
  *
- * A warp takes two rows of the weights at a time, neighbours or those of gate and up, so that what it reads of x and what it does around a row is shared. Pieces of both go to a ring in the
- * warp's own shared memory, as many ahead as it has places for; all blocks together have megabytes under way, and go on asking while they compute. x stands in the block's
- * shared memory, as f32 for weights of floats, else rounded to bytes: see step_x.cuh. Where there are fewer rows than warps, several warps share their pieces. Sums are added in an
- * order given by the shape and the number of multiprocessors. */
-#include "backends/cuda/step_pieces.cuh"
+ * A warp makes an element of y, or after another some of them. Pieces of the weight's row go to a ring in the warp's own shared memory, as many ahead as it has
+ * places for; all blocks together have megabytes under way, and go on asking while they compute. x stands in the block's shared memory, as f32 for weights of
+ * floats, else rounded to bytes: see step_x.cuh. Sums are added in an order given by the shape. */
+#include "backends/cuda/step_x.cuh"
 
 #define STEP_WARPS 8
-#define BLOCKS_AT_ONCE 2 /* of a multiprocessor: enough to have memory busy, and so few that those of the next kernel find room beside them */
+#define BLOCKS_AT_ONCE 3 /* of a multiprocessor */
 #define ROWS_AT_ONCE 4   /* of x, where there are several */
 
-/* ---- jobs ------------------------------------------------------------------------------------------------------------------ */
+/* ---- pieces of weights ----------------------------------------------------------------------------------------------------- */
+
+/* Elements of a piece, its bytes, and places of the ring. A place has room for a row that begins anywhere within 16 bytes, and for reading behind it. */
+template <tarn_dtype Q> struct piece_of;
+template <> struct piece_of<TARN_F32> {
+    enum { elements = 512, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+};
+template <> struct piece_of<TARN_BF16> {
+    enum { elements = 1024, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+};
+template <> struct piece_of<TARN_F16> {
+    enum { elements = 1024, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+};
+template <> struct piece_of<TARN_Q8_0> {
+    enum { elements = 2048, bytes = 64 * 34, place = bytes + 32, places = 3, is_bytes = 1 };
+};
+template <> struct piece_of<TARN_Q4_0> {
+    enum { elements = 2048, bytes = 64 * 18, place = bytes + 32, places = 5, is_bytes = 1 };
+};
+template <> struct piece_of<TARN_Q4_K> {
+    enum { elements = 2048, bytes = 8 * 144, place = bytes, places = 5, is_bytes = 1 };
+};
+template <> struct piece_of<TARN_Q6_K> {
+    enum { elements = 2048, bytes = 8 * 210, place = bytes + 32, places = 4, is_bytes = 1 };
+};
 
 struct step_weight {
     const char *base;
@@ -25,211 +48,259 @@ struct step_weight {
 struct step_args {
     step_x x;
     step_weight weight[3];
-    int end[3]; /* number of the job behind the last of each weight; a job is two rows */
-    int jobs, row_bytes;
-    int pieces;      /* of a row */
-    int split;       /* warps that share the pieces of a job; where they are several, a warp has one job at most */
-    bool is_gated;   /* y = silu(first) · second, which are a row of two weights each */
+    int64_t jobs, row_bytes;
+    int pieces;  /* of a row */
+    int is_gated; /* y = silu(first) · second */
     const void *sum; /* to which the product is added; NULL: none */
     int64_t sum_down;
 };
 
-/* The weight that a job is of, and the first of its rows there. */
-__device__ __forceinline__ int weight_of_job(const step_args &a, int job, int *row)
+/* Where a warp is: an element of y, or the two rows that make one; which of the two; which piece. */
+struct cursor {
+    int64_t job;
+    int half, piece;
+};
+
+__device__ __forceinline__ void advance(const step_args &a, cursor &c)
 {
-    int which = a.is_gated ? 0 : (job >= a.end[0]) + (job >= a.end[1]);
-    *row = a.is_gated ? job : PAIR * (job - (which ? a.end[which - 1] : 0));
+    if (++c.piece < a.pieces)
+        return;
+    c.piece = 0;
+    if (++c.half <= a.is_gated)
+        return;
+    c.half = 0;
+    c.job += (int64_t)gridDim.x * STEP_WARPS;
+}
+
+/* The weight that a job's row is of; and the row's number there. */
+__device__ __forceinline__ int weight_of_job(const step_args &a, const cursor &c, int64_t *row)
+{
+    int which = c.half;
+    *row = c.job;
+    if (!a.is_gated)
+        while (which < 2 && *row >= a.weight[which].out)
+            *row -= a.weight[which++].out;
     return which;
 }
 
-/* Where the rows of a job begin. A second row that is not there is the first once more. */
-__device__ __forceinline__ void rows_of_job(const step_args &a, int job, const char **from)
+/* Asks for a piece, if there is one; the bytes before its begin that share its first 16 come along. The group of copies ends in any case. */
+template <tarn_dtype Q> __device__ __forceinline__ void ask_for(const step_args &a, const cursor &c, char *place)
 {
-    int row, which = weight_of_job(a, job, &row);
-    from[0] = a.weight[which].base + row * a.weight[which].pitch;
-    from[1] = a.is_gated ? a.weight[1].base + row * a.weight[1].pitch : row + 1 < (int)a.weight[which].out ? from[0] + a.weight[which].pitch : from[0];
-}
-
-/* What a warp asks for next. */
-struct asking {
-    int job, piece;
-    const char *from[PAIR];
-};
-
-/* Where a warp's jobs are after one another. */
-__device__ __forceinline__ int jobs_at_once(const step_args &a)
-{
-    return gridDim.x * STEP_WARPS / a.split;
-}
-
-/* Asks for a piece of each row, if there is one, and goes on; bytes before its begin that share its first 16 come along. The group of copies ends in any case. */
-template <tarn_dtype Q> __device__ __forceinline__ void ask(const step_args &a, asking &next, char *place)
-{
-    const int lane = threadIdx.x % WARP, left = min(a.row_bytes - next.piece * (int)piece_of<Q>::bytes, (int)piece_of<Q>::bytes);
-    if (next.job < a.jobs) {
-#pragma unroll
-        for (int n = 0; n < PAIR; n++) {
-            const int shift = piece_of<Q>::is_aligned ? 0 : (int)((uintptr_t)next.from[n] & 15), whole = left + shift;
-            const char *from = next.from[n] - shift;
-#pragma unroll
-            for (int i = 0; i < (piece_of<Q>::place + 511) / 512; i++) {
-                int at = (i * WARP + lane) * 16;
-                if (at < whole)
-                    copy_pack(place + n * piece_of<Q>::place + at, from + at, piece_of<Q>::is_aligned ? 16 : min(whole - at, 16));
-            }
-            next.from[n] += a.split * piece_of<Q>::bytes;
-        }
-        if ((next.piece += a.split) >= a.pieces) {
-            next.piece = 0;
-            next.job += jobs_at_once(a);
-            if (next.job < a.jobs)
-                rows_of_job(a, next.job, next.from);
-        }
+    if (c.job < a.jobs) {
+        int64_t row, skip = (int64_t)c.piece * piece_of<Q>::bytes;
+        int which = weight_of_job(a, c, &row);
+        const char *from = a.weight[which].base + row * a.weight[which].pitch + skip;
+        int shift = (int)((uintptr_t)from & 15), left = (int)min(a.row_bytes - skip, (int64_t)piece_of<Q>::bytes) + shift;
+        from -= shift;
+        for (int at = threadIdx.x % WARP * 16; at < left; at += WARP * 16)
+            copy_pack(place + at, from + at, min(left - at, 16));
     }
     end_copies();
 }
 
+/* ---- products -------------------------------------------------------------------------------------------------------------- */
+
+template <typename T> __device__ __forceinline__ void open_pack(const char *from, float *w);
+template <> __device__ __forceinline__ void open_pack<bf16>(const char *from, float *w)
+{
+    widen_pack(*(const pack<bf16, 8> *)from, w);
+}
+template <> __device__ __forceinline__ void open_pack<f16>(const char *from, float *w)
+{
+    widen_pack(*(const pack<f16, 8> *)from, w);
+}
+
+/* Adds the products of a piece of 16-bit floats, from group `first` of x on. */
+template <typename T, int R> __device__ __forceinline__ void add_short(const char *piece, int bytes, const held_x &x, int first, float *sums)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int pack = threadIdx.x % WARP + i * WARP;
+        if (pack * 16 >= bytes)
+            return;
+        float w[8];
+        open_pack<T>(piece + pack * 16, w);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float4 low = x.floats(r, first + pack, 0), high = x.floats(r, first + pack, 1);
+            sums[r] += w[0] * low.x + w[1] * low.y + w[2] * low.z + w[3] * low.w + (w[4] * high.x + w[5] * high.y + w[6] * high.z + w[7] * high.w);
+        }
+    }
+}
+
+template <int R> __device__ __forceinline__ void add_f32(const char *piece, int bytes, const held_x &x, int first, float *sums)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int pack = threadIdx.x % WARP + i * WARP;
+        if (pack * 16 >= bytes)
+            return;
+        float4 w = *(const float4 *)(piece + pack * 16);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float4 v = x.floats(r, first + pack / 2, pack % 2);
+            sums[r] += w.x * v.x + w.y * v.y + w.z * v.z + w.w * v.w;
+        }
+    }
+}
+
+__device__ __forceinline__ int dot_16(const int *q, const int4 &x)
+{
+    return __dp4a(q[0], x.x, __dp4a(q[1], x.y, __dp4a(q[2], x.z, __dp4a(q[3], x.w, 0))));
+}
+
+/* Two groups of 32 share their bytes: a lane has both. Pieces of Q4_K lie at 16 bytes' alignment. */
+template <int R> __device__ __forceinline__ void add_q4_k(const char *piece, int units, const held_x &x, int first, float *sums)
+{
+    int pair = threadIdx.x % WARP;
+    if (pair * 2 >= units)
+        return;
+    const tarn__q4_k *block = (const tarn__q4_k *)piece + pair / 4;
+    const uint4 *from = (const uint4 *)(block->q + pair % 4 * 32);
+    uint4 a = from[0], b = from[1];
+    uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    float scale = scale_of(block->scale), least = scale_of(block->least);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int q[8], of_group, least_of_group, unit = first + pair * 2 + k;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            q[i] = (int)(words[i] >> k * 4 & 0x0f0f0f0fu);
+        q4_k_scales(block->scales, pair % 4 * 2 + k, &of_group, &least_of_group);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float2 of_x = x.scale(r, unit);
+            int sum = dot_16(q, x.bytes(r, unit, 0)) + dot_16(q + 4, x.bytes(r, unit, 1));
+            sums[r] += scale * (float)of_group * of_x.x * (float)sum - least * (float)least_of_group * of_x.y;
+        }
+    }
+}
+
+/* A unit of 32 elements a lane. The two groups of a unit have scales of their own in Q6_K alone. */
+template <tarn_dtype Q, int R> __device__ __forceinline__ void add_units(const char *piece, int units, const held_x &x, int first, float *sums)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int at = threadIdx.x % WARP + i * WARP;
+        if (at >= units)
+            return;
+        unit_of_weight w = open_unit<Q>(piece, at);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float2 of_x = x.scale(r, first + at);
+            int one = dot_16(w.q, x.bytes(r, first + at, 0)), two = dot_16(w.q + 4, x.bytes(r, first + at, 1));
+            if (Q == TARN_Q6_K) {
+                int2 sum = x.sums(r, first + at);
+                sums[r] += of_x.x * (w.scale[0] * (float)(one - 32 * sum.x) + w.scale[1] * (float)(two - 32 * sum.y));
+            } else {
+                sums[r] += w.scale[0] * of_x.x * (float)(one + two) - (Q == TARN_Q4_0 ? w.least[0] * of_x.y : 0);
+            }
+        }
+    }
+}
+
+/* Adds the products of a piece with R rows of x. */
+template <tarn_dtype Q, int R> __device__ __forceinline__ void add_piece(const step_args &a, const cursor &c, const char *place, const held_x &x, float *sums)
+{
+    int64_t row, skip = (int64_t)c.piece * piece_of<Q>::bytes;
+    int which = weight_of_job(a, c, &row), bytes = (int)min(a.row_bytes - skip, (int64_t)piece_of<Q>::bytes);
+    int left = min(a.x.in - c.piece * piece_of<Q>::elements, (int)piece_of<Q>::elements);
+    if (Q == TARN_BF16)
+        add_short<bf16, R>(place, bytes, x, c.piece * (piece_of<Q>::elements / 8), sums);
+    else if (Q == TARN_F16)
+        add_short<f16, R>(place, bytes, x, c.piece * (piece_of<Q>::elements / 8), sums);
+    else if (Q == TARN_F32)
+        add_f32<R>(place, bytes, x, c.piece * (piece_of<Q>::elements / 8), sums);
+    else if (Q == TARN_Q4_K)
+        add_q4_k<R>(place, left / UNIT, x, c.piece * (piece_of<Q>::elements / UNIT), sums);
+    else if constexpr (piece_of<Q>::is_bytes)
+        add_units<Q, R>(place + ((uintptr_t)(a.weight[which].base + row * a.weight[which].pitch + skip) & 15), left / UNIT, x,
+                        c.piece * (piece_of<Q>::elements / UNIT), sums);
+}
+
 /* ---- results --------------------------------------------------------------------------------------------------------------- */
 
-/* Lanes 0 to 15 get the sum of the first row over the warp, the others that of the second. */
-__device__ __forceinline__ float join_pair(float first, float second)
+/* y of a job in all rows of x; a lane has one of them. */
+template <int R> __device__ __forceinline__ void write_job(const step_args &a, const cursor &c, int64_t first, int rows, const float *sums, const float *gates)
 {
-    const bool is_second = threadIdx.x % WARP >= 16;
-    float sum = (is_second ? second : first) + __shfl_xor_sync(FULL_WARP, is_second ? first : second, 16);
+    int64_t row = c.job;
+    const step_weight &w = a.weight[a.is_gated ? 0 : weight_of_job(a, c, &row)];
+    int lane = threadIdx.x % WARP;
+    float value = sums[0], gate = gates[0];
 #pragma unroll
-    for (int step = 8; step > 0; step /= 2)
-        sum += __shfl_xor_sync(FULL_WARP, sum, step);
-    return sum;
-}
-
-/* Lane r, of row r of x, gets the first row's sum, lane 16 + r the second's. */
-template <int R> __device__ __forceinline__ float value_of(const float (*sums)[R])
-{
-    float value = 0;
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        float sum = join_pair(sums[0][r], sums[1][r]);
-        value = threadIdx.x % 16 == r ? sum : value;
+    for (int r = 1; r < R; r++) {
+        value = lane == r ? sums[r] : value;
+        gate = lane == r ? gates[r] : gate;
     }
-    return value;
-}
-
-/* y of a job from such values. */
-__device__ __forceinline__ void write_job(const step_args &a, int job, int64_t first, int rows, float value)
-{
-    int row, lane = threadIdx.x % WARP, number = lane % 16;
-    const step_weight &w = a.weight[weight_of_job(a, job, &row)];
-    if (a.is_gated) {
-        float up = __shfl_xor_sync(FULL_WARP, value, 16);
-        value = value / (1 + expf(-value)) * up;
-    } else {
-        row += lane / 16;
-    }
-    if (number >= rows || row >= (int)w.out || (a.is_gated && lane >= 16))
+    if (lane >= rows)
         return;
+    if (a.is_gated)
+        value *= gate / (1 + expf(-gate));
     if (w.bias)
         value += load_float(w.bias, w.bias_dtype, row * w.bias_across);
     if (a.sum)
-        value += load_float(a.sum, a.x.dtype, (first + number) * a.sum_down + row);
-    store_float(w.y, a.x.dtype, (first + number) * w.y_down + row, value);
+        value += load_float(a.sum, a.x.dtype, (first + lane) * a.sum_down + row);
+    store_float(w.y, a.x.dtype, (first + lane) * w.y_down + row, value);
 }
 
-/* The same where several warps, neighbours, have a part each. All of the block come here; `job` may be none. */
-__device__ __forceinline__ void write_shared(const step_args &a, int job, int64_t first, int rows, float value)
-{
-    __shared__ float parts[STEP_WARPS][WARP];
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    parts[warp][lane] = value;
-    __syncthreads();
-    if (warp % a.split != 0 || job >= a.jobs)
-        return;
-    for (int i = 1; i < a.split; i++)
-        value += parts[warp + i][lane];
-    write_job(a, job, first, rows, value);
-}
-
-template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE + 1) step_kernel(const __grid_constant__ step_args a)
+template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE) step_kernel(const __grid_constant__ step_args a)
 {
     extern __shared__ __align__(16) char space[];
-    enum { places = piece_of<Q>::places, room = PAIR * piece_of<Q>::place };
+    enum { places = piece_of<Q>::places };
     const int64_t first = (int64_t)blockIdx.y * R;
-    const int rows = (int)min(a.x.rows - first, (int64_t)R), warp = threadIdx.x / WARP, part = warp % a.split;
-    const held_x x = held_at(space + STEP_WARPS * places * room, a.x.in, piece_of<Q>::is_bytes);
-    char *ring = space + warp * places * room;
-    const int first_job = (blockIdx.x * STEP_WARPS + warp) / a.split;
-    int job = first_job, number = part;
-    asking next = {job, part, {}};
-    some_groups of_norm;
+    const int rows = (int)min(a.x.rows - first, (int64_t)R), warp = threadIdx.x / WARP;
+    const held_x x = held_at(space + STEP_WARPS * places * piece_of<Q>::place, a.x.in, piece_of<Q>::is_bytes);
+    char *ring = space + warp * places * piece_of<Q>::place;
+    cursor now = {(int64_t)blockIdx.x * STEP_WARPS + warp, 0, 0}, ahead = now;
     call_next();
-    if (job < a.jobs)
-        rows_of_job(a, job, next.from);
-    next.from[0] += part * piece_of<Q>::bytes, next.from[1] += part * piece_of<Q>::bytes;
-    for (int i = 0; i < places; i++)
-        ask<Q>(a, next, ring + i * room);
-    if (a.x.norm)
-        of_norm.load(a.x.norm, a.x.dtype, 0, 0, a.x.in / 8);
+    for (int i = 0; i < places; i++, advance(a, ahead))
+        ask_for<Q>(a, ahead, ring + i * piece_of<Q>::place);
     wait_for_front();
-    hold_rows<piece_of<Q>::is_bytes>(a.x, first, rows, of_norm, x);
+    hold_rows<piece_of<Q>::is_bytes>(a.x, first, rows, x);
     __syncthreads();
-    float sums[PAIR][R] = {}, value = 0;
-    for (int at = 0; job < a.jobs; at = at + 1 < places ? at + 1 : 0) {
-        int shift[PAIR] = {};
-        if (!piece_of<Q>::is_aligned) {
-            const char *from[PAIR];
-            rows_of_job(a, job, from);
-            shift[0] = (int)((uintptr_t)from[0] & 15), shift[1] = (int)((uintptr_t)from[1] & 15);
-        }
+    float sums[R] = {}, gates[R] = {};
+    for (int at = 0; now.job < a.jobs; at = at + 1 < places ? at + 1 : 0) {
         wait_for_copies<places - 1>();
         __syncwarp();
-        add_piece<Q, R>(a.x.in, number, ring + at * room, shift, x, sums);
+        add_piece<Q, R>(a, now, ring + at * piece_of<Q>::place, x, sums);
         __syncwarp();
-        ask<Q>(a, next, ring + at * room);
-        if ((number += a.split) < a.pieces)
-            continue;
-        number = 0;
-        value = value_of<R>(sums);
-        if (a.split == 1)
-            write_job(a, job, first, rows, value);
-        job += jobs_at_once(a);
+        ask_for<Q>(a, ahead, ring + at * piece_of<Q>::place);
+        advance(a, ahead);
+        if (now.piece + 1 == a.pieces) {
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            sums[0][r] = sums[1][r] = 0;
+            for (int r = 0; r < R; r++)
+                sums[r] = over_warp<add_up>(sums[r]);
+            if (now.half == a.is_gated)
+                write_job<R>(a, now, first, rows, sums, gates);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                gates[r] = sums[r], sums[r] = 0;
+        }
+        advance(a, now);
     }
-    if (a.split > 1)
-        write_shared(a, first_job, first, rows, value);
 }
 
 /* ---- starting it ----------------------------------------------------------------------------------------------------------- */
 
-/* How many warps share a job: as many as let all jobs be under way at once. */
-static int split_for(const step_args &a, int64_t room)
-{
-    int split = 1;
-    while (split < STEP_WARPS && 2 * split <= a.pieces && 2 * split * (int64_t)a.jobs <= room * STEP_WARPS)
-        split *= 2;
-    return split;
-}
-
 /* Grid: as many blocks as there is room for at once, or fewer, with the same number of jobs each; y: groups of rows of x, for each of which the weights are read. Bytes:
  * the weights'. */
-template <tarn_dtype Q, int R> static void launch(const tarn__call *call, step_args &a)
+template <tarn_dtype Q, int R> static void launch(const tarn__call *call, const step_args &a)
 {
-    size_t shared = (size_t)(STEP_WARPS * piece_of<Q>::places * PAIR * piece_of<Q>::place + R * held_pitch(a.x.in, piece_of<Q>::is_bytes));
+    size_t shared = (size_t)(STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + R * held_pitch(a.x.in, piece_of<Q>::is_bytes));
     int at_once = 0;
     cudaFuncSetAttribute(step_kernel<Q, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, step_kernel<Q, R>, STEP_WARPS * WARP, shared);
-    int64_t room = (int64_t)(at_once > BLOCKS_AT_ONCE ? BLOCKS_AT_ONCE : at_once > 0 ? at_once : 1) * tarn__cuda_at(call->device)->multiprocessors;
-    a.split = split_for(a, room);
-    int64_t needed = ((int64_t)a.jobs * a.split + STEP_WARPS - 1) / STEP_WARPS, rounds = (needed + room - 1) / room;
+    int64_t needed = (a.jobs + STEP_WARPS - 1) / STEP_WARPS, room = (int64_t)(at_once > 0 ? at_once : 1) * tarn__cuda_at(call->device)->multiprocessors;
+    int64_t rounds = (needed + room - 1) / room;
     launch_step(call, step_kernel<Q, R>, dim3(blocks_for(needed, rounds), blocks_for(a.x.rows, R)), STEP_WARPS * WARP, shared, a);
 }
 
 /* Several rows of x share what is read of the weights, where their shared memory is enough. */
 template <tarn_dtype Q> static void launch_rows(const tarn__call *call, step_args &a)
 {
-    a.row_bytes = (int)tarn__bytes_of(Q, a.x.in);
+    a.row_bytes = tarn__bytes_of(Q, a.x.in);
     a.pieces = (a.x.in + piece_of<Q>::elements - 1) / piece_of<Q>::elements;
-    int64_t shared = STEP_WARPS * piece_of<Q>::places * PAIR * piece_of<Q>::place + (int64_t)ROWS_AT_ONCE * held_pitch(a.x.in, piece_of<Q>::is_bytes);
+    int64_t shared = STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + (int64_t)ROWS_AT_ONCE * held_pitch(a.x.in, piece_of<Q>::is_bytes);
     if (a.x.rows > 1 && shared <= tarn__cuda_at(call->device)->shared_bytes)
         launch<Q, ROWS_AT_ONCE>(call, a);
     else
@@ -277,9 +348,7 @@ static void kernel_norm_linear(const tarn__call *call)
     a.x = x_of(call, call->in[1]);
     for (int i = 0; i < 3 && call->in[2 + i]; i++) {
         a.weight[i] = weight_of(call->in[2 + i], call->in[5 + i], call->out[i]);
-        a.jobs += (int)((a.weight[i].out + PAIR - 1) / PAIR);
-        for (int k = i; k < 3; k++)
-            a.end[k] = a.jobs;
+        a.jobs += a.weight[i].out;
     }
     launch_dtype(call, a, call->in[2]->dtype);
 }
@@ -290,7 +359,7 @@ static void kernel_norm_gated(const tarn__call *call)
     a.x = x_of(call, call->in[1]);
     a.weight[0] = weight_of(call->in[2], NULL, call->out[0]);
     a.weight[1] = weight_of(call->in[3], NULL, NULL);
-    a.jobs = (int)a.weight[0].out, a.is_gated = true;
+    a.jobs = a.weight[0].out, a.is_gated = 1;
     launch_dtype(call, a, call->in[2]->dtype);
 }
 
@@ -300,8 +369,7 @@ static void kernel_linear_sum(const tarn__call *call)
     a.x = x_of(call, NULL);
     a.weight[0] = weight_of(call->in[1], call->in[2], call->out[0]);
     a.sum = tarn__view_at(call->in[3]), a.sum_down = call->in[3]->stride[0];
-    a.jobs = (int)((a.weight[0].out + PAIR - 1) / PAIR);
-    a.end[0] = a.end[1] = a.end[2] = a.jobs;
+    a.jobs = a.weight[0].out;
     launch_dtype(call, a, call->in[1]->dtype);
 }
 

@@ -79,99 +79,43 @@ __device__ __forceinline__ void hold_bytes(const held_x &to, int row, int group,
     }
 }
 
-/* Groups of eight that a thread has in registers. */
-#define HELD_GROUPS 2
-
-__device__ __forceinline__ float squares_of(const float *v)
+/* 1 / the root of the mean of squares, in all threads. */
+__device__ __forceinline__ float inverse_rms(const step_x &x, int64_t row)
 {
-    float sum = 0;
+    __shared__ double space[WARP];
+    float squares = 0;
+    for (int group = threadIdx.x; group < x.in / 8; group += blockDim.x) {
+        float v[8];
+        load_eight(x.base, x.dtype, row * x.down + group * 8, v);
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        sum += v[i] * v[i];
-    return sum;
-}
-
-/* 1 / the root of the mean of squares, in all threads, from each one's part. `turn` goes from 0 to 1 and back: a place is used again when all have read it. */
-__device__ __forceinline__ float inverse_rms(const step_x &x, float part, int turn)
-{
-    __shared__ float space[2][WARP];
-    part = over_warp<add_up>(part);
-    if (threadIdx.x % WARP == 0)
-        space[turn][threadIdx.x / WARP] = part;
-    __syncthreads();
-    double total = 0;
-    for (int i = 0; i < (int)blockDim.x / WARP; i++)
-        total += (double)space[turn][i];
+        for (int i = 0; i < 8; i++)
+            squares += v[i] * v[i];
+    }
+    double total = over_block<add_up>((double)squares, space, 0.0);
     return 1.0f / sqrtf((float)((double)(float)(total / x.in) + x.epsilon));
 }
 
-/* Some groups of a row, from `begin` on: loaded; normalised; and put where they stay. All of the block come here. */
-struct some_groups {
-    float v[HELD_GROUPS][8];
-
-    __device__ __forceinline__ void load(const void *base, tarn_dtype dtype, int64_t row, int begin, int count)
-    {
-#pragma unroll
-        for (int k = 0; k < HELD_GROUPS; k++) {
-            int group = begin + k * blockDim.x + threadIdx.x;
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                v[k][i] = 0;
-            if (group < count)
-                load_eight(base, dtype, row + group * 8, v[k]);
-        }
-    }
-    __device__ __forceinline__ void normalise(float factor, const some_groups &weight, tarn_dtype dtype)
-    {
-#pragma unroll
-        for (int k = 0; k < HELD_GROUPS; k++)
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                v[k][i] = rounded(v[k][i] * factor * weight.v[k][i], dtype);
-    }
-    template <bool is_bytes> __device__ __forceinline__ void hold(const held_x &to, int row, int begin, int count) const
-    {
-#pragma unroll
-        for (int k = 0; k < HELD_GROUPS; k++) {
-            int group = begin + k * blockDim.x + threadIdx.x;
-            if (is_bytes && begin + k * (int)blockDim.x < count)
-                hold_bytes(to, row, group, group < count, v[k]);
-            else if (!is_bytes && group < count)
-                hold_floats(to, row, group, v[k]);
-        }
-    }
-};
-
-/* Rows `first` and after, by all threads of the block; __syncthreads() comes after it. `weight` is the norm's first groups, which were loaded before. */
-template <bool is_bytes> __device__ __forceinline__ void hold_rows(const step_x &x, int64_t first, int rows, const some_groups &weight, const held_x &to)
+/* Rows `first` and after, by all threads of the block; __syncthreads() comes after it. */
+template <bool is_bytes> __device__ __forceinline__ void hold_rows(const step_x &x, int64_t first, int rows, const held_x &to)
 {
-    const int count = x.in / 8, step = HELD_GROUPS * blockDim.x;
     for (int row = 0; row < rows; row++) {
-        const int64_t from = (first + row) * x.down;
-        some_groups some;
-        float part = 0, factor = 1;
-        some.load(x.base, x.dtype, from, 0, count);
-        if (x.norm) {
+        float factor = x.norm ? inverse_rms(x, first + row) : 1;
+        for (int begin = 0; begin < x.in / 8; begin += blockDim.x) {
+            int group = begin + threadIdx.x;
+            bool is_there = group < x.in / 8;
+            float v[8] = {}, weight[8];
+            if (is_there)
+                load_eight(x.base, x.dtype, (first + row) * x.down + group * 8, v);
+            if (is_there && x.norm) {
+                load_eight(x.norm, x.dtype, group * 8, weight);
 #pragma unroll
-            for (int k = 0; k < HELD_GROUPS; k++)
-                part += squares_of(some.v[k]);
-            for (int group = step + threadIdx.x; group < count; group += blockDim.x) {
-                float v[8];
-                load_eight(x.base, x.dtype, from + group * 8, v);
-                part += squares_of(v);
+                for (int i = 0; i < 8; i++)
+                    v[i] = rounded(v[i] * factor * weight[i], x.dtype);
             }
-            factor = inverse_rms(x, part, row % 2);
-            some.normalise(factor, weight, x.dtype);
-        }
-        some.hold<is_bytes>(to, row, 0, count);
-        for (int begin = step; begin < count; begin += step) {
-            some_groups of_norm;
-            some.load(x.base, x.dtype, from, begin, count);
-            if (x.norm) {
-                of_norm.load(x.norm, x.dtype, 0, begin, count);
-                some.normalise(factor, of_norm, x.dtype);
-            }
-            some.hold<is_bytes>(to, row, begin, count);
+            if (is_bytes)
+                hold_bytes(to, row, group, is_there, v);
+            else if (is_there)
+                hold_floats(to, row, group, v);
         }
     }
 }
