@@ -4,6 +4,7 @@
 #   TARN_LEVEL_HEADERS_<level>    what every kernel file of the level reads, parsed once
 #   TARN_LEVEL_WIDE_<level>       the level whose f64 and i64 it takes: its own, or a narrower one with the same arithmetic
 #   TARN_LEVEL_DEFINITIONS        what code that refers to the levels sees: TARN__LEVELS_X86, TARN__HAVE_AVX2, ...
+#   TARN_ARM_LEVELS               of AArch64: only the products in TARN_LEVEL_FILE_<level> are compiled for them, with TARN_LEVEL_OPTIONS_<level>
 
 include(CheckCSourceCompiles)
 
@@ -12,6 +13,7 @@ set(TARN_LEVELS base)
 set(TARN_LEVEL_OPTIONS_base ${optimised})
 set(TARN_LEVEL_WIDE_base base)
 set(TARN_LEVEL_DEFINITIONS)
+set(TARN_ARM_LEVELS)
 
 function(tarn_level name)
     string(TOUPPER ${name} upper)
@@ -26,6 +28,18 @@ function(tarn_level name)
     endif()
 endfunction()
 
+function(tarn_arm_level name file)
+    string(TOUPPER ${name} upper)
+    list(JOIN ARGN " " CMAKE_REQUIRED_FLAGS)
+    check_c_source_compiles("#include <arm_neon.h>\nint main(void) { return 0; }" TARN_COMPILER_HAS_${upper})
+    if(TARN_COMPILER_HAS_${upper})
+        set(TARN_ARM_LEVELS ${TARN_ARM_LEVELS} ${name} PARENT_SCOPE)
+        set(TARN_LEVEL_FILE_${name} ${file} PARENT_SCOPE)
+        set(TARN_LEVEL_OPTIONS_${name} ${optimised} ${ARGN} PARENT_SCOPE)
+        set(TARN_LEVEL_DEFINITIONS ${TARN_LEVEL_DEFINITIONS} TARN__HAVE_${upper}=1 PARENT_SCOPE)
+    endif()
+endfunction()
+
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_X86=1)
     set(TARN_LEVEL_OPTIONS_base $<$<CONFIG:Release,RelWithDebInfo>:-O1>) # for processors from before 2013: as fast as -O2 on average, a quarter less to compile
@@ -36,4 +50,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID
     endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_ARM=1)
+    if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # which says what the processor has
+        tarn_arm_level(dotprod blocks_arm.c -march=armv8.2-a+dotprod)
+        tarn_arm_level(i8mm blocks_arm.c -march=armv8.2-a+dotprod+i8mm)
+        tarn_arm_level(bf16 matmul_arm.c -march=armv8.2-a+bf16)
+    endif()
 endif()

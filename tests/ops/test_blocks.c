@@ -8,6 +8,11 @@
 #include "support/blocks.h"
 #include "support/scratch.h"
 
+#if defined(TARN__HAVE_DOTPROD) || defined(TARN__HAVE_I8MM)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 
 static tarn_device cpu(void)
@@ -275,6 +280,8 @@ static void check_level(const char *name, void (*fill)(tarn__kernel_row *rows))
 void tarn__cpu_table_base(tarn__kernel_row *rows);
 void tarn__cpu_table_avx2(tarn__kernel_row *rows);
 void tarn__cpu_table_avx512(tarn__kernel_row *rows);
+void tarn__cpu_blocks_dotprod(tarn__kernel_row *rows);
+void tarn__cpu_blocks_i8mm(tarn__kernel_row *rows);
 
 static void every_instruction_level_multiplies_right(void **state)
 {
@@ -287,6 +294,14 @@ static void every_instruction_level_multiplies_right(void **state)
 #if defined(__x86_64__) && TARN__HAVE_AVX512
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         check_level("avx512", tarn__cpu_table_avx512);
+#endif
+#if defined(TARN__HAVE_DOTPROD)
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP)
+        check_level("dotprod", tarn__cpu_blocks_dotprod);
+#endif
+#if defined(TARN__HAVE_I8MM)
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && (getauxval(AT_HWCAP2) & HWCAP2_I8MM))
+        check_level("i8mm", tarn__cpu_blocks_i8mm);
 #endif
 }
 

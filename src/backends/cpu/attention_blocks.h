@@ -442,6 +442,7 @@ static void NAMED(combine)(int64_t at, int64_t last, void *ctx)
 
 #undef LANES
 #undef NR
+#undef SIDE_BY_SIDE
 #undef T
 #undef EXP
 #undef COMPUTE

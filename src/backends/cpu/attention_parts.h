@@ -42,6 +42,24 @@ __attribute__((noinline)) static void NAMED(tile)(int64_t k, const T *restrict a
 #undef NEXT_A6
 }
 
+#define SIDE_BY_SIDE 4
+
+/* The first row of a by several panels of b, whose sums take turns: a row alone would wait for each of its own. The bits are those of the tile. */
+static void NAMED(single)(int64_t k, const T *restrict a, int64_t step, const T *restrict b, int64_t panel, int64_t ldb, int64_t panels, T *restrict c, bool add)
+{
+    NAMED(vector) sum[SIDE_BY_SIDE][2] = {{{0}}};
+    for (; k > 0; k--, a += step, b += ldb)
+        for (int j = 0; j < SIDE_BY_SIDE; j++) {
+            const T *from = b + (j < panels ? j : 0) * panel;
+            sum[j][0] += NAMED(load_vector)(from) * *a, sum[j][1] += NAMED(load_vector)(from + LANES) * *a;
+        }
+    for (int j = 0; j < panels; j++)
+        for (int i = 0; i < 2; i++) {
+            T *to = c + j * NR + i * LANES;
+            NAMED(store_vector)(to, add ? sum[j][i] + NAMED(load_vector)(to) : sum[j][i]);
+        }
+}
+
 /* Rows of a matrix: the left operand of a product, as it is (row: the distance of its rows, step 1) or turned (row 1). */
 typedef struct NAMED(lines) {
     const T *at;
@@ -59,7 +77,10 @@ static void NAMED(multiply)(int64_t m, int64_t n, int64_t k, NAMED(lines) a, NAM
 {
     for (int64_t begin = 0; begin < k; begin += DEPTH_BLOCK) {
         int64_t depth = least(k - begin, DEPTH_BLOCK);
-        for (int64_t j = 0; j < n; j += NR)
+        for (int64_t j = 0; m == 1 && j < n; j += SIDE_BY_SIDE * NR)
+            NAMED(single)(depth, a.at + begin * a.step, a.step, b.at + j / NR * b.panel + begin * b.row, b.panel, b.row,
+                          least((n - j + NR - 1) / NR, SIDE_BY_SIDE), c + j, add || begin > 0);
+        for (int64_t j = 0; m > 1 && j < n; j += NR)
             for (int64_t i = 0; i < m; i += TILE_ROWS)
                 NAMED(tile)(depth, a.at + i * a.row + begin * a.step, a.row, a.step, b.at + j / NR * b.panel + begin * b.row, b.row,
                             c + i * ldc + j, ldc, add || begin > 0);

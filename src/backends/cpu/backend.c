@@ -9,20 +9,32 @@
 #include "base/memory.h"
 #include "base/platform.h"
 
+#if defined(TARN__HAVE_DOTPROD) || defined(TARN__HAVE_I8MM) || defined(TARN__HAVE_BF16)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 void tarn__cpu_table_base(tarn__kernel_row *rows);
 void tarn__cpu_table_avx2(tarn__kernel_row *rows);
 void tarn__cpu_table_avx512(tarn__kernel_row *rows);
+void tarn__cpu_blocks_dotprod(tarn__kernel_row *rows); /* these three: one kernel each, in the place of the one that is there */
+void tarn__cpu_blocks_i8mm(tarn__kernel_row *rows);
+void tarn__cpu_matmul_bf16(tarn__kernel_row *rows);
 
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static const char *level = "base";
 
-/* TARN_CPU_LEVEL=base|avx2|avx512 holds the level down, for tests and comparisons; a level the processor lacks is not taken. */
+/* TARN_CPU_LEVEL=base|avx2|avx512, or base|dotprod|i8mm|bf16, holds the level down, for tests and comparisons; a level the processor lacks is not taken. */
 static bool level_allowed(const char *name)
 {
+#if defined(__aarch64__)
+    static const char *const order[] = {"base", "dotprod", "i8mm", "bf16"};
+#else
     static const char *const order[] = {"base", "avx2", "avx512"};
+#endif
     const char *wanted = getenv("TARN_CPU_LEVEL");
-    int limit = 2, own = 0;
-    for (int i = 0; i < 3; i++) {
+    int count = (int)(sizeof(order) / sizeof(order[0])), limit = count - 1, own = 0;
+    for (int i = 0; i < count; i++) {
         if (wanted && strcmp(wanted, order[i]) == 0)
             limit = i;
         if (strcmp(name, order[i]) == 0)
@@ -34,6 +46,25 @@ static bool level_allowed(const char *name)
 static void fill_table(void)
 {
     tarn__cpu_table_base(rows);
+    (void)level_allowed;
+#if defined(TARN__HAVE_DOTPROD)
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && level_allowed("dotprod")) {
+        level = "dotprod";
+        tarn__cpu_blocks_dotprod(rows);
+    }
+#endif
+#if defined(TARN__HAVE_I8MM)
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) && level_allowed("i8mm")) {
+        level = "i8mm";
+        tarn__cpu_blocks_i8mm(rows);
+    }
+#endif
+#if defined(TARN__HAVE_BF16)
+    if ((getauxval(AT_HWCAP2) & HWCAP2_BF16) && level_allowed("bf16")) {
+        level = "bf16";
+        tarn__cpu_matmul_bf16(rows);
+    }
+#endif
 #if defined(__x86_64__)
     __builtin_cpu_init();
 #if TARN__HAVE_AVX2
@@ -49,8 +80,6 @@ static void fill_table(void)
         tarn__cpu_table_avx512(rows);
     }
 #endif
-#else
-    (void)level_allowed;
 #endif
 }
 

@@ -6,30 +6,16 @@
  * depends on its row and column alone. */
 #include "backends/cpu/blocks.h"
 
-#include "backends/cpu/level.h"
-#include "backends/cpu/slots.h"
-
-/* clang's header has the products of bytes only where all code may use them. */
-#if defined(__aarch64__) && defined(__linux__) && (!defined(__clang__) || defined(__ARM_FEATURE_DOTPROD))
-#define HAS_DOTS 1
-#else
-#define HAS_DOTS 0
-#endif
+#include "backends/cpu/blocks_product.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
-#elif HAS_DOTS
-#include <arm_neon.h>
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
 #endif
 
 #define ROWS_AT_ONCE 4
 #define PANEL 16      /* rows of the weight in a piece of work */
-#define ROW_TILE 128  /* rows of x that are rounded at a time: they stay in the second-level cache */
 #define STRETCH 8     /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
 #define AHEAD 4096    /* bytes of the weight that are asked for before they are needed: left alone, the processor reads half as fast */
-#define LEAST_BYTES ((int64_t)64 << 10) /* of the weight that a thread takes at a time */
 
 /* [dtype - TARN_Q8_0] */
 typedef struct engine {
@@ -72,27 +58,8 @@ typedef struct engine {
 #undef UNSIGNED_ONLY
 #endif
 
-#if HAS_DOTS
-#define NAMED(x) x##_neon
-#if defined(__ARM_FEATURE_DOTPROD)
-#define ENGINE
-#else
-#define ENGINE __attribute__((target("arch=armv8.2-a+dotprod")))
-#endif
-#define UNSIGNED_ONLY false
-#include "backends/cpu/blocks_neon.h"
-#include "backends/cpu/blocks_rows.h"
-#undef NAMED
-#undef ENGINE
-#undef UNSIGNED_ONLY
-#endif
-
 static const engine *best_engine(void)
 {
-#if HAS_DOTS
-    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP)
-        return &engine_neon;
-#endif
 #if defined(__AVX512F__)
     if (__builtin_cpu_supports("avx512vnni"))
         return &engine_vnni;
@@ -107,51 +74,24 @@ static const engine *best_engine(void)
 /* ---- matmul_blocks --------------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
-    const tarn__view *x, *w, *bias, *y;
-    int64_t rows, in, out, chunks;
-    int64_t first, count; /* rows of x in the tile */
+    product p;
+    int64_t chunks;
     const engine *how;
-    int type;
     x_chunk *rounded; /* (count, chunks) */
     slots panels;
 } job;
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static char *row_of(const tarn__view *view, int64_t row)
-{
-    return (char *)tarn__view_at(view) + tarn__bytes_of(view->dtype, row * view->stride[0]);
-}
-
 static void round_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    int64_t size = (int64_t)tarn__dtype_bytes(j->x->dtype);
-    int shift = shift_of(j->w->dtype, j->how->unsigned_only);
+    int shift = shift_of(j->p.w->dtype, j->how->unsigned_only);
     _Alignas(64) float line[CHUNK];
     for (int64_t r = begin; r < end; r++)
         for (int64_t i = 0; i < j->chunks; i++) {
-            int64_t n = least(j->in - i * CHUNK, CHUNK);
             memset(line, 0, sizeof(line));
-            tarn__load[j->x->dtype][COMPUTE_F32](row_of(j->x, j->first + r) + i * CHUNK * j->x->stride[1] * size, j->x->stride[1], line, n);
-            round_chunk(line, shift, j->w->dtype == TARN_Q4_K, &j->rounded[r * j->chunks + i]);
+            load_x(&j->p, j->p.first + r, i * CHUNK, line, least(j->p.in - i * CHUNK, CHUNK));
+            round_chunk(line, shift, j->p.w->dtype == TARN_Q4_K, &j->rounded[r * j->chunks + i]);
         }
-}
-
-/* `n` results of one row from `column` on, and the bias. */
-static void store(const job *j, int64_t row, int64_t column, float *values, int64_t n)
-{
-    if (j->bias) {
-        float bias[PANEL];
-        tarn__load[j->bias->dtype][COMPUTE_F32](row_of(j->bias, column), j->bias->stride[0], bias, n);
-        for (int64_t i = 0; i < n; i++)
-            values[i] += bias[i];
-    }
-    char *to = row_of(j->y, row) + column * j->y->stride[1] * (int64_t)tarn__dtype_bytes(j->y->dtype);
-    tarn__store[j->y->dtype][COMPUTE_F32](values, to, j->y->stride[1], n);
 }
 
 static void multiply_row(int64_t begin, int64_t end, void *ctx)
@@ -159,10 +99,10 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
     const job *j = ctx;
     float values[PANEL];
     for (int64_t piece = begin; piece < end; piece++) {
-        int64_t column = piece * PANEL, n = least(j->out - column, PANEL);
+        int64_t column = piece * PANEL, n = least(j->p.out - column, PANEL);
         for (int64_t i = 0; i < n; i++)
-            values[i] = j->how->multiply[j->type](row_of(j->w, column + i), j->in, j->rounded);
-        store(j, j->first, column, values, n);
+            values[i] = j->how->multiply[j->p.type](row_of(j->p.w, column + i), j->p.in, j->rounded);
+        store_results(&j->p, j->p.first, column, values, n);
     }
 }
 
@@ -170,14 +110,14 @@ static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, i
 {
     float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, line[PANEL];
     for (int64_t k = 0; k < j->chunks; k += STRETCH)
-        for (int64_t r = 0; r < j->count; r += ROWS_AT_ONCE)
+        for (int64_t r = 0; r < j->p.count; r += ROWS_AT_ONCE)
             for (int64_t i = 0; i < n; i++)
                 j->how->multiply_opened(panel + i * j->chunks + k, least(j->chunks - k, STRETCH), j->rounded + r * j->chunks + k, j->chunks,
-                                        least(j->count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
-    for (int64_t r = 0; r < j->count; r++) {
+                                        least(j->p.count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
+    for (int64_t r = 0; r < j->p.count; r++) {
         for (int64_t i = 0; i < n; i++)
             line[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
-        store(j, j->first + r, column, line, n);
+        store_results(&j->p, j->p.first + r, column, line, n);
     }
 }
 
@@ -187,9 +127,9 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     int slot;
     w_chunk *panel = (void *)slot_take(&j->panels, &slot, NULL);
     for (int64_t piece = begin; piece < end; piece++) {
-        int64_t column = piece * PANEL, n = least(j->out - column, PANEL);
+        int64_t column = piece * PANEL, n = least(j->p.out - column, PANEL);
         for (int64_t i = 0; i < n; i++)
-            j->how->open[j->type](row_of(j->w, column + i), j->in, panel + i * j->chunks);
+            j->how->open[j->p.type](row_of(j->p.w, column + i), j->p.in, panel + i * j->chunks);
         multiply_panel(j, panel, column, n);
     }
     slot_give(&j->panels, slot);
@@ -197,11 +137,11 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
 
 static job describe(const tarn__call *call, carver *c)
 {
-    job j = {.x = call->in[0], .w = call->in[1], .bias = call->inputs > 2 ? call->in[2] : NULL, .y = call->out[0], .how = best_engine()};
-    j.rows = j.x->shape[0], j.in = j.x->shape[1], j.out = j.w->shape[0], j.chunks = chunks_of(j.in), j.type = (int)j.w->dtype - TARN_Q8_0;
-    j.rounded = carve(c, sizeof(x_chunk) * (size_t)(least(j.rows, ROW_TILE) * j.chunks));
-    if (j.rows > 1)
-        j.panels = carve_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.out + PANEL - 1) / PANEL));
+    job j = {.p = describe_product(call), .how = best_engine()};
+    j.chunks = chunks_of(j.p.in);
+    j.rounded = carve(c, sizeof(x_chunk) * (size_t)(least(j.p.rows, ROW_TILE) * j.chunks));
+    if (j.p.rows > 1)
+        j.panels = carve_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
     return j;
 }
 
@@ -218,14 +158,14 @@ static void kernel_matmul_blocks(const tarn__call *call)
     if (tarn__view_count(call->out[0]) == 0)
         return;
     job j = describe(call, &c);
-    int64_t pieces = (j.out + PANEL - 1) / PANEL, bytes = tarn__bytes_of(j.w->dtype, j.in) * PANEL + 1;
-    for (; j.first < j.rows; j.first += ROW_TILE) {
-        j.count = least(j.rows - j.first, ROW_TILE);
-        tarn__parallel_for(j.count, 1 + 16384 / (j.in + 1), round_rows, &j);
-        if (j.rows == 1)
+    int64_t pieces = (j.p.out + PANEL - 1) / PANEL, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * PANEL + 1;
+    for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
+        j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
+        tarn__parallel_for(j.p.count, 1 + 16384 / (j.p.in + 1), round_rows, &j);
+        if (j.p.rows == 1)
             tarn__parallel_for(pieces, 1 + LEAST_BYTES / bytes, multiply_row, &j);
         else
-            tarn__parallel_for(pieces, 1 + LEAST_BYTES / (bytes * j.count), multiply_rows, &j);
+            tarn__parallel_for(pieces, 1 + LEAST_BYTES / (bytes * j.p.count), multiply_rows, &j);
     }
 }
 

@@ -4,7 +4,7 @@
  * so that a vector of 16 lanes holds four elements of each group: four products of bytes added up in each lane, four times, are the products of all groups, and what
  * is left to do with a scale is one step for all of them. The weight's bytes are signed, or not negative, or both.
  *
- * Each engine (blocks_plain.h, blocks_avx2.h, blocks_vnni.h, blocks_neon.h) says how a chunk is unpacked and multiplied; blocks_rows.h makes rows of it. */
+ * Each engine (blocks_plain.h, blocks_avx2.h, blocks_vnni.h) says how a chunk is unpacked and multiplied; blocks_rows.h makes rows of it. */
 #ifndef TARN__CPU_BLOCKS_H
 #define TARN__CPU_BLOCKS_H
 

@@ -14,6 +14,10 @@
 #include "backends/cpu/level.h"
 #include "backends/cpu/squares.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #define LONGEST_LINE 512
 #define STRIP 64
 #define THIN_ROWS 4
@@ -99,6 +103,9 @@ static char *element(const product *p, const matrix *x, int64_t batch, int64_t r
 #elif defined(__AVX2__)
 #define WIDEN_BF16(from) (vector_f32) _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(from))), 16)
 #define WIDEN_F16(from) (vector_f32) _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from)))
+#elif defined(__aarch64__)
+#define WIDEN_BF16(from) (vector_f32) vshll_n_u16(vld1_u16(from), 16)
+#define WIDEN_F16(from) (vector_f32) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)))
 #endif
 #include "backends/cpu/gemm.h"
 #undef WIDEN_BF16
