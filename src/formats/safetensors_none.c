@@ -94,6 +94,12 @@ bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tar
     return missing("safetensors_add");
 }
 
+bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write, void *ctx)
+{
+    (void)writer, (void)name, (void)dtype, (void)shape, (void)write, (void)ctx;
+    return missing("safetensors_add");
+}
+
 bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *key, const char *value)
 {
     (void)writer, (void)key, (void)value;
