@@ -296,14 +296,15 @@ def linear_loss_cases(op, rng, generator, count):
 
 
 def linear_loss_sizes(attributes):
-    """gx = glogits @ weight, gweight = glogitsᵀ @ x: rows of weight that are alike cancel, as the gradients of a row's logits sum to 0."""
+    """gx = glogits @ weight, gweight = glogitsᵀ @ x, where glogits = g · (p - t): rows of weight that are alike cancel, as the gradients of a row's logits sum to 0, and so do
+    a likelihood p and its target t, where a row is sure of itself."""
     def sizes(values, wanted, upstreams):
         x, weight, target = values[0].to(torch.float64).flatten(0, -2), values[1].to(torch.float64), long(values[2]).reshape(-1)
-        logits = (x @ weight.T).requires_grad_()
-        loss = F.cross_entropy(logits, target, label_smoothing=attributes["label_smoothing"], reduction=REDUCTIONS[attributes["reduction"]],
-                               ignore_index=attributes.get("ignore_index", -1000))
-        loss.backward(upstreams[0].to(torch.float64).reshape(loss.shape))
-        squares = logits.grad ** 2
+        counted = target != attributes.get("ignore_index", -1000)
+        likely, smoothing, classes = torch.softmax(x @ weight.T, -1), attributes["label_smoothing"], weight.shape[0]
+        meant = F.one_hot(torch.where(counted, target, 0), classes) * (1 - smoothing) + smoothing / classes
+        g = upstreams[0].to(torch.float64).reshape(-1) / (counted.sum() if REDUCTIONS[attributes["reduction"]] == "mean" else 1) * counted
+        squares = g[:, None] ** 2 * (likely ** 2 + meant ** 2)
         return [None], [(squares @ weight ** 2).sqrt().reshape(values[0].shape), (squares.T @ x ** 2).sqrt(), None]
     return sizes
 
