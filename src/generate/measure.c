@@ -131,6 +131,8 @@ static bool decode_one(const measuring *m, tarn_tensor **token)
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *next = scope ? tarn_sampler_draw(m->sampler, tarn_decoder_feed(m->decoder, *token)) : NULL;
     bool good = next && tarn_read(next, ids, sizeof(*ids) * (size_t)m->options.sequences);
+    for (int64_t i = 0; good && i < m->options.sequences; i++)
+        good = ids[i] >= 0 || tarn__raise(TARN_ERROR_FORMAT, "decode_measure: the logits of a token are not finite");
     tarn_free(*token);
     *token = good ? tarn_keep(next) : NULL;
     tarn_scope_close(scope);

@@ -3,7 +3,7 @@
  * A step is a chain of short kernels. On devices of compute capability 9 and above a recorded one is launched so that a kernel's blocks come as soon as
  * there is room for them: they ask for weights, then wait for the kernel in front (wait_for_front), and only then read what it wrote, or write anything. As each waits so, a
  * kernel that has ended means that all before it have. What is read before waiting is written by no kernel of the recording: weights, and keys and values of earlier
- * tokens. */
+ * tokens; but for the token's position, which the last one, an ordinary launch, writes for the next step. */
 #ifndef TARN__CUDA_STEP_CUH
 #define TARN__CUDA_STEP_CUH
 

@@ -160,6 +160,7 @@ template <typename S> static __global__ void __launch_bounds__(NEXT_WARPS *WARP,
     if (at < 0 || at >= a.reach) {
         if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
             report_fault(a.fault, at, a.reach);
+        wait_for_front();
         return;
     }
     while (lanes * 8 < a.depth)
