@@ -7,6 +7,7 @@
 #include "models/cache.h"
 #include "ops/step.h"
 #include "support/gpu.h"
+#include "support/scratch.h"
 
 #define CPU tarn_device_cpu()
 
@@ -301,6 +302,31 @@ static void models_decode_as_on_the_cpu(void **state)
     }
 }
 
+/* The shapes of a Llama of 1B, two blocks of it: weights in blocks have one piece a row, or several that warps share, and kernels that are short enough to be there before their turn. */
+static void blocks_decode_the_same_in_a_recording(void **state)
+{
+    NEEDS_GPU();
+    static const tarn_dtype packed[] = {TARN_Q8_0, TARN_Q4_K};
+    const tarn_llama_config config = {.vocab = VOCAB, .context = 512, .layers = 2, .heads = 32, .kv_heads = 8, .width = 2048, .inner = 8192, .dtype = TARN_BF16, .family = "llama"};
+    tarn_module *model = tarn_model_llama(&config, CPU, 6);
+    assert_true(tarn_model_write(model, scratch("llama")));
+    tarn_module_free(model);
+    for (int i = 0; i < 2; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        tarn_tensor *recorded[TOKENS], *one_by_one[TOKENS];
+        model = tarn_model_open(scratch("llama"), gpu, &(tarn_model_open_options){.dtype = TARN_BF16, .blocks = packed[i]});
+        assert_ok();
+        decode(model, gpu, false, TARN_KV_MODEL, recorded);
+        decode(model, gpu, true, TARN_KV_MODEL, one_by_one);
+        for (int t = 0; t < TOKENS; t++) {
+            assert_true(isfinite(tarn_item(tarn_sum(tarn_cast(recorded[t], TARN_F32), TARN_ALL_AXES, false))));
+            assert_close(recorded[t], one_by_one[t], 0);
+        }
+        tarn_module_free(model);
+        tarn_scope_close(scope);
+    }
+}
+
 #define on_gpu(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
 
 int main(void)
@@ -308,7 +334,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         on_gpu(products_are_those_of_the_cpu),   on_gpu(many_and_short_rows_are_multiplied), on_gpu(mixtures_and_views_work),
         on_gpu(tokens_attend_to_what_is_stored), on_gpu(long_pasts_are_shared_out),          on_gpu(the_likeliest_token_is_that_of_the_cpu),
-        on_gpu(models_decode_as_on_the_cpu),
+        on_gpu(models_decode_as_on_the_cpu),     on_gpu(blocks_decode_the_same_in_a_recording),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

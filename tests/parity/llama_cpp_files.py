@@ -331,7 +331,8 @@ def check_tuned(data, folder):
 
 
 def tarn_template(path):
-    return gguf_files.gguf.GGUFReader(path).fields["tokenizer.chat_template"].contents()
+    field = gguf_files.gguf.GGUFReader(path).fields.get("tokenizer.chat_template")
+    return field.contents() if field else None
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------------------------

@@ -341,7 +341,8 @@ def main():
             continue
         tallies.append(run_operation(infos[name], table[name], options))
     for name in EXTRAS:
-        wanted = name in options.extras.split(",") if options.extras else name not in LONG or os.environ.get("TARN_TEST_LONG")
+        asked = os.environ.get("TARN_TEST_LONG") or name == "llama_cpp" and os.environ.get("TARN_TEST_LLAMA_CPP") == "1"
+        wanted = name in options.extras.split(",") if options.extras else name not in LONG or asked
         if name in options.only.split(",") or not options.only and wanted:
             tallies.append(run_extra(name, options))
     failed = sum(t.failed for t in tallies) + strangers

@@ -113,10 +113,21 @@ static void take_down(trial *t)
             clReleaseMemObject(t->memory[i]);
 }
 
+/* True when a launch of the trial went wrong, which is then forgotten: it is not the caller's. */
+static bool has_failed(tarn__cl_device *device, bool before)
+{
+    pthread_mutex_lock(&device->lock);
+    bool failed = device->has_failed && !before;
+    device->has_failed = before;
+    pthread_mutex_unlock(&device->lock);
+    return failed;
+}
+
 /* Seconds of a product with this tile; infinite where it cannot be made. */
 static double seconds_of(trial *t, const tarn__cl_tile *tile)
 {
     double best = HUGE_VAL;
+    bool before = t->device->has_failed;
     tarn__call call = {.device = t->device->index};
     t->product.tile = *tile;
     size_t bytes = tarn__cl_product_scratch(&call, &t->product);
@@ -127,10 +138,12 @@ static double seconds_of(trial *t, const tarn__cl_tile *tile)
         double begin = tarn__platform_seconds();
         for (int i = 0; i < IN_A_ROUND; i++)
             tarn__cl_product_run(&call, &t->product, 0);
-        bool good = !tarn__cl_declined(t->device->index) && clFinish(t->device->queue) == CL_SUCCESS;
+        bool good = !tarn__cl_declined(t->device->index) && clFinish(t->device->queue) == CL_SUCCESS && !has_failed(t->device, before);
         double took = (tarn__platform_seconds() - begin) / IN_A_ROUND;
-        if (!good)
+        if (!good) {
+            best = HUGE_VAL;
             break;
+        }
         best = round > 0 && took < best ? took : best;
     }
     if (call.scratch)
