@@ -33,10 +33,8 @@ static tarn_tensor *laid_out(tarn_tensor *x, int layout)
 
 typedef tarn_tensor *apply_fn(tarn_tensor *x, tarn_tensor *const *more, const void *options);
 
-typedef void close_fn(const tarn_tensor *a, const tarn_tensor *b, double tolerance, const char *file, int line);
-
 /* Operands are leaves on the CPU; the same values on the GPU must give the same result and the same gradients. */
-static void compare_by(close_fn *check, apply_fn *apply, tarn_tensor **leaf, int count, const void *options, int layout, double tolerance)
+static void compare(apply_fn *apply, tarn_tensor **leaf, int count, const void *options, int layout, double tolerance)
 {
     tarn_tensor *there[3] = {0}, *y[2];
     for (int i = 0; i < count; i++) {
@@ -46,23 +44,11 @@ static void compare_by(close_fn *check, apply_fn *apply, tarn_tensor **leaf, int
     y[0] = good(apply(laid_out(leaf[0], layout), leaf + 1, options));
     y[1] = good(apply(laid_out(there[0], layout), there + 1, options));
     tarn_tensor *g = good(tarn_normal(tarn_shape_of(y[0]), 0, 1, tarn_dtype_of(y[0]), CPU));
-    check(good(tarn_to(y[1], CPU)), y[0], tolerance, __FILE__, __LINE__);
+    assert_close(good(tarn_to(y[1], CPU)), y[0], tolerance);
     assert_true(tarn_backward_from(y[0], g, NULL));
     assert_true(tarn_backward_from(y[1], good(tarn_to(g, gpu)), NULL));
     for (int i = 0; i < count; i++)
-        check(good(tarn_to(tarn_grad(there[i]), CPU)), tarn_grad(leaf[i]), tolerance, __FILE__, __LINE__);
-}
-
-static void compare(apply_fn *apply, tarn_tensor **leaf, int count, const void *options, int layout, double tolerance)
-{
-    compare_by(check_close, apply, leaf, count, options, layout, tolerance);
-}
-
-/* cuDNN's sums in f32 are up to 5.5e-5 of their size off where its engines transform tiles, in PyTorch as here: tests/parity/conv_sums.py holds one to the other. */
-static bool are_sums_ours(void)
-{
-    const char *library = getenv("TARN_CUDNN");
-    return library && strcmp(library, "off") == 0;
+        assert_close(good(tarn_to(tarn_grad(there[i]), CPU)), tarn_grad(leaf[i]), tolerance);
 }
 
 static tarn_dtype any_dtype(uint64_t *bits, double *tolerance)
@@ -169,9 +155,7 @@ static void measured_convolutions_agree_with_the_cpu(void **state)
                 tarn_set_tf32(kinds[k].tf32);
                 if (i % 2)
                     leaf[2] = NULL;
-                bool is_plain = kinds[k].dtype == TARN_F32 && !kinds[k].tf32;
-                compare_by(is_plain && !are_sums_ours() ? check_close_for_size : check_close, convolve, leaf, leaf[2] ? 3 : 2, &measured[i].options, layout,
-                           kinds[k].tolerance);
+                compare(convolve, leaf, leaf[2] ? 3 : 2, &measured[i].options, layout, kinds[k].tolerance);
                 tarn_set_tf32(false);
                 tarn_scope_close(scope);
             }
@@ -233,7 +217,7 @@ static void gradients_of_small_weights_agree_with_the_cpu(void **state)
             make_leaves(leaf, &small[i], TARN_F32);
             int64_t terms = small[i].images * small[i].rows * small[i].columns; /* of an element of the weight's gradient */
             print_message("convolution %d, layout %d\n", (int)i, layout);
-            compare_long_sums(leaf, &small[i].options, layout, terms > LONG_SUM || !are_sums_ours() ? 1e-4 : 1e-5);
+            compare_long_sums(leaf, &small[i].options, layout, terms > LONG_SUM ? 1e-4 : 1e-5);
             tarn_scope_close(scope);
         }
 }
