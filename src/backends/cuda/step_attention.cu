@@ -59,7 +59,7 @@ __device__ __forceinline__ void look_at(const under_way<S> &u, const token_space
         float keys[8];
         u.key[i].open(u.key_scale[i], keys);
         u.value[i].open(u.value_scale[i], values[i]);
-        if (first + i * step == at && d < depth) {
+        if (first + i * step == at && at < end && d < depth) { /* blocks before the last do not have the token's own */
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 keys[e] = t.key[d + e], values[i][e] = t.value[d + e];
