@@ -1,7 +1,7 @@
 /* cudnn_conv_choice.c: the engine of a convolution, chosen by running the candidates, and remembered on disk (choice.h).
  *
  * cuDNN's heuristics guess; a convolution of some size is timed once with each of the engines they put first, on tensors of its sizes. The fastest
- * that gives the same bits twice is taken. */
+ * that gives the same bits twice is taken. In f32 only those count that give what sums in f32 are (cudnn_conv_exact.c). */
 #include <string.h>
 
 #include "backends/cuda/choice.h"
@@ -12,7 +12,7 @@
 
 static tarn__cuda_choices *choices(void)
 {
-    static tarn__cuda_choices all = {.family = "conv-engine", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    static tarn__cuda_choices all = {.family = "conv-exact-engine", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
     all.version = tarn__cudnn_open()->version();
     return &all;
 }
@@ -48,6 +48,7 @@ typedef struct bench {
     tarn__cudnn_conv_operands operands[2]; /* the second one's result is another */
     void *results[2];
     size_t result_bytes;
+    int64_t result_count; /* elements */
     int *differ;
     cudaStream_t stream;
 } bench;
@@ -78,6 +79,7 @@ static bool open_bench(bench *t)
     for (int i = 0; i < t->count; i++)
         workspace = t->plans[i].workspace > workspace ? t->plans[i].workspace : workspace;
     t->result_bytes = bytes_of(&tensors[result]);
+    t->result_count = tensors[result].shape[0] * tensors[result].shape[1] * tensors[result].shape[2] * tensors[result].shape[3];
     size_t all = x + w + y + bias + t->result_bytes + 256 + workspace;
     if (!take_memory(&t->memory, all))
         return false;
@@ -106,12 +108,33 @@ static bool run_candidate(void *context, int candidate, int result)
     return tarn__cudnn_conv_try(t->handle, t->conv, &t->plans[candidate], &t->operands[result]);
 }
 
+/* Leaves out candidates that are asked for f32 and do not give it; none where there is no memory to see that in. */
+static void leave_out_inexact(bench *t)
+{
+    tarn__cudnn_conv_truth truth;
+    int left = 0;
+    if (t->conv->in_dtype != TARN_F32 || t->conv->tf32 ||
+        !tarn__cudnn_conv_know_truth(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count, t->stream))
+        return;
+    for (int i = 0; i < t->count; i++) {
+        bool is_true = run_candidate(t, i, 0) && tarn__cudnn_conv_is_true(&truth, t->results[0], t->stream);
+        if (!is_true)
+            tarn__cudnn_free_plan(&t->plans[i]);
+        else if (left != i)
+            t->plans[left] = t->plans[i], t->identity[left] = t->identity[i];
+        left += is_true;
+    }
+    t->count = left;
+    tarn__cudnn_conv_forget_truth(&truth);
+}
+
 /* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose the same. -1 when none gives the
  * same bits twice. */
 static int fastest(bench *t)
 {
     int best = 0;
     if (open_bench(t)) {
+        leave_out_inexact(t);
         best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count, .context = t, .run = run_candidate,
                                                       .results = {t->results[0], t->results[1]}, .result_bytes = t->result_bytes,
                                                       .differ = t->differ, .stream = t->stream});
@@ -124,11 +147,19 @@ static int fastest(bench *t)
 
 /* ---- choosing -------------------------------------------------------------------------------------------------------------- */
 
-static bool take_first(void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
+static bool take_first(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
 {
-    for (int i = 0; i < count; i++)
-        if (make_fitting_plan(handle, &engines[i], &plan->plan))
+    for (int i = 0; i < count; i++) {
+        bench t = {.index = index, .conv = &plan->conv, .handle = handle, .stream = tarn__cuda_at(index)->stream};
+        t.count = make_fitting_plan(handle, &engines[i], &t.plans[0]);
+        if (t.count && plan->conv.in_dtype == TARN_F32 && open_bench(&t))
+            leave_out_inexact(&t);
+        close_bench(&t);
+        if (t.count) {
+            plan->plan = t.plans[0];
             return true;
+        }
+    }
     return false;
 }
 
@@ -159,7 +190,7 @@ bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *pla
 {
     uint64_t identity;
     if (!tarn__cudnn_conv_must_measure(&plan->conv))
-        return take_first(handle, plan, engines, count);
+        return take_first(index, handle, plan, engines, count);
     if (tarn__cuda_choice_find(choices(), index, &plan->conv, &identity) && take_known(handle, plan, engines, count, identity))
         return true;
     return take_fastest(index, handle, plan, engines, count);

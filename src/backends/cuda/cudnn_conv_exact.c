@@ -1,0 +1,104 @@
+/* cudnn_conv_exact.c: whether an engine that is asked for f32 gives it.
+ *
+ * An engine's notes do not tell all: without one of a tensor core or a transform, gradients of weights came out 5e-5 off where sums of two thousand terms in f32 are
+ * 5e-6 off. So what a candidate makes of random numbers is held against what columns make of them (conv_columns.c). */
+#include <math.h>
+#include <stdlib.h>
+
+#include "backends/cuda/cudnn_conv.h"
+
+#define MOST_COMPARED (INT64_C(1) << 20) /* elements */
+#define ROUNDING (4 * 0x1p-24)           /* distance that is allowed for each root of a term: twice that of terms added one after another */
+#define LEAST 1e-6
+#define MOST 1e-5
+#define MOST_OF_LONG_SUMS 1e-4
+#define LONG_SUM 10000 /* terms */
+
+static int64_t terms_of(const tarn__cudnn_conv *v)
+{
+    int64_t taps = v->kernel[0] * v->kernel[1];
+    return v->what == TARN__CONV_FORWARD  ? v->in / v->groups * taps
+           : v->what == TARN__CONV_GRAD_X ? v->out / v->groups * taps
+                                          : v->images * v->result[0] * v->result[1];
+}
+
+/* By the size of an element, or of all. */
+static double allowed_for(int64_t terms)
+{
+    double most = terms > LONG_SUM ? MOST_OF_LONG_SUMS : MOST, allowed = ROUNDING * sqrt((double)terms);
+    return allowed < LEAST ? LEAST : allowed < most ? allowed : most;
+}
+
+/* By columns, with scratch of its own. False where there is none, or it fails: that is no fault of the device. */
+static bool run_columns(tarn__call *call, int what)
+{
+    tarn__cuda_device *device = tarn__cuda_at(call->device);
+    bool had_failed = device->has_failed;
+    call->scratch_bytes = tarn__cuda_conv_columns(call, what, false);
+    if (cudaMalloc(&call->scratch, call->scratch_bytes + 256) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    device->has_failed = false;
+    tarn__cuda_conv_columns(call, what, true);
+    bool is_good = cudaStreamSynchronize(call->stream) == cudaSuccess && !device->has_failed;
+    device->has_failed = had_failed;
+    cudaFree(call->scratch);
+    return is_good;
+}
+
+static bool run_plainly(const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at, cudaStream_t stream)
+{
+    tarn__cudnn_tensor tensors[] = {tarn__cudnn_conv_x(v), tarn__cudnn_conv_w(v), tarn__cudnn_conv_y(v)};
+    tarn__view x = tarn__cudnn_view(&tensors[0], at->x), w = tarn__cudnn_view(&tensors[1], at->w), y = tarn__cudnn_view(&tensors[2], at->y);
+    tarn__view bias = {.memory = at->bias, .dtype = (tarn_dtype)v->in_dtype, .rank = 1, .shape = {v->out}, .stride = {1}};
+    tarn__conv2d params = {.stride = {v->stride[0], v->stride[1]}, .padding = {v->padding[0], v->padding[1]}, .dilation = {v->dilation[0], v->dilation[1]},
+                           .groups = v->groups};
+    tarn__call call = {.inputs = v->adds_bias ? 3 : 2, .outputs = 1, .device = index, .stream = stream, .function = "conv2d", .params = &params,
+                       .params_bytes = sizeof(params)};
+    call.in[0] = v->what == TARN__CONV_GRAD_X ? &y : &x;
+    call.in[1] = v->what == TARN__CONV_GRAD_WEIGHT ? &y : &w;
+    call.in[2] = v->adds_bias ? &bias : NULL;
+    call.out[0] = v->what == TARN__CONV_FORWARD ? &y : v->what == TARN__CONV_GRAD_X ? &x : &w;
+    return run_columns(&call, (int)v->what);
+}
+
+static bool read_back(float *to, const void *from, int64_t count, cudaStream_t stream)
+{
+    return cudaMemcpyAsync(to, from, (size_t)count * sizeof(float), cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
+           cudaStreamSynchronize(stream) == cudaSuccess;
+}
+
+bool tarn__cudnn_conv_know_truth(tarn__cudnn_conv_truth *truth, const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at, const void *result,
+                                 int64_t count, cudaStream_t stream)
+{
+    double squares = 0;
+    *truth = (tarn__cudnn_conv_truth){.count = count < MOST_COMPARED ? count : MOST_COMPARED};
+    truth->allowed = allowed_for(terms_of(v));
+    truth->values = malloc(sizeof(float) * 2 * (size_t)truth->count);
+    if (!truth->values || !run_plainly(v, index, at, stream) || !read_back(truth->values, result, truth->count, stream)) {
+        tarn__cudnn_conv_forget_truth(truth);
+        return false;
+    }
+    for (int64_t i = 0; i < truth->count; i++)
+        squares += (double)truth->values[i] * (double)truth->values[i];
+    truth->size = sqrt(squares / (double)truth->count);
+    return true;
+}
+
+bool tarn__cudnn_conv_is_true(const tarn__cudnn_conv_truth *truth, const void *result, cudaStream_t stream)
+{
+    float *got = truth->values + truth->count;
+    bool is_good = read_back(got, result, truth->count, stream);
+    for (int64_t i = 0; is_good && i < truth->count; i++) {
+        double wanted = (double)truth->values[i], size = fabs(wanted) > truth->size ? fabs(wanted) : truth->size;
+        is_good = fabs((double)got[i] - wanted) <= truth->allowed * size; /* not so where one is not a number */
+    }
+    return is_good;
+}
+
+void tarn__cudnn_conv_forget_truth(tarn__cudnn_conv_truth *truth)
+{
+    free(truth->values);
+    truth->values = NULL;
+}
