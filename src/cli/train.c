@@ -2,24 +2,37 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 
+#define ONE_REQUEST 1.0 /* seconds in which signals are one request to stop */
+
 /* The trainer that a signal stops. */
 static tarn_trainer *running;
 
-static void stop(int signal)
+/* The first signal saves and stops; a second one ends the program as ever, but for one that comes with the first: programs that end others tell them, and their group. */
+static void stop(int number)
 {
-    (void)signal;
-    tarn_trainer_stop(running);
+    static volatile sig_atomic_t is_stopping;
+    static struct timespec first;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!is_stopping) {
+        first = now;
+        is_stopping = 1;
+        tarn_trainer_stop(running);
+    } else if ((double)(now.tv_sec - first.tv_sec) + (double)(now.tv_nsec - first.tv_nsec) * 1e-9 > ONE_REQUEST) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
 }
 
-/* The first signal saves and stops; a second one ends the program as ever. */
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
-    sigemptyset(&action.sa_mask);
+    struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART};
+    sigfillset(&action.sa_mask); /* the handler is not interrupted by the other signal */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
