@@ -311,6 +311,15 @@ def run_extra(name, options):
         return skipped(name, error)
 
 
+def extras_of(options):
+    """Names, in EXTRAS' order."""
+    def is_wanted(name):
+        asked = os.environ.get("TARN_TEST_LONG") or name == "llama_cpp" and os.environ.get("TARN_TEST_LLAMA_CPP") == "1"
+        wanted = name in options.extras.split(",") if options.extras else name not in LONG or asked
+        return name in options.only.split(",") or not options.only and wanted
+    return [name for name in EXTRAS if is_wanted(name)]
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
@@ -318,6 +327,7 @@ def parse():
     parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
     parser.add_argument("--most", type=int, default=0, help="cases of each operation at most, drawn from all of them; 0 for all")
     parser.add_argument("--extras", default="", help="of what is compared beside operations, only these")
+    parser.add_argument("--part", default="0/1", help="I/N: every N-th of all that would be run, from the I-th on; parts run beside each other")
     parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda, opencl …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
     parser.add_argument("--show", type=int, default=SHOWN, help="how many failures to print for each operation")
@@ -334,17 +344,15 @@ def main():
     infos = {info.name.decode(): info for info in tarn.operations()}
     chosen = [name for name in options.only.split(",") if name not in EXTRAS] if options.only else list(infos)
     begin, tallies, strangers = time.monotonic(), [], 0
-    for name in chosen:
+    part, parts = (int(number) for number in options.part.split("/"))
+    for name in chosen[part::parts]:
         if name not in infos or name not in table:
             print(f"FAIL {name}: {'tarn has no such operation' if name not in infos else 'the comparison does not know this operation'}")
             strangers += 1
             continue
         tallies.append(run_operation(infos[name], table[name], options))
-    for name in EXTRAS:
-        asked = os.environ.get("TARN_TEST_LONG") or name == "llama_cpp" and os.environ.get("TARN_TEST_LLAMA_CPP") == "1"
-        wanted = name in options.extras.split(",") if options.extras else name not in LONG or asked
-        if name in options.only.split(",") or not options.only and wanted:
-            tallies.append(run_extra(name, options))
+    for name in extras_of(options)[part::parts]:
+        tallies.append(run_extra(name, options))
     failed = sum(t.failed for t in tallies) + strangers
     print(f"{time.monotonic() - begin:.0f} s")
     print(f"{sum(t.passed for t in tallies)} passed, {failed} failed, {sum(t.skipped for t in tallies)} skipped")
