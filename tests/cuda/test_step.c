@@ -1,6 +1,7 @@
 /* test_step.c: the kernels of a decoding step on a CUDA device against the same operations made of others on the CPU: all kinds of weights, odd sizes, some rows; a token
  * that turns, stores and attends, with every kind of cache; and whole models, recorded and not. Without a device every test is skipped. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/stats.h"
@@ -331,6 +332,7 @@ static void blocks_decode_the_same_in_a_recording(void **state)
 
 int main(void)
 {
+    cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     const struct CMUnitTest tests[] = {
         on_gpu(products_are_those_of_the_cpu),   on_gpu(many_and_short_rows_are_multiplied), on_gpu(mixtures_and_views_work),
         on_gpu(tokens_attend_to_what_is_stored), on_gpu(long_pasts_are_shared_out),          on_gpu(the_likeliest_token_is_that_of_the_cpu),
