@@ -6,17 +6,32 @@
 
 /* ---- by rows --------------------------------------------------------------------------------------------------------------- */
 
+/* Lanes add up STEPS elements each, so that few digits are lost, then all go into f64. */
+enum { NAMED(WAYS) = 4, NAMED(STEPS) = 8 };
+
+/* The end of the whole rounds of WAYS vectors from i on, of STEPS rounds at most. */
+static inline int64_t NAMED(stretch_end)(int64_t i, int64_t n)
+{
+    int64_t round = NAMED(WAYS) * LANES, rounds = (n - i) / round;
+    return i + (rounds < NAMED(STEPS) ? rounds : NAMED(STEPS)) * round;
+}
+
 /* The sums of distances from m and of their squares. */
 static void NAMED(distances)(const T *x, int64_t n, T m, double *rest, double *square)
 {
-    NAMED(lanes) a = {0}, b = {0}, c = {0}, d = {0};
+    *rest = *square = 0;
     int64_t i = 0;
-    for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        NAMED(lanes) p = NAMED(lanes_at)(x + i) - m, q = NAMED(lanes_at)(x + i + LANES) - m;
-        a += p, b += q;
-        c += p * p, d += q * q;
+    for (int64_t end; (end = NAMED(stretch_end)(i, n)) > i;) {
+        NAMED(lanes) a[NAMED(WAYS)] = {{0}}, b[NAMED(WAYS)] = {{0}};
+        for (; i < end; i += NAMED(WAYS) * LANES)
+            for (int k = 0; k < NAMED(WAYS); k++) {
+                NAMED(lanes) p = NAMED(lanes_at)(x + i + k * LANES) - m;
+                a[k] += p;
+                b[k] += p * p;
+            }
+        *rest += NAMED(total)((a[0] + a[1]) + (a[2] + a[3]));
+        *square += NAMED(total)((b[0] + b[1]) + (b[2] + b[3]));
     }
-    *rest = NAMED(total)(a + b), *square = NAMED(total)(c + d);
     for (; i < n; i++) {
         double p = (double)(x[i] - m);
         *rest += p;
@@ -53,15 +68,18 @@ static void NAMED(row_sums)(const void *of, const void *from, int64_t n, double 
 {
     const T *x = of, *g = from;
     T high = (T)mean, low = (T)(mean - (double)high), s = (T)rstd;
-    NAMED(lanes) a = {0}, b = {0};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        NAMED(lanes) up = NAMED(lanes_at)(g + i);
-        a += up;
-        b += up * (((NAMED(lanes_at)(x + i) - high) - low) * s);
+    for (int64_t end; (end = NAMED(stretch_end)(i, n)) > i;) {
+        NAMED(lanes) a[NAMED(WAYS)] = {{0}}, b[NAMED(WAYS)] = {{0}};
+        for (; i < end; i += NAMED(WAYS) * LANES)
+            for (int k = 0; k < NAMED(WAYS); k++) {
+                NAMED(lanes) up = NAMED(lanes_at)(g + i + k * LANES);
+                a[k] += up;
+                b[k] += up * (((NAMED(lanes_at)(x + i + k * LANES) - high) - low) * s);
+            }
+        sums[0] += NAMED(total)((a[0] + a[1]) + (a[2] + a[3]));
+        sums[1] += NAMED(total)((b[0] + b[1]) + (b[2] + b[3]));
     }
-    sums[0] += NAMED(total)(a);
-    sums[1] += NAMED(total)(b);
     for (; i < n; i++) {
         sums[0] += (double)g[i];
         sums[1] += (double)(g[i] * (((x[i] - high) - low) * s));
