@@ -11,7 +11,7 @@
 #define PIECE 2048                    /* elements of a row that a warp has in shared memory: whole packs of 16 bytes of every dtype */
 #define PIECE_BYTES (64 * 34)         /* of the largest: Q8_0 */
 #define WARPS 8                       /* of a block */
-#define TILE ((int64_t)32 << 20)      /* elements of the weight that stand in scratch at a time */
+#define TILE ((int64_t)8 << 20)       /* elements of the weight that stand in scratch at a time: 16 MiB of 16 bits, which the second cache has room for */
 #define EVEN 128                      /* elements of y, of 16 bits or more, that are a multiple of any alignment that is asked for */
 
 /* ---- x to bytes ------------------------------------------------------------------------------------------------------------ */
