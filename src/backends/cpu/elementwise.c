@@ -91,6 +91,7 @@ WHERE_TILE
 #include "backends/cpu/guards.h"
 #include "backends/cpu/packed.h"
 #include "backends/cpu/roots.h"
+#include "backends/cpu/arm_rows.h"
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 

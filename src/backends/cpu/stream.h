@@ -14,7 +14,12 @@
 #include <emmintrin.h>
 #endif
 
-#define TARN__STREAM_MIN ((int64_t)32 << 20) /* results of at least this many bytes stream: the caches could not hold them anyway */
+/* Results of at least this many bytes stream: the caches could not hold them anyway. AArch64 sees by itself that whole lines are written. */
+#if defined(__aarch64__)
+#define TARN__STREAM_MIN INT64_MAX
+#else
+#define TARN__STREAM_MIN ((int64_t)32 << 20)
+#endif
 
 /* `to` is aligned to 64 bytes. */
 TARN__UNUSED static void tarn__stream(char *to, const char *from, int64_t bytes)

@@ -8,6 +8,12 @@
 
 #define TILE 1024
 #define GRAIN (32 * TILE)   /* elements a thread takes at a time */
+#define CHUNKS 64           /* of a large call, if its tiles may be long: then a thread takes up to 8 grains at a time */
+#if defined(__aarch64__)    /* its f32 rows look at packs and not at tiles (packed.h, arm_rows.h), and results do not stream */
+#define LONG_TILES 1
+#else
+#define LONG_TILES 0
+#endif
 #define ROW_MIN 128         /* rows at least this long are tiled one by one, so that their elements can be used in place */
 
 typedef struct operand {
@@ -27,6 +33,7 @@ typedef struct plan {
     const tarn__tile_job *job;
     const tarn__elementwise *params;
     int inputs, outputs;
+    int64_t tile, grain; /* elements of a tile, and of what a thread takes at a time */
     bool by_row;
     bool stream; /* write linear results past the caches */
     bool repeated; /* input 1 is one element for all of a tile, and the job has a form for that */
@@ -228,20 +235,47 @@ static void run_range(int64_t begin, int64_t end, void *ctx)
             b.in[k] = b.tile[k];
         }
     }
+    locate(&p->nest, begin, index);
     while (begin < end) {
-        int64_t n = end - begin < TILE ? end - begin : TILE;
-        if (p->nest.rank > 1) {
-            locate(&p->nest, begin, index);
+        int64_t n = end - begin < p->tile ? end - begin : p->tile;
+        if (p->by_row) {
             int64_t row = p->nest.shape[p->nest.rank - 1] - index[p->nest.rank - 1];
-            n = p->by_row && row < n ? row : n;
-        } else {
-            index[0] = begin;
+            n = row < n ? row : n;
         }
         run_tile(p, &b, begin, n, index);
         begin += n;
+        if (p->by_row)
+            advance(&p->nest, index, n);
+        else if (p->nest.rank > 1)
+            locate(&p->nest, begin, index);
+        else
+            index[0] = begin;
     }
     if (p->stream)
         tarn__stream_end();
+}
+
+/* No operand needs a buffer: each is one piece of memory, or one element. */
+static bool all_in_place(const plan *p)
+{
+    bool all = true;
+    for (int k = 0; k < p->inputs; k++)
+        all &= (k == 1 && p->repeated) ? p->nest.rank == 1 : !p->in[k].constant && p->in[k].native && p->in[k].linear;
+    for (int k = 0; k < p->outputs; k++)
+        all &= p->out[k].native && p->out[k].linear;
+    return all;
+}
+
+/* A tile in place may be as long as what a thread takes: to begin again costs time in which the memory rests. */
+static void choose_lengths(plan *p)
+{
+    p->tile = TILE;
+    p->grain = GRAIN;
+    if (LONG_TILES && p->job->compute == COMPUTE_F32 && all_in_place(p)) {
+        int64_t grains = p->nest.count / (CHUNKS * GRAIN);
+        p->grain = GRAIN * (grains < 1 ? 1 : grains > 8 ? 8 : grains);
+        p->tile = p->grain;
+    }
 }
 
 void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_job *job)
@@ -277,5 +311,6 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
     p.stream = p.nest.count * p.out[0].size >= TARN__STREAM_MIN;
     p.repeated = job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
-    tarn__parallel_for(p.nest.count, GRAIN, run_range, &p);
+    choose_lengths(&p);
+    tarn__parallel_for(p.nest.count, p.grain, run_range, &p);
 }

@@ -106,7 +106,11 @@
         (void)params;                                                                                                                    \
         const real *C = in[0], *A = in[1], *B = in[2];                                                                                   \
         real *Y = out[0];                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = C[i] != 0 ? A[i] : B[i];                                                \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real a = A[i], b = B[i]; /* both are read, so that the choice is no jump */                                            \
+            Y[i] = C[i] != 0 ? a : b;                                                                                                    \
+        }                                                                                                                                \
     }                                                                                                                                    \
     TILE_HEAD(tile_where_grad)                                                                                                           \
     {                                                                                                                                    \
