@@ -154,6 +154,8 @@ static bool has_packs(void)
 #if defined(__x86_64__)
     const char *level = getenv("TARN_CPU_LEVEL");
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && !(level && !strcmp(level, "base"));
+#elif defined(__aarch64__)
+    return true;
 #else
     return false;
 #endif

@@ -1,7 +1,7 @@
-/* packs.h: vectors of floats and what functions written by hand need of them, on the levels that have fused operations and permutations: AVX2 and
- * AVX-512. TARN__PACK is the number of floats, 0 on other levels, which keep the plain forms of vmath.h.
+/* packs.h: vectors of floats and what functions written by hand need of them, where there are fused operations and permutations: AVX2, AVX-512 and
+ * AArch64. TARN__PACK is the number of floats, 0 on other levels, which keep the plain forms of vmath.h.
  *
- * Both levels do the same arithmetic on each float, so results have the same bits. +, -, * and / are the compiler's own on vectors. */
+ * All of them do the same arithmetic on each float, so results have the same bits. +, -, * and / are the compiler's own on vectors. */
 #ifndef TARN__PACKS_H
 #define TARN__PACKS_H
 
@@ -19,6 +19,11 @@ typedef __mmask16 pack_mask;
 #define TARN__PACK 8
 typedef __m256 pack;
 typedef __m256 pack_mask; /* all bits of a lane, or none */
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define TARN__PACK 4
+typedef float32x4_t pack;
+typedef uint32x4_t pack_mask; /* as with AVX2 */
 #else
 #define TARN__PACK 0
 #endif
@@ -70,7 +75,7 @@ PACK_INLINE pack pack_bits_and(pack x, pack y) { return _mm512_and_ps(x, y); }
 PACK_INLINE pack pack_bits_all(uint32_t u) { return _mm512_castsi512_ps(_mm512_set1_epi32((int)u)); }
 PACK_INLINE pack pack_exponent(pack x) { return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_castps_si512(x), 23)); }
 
-#else
+#elif TARN__PACK == 8
 
 PACK_INLINE pack pack_all(float c) { return _mm256_set1_ps(c); }
 PACK_INLINE pack pack_load(const float *x) { return _mm256_loadu_ps(x); }
@@ -126,6 +131,65 @@ PACK_INLINE pack pack_bits_minus(pack x, pack y) {
 PACK_INLINE pack pack_bits_and(pack x, pack y) { return _mm256_and_ps(x, y); }
 PACK_INLINE pack pack_bits_all(uint32_t u) { return _mm256_castsi256_ps(_mm256_set1_epi32((int)u)); }
 PACK_INLINE pack pack_exponent(pack x) { return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_castps_si256(x), 23)); }
+
+#else
+
+PACK_INLINE pack pack_all(float c) { return vdupq_n_f32(c); }
+PACK_INLINE pack pack_load(const float *x) { return vld1q_f32(x); }
+PACK_INLINE void pack_store(float *y, pack v) { vst1q_f32(y, v); }
+
+PACK_INLINE pack pack_load_some(const float *x, int64_t n) {
+    float held[4] = {0};
+    memcpy(held, x, (size_t)n * sizeof(float));
+    return vld1q_f32(held);
+}
+
+PACK_INLINE void pack_store_some(float *y, pack v, int64_t n) {
+    float held[4];
+    vst1q_f32(held, v);
+    memcpy(y, held, (size_t)n * sizeof(float));
+}
+
+PACK_INLINE pack pack_fma(pack a, pack b, pack c) { return vfmaq_f32(c, a, b); }
+PACK_INLINE pack pack_fma_minus(pack a, pack b, pack c) { return vfmaq_f32(-c, a, b); }
+PACK_INLINE pack pack_size(pack x) { return vabsq_f32(x); }
+PACK_INLINE pack pack_choose(pack_mask mask, pack yes, pack no) { return vbslq_f32(mask, yes, no); }
+PACK_INLINE pack pack_least(pack limit, pack x) { return pack_choose(vcltq_f32(limit, x), limit, x); } /* NaN in x stays */
+PACK_INLINE pack pack_most(pack limit, pack x) { return pack_choose(vcgtq_f32(limit, x), limit, x); }
+PACK_INLINE pack pack_smaller_size(pack a, pack x) { return vminq_f32(vabsq_f32(a), vabsq_f32(x)); }
+PACK_INLINE pack pack_with_sign(pack size, pack sign) { return vbslq_f32(vdupq_n_u32(0x80000000u), sign, size); }
+
+/* x with its sign turned where the integer in the low bits of `rounded` is odd. */
+PACK_INLINE pack pack_turned(pack x, pack rounded) {
+    return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(x), vshlq_n_u32(vreinterpretq_u32_f32(rounded), 31)));
+}
+
+PACK_INLINE pack_mask pack_below(pack a, pack b) { return vcltq_f32(a, b); }
+PACK_INLINE pack_mask pack_not_within(pack a, pack limit) { return vmvnq_u32(vcleq_f32(a, limit)); } /* or NaN */
+PACK_INLINE pack_mask pack_not_normal(pack x) { /* all but positive normal numbers */
+    return vcgeq_u32(vsubq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0x00800000u)), vdupq_n_u32(0x7f000000u));
+}
+PACK_INLINE int pack_any(pack_mask mask) { return vmaxvq_u32(mask) != 0; }
+
+/* The element of 16 that the low four bits of each lane of `rounded` name: its four bytes, out of 64. */
+PACK_INLINE pack pack_look_up(const float *table, pack rounded) {
+    uint32x4_t at = vandq_u32(vreinterpretq_u32_f32(rounded), vdupq_n_u32(15));
+    uint32x4_t bytes = vmlaq_u32(vdupq_n_u32(0x03020100u), at, vdupq_n_u32(0x04040404u));
+    return vreinterpretq_f32_u8(vqtbl4q_u8(vld1q_u8_x4((const uint8_t *)table), vreinterpretq_u8_u32(bytes)));
+}
+
+/* Bits as integers: x + (by << shift), x - y, x & y, x >> shift with its sign, and as a float. */
+PACK_INLINE pack pack_bits_add_shifted(pack x, pack by, int shift) {
+    return vreinterpretq_f32_u32(vreinterpretq_u32_f32(x) + (vreinterpretq_u32_f32(by) << shift));
+}
+PACK_INLINE pack pack_bits_minus(pack x, pack y) {
+    return vreinterpretq_f32_u32(vsubq_u32(vreinterpretq_u32_f32(x), vreinterpretq_u32_f32(y)));
+}
+PACK_INLINE pack pack_bits_and(pack x, pack y) {
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x), vreinterpretq_u32_f32(y)));
+}
+PACK_INLINE pack pack_bits_all(uint32_t u) { return vreinterpretq_f32_u32(vdupq_n_u32(u)); }
+PACK_INLINE pack pack_exponent(pack x) { return vcvtq_f32_s32(vshrq_n_s32(vreinterpretq_s32_f32(x), 23)); }
 
 #endif
 
