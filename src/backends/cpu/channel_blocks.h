@@ -117,7 +117,14 @@ static void NAMED(let_through)(const void *of, const void *from, void *to, int64
 {
     const T *y = of, *g = from;
     T *up = to, low = (T)least;
-    EACH up[i] = y[i] <= low ? (T)0 : g[i];
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        NAMED(masks) stopped = NAMED(lanes_at)(y + i) <= low;
+        NAMED(masks) through = (NAMED(masks))NAMED(lanes_at)(g + i) & ~stopped;
+        memcpy(up + i, &through, sizeof(through));
+    }
+    for (; i < n; i++)
+        up[i] = y[i] <= low ? (T)0 : g[i];
 }
 
 /* ---- by columns ------------------------------------------------------------------------------------------------------------ */

@@ -12,11 +12,18 @@
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/level.h"
 
-/* Lengths such that an f32 accumulator takes 64 steps: four vectors of them by rows, four rows a step by columns. */
-#define TARN__PIECE (64 * TARN__VECTOR) /* elements taken at once by rows */
-#define TARN__BLOCK 256                 /* rows taken into narrow accumulators by columns */
-#define TARN__ROWS 16                   /* rows taken at once by columns */
-#define TARN__COLUMNS 2048              /* columns of a tile, at most */
+/* Lengths such that an f32 accumulator takes 64 steps: several vectors of them by rows, four rows a step by columns. */
+#define TARN__PIECE (16 * TARN__STRANDS * TARN__VECTOR) /* elements taken at once by rows */
+#define TARN__BLOCK 256                                 /* rows taken into narrow accumulators by columns */
+#define TARN__ROWS 16                                   /* rows taken at once by columns */
+#define TARN__COLUMNS 2048                              /* columns of a tile, at most */
+
+/* A run along memory asks for a line ahead of time: arithmetic keeps the processor from looking as far ahead itself. AArch64 into the second cache. */
+#if defined(__aarch64__)
+#define TARN__FETCH_AHEAD(line) __builtin_prefetch((line) + 8192, 0, 2)
+#else
+#define TARN__FETCH_AHEAD(line) __builtin_prefetch((line) + 2048)
+#endif
 
 typedef union tarn__wide {
     double real;

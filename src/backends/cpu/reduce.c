@@ -20,90 +20,106 @@
 
 #define STEP_sum(V, M, a, x) (a) += (x)
 #define STEP_prod(V, M, a, x) (a) *= (x)
-#define STEP_max(V, M, a, x) (a) = TARN__SELECT(V, M, (M)((x) > (a)) | (M)((x) != (x)), x, a)
-#define STEP_min(V, M, a, x) (a) = TARN__SELECT(V, M, (M)((x) < (a)) | (M)((x) != (x)), x, a)
+#define STEP_max(V, M, a, x) (a) = TARN__LARGER_##V(M, a, x)
+#define STEP_min(V, M, a, x) (a) = TARN__SMALLER_##V(M, a, x)
 
 #define PLAIN(x) (x)
 
-/* Bytes that a run asks for ahead of time: conversions keep the processor from looking as far ahead itself. */
-#define AHEAD 2048
+/* By columns: rows that pass at once by some vectors of accumulators. AArch64 reads from memory fastest along many rows, a line of each. */
+#if defined(__aarch64__)
+#define PASSING TARN__ROWS
+#define BESIDE 4
+#else
+#define PASSING 4
+#define BESIDE 1
+#endif
 
-/* RUN: n neighbours into one state, by four vectors of accumulators, then one, then single elements, in this fixed order.
- * FOLD: rows into a tile of accumulators, four at a time. */
+/* RUN: n neighbours into one state, by several vectors of accumulators, then one, then single elements, in this fixed order.
+ * FOLD: rows into a tile of accumulators, four rows a step. */
 #define RUN(op, name, S, T, V, M, LOAD, GET, START, part)                                                                                 \
     static void run_##op##_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                 \
     {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES };                                                            \
         const S *x = from;                                                                                                                \
-        V v0 = (V){0} + (T)(START), v1 = v0, v2 = v0, v3 = v0, y0, y1, y2, y3;                                                            \
+        V v[TARN__STRANDS], y[TARN__STRANDS];                                                                                             \
         int64_t i = 0;                                                                                                                    \
         (void)b, (void)at, (void)aux;                                                                                                     \
-        for (; i + 4 * LANES <= n; i += 4 * LANES) {                                                                                      \
-            for (int k = 0; k < (int)(4 * LANES * sizeof(S) / 64); k++)                                                                   \
-                __builtin_prefetch((const char *)(x + i) + AHEAD + 64 * k);                                                               \
-            LOAD(V, y0, x + i);                                                                                                           \
-            LOAD(V, y1, x + i + LANES);                                                                                                   \
-            LOAD(V, y2, x + i + 2 * LANES);                                                                                               \
-            LOAD(V, y3, x + i + 3 * LANES);                                                                                               \
-            STEP_##op(V, M, v0, y0);                                                                                                      \
-            STEP_##op(V, M, v1, y1);                                                                                                      \
-            STEP_##op(V, M, v2, y2);                                                                                                      \
-            STEP_##op(V, M, v3, y3);                                                                                                      \
+        for (int k = 0; k < TARN__STRANDS; k++)                                                                                           \
+            v[k] = (V){0} + (T)(START);                                                                                                   \
+        for (; i + WIDTH <= n; i += WIDTH) {                                                                                              \
+            for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++)                                                                       \
+                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k);                                                                        \
+            for (int k = 0; k < TARN__STRANDS; k++)                                                                                       \
+                LOAD(V, y[k], x + i + k * LANES);                                                                                         \
+            for (int k = 0; k < TARN__STRANDS; k++)                                                                                       \
+                STEP_##op(V, M, v[k], y[k]);                                                                                              \
         }                                                                                                                                 \
         for (; i + LANES <= n; i += LANES) {                                                                                              \
-            LOAD(V, y0, x + i);                                                                                                           \
-            STEP_##op(V, M, v0, y0);                                                                                                      \
+            LOAD(V, y[0], x + i);                                                                                                         \
+            STEP_##op(V, M, v[0], y[0]);                                                                                                  \
         }                                                                                                                                 \
-        STEP_##op(V, M, v0, v1);                                                                                                          \
-        STEP_##op(V, M, v2, v3);                                                                                                          \
-        STEP_##op(V, M, v0, v2);                                                                                                          \
+        TARN__STRANDS_JOIN(V, M, v, STEP_##op);                                                                                           \
         T total;                                                                                                                          \
-        TARN__LANES_FOLD(T, V, total, v0, ONE_##op);                                                                                      \
+        TARN__LANES_FOLD(T, V, total, v[0], ONE_##op);                                                                                    \
         for (; i < n; i++)                                                                                                                \
             total = ONE_##op(total, GET(x[i]));                                                                                           \
         a->part = ONE_##op(a->part, total);                                                                                               \
     }
 
 #define FOLD(op, name, S, T, V, M, LOAD, GET)                                                                                             \
+    static inline __attribute__((always_inline)) void pass_##op##_##name(T *a, const S *const *x, int rows, int64_t c, int vectors)       \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        V v[BESIDE], y0, y1, y2, y3;                                                                                                      \
+        int r = 0;                                                                                                                        \
+        for (int k = 0; k < vectors; k++)                                                                                                 \
+            TARN__LANES_LOAD(V, v[k], a + c + k * LANES);                                                                                 \
+        for (; r + 4 <= rows; r += 4)                                                                                                     \
+            for (int k = 0; k < vectors; k++) {                                                                                           \
+                int64_t at = c + k * LANES;                                                                                               \
+                LOAD(V, y0, x[r] + at);                                                                                                   \
+                LOAD(V, y1, x[r + 1] + at);                                                                                               \
+                LOAD(V, y2, x[r + 2] + at);                                                                                               \
+                LOAD(V, y3, x[r + 3] + at);                                                                                               \
+                STEP_##op(V, M, y0, y1);                                                                                                  \
+                STEP_##op(V, M, y2, y3);                                                                                                  \
+                STEP_##op(V, M, y0, y2);                                                                                                  \
+                STEP_##op(V, M, v[k], y0);                                                                                                \
+            }                                                                                                                             \
+        for (; r < rows; r++)                                                                                                             \
+            for (int k = 0; k < vectors; k++) {                                                                                           \
+                LOAD(V, y0, x[r] + c + k * LANES);                                                                                        \
+                STEP_##op(V, M, v[k], y0);                                                                                                \
+            }                                                                                                                             \
+        for (int k = 0; k < vectors; k++)                                                                                                 \
+            memcpy(a + c + k * LANES, &v[k], sizeof(V));                                                                                  \
+    }                                                                                                                                     \
     static void fold_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)  \
     {                                                                                                                                     \
         enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
         T *restrict a = (T *)(void *)columns->first;                                                                                      \
-        int r = 0;                                                                                                                        \
         (void)at, (void)aux;                                                                                                              \
-        for (; r + 4 <= rows; r += 4) {                                                                                                   \
-            const S *x0 = row[r], *x1 = row[r + 1], *x2 = row[r + 2], *x3 = row[r + 3];                                                   \
+        for (; rows > 0; rows -= PASSING, row += PASSING) {                                                                               \
             int64_t c = 0;                                                                                                                \
-            for (; c + LANES <= width; c += LANES) {                                                                                      \
-                V v, y0, y1, y2, y3;                                                                                                      \
-                LOAD(V, y0, x0 + c);                                                                                                      \
-                LOAD(V, y1, x1 + c);                                                                                                      \
-                LOAD(V, y2, x2 + c);                                                                                                      \
-                LOAD(V, y3, x3 + c);                                                                                                      \
-                TARN__LANES_LOAD(V, v, a + c);                                                                                            \
-                STEP_##op(V, M, y0, y1);                                                                                                  \
-                STEP_##op(V, M, y2, y3);                                                                                                  \
-                STEP_##op(V, M, y0, y2);                                                                                                  \
-                STEP_##op(V, M, v, y0);                                                                                                   \
-                memcpy(a + c, &v, sizeof(v));                                                                                             \
-            }                                                                                                                             \
+            int here = rows < PASSING ? rows : PASSING;                                                                                   \
+            const S *x[PASSING];                                                                                                          \
+            for (int r = 0; r < PASSING; r++)                                                                                             \
+                x[r] = row[r < here ? r : 0];                                                                                             \
+            for (; here == PASSING && c + BESIDE * LANES <= width; c += BESIDE * LANES)                                                   \
+                pass_##op##_##name(a, x, PASSING, c, BESIDE);                                                                             \
+            for (; c + LANES <= width; c += LANES)                                                                                        \
+                pass_##op##_##name(a, x, here, c, 1);                                                                                     \
             for (; c < width; c++) {                                                                                                      \
-                T y0 = ONE_##op((T)GET(x0[c]), (T)GET(x1[c])), y2 = ONE_##op((T)GET(x2[c]), (T)GET(x3[c])), y = ONE_##op(y0, y2);         \
-                a[c] = ONE_##op(a[c], y);                                                                                                 \
+                int r = 0;                                                                                                                \
+                for (; r + 4 <= here; r += 4) {                                                                                           \
+                    T y0 = ONE_##op((T)GET(x[r][c]), (T)GET(x[r + 1][c]));                                                                \
+                    T y2 = ONE_##op((T)GET(x[r + 2][c]), (T)GET(x[r + 3][c]));                                                            \
+                    y0 = ONE_##op(y0, y2);                                                                                                \
+                    a[c] = ONE_##op(a[c], y0);                                                                                            \
+                }                                                                                                                         \
+                for (; r < here; r++)                                                                                                     \
+                    a[c] = ONE_##op(a[c], GET(x[r][c]));                                                                                  \
             }                                                                                                                             \
-        }                                                                                                                                 \
-        for (; r < rows; r++) {                                                                                                           \
-            const S *x = row[r];                                                                                                          \
-            int64_t c = 0;                                                                                                                \
-            for (; c + LANES <= width; c += LANES) {                                                                                      \
-                V v, y;                                                                                                                   \
-                LOAD(V, y, x + c);                                                                                                        \
-                TARN__LANES_LOAD(V, v, a + c);                                                                                            \
-                STEP_##op(V, M, v, y);                                                                                                    \
-                memcpy(a + c, &v, sizeof(v));                                                                                             \
-            }                                                                                                                             \
-            for (; c < width; c++)                                                                                                        \
-                a[c] = ONE_##op(a[c], GET(x[c]));                                                                                         \
         }                                                                                                                                 \
     }
 

@@ -16,6 +16,7 @@ static inline void merge_one(double *mean, double *squares, double count, double
 }
 
 #define ADD(a, b) ((a) + (b))
+#define PLUS(V, M, a, x) (a) += (x)
 #define PLAIN(x) (x)
 
 /* ---- by rows --------------------------------------------------------------------------------------------------------------- */
@@ -24,29 +25,27 @@ typedef struct distances {
     double rest, squares;
 } distances;
 
-/* Bytes that a pass asks for ahead of time. */
-#define AHEAD 2048
 
 #define RUN(name, S, T, V, LOAD, GET)                                                                                                     \
     static T mean_##name(const S *x, int64_t n)                                                                                           \
     {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        V v0 = {0}, v1 = {0}, v2 = {0}, v3 = {0}, y0, y1, y2, y3;                                                                         \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES };                                                            \
+        V v[TARN__STRANDS], y;                                                                                                            \
         T sum;                                                                                                                            \
         int64_t i = 0;                                                                                                                    \
-        for (; i + 4 * LANES <= n; i += 4 * LANES) {                                                                                      \
-            LOAD(V, y0, x + i);                                                                                                           \
-            LOAD(V, y1, x + i + LANES);                                                                                                   \
-            LOAD(V, y2, x + i + 2 * LANES);                                                                                               \
-            LOAD(V, y3, x + i + 3 * LANES);                                                                                               \
-            v0 += y0, v1 += y1, v2 += y2, v3 += y3;                                                                                       \
-        }                                                                                                                                 \
+        for (int k = 0; k < TARN__STRANDS; k++)                                                                                           \
+            v[k] = (V){0};                                                                                                                \
+        for (; i + WIDTH <= n; i += WIDTH)                                                                                                \
+            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
+                LOAD(V, y, x + i + k * LANES);                                                                                            \
+                v[k] += y;                                                                                                                \
+            }                                                                                                                             \
         for (; i + LANES <= n; i += LANES) {                                                                                              \
-            LOAD(V, y0, x + i);                                                                                                           \
-            v0 += y0;                                                                                                                     \
+            LOAD(V, y, x + i);                                                                                                            \
+            v[0] += y;                                                                                                                    \
         }                                                                                                                                 \
-        v0 = (v0 + v1) + (v2 + v3);                                                                                                       \
-        TARN__LANES_FOLD(T, V, sum, v0, ADD);                                                                                             \
+        TARN__STRANDS_JOIN(V, V, v, PLUS);                                                                                                \
+        TARN__LANES_FOLD(T, V, sum, v[0], ADD);                                                                                           \
         for (; i < n; i++)                                                                                                                \
             sum += GET(x[i]);                                                                                                             \
         return sum / (T)n;                                                                                                                \
@@ -54,29 +53,33 @@ typedef struct distances {
     /* Sums of the distances from the centre, and of their squares. */                                                                    \
     static distances around_##name(const S *x, int64_t n, T centre)                                                                       \
     {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        V d0 = {0}, d1 = {0}, d2 = {0}, d3 = {0}, s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, y0, y1, y2, y3;                                 \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES };                                                            \
+        V d[TARN__STRANDS], s[TARN__STRANDS], y[TARN__STRANDS];                                                                           \
         T sum_d, sum_s;                                                                                                                   \
         int64_t i = 0;                                                                                                                    \
-        for (; i + 4 * LANES <= n; i += 4 * LANES) {                                                                                      \
-            for (int k = 0; k < (int)(4 * LANES * sizeof(S) / 64); k++)                                                                   \
-                __builtin_prefetch((const char *)(x + i) + AHEAD + 64 * k);                                                               \
-            LOAD(V, y0, x + i);                                                                                                           \
-            LOAD(V, y1, x + i + LANES);                                                                                                   \
-            LOAD(V, y2, x + i + 2 * LANES);                                                                                               \
-            LOAD(V, y3, x + i + 3 * LANES);                                                                                               \
-            y0 -= centre, y1 -= centre, y2 -= centre, y3 -= centre;                                                                       \
-            d0 += y0, d1 += y1, d2 += y2, d3 += y3;                                                                                       \
-            s0 += y0 * y0, s1 += y1 * y1, s2 += y2 * y2, s3 += y3 * y3;                                                                   \
+        for (int k = 0; k < TARN__STRANDS; k++)                                                                                           \
+            d[k] = s[k] = (V){0};                                                                                                         \
+        for (; i + WIDTH <= n; i += WIDTH) {                                                                                              \
+            for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++)                                                                       \
+                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k);                                                                        \
+            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
+                LOAD(V, y[k], x + i + k * LANES);                                                                                         \
+                y[k] -= centre;                                                                                                           \
+            }                                                                                                                             \
+            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
+                d[k] += y[k];                                                                                                             \
+                s[k] += y[k] * y[k];                                                                                                      \
+            }                                                                                                                             \
         }                                                                                                                                 \
-        d0 = (d0 + d1) + (d2 + d3), s0 = (s0 + s1) + (s2 + s3);                                                                           \
-        TARN__LANES_FOLD(T, V, sum_d, d0, ADD);                                                                                           \
-        TARN__LANES_FOLD(T, V, sum_s, s0, ADD);                                                                                           \
+        TARN__STRANDS_JOIN(V, V, d, PLUS);                                                                                                \
+        TARN__STRANDS_JOIN(V, V, s, PLUS);                                                                                                \
+        TARN__LANES_FOLD(T, V, sum_d, d[0], ADD);                                                                                         \
+        TARN__LANES_FOLD(T, V, sum_s, s[0], ADD);                                                                                         \
         distances sums = {sum_d, sum_s};                                                                                                  \
         for (; i < n; i++) {                                                                                                              \
-            T d = GET(x[i]) - centre;                                                                                                     \
-            sums.rest += d;                                                                                                               \
-            sums.squares += d * d;                                                                                                        \
+            T away = GET(x[i]) - centre;                                                                                                  \
+            sums.rest += away;                                                                                                            \
+            sums.squares += away * away;                                                                                                  \
         }                                                                                                                                 \
         return sums;                                                                                                                      \
     }                                                                                                                                     \
