@@ -15,9 +15,15 @@
 #define NR (2 * LANES)
 #define TILE_ROWS (20 * MR)
 #define TILE_COLUMNS ((int)(1024 / sizeof(T)))
+#if defined(__aarch64__)
+#define K_BLOCK ((int)(2048 / sizeof(T))) /* first-level caches of 64 KiB */
+#else
 #define K_BLOCK ((int)(768 / sizeof(T)))
+#endif
+#define SMALL_K_BLOCK ((int)(768 / sizeof(T))) /* of products that lie on the stack */
 #define SMALL_LINES 256 /* rows and columns together of a product that one thread packs by itself */
 
+#include "backends/cpu/by_lane.h"
 #include "backends/cpu/panels.h"
 
 /* The sums have names of their own so that they stay in registers. */
@@ -31,8 +37,14 @@ static void NAMED(micro)(int64_t k, const T *restrict a, const T *restrict b, T 
     EACH_ROW(SUMS)
     for (int64_t p = 0; p < k; p++) {
         NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);
+#if defined(__aarch64__)
+        NAMED(LOAD_EIGHT)(a)
+#define MULTIPLY(i, v, lane) NAMED(BY_LANE)(l##i, left, v, lane), NAMED(BY_LANE)(r##i, right, v, lane);
+        NAMED(EACH_OF_EIGHT)(MULTIPLY)
+#else
 #define MULTIPLY(i, from, offset) l##i += left * a[i], r##i += right * a[i];
         EACH_ROW(MULTIPLY)
+#endif
 #undef MULTIPLY
         a += MR;
         b += NR;
@@ -136,6 +148,18 @@ static void NAMED(store_line)(const product *p, int64_t batch, int64_t row, int6
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
 
+/* Asks for part i of `parts` of the panel of b that is due next: AArch64's processors do not see it coming. */
+static inline void NAMED(ask_for_part)(const T *panel, int64_t n, int64_t i, int64_t parts)
+{
+#if defined(__aarch64__)
+    int64_t lines = n * NR * (int64_t)sizeof(T) / 64, some = ceiling(lines, parts), end = least((i + 1) * some, lines);
+    for (int64_t line = i * some; line < end; line++)
+        __builtin_prefetch((const char *)panel + 64 * line);
+#else
+    (void)panel, (void)n, (void)i, (void)parts;
+#endif
+}
+
 static void NAMED(run_tile)(const NAMED(blocks) *s, int64_t batch, int64_t row_panel, int64_t row_panels, int64_t column_panel,
                             int64_t column_panels, T *sums)
 {
@@ -149,6 +173,8 @@ static void NAMED(run_tile)(const NAMED(blocks) *s, int64_t batch, int64_t row_p
             for (int64_t i = 0; i < row_panels; i++) {
                 const T *column = b + (j * k + begin) * NR;
                 T *to = sums + i * MR * ld + j * NR;
+                if (j + 1 < column_panels)
+                    NAMED(ask_for_part)(column + k * NR, n, i, row_panels);
                 if (i < as_it_lies)
                     NAMED(micro_rows)(n, lies + i * MR * down + begin, down, column, to, ld, begin == 0);
                 else
@@ -258,11 +284,11 @@ static void NAMED(gemm)(const product *p)
 static void NAMED(run_small)(int64_t begin, int64_t end, void *ctx)
 {
     const product *p = ctx;
-    _Alignas(64) T packed[(SMALL_LINES + MR + NR) * K_BLOCK], sums[(SMALL_LINES / 2 + MR) * (SMALL_LINES / 2 + NR)];
+    _Alignas(64) T packed[(SMALL_LINES + MR + NR) * SMALL_K_BLOCK], sums[(SMALL_LINES / 2 + MR) * (SMALL_LINES / 2 + NR)];
     int64_t row_panels = ceiling(p->m, MR), column_panels = ceiling(p->n, NR), ld = column_panels * NR;
     for (; begin < end; begin++) {
-        for (int64_t at = 0; at < p->k; at += K_BLOCK) {
-            int64_t k = p->k - at < K_BLOCK ? p->k - at : K_BLOCK;
+        for (int64_t at = 0; at < p->k; at += SMALL_K_BLOCK) {
+            int64_t k = p->k - at < SMALL_K_BLOCK ? p->k - at : SMALL_K_BLOCK;
             T *b = packed, *a = packed + ld * k; /* b is read in whole vectors: aligned */
             for (int64_t i = 0; i < row_panels; i++)
                 NAMED(interleave)(element(p, &p->a, begin, i * MR, at), p->a.dtype, p->a.down, p->a.across, (int)least(p->m - i * MR, MR), MR, k,
@@ -445,6 +471,7 @@ static void NAMED(combine)(int64_t begin, int64_t end, void *ctx)
 #undef TILE_ROWS
 #undef TILE_COLUMNS
 #undef K_BLOCK
+#undef SMALL_K_BLOCK
 #undef SMALL_LINES
 #undef SQUARE
 #undef T

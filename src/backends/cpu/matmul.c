@@ -5,7 +5,7 @@
  *
  *   parts     a long k with little output: parts of k are products of their own, added up in order
  *   thin      few rows or few columns: bound by reading the large operand once
- *   blas      f32 or f64 that OpenBLAS can read as it lies: tiles of the output, each one call on one thread
+ *   blas      f64, and f32 but on AArch64, that OpenBLAS can read as it lies: tiles of the output, each one call on one thread
  *   small     many batches of small matrices, or one: each by one thread
  *   blocked   everything else of floating type: gemm.h; 16-bit types are converted as they are packed and rounded once at the end
  *   integers  summed in i64 */
@@ -28,6 +28,12 @@
 #define ENOUGH_TILES 16
 #define BLAS_WORK 32768                /* multiplications from which on a call to BLAS pays */
 
+#if defined(__aarch64__)
+#define BLAS_SUITS_F32 0 /* gemm.h is faster */
+#else
+#define BLAS_SUITS_F32 1
+#endif
+
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
 #elif defined(__AVX__)
@@ -38,7 +44,10 @@
 
 /* Rows of the register tile: with two vectors each they fill the registers, less three. Of a matrix as it lies, row i begins at a pointer and none, one or two
  * rows behind it: few registers for many rows. */
-#if defined(__AVX512F__) || defined(__aarch64__)
+#if defined(__aarch64__)
+#define MR 8 /* as many as by_lane.h loads */
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row)
+#elif defined(__AVX512F__)
 #define MR 12
 #define EACH_ROW(X) \
     X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row) X(8, a6, twice) X(9, a9, 0) \
@@ -50,7 +59,11 @@
 #define MR 4
 #define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0)
 #endif
-#define FEW_COLUMNS 1024 /* up to which packing a costs more than it saves */
+#if defined(__aarch64__)
+#define FEW_COLUMNS 0 /* up to which packing a costs more than it saves: never, where rows are multiplied by lanes */
+#else
+#define FEW_COLUMNS 1024
+#endif
 #define MAX_PANEL 32
 
 typedef struct matrix {
@@ -191,7 +204,7 @@ static bool describe_blas(const product *p, tarn__blas_call *call)
 {
     tarn_dtype native = p->a.dtype;
     bool transposed;
-    return (native == TARN_F32 || native == TARN_F64) && is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
+    return (native == TARN_F64 || (native == TARN_F32 && BLAS_SUITS_F32)) && is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
            is_plain(&p->b, native, p->k, p->n, &call->transpose_b, &call->ldb) &&
            is_plain(&p->c, native, p->m, p->n, &transposed, &call->ldc) && !transposed && p->k < INT32_MAX &&
            tarn__blas_suits(VECTOR_BYTES);
