@@ -52,8 +52,14 @@ tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx
 {
     (void)ctx;
     tarn_tensor *part[2]; /* gate, up */
-    tarn_tensor *y = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
-    return y ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], y) : NULL;
+    tarn_tensor *gated = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
+    if (!gated)
+        return NULL;
+    for (int i = 0; i < 2; i++)
+        tarn_free(part[i]); /* the widest of all: room for the product that follows */
+    tarn_tensor *y = tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated);
+    tarn_free(gated);
+    return y;
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------- */
@@ -191,7 +197,10 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
     tarn_tensor *sum = *x, *normed = NULL;
     tarn_scope *scope = tarn_scope_open();
     if (scope) {
+        tarn_scope *inner = tarn_scope_open();
         normed = p->cache || p->starts ? attention_with(attention, *y, p, i) : tarn_forward(attention, *y);
+        normed = normed ? tarn_scope_return(inner, normed) : NULL;
+        tarn_scope_close(inner);
         normed = add_and_normalise(&sum, normed, block->child[TARN__LLAMA_NORM_2]);
         tarn_tensor *delta = normed ? tarn_forward(block->child[TARN__LLAMA_MLP], normed) : NULL;
         normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
