@@ -2,8 +2,6 @@
  * instructions where its opposite takes one. Four packs a step keep up with the memory. elementwise.c includes it after packed.h. */
 #if TARN__PACK == 4
 
-#define ARM_AT_ONCE 4
-
 /* n elements from X and G (X again where there is no gradient) to Y: `value` from the packs x and g, and the parameters P0 and P1. */
 #define ARM_RUN(name, X, G, value)                                                                                                       \
     static void arm_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                          \
@@ -13,14 +11,14 @@
         const pack P0 = pack_all(scalar_f32(params->p0)), P1 = pack_all(scalar_f32(params->p1));                                         \
         (void)P0, (void)P1;                                                                                                              \
         int64_t i = 0;                                                                                                                   \
-        for (; i + ARM_AT_ONCE * TARN__PACK <= n; i += ARM_AT_ONCE * TARN__PACK) {                                                       \
-            pack y[ARM_AT_ONCE];                                                                                                         \
-            for (int k = 0; k < ARM_AT_ONCE; k++) {                                                                                      \
+        for (; i + PACKS_AT_ONCE * TARN__PACK <= n; i += PACKS_AT_ONCE * TARN__PACK) {                                                   \
+            pack y[PACKS_AT_ONCE];                                                                                                       \
+            for (int k = 0; k < PACKS_AT_ONCE; k++) {                                                                                    \
                 const pack x = pack_load(from + i + k * TARN__PACK), g = pack_load(by + i + k * TARN__PACK);                             \
                 (void)g;                                                                                                                 \
                 y[k] = value;                                                                                                            \
             }                                                                                                                            \
-            for (int k = 0; k < ARM_AT_ONCE; k++)                                                                                        \
+            for (int k = 0; k < PACKS_AT_ONCE; k++)                                                                                      \
                 pack_store(Y + i + k * TARN__PACK, y[k]);                                                                                \
         }                                                                                                                                \
         for (int64_t here; i < n; i += here) {                                                                                           \
@@ -62,7 +60,7 @@ ARM_GRAD(clamp, pack_where(vandq_u32(vcgtq_f32(x, P0), vcltq_f32(x, P1)), g))
 
 /* The gradients of maximum and minimum: half of g where both are the same, all of it for the one that was chosen; `loses` says where a was not.
  * NaN loses to nothing. */
-#define ARM_EXTREMUM_GRADS(name, loses)                                                                                                   \
+#define ARM_EXTREMUM_GRADS(name, loses)                                                                                                  \
     PACK_INLINE void name##_grads(pack a, pack b, pack g, pack *ga, pack *gb)                                                            \
     {                                                                                                                                    \
         pack half = g * pack_all(0.5f);                                                                                                  \

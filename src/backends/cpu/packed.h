@@ -5,7 +5,7 @@
 
 #if TARN__PACK
 
-/* A kernel of whole_##name() over n elements. */
+/* A kernel of whole_##name() over n elements, several packs at a time. */
 #define PACKED_RUN(name)                                                                                                                 \
     static void packed_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                       \
     {                                                                                                                                    \
@@ -13,6 +13,8 @@
         const float *X = in[0];                                                                                                          \
         float *Y = out[0];                                                                                                               \
         int64_t i = 0;                                                                                                                   \
+        for (; i + PACKS_AT_ONCE * TARN__PACK <= n; i += PACKS_AT_ONCE * TARN__PACK)                                                     \
+            several_##name(X + i, Y + i);                                                                                                \
         for (; i + TARN__PACK <= n; i += TARN__PACK)                                                                                     \
             pack_store(Y + i, whole_##name(pack_load(X + i)));                                                                           \
         if (i < n)                                                                                                                       \
@@ -36,6 +38,21 @@
         pack y = value;                                                                                                                  \
         return __builtin_expect(pack_any(outside(x)), 0) ? mend_##name(x, y) : y;                                                        \
     }                                                                                                                                    \
+    PACK_INLINE void several_##name(const float *X, float *Y)                                                                            \
+    {                                                                                                                                    \
+        pack from[PACKS_AT_ONCE], to[PACKS_AT_ONCE];                                                                                     \
+        pack_mask beyond = (pack_mask){0};                                                                                               \
+        for (int k = 0; k < PACKS_AT_ONCE; k++) {                                                                                        \
+            const pack x = from[k] = pack_load(X + k * TARN__PACK);                                                                      \
+            to[k] = value;                                                                                                               \
+            beyond = k ? pack_either(beyond, outside(x)) : outside(x);                                                                   \
+        }                                                                                                                                \
+        if (__builtin_expect(pack_any(beyond), 0))                                                                                       \
+            for (int k = 0; k < PACKS_AT_ONCE; k++)                                                                                      \
+                to[k] = mend_##name(from[k], to[k]);                                                                                     \
+        for (int k = 0; k < PACKS_AT_ONCE; k++)                                                                                          \
+            pack_store(Y + k * TARN__PACK, to[k]);                                                                                       \
+    }                                                                                                                                    \
     PACKED_RUN(name)
 
 /* The same for a gradient from x and g. */
@@ -55,12 +72,29 @@
         pack y = value;                                                                                                                  \
         return __builtin_expect(pack_any(outside(x)), 0) ? mend_##name##_grad(x, g, y) : y;                                              \
     }                                                                                                                                    \
+    PACK_INLINE void several_##name##_grad(const float *X, const float *G, float *Y)                                                     \
+    {                                                                                                                                    \
+        pack from[PACKS_AT_ONCE], by[PACKS_AT_ONCE], to[PACKS_AT_ONCE];                                                                  \
+        pack_mask beyond = (pack_mask){0};                                                                                               \
+        for (int k = 0; k < PACKS_AT_ONCE; k++) {                                                                                        \
+            const pack x = from[k] = pack_load(X + k * TARN__PACK), g = by[k] = pack_load(G + k * TARN__PACK);                           \
+            to[k] = value;                                                                                                               \
+            beyond = k ? pack_either(beyond, outside(x)) : outside(x);                                                                   \
+        }                                                                                                                                \
+        if (__builtin_expect(pack_any(beyond), 0))                                                                                       \
+            for (int k = 0; k < PACKS_AT_ONCE; k++)                                                                                      \
+                to[k] = mend_##name##_grad(from[k], by[k], to[k]);                                                                       \
+        for (int k = 0; k < PACKS_AT_ONCE; k++)                                                                                          \
+            pack_store(Y + k * TARN__PACK, to[k]);                                                                                       \
+    }                                                                                                                                    \
     static void packed_##name##_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
     {                                                                                                                                    \
         (void)params;                                                                                                                    \
         const float *X = in[0], *G = in[1];                                                                                              \
         float *Y = out[0];                                                                                                               \
         int64_t i = 0;                                                                                                                   \
+        for (; i + PACKS_AT_ONCE * TARN__PACK <= n; i += PACKS_AT_ONCE * TARN__PACK)                                                     \
+            several_##name##_grad(X + i, G + i, Y + i);                                                                                  \
         for (; i + TARN__PACK <= n; i += TARN__PACK)                                                                                     \
             pack_store(Y + i, whole_##name##_grad(pack_load(X + i), pack_load(G + i)));                                                  \
         if (i < n)                                                                                                                       \
@@ -68,15 +102,15 @@
     }
 
 /* Where a function does not hold, for a pack and for one element; NaN is always outside. */
-#define BEYOND_EXP(x) pack_not_within(pack_size(x), pack_all(87.0f))
+#define BEYOND_EXP(x) pack_beyond(x, pack_all(87.0f))
 #define BEYOND_EXP_ALONE(x) (!(fabsf(x) <= 87.0f))
-#define BEYOND_EXP2(x) pack_not_within(pack_size(x), pack_all(125.0f))
+#define BEYOND_EXP2(x) pack_beyond(x, pack_all(125.0f))
 #define BEYOND_EXP2_ALONE(x) (!(fabsf(x) <= 125.0f))
-#define BEYOND_BELL(x) pack_not_within(pack_size(x), pack_all(80.0f))
+#define BEYOND_BELL(x) pack_beyond(x, pack_all(80.0f))
 #define BEYOND_BELL_ALONE(x) (!(fabsf(x) <= 80.0f))
-#define BEYOND_TANH(x) pack_not_within(pack_size(x), pack_all(40.0f))
+#define BEYOND_TANH(x) pack_beyond(x, pack_all(40.0f))
 #define BEYOND_TANH_ALONE(x) (!(fabsf(x) <= 40.0f))
-#define BEYOND_TRIG(x) pack_not_within(pack_size(x), pack_all(PACK_TRIG_MOST))
+#define BEYOND_TRIG(x) pack_beyond(x, pack_all(PACK_TRIG_MOST))
 #define BEYOND_TRIG_ALONE(x) (!(fabsf(x) <= PACK_TRIG_MOST))
 #define BELOW_SIGMOID(x) pack_not_within(-(x), pack_all(80.0f))
 #define BELOW_SIGMOID_ALONE(x) (!(-(x) <= 80.0f))

@@ -1,7 +1,9 @@
 /* packs.h: vectors of floats and what functions written by hand need of them, where there are fused operations and permutations: AVX2, AVX-512 and
  * AArch64. TARN__PACK is the number of floats, 0 on other levels, which keep the plain forms of vmath.h.
  *
- * All of them do the same arithmetic on each float, so results have the same bits. +, -, * and / are the compiler's own on vectors. */
+ * AVX2 and AVX-512 do the same arithmetic on each float, so results have the same bits. +, -, * and / are the compiler's own on vectors.
+ *
+ * PACKS_AT_ONCE: how many a loop takes, so that one can be worked on while another waits. */
 #ifndef TARN__PACKS_H
 #define TARN__PACKS_H
 
@@ -12,16 +14,19 @@
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
 #include <immintrin.h>
 #define TARN__PACK 16
+#define PACKS_AT_ONCE 1
 typedef __m512 pack;
 typedef __mmask16 pack_mask;
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define TARN__PACK 8
+#define PACKS_AT_ONCE 1
 typedef __m256 pack;
 typedef __m256 pack_mask; /* all bits of a lane, or none */
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #define TARN__PACK 4
+#define PACKS_AT_ONCE 4
 typedef float32x4_t pack;
 typedef uint32x4_t pack_mask; /* as with AVX2 */
 #else
@@ -56,7 +61,9 @@ PACK_INLINE pack pack_turned(pack x, pack rounded) {
 PACK_INLINE pack pack_choose(pack_mask mask, pack yes, pack no) { return _mm512_mask_blend_ps(mask, no, yes); }
 PACK_INLINE pack_mask pack_below(pack a, pack b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 PACK_INLINE pack_mask pack_not_within(pack a, pack limit) { return _mm512_cmp_ps_mask(a, limit, _CMP_NLE_UQ); } /* or NaN */
+PACK_INLINE pack_mask pack_beyond(pack a, pack limit) { return pack_not_within(pack_size(a), limit); }
 PACK_INLINE pack_mask pack_not_normal(pack x) { return _mm512_fpclass_ps_mask(x, 0xff); } /* all but positive normal numbers */
+PACK_INLINE pack_mask pack_either(pack_mask a, pack_mask b) { return a | b; }
 PACK_INLINE int pack_any(pack_mask mask) { return mask != 0; }
 
 /* The element of 16 that the low four bits of each lane of `rounded` name. */
@@ -109,9 +116,11 @@ PACK_INLINE pack pack_turned(pack x, pack rounded) {
 PACK_INLINE pack pack_choose(pack_mask mask, pack yes, pack no) { return _mm256_blendv_ps(no, yes, mask); }
 PACK_INLINE pack_mask pack_below(pack a, pack b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 PACK_INLINE pack_mask pack_not_within(pack a, pack limit) { return _mm256_cmp_ps(a, limit, _CMP_NLE_UQ); } /* or NaN */
+PACK_INLINE pack_mask pack_beyond(pack a, pack limit) { return pack_not_within(pack_size(a), limit); }
 PACK_INLINE pack_mask pack_not_normal(pack x) { /* all but positive normal numbers */
     return _mm256_or_ps(_mm256_cmp_ps(x, _mm256_set1_ps(FLT_MAX), _CMP_NLE_UQ), _mm256_cmp_ps(x, _mm256_set1_ps(FLT_MIN), _CMP_LT_OQ));
 }
+PACK_INLINE pack_mask pack_either(pack_mask a, pack_mask b) { return _mm256_or_ps(a, b); }
 PACK_INLINE int pack_any(pack_mask mask) { return _mm256_movemask_ps(mask) != 0; }
 
 /* The element of 16 that the low four bits of each lane of `rounded` name; the fourth bit chooses between two halves. */
@@ -154,7 +163,7 @@ PACK_INLINE pack pack_fma(pack a, pack b, pack c) { return vfmaq_f32(c, a, b); }
 PACK_INLINE pack pack_fma_minus(pack a, pack b, pack c) { return vfmaq_f32(-c, a, b); }
 PACK_INLINE pack pack_size(pack x) { return vabsq_f32(x); }
 PACK_INLINE pack pack_choose(pack_mask mask, pack yes, pack no) { return vbslq_f32(mask, yes, no); }
-PACK_INLINE pack pack_least(pack limit, pack x) { return pack_choose(vcltq_f32(limit, x), limit, x); } /* NaN in x stays */
+PACK_INLINE pack pack_least(pack limit, pack x) { return vminq_f32(limit, x); } /* NaN in x stays */
 PACK_INLINE pack pack_most(pack limit, pack x) { return pack_choose(vcgtq_f32(limit, x), limit, x); }
 PACK_INLINE pack pack_smaller_size(pack a, pack x) { return vminq_f32(vabsq_f32(a), vabsq_f32(x)); }
 PACK_INLINE pack pack_with_sign(pack size, pack sign) { return vbslq_f32(vdupq_n_u32(0x80000000u), sign, size); }
@@ -166,9 +175,11 @@ PACK_INLINE pack pack_turned(pack x, pack rounded) {
 
 PACK_INLINE pack_mask pack_below(pack a, pack b) { return vcltq_f32(a, b); }
 PACK_INLINE pack_mask pack_not_within(pack a, pack limit) { return vmvnq_u32(vcleq_f32(a, limit)); } /* or NaN */
+PACK_INLINE pack_mask pack_beyond(pack a, pack limit) { return vmvnq_u32(vcaleq_f32(a, limit)); }
 PACK_INLINE pack_mask pack_not_normal(pack x) { /* all but positive normal numbers */
     return vcgeq_u32(vsubq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0x00800000u)), vdupq_n_u32(0x7f000000u));
 }
+PACK_INLINE pack_mask pack_either(pack_mask a, pack_mask b) { return vorrq_u32(a, b); }
 PACK_INLINE int pack_any(pack_mask mask) { return vmaxvq_u32(mask) != 0; }
 
 /* The element of 16 that the low four bits of each lane of `rounded` name: its four bytes, out of 64. */
