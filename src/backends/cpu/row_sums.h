@@ -1,4 +1,5 @@
-/* row_sums.h: sums and the largest element of at most BLOCK numbers, for one type: rows.h includes it with T, BITS and NAMED(x). */
+/* row_sums.h: sums and the largest element of at most BLOCK numbers, for one type: rows.h includes it with T, BITS, NAMED(x) and, on AArch64,
+ * LARGER(a, b), of which a NaN is neither. */
 
 #define LANES ((int)(VECTOR_BYTES / sizeof(T)))
 
@@ -25,8 +26,12 @@ TARN__UNUSED static inline double NAMED(total)(NAMED(lanes) v)
 
 TARN__UNUSED static inline NAMED(lanes) NAMED(larger)(NAMED(lanes) a, NAMED(lanes) b)
 {
+#if defined(__aarch64__)
+    return (NAMED(lanes))LARGER(a, b);
+#else
     NAMED(masks) first = a > b;
     return (NAMED(lanes))((first & (NAMED(masks))a) | (~first & (NAMED(masks))b));
+#endif
 }
 
 /* The largest element; NaN is passed over, and finds its way into the result by other sums. */
@@ -34,32 +39,41 @@ TARN__UNUSED static T NAMED(block_max)(const T *x, int64_t n)
 {
     T most = -(T)INFINITY;
     int64_t i = 0;
-    if (n >= 2 * LANES) {
-        NAMED(lanes) a = NAMED(lanes_at)(x), b = NAMED(lanes_at)(x + LANES);
-        for (i = 2 * LANES; i + 2 * LANES <= n; i += 2 * LANES) {
-            a = NAMED(larger)(NAMED(lanes_at)(x + i), a);
-            b = NAMED(larger)(NAMED(lanes_at)(x + i + LANES), b);
-        }
-        a = NAMED(larger)(a, b);
+    if (n >= MOST_STRANDS * LANES) {
+        NAMED(lanes) a[MOST_STRANDS];
+        for (int k = 0; k < MOST_STRANDS; k++)
+            a[k] = NAMED(lanes_at)(x + k * LANES);
+        for (i = MOST_STRANDS * LANES; i + MOST_STRANDS * LANES <= n; i += MOST_STRANDS * LANES)
+            for (int k = 0; k < MOST_STRANDS; k++)
+                a[k] = NAMED(larger)(NAMED(lanes_at)(x + i + k * LANES), a[k]);
+        for (int k = 1; k < MOST_STRANDS; k++)
+            a[0] = NAMED(larger)(a[0], a[k]);
         for (int lane = 0; lane < LANES; lane++)
-            most = a[lane] > most ? a[lane] : most;
+            most = a[0][lane] > most ? a[0][lane] : most;
     }
     for (; i < n; i++)
         most = x[i] > most ? x[i] : most;
     return most;
 }
 
+/* The sum of ROW_STRANDS vectors, neighbours first. */
+static inline double NAMED(total_of)(NAMED(lanes) *a)
+{
+#if ROW_STRANDS == 8
+    return NAMED(total)(((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7])));
+#else
+    return NAMED(total)((a[0] + a[1]) + (a[2] + a[3]));
+#endif
+}
+
 TARN__UNUSED static double NAMED(block_sum)(const T *x, int64_t n)
 {
-    NAMED(lanes) a = {0}, b = {0}, c = {0}, d = {0};
+    NAMED(lanes) a[ROW_STRANDS] = {{0}};
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        a += NAMED(lanes_at)(x + i);
-        b += NAMED(lanes_at)(x + i + LANES);
-        c += NAMED(lanes_at)(x + i + 2 * LANES);
-        d += NAMED(lanes_at)(x + i + 3 * LANES);
-    }
-    double sum = NAMED(total)((a + b) + (c + d));
+    for (; i + ROW_STRANDS * LANES <= n; i += ROW_STRANDS * LANES)
+        for (int k = 0; k < ROW_STRANDS; k++)
+            a[k] += NAMED(lanes_at)(x + i + k * LANES);
+    double sum = NAMED(total_of)(a);
     for (; i < n; i++)
         sum += (double)x[i];
     return sum;
@@ -67,15 +81,12 @@ TARN__UNUSED static double NAMED(block_sum)(const T *x, int64_t n)
 
 TARN__UNUSED static double NAMED(block_dot)(const T *x, const T *y, int64_t n)
 {
-    NAMED(lanes) a = {0}, b = {0}, c = {0}, d = {0};
+    NAMED(lanes) a[ROW_STRANDS] = {{0}};
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        a += NAMED(lanes_at)(x + i) * NAMED(lanes_at)(y + i);
-        b += NAMED(lanes_at)(x + i + LANES) * NAMED(lanes_at)(y + i + LANES);
-        c += NAMED(lanes_at)(x + i + 2 * LANES) * NAMED(lanes_at)(y + i + 2 * LANES);
-        d += NAMED(lanes_at)(x + i + 3 * LANES) * NAMED(lanes_at)(y + i + 3 * LANES);
-    }
-    double sum = NAMED(total)((a + b) + (c + d));
+    for (; i + ROW_STRANDS * LANES <= n; i += ROW_STRANDS * LANES)
+        for (int k = 0; k < ROW_STRANDS; k++)
+            a[k] += NAMED(lanes_at)(x + i + k * LANES) * NAMED(lanes_at)(y + i + k * LANES);
+    double sum = NAMED(total_of)(a);
     for (; i < n; i++)
         sum += (double)(x[i] * y[i]);
     return sum;
@@ -84,14 +95,14 @@ TARN__UNUSED static double NAMED(block_dot)(const T *x, const T *y, int64_t n)
 /* The sum of (x - mean)². */
 TARN__UNUSED static double NAMED(block_spread)(const T *x, T mean, int64_t n)
 {
-    NAMED(lanes) a = {0}, b = {0}, c = {0}, d = {0};
+    NAMED(lanes) a[ROW_STRANDS] = {{0}};
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        NAMED(lanes) p = NAMED(lanes_at)(x + i) - mean, q = NAMED(lanes_at)(x + i + LANES) - mean;
-        NAMED(lanes) r = NAMED(lanes_at)(x + i + 2 * LANES) - mean, s = NAMED(lanes_at)(x + i + 3 * LANES) - mean;
-        a += p * p, b += q * q, c += r * r, d += s * s;
-    }
-    double sum = NAMED(total)((a + b) + (c + d));
+    for (; i + ROW_STRANDS * LANES <= n; i += ROW_STRANDS * LANES)
+        for (int k = 0; k < ROW_STRANDS; k++) {
+            NAMED(lanes) d = NAMED(lanes_at)(x + i + k * LANES) - mean;
+            a[k] += d * d;
+        }
+    double sum = NAMED(total_of)(a);
     for (; i < n; i++)
         sum += (double)((x[i] - mean) * (x[i] - mean));
     return sum;
@@ -100,4 +111,5 @@ TARN__UNUSED static double NAMED(block_spread)(const T *x, T mean, int64_t n)
 #undef LANES
 #undef T
 #undef BITS
+#undef LARGER
 #undef NAMED

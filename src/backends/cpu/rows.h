@@ -20,6 +20,16 @@
 #define VECTOR_BYTES 16
 #endif
 
+/* Vectors that a sum runs in side by side, and a search for the largest. */
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#define ROW_STRANDS 8
+#define MOST_STRANDS 8
+#else
+#define ROW_STRANDS 4
+#define MOST_STRANDS 2
+#endif
+
 /* ---- where rows lie -------------------------------------------------------------------------------------------------------- */
 
 typedef struct operand {
@@ -107,11 +117,13 @@ TARN__UNUSED static int64_t rows_grain(const row_set *r)
 
 #define T float
 #define BITS int32_t
+#define LARGER vmaxnmq_f32
 #define NAMED(x) x##_f32
 #include "backends/cpu/row_sums.h"
 
 #define T double
 #define BITS int64_t
+#define LARGER vmaxnmq_f64
 #define NAMED(x) x##_f64
 #include "backends/cpu/row_sums.h"
 

@@ -47,6 +47,47 @@ static inline int is_extreme(double sum)
     return !(fabs(sum) < 0x1p64);
 }
 
+#if defined(__aarch64__)
+#define DOT_LANES 16
+#else
+#define DOT_LANES 8
+#endif
+
+/* gx = g - e^y · sum; gx may be y. */
+static void less_exps_f64(const double *y, const double *g, double *gx, int64_t n, double sum)
+{
+    EACH gx[i] = g[i] - tarn__exp_f64(y[i]) * sum;
+}
+
+#if TARN__PACK == 4
+
+static void less_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
+{
+    int64_t i = 0;
+    for (; i + TOGETHER * TARN__PACK <= n; i += TOGETHER * TARN__PACK) {
+        pack x[TOGETHER], e[TOGETHER];
+        for (int k = 0; k < TOGETHER; k++)
+            x[k] = pack_load(y + i + k * TARN__PACK);
+        exps_below_one(x, e);
+        for (int k = 0; k < TOGETHER; k++)
+            pack_store(gx + i + k * TARN__PACK, pack_load(g + i + k * TARN__PACK) - e[k] * pack_all(sum));
+    }
+    for (int64_t here; i < n; i += here) {
+        here = n - i < TARN__PACK ? n - i : TARN__PACK;
+        pack e = exp_below_one(pack_load_some(y + i, here));
+        pack_store_some(gx + i, pack_load_some(g + i, here) - e * pack_all(sum), here);
+    }
+}
+
+#else
+
+static void less_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
+{
+    EACH gx[i] = g[i] - tarn__exp_f32(y[i]) * sum;
+}
+
+#endif
+
 #define T float
 #define EXP tarn__exp_f32
 #define NAMED(x) x##_f32

@@ -29,11 +29,13 @@ static double NAMED(sum)(const void *x, int64_t n)
 static double NAMED(dot)(const void *of, const void *from, int64_t n)
 {
     const T *y = of, *g = from;
-    double lane[8] = {0};
-    int64_t whole = n / 8 * 8;
-    for (int64_t i = 0; i < whole; i += 8)
-        for (int k = 0; k < 8; k++)
+    double lane[DOT_LANES] = {0};
+    int64_t whole = n / DOT_LANES * DOT_LANES;
+    for (int64_t i = 0; i < whole; i += DOT_LANES)
+        for (int k = 0; k < DOT_LANES; k++)
             lane[k] += (double)y[i + k] * (double)g[i + k];
+    for (int k = 8; k < DOT_LANES; k++)
+        lane[k - 8] += lane[k];
     double sum = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
     for (int64_t i = whole; i < n; i++)
         sum += (double)y[i] * (double)g[i];
@@ -44,7 +46,12 @@ static void NAMED(grad)(const void *of, const void *from, void *to, int64_t n, d
 {
     const T *y = of, *g = from;
     T *gx = to;
+#if defined(__aarch64__)
+    T high = (T)dot, low = fabs((double)high) < (double)INFINITY ? (T)(dot - (double)high) : 0; /* two subtractions cost less than conversions */
+    EACH gx[i] = y[i] * ((g[i] - high) - low);
+#else
     EACH gx[i] = y[i] * (T)((double)g[i] - dot);
+#endif
 }
 
 static void NAMED(log_grad)(const void *of, const void *from, void *to, int64_t n, double sum)
@@ -54,7 +61,7 @@ static void NAMED(log_grad)(const void *of, const void *from, void *to, int64_t 
     if (is_extreme(sum))
         EACH gx[i] = (T)((double)g[i] - tarn__exp_f64((double)y[i]) * sum);
     else
-        EACH gx[i] = g[i] - EXP(y[i]) * s;
+        NAMED(less_exps)(y, g, gx, n, s);
 }
 
 static void NAMED(column_most)(const void *from, void *to, int64_t n)
