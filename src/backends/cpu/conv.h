@@ -12,6 +12,7 @@
 #ifndef TARN__CONV_H
 #define TARN__CONV_H
 
+#include "backends/cpu/by_lane.h"
 #include "backends/cpu/convert.h"
 #include "backends/cpu/level.h"
 #include "backends/cpu/slots.h"
@@ -32,6 +33,21 @@
 #else
 #define MR 4
 #define EACH_ROW(X) X(0) X(1) X(2) X(3)
+#endif
+
+/* The weights of a register tile's rows, side by side at a: X(row, where it is, place in it). */
+#if defined(__aarch64__)
+#define LOAD_WEIGHTS(a) NAMED(LOAD_EIGHT)(a)
+#define EACH_WEIGHT(X) NAMED(EACH_OF_EIGHT)(X)
+#define BY_WEIGHT(sum, x, of, at) NAMED(BY_LANE)(sum, x, of, at);
+#else
+#define LOAD_WEIGHTS(a)
+#define BY_WEIGHT(sum, x, of, at) sum += x * of[at];
+#if MR == 8
+#define EACH_WEIGHT(X) X(0, a, 0) X(1, a, 1) X(2, a, 2) X(3, a, 3) X(4, a, 4) X(5, a, 5) X(6, a, 6) X(7, a, 7)
+#else
+#define EACH_WEIGHT(X) X(0, a, 0) X(1, a, 1) X(2, a, 2) X(3, a, 3)
+#endif
 #endif
 
 #define TILE_ROWS 64                       /* output channels that are summed at once */

@@ -26,9 +26,9 @@ typedef struct NAMED(sum) {
 } NAMED(sum);
 
 /* tile (MR, NR) = or += a panel of weights times the outputs that begin at b. The sums have names of their own so that they stay in registers. */
-#define LEFT(i) l##i += left * a[i];
-#define MIDDLE(i) m##i += middle * a[i];
-#define RIGHT(i) r##i += right * a[i];
+#define LEFT(i, of, at) BY_WEIGHT(l##i, left, of, at)
+#define MIDDLE(i, of, at) BY_WEIGHT(m##i, middle, of, at)
+#define RIGHT(i, of, at) BY_WEIGHT(r##i, right, of, at)
 #define ADD_LEFT(i) l##i += NAMED(load_vector)(tile + i * NR);
 #define ADD_MIDDLE(i) m##i += NAMED(load_vector)(tile + i * NR + LANES);
 #define ADD_RIGHT(i) r##i += NAMED(load_vector)(tile + i * NR + 2 * LANES);
@@ -44,8 +44,9 @@ static void NAMED(tile_of_3)(const NAMED(sum) *s, const T *restrict a, const T *
         for (int64_t t = 0; t < s->taps; t++, a += MR) {
             const T *at = b + s->offset[t];
             NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES), right = NAMED(load_vector)(at + 2 * LANES);
-#define MULTIPLY(i) LEFT(i) MIDDLE(i) RIGHT(i)
-            EACH_ROW(MULTIPLY)
+            LOAD_WEIGHTS(a)
+#define MULTIPLY(i, of, at) LEFT(i, of, at) MIDDLE(i, of, at) RIGHT(i, of, at)
+            EACH_WEIGHT(MULTIPLY)
         }
     if (!s->first) {
         EACH_ROW(ADD_LEFT) EACH_ROW(ADD_MIDDLE) EACH_ROW(ADD_RIGHT)
@@ -63,8 +64,9 @@ static void NAMED(tile_of_2)(const NAMED(sum) *s, const T *restrict a, const T *
         for (int64_t t = 0; t < s->taps; t++, a += MR) {
             const T *at = b + s->offset[t];
             NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES);
-#define MULTIPLY(i) LEFT(i) MIDDLE(i)
-            EACH_ROW(MULTIPLY)
+            LOAD_WEIGHTS(a)
+#define MULTIPLY(i, of, at) LEFT(i, of, at) MIDDLE(i, of, at)
+            EACH_WEIGHT(MULTIPLY)
         }
     if (!s->first) {
         EACH_ROW(ADD_LEFT) EACH_ROW(ADD_MIDDLE)
@@ -81,7 +83,8 @@ static void NAMED(tile_of_1)(const NAMED(sum) *s, const T *restrict a, const T *
     for (int64_t c = 0; c < s->channels; c++, b += s->channel)
         for (int64_t t = 0; t < s->taps; t++, a += MR) {
             NAMED(vector) left = NAMED(load_vector)(b + s->offset[t]);
-            EACH_ROW(LEFT)
+            LOAD_WEIGHTS(a)
+            EACH_WEIGHT(LEFT)
         }
     if (!s->first) {
         EACH_ROW(ADD_LEFT)
@@ -98,7 +101,7 @@ static void NAMED(single)(const NAMED(sum) *s, const T *restrict a, const T *res
         for (int64_t t = 0; t < s->taps; t++, a++) {
             const T *at = b + s->offset[t];
             NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES), right = NAMED(load_vector)(at + 2 * LANES);
-            LEFT(0) MIDDLE(0) RIGHT(0)
+            l0 += left * *a, m0 += middle * *a, r0 += right * *a;
         }
     if (!s->first) {
         ADD_LEFT(0) ADD_MIDDLE(0) ADD_RIGHT(0)
