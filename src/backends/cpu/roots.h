@@ -42,6 +42,11 @@ PACK_INLINE pack near_rsqrt(pack x)
         pack y = near_##name(x);                                                                                                         \
         return __builtin_expect(pack_any(other), 0) ? pack_choose(other, divided, y) : y;                                                \
     }                                                                                                                                    \
+    PACK_INLINE void several_##name(const float *X, float *Y)                                                                            \
+    {                                                                                                                                    \
+        for (int k = 0; k < PACKS_AT_ONCE; k++)                                                                                          \
+            pack_store(Y + k * TARN__PACK, whole_##name(pack_load(X + k * TARN__PACK)));                                                 \
+    }                                                                                                                                    \
     PACKED_RUN(name)
 
 ROOT_TILE(sqrt, _mm512_sqrt_ps(x))
