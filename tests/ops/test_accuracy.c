@@ -27,6 +27,7 @@ static double apart(double want, float got)
 }
 
 static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 static double silu(double x) { return x * sigmoid(x); }
 static double gelu_erf(double x) { return 0.5 * x * erfc(x * -0.70710678118654752440); }
 static double recip(double x) { return 1 / x; }
@@ -34,6 +35,8 @@ static double over_sqrt(double x) { return 1 / sqrt(x); }
 static double sqrt_slope(double x) { return 0.5 / sqrt(x); }
 static double over_sqrt_slope(double x) { return -0.5 / (x * sqrt(x)); }
 static double minus_sin(double x) { return -sin(x); }
+static double log2_slope(double x) { return 1.44269504088896340736 / x; }
+static double erf_slope(double x) { return 1.12837916709551257390 * exp(-x * x); }
 static double exp2_slope(double x) { return exp2(x) * 0.69314718055994530942; }
 static double gelu_erf_slope(double x) { return 0.5 * erfc(x * -0.70710678118654752440) + x * 0.39894228040143267794 * exp(-0.5 * x * x); }
 
@@ -60,12 +63,15 @@ static const struct function {
     {"exp", exp, exp, 0, false},
     {"exp2", exp2, exp2_slope, 0, false},
     {"log", log, recip, 1, false},
+    {"log2", log2, log2_slope, 1, false},
     {"sqrt", sqrt, sqrt_slope, 1, false},
     {"rsqrt", over_sqrt, over_sqrt_slope, 1, true},
     {"sin", sin, cos, 1.5707964f, false},
     {"cos", cos, minus_sin, 1.5707964f, false},
     {"tanh", tanh, tanh_slope, 0, false},
     {"sigmoid", sigmoid, sigmoid_slope, 0, false},
+    {"softplus", softplus, sigmoid, 0, true},
+    {"erf", erf, erf_slope, 0, false},
     {"silu", silu, silu_slope, -1.2784645f, false},
     {"gelu_erf", gelu_erf, gelu_erf_slope, -0.7517915f, false},
 };

@@ -91,6 +91,7 @@ WHERE_TILE
 #include "backends/cpu/guards.h"
 #include "backends/cpu/packed.h"
 #include "backends/cpu/roots.h"
+#include "backends/cpu/arm_math.h"
 #include "backends/cpu/arm_rows.h"
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
@@ -162,7 +163,9 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #define tile_rsqrt_f32 packed_rsqrt
 #endif
 #define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
+#if TARN__PACK != 4 /* AArch64 has its own in arm_math.h */
 #define tile_softplus_grad_f32 guarded_softplus_grad_f32
+#endif
 #define tile_div_grad_f32 guarded_div_grad_f32
 #define tile_div_grad_b_f32 guarded_div_grad_b_f32
 #define tile_mod_f32 guarded_mod_f32

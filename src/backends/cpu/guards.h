@@ -69,7 +69,9 @@ DIV_TILES(float, double, f32, 1e-18f, 1e18f)
 EXPONENTIAL_TILE(exp, (fabsf(X[i]) > EXPONENT_MAX) | ((fabsf(G[i]) < 0x1p-100f) & (G[i] != 0)),
                  g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
 #endif
+#if TARN__PACK != 4 /* AArch64 has arm_math.h for it */
 EXPONENTIAL_TILE(softplus, X[i] < -EXPONENT_MAX, g * sigmoid_f64(x))
+#endif
 
 #if !TARN__PACK /* levels with packs have packed.h for these */
 
