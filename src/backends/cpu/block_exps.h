@@ -21,26 +21,7 @@ TARN__UNUSED static double block_exps_f64(const void *from, void *to, int64_t n,
 #define LEAST_PACKED -87.0f /* where pack_exp() ends */
 #define LEAST_EXP -104.0f   /* below it exponentials are 0 */
 
-#if TARN__PACK == 4
-
-#define BIASED_ROUND (TARN__ROUND_F32 + 127.0f) /* adding it rounds, and leaves the exponent's bits in the lowest */
-
-/* pack_exp() without its tables: to look up four floats costs more than a longer polynomial, here as a sum of short ones. */
-PACK_INLINE pack quick_exp(pack x)
-{
-    pack rounded = pack_fma(x, pack_all(0x1.715476p+0f), pack_all(BIASED_ROUND)), k = rounded - pack_all(BIASED_ROUND);
-    pack r = pack_fma(k, pack_all(-TARN__LN2_LOW_F32), pack_fma(k, pack_all(-TARN__LN2_HIGH_F32), x)), square = r * r;
-    pack high = pack_fma(square, pack_all(0x1.6a4b98p-10f), PACK_STEP(pack_all(0x1.123e5cp-7f), r, 0x1.5558bap-5f));
-    pack p = pack_fma(square, high, PACK_STEP(pack_all(0x1.55548cp-3f), r, 0x1.fffffcp-2f));
-    pack scaled = vreinterpretq_f32_u32(vreinterpretq_u32_f32(rounded) << 23);
-    return pack_fma(scaled, pack_fma(square, p, r), scaled);
-}
-
-#else
-#define quick_exp pack_exp
-#endif
-
-/* The lanes of y = e^x that quick_exp() could not do. */
+/* The lanes of y = e^x that pack_exp() could not do. */
 __attribute__((noinline, cold)) static pack mend_small_exps(pack x, pack y)
 {
     float from[TARN__PACK], to[TARN__PACK];
@@ -53,7 +34,7 @@ __attribute__((noinline, cold)) static pack mend_small_exps(pack x, pack y)
 /* e^x for x <= 87 or NaN. */
 PACK_INLINE pack exp_below_one(pack x)
 {
-    pack y = quick_exp(x);
+    pack y = pack_exp(x);
     pack_mask small = pack_below(x, pack_all(LEAST_PACKED));
     if (__builtin_expect(!pack_any(small), 1))
         return y;
@@ -71,7 +52,7 @@ PACK_INLINE void exps_below_one(const pack *x, pack *y)
 #if TARN__PACK == 4
     if (__builtin_expect(!(vminnmvq_f32(vminnmq_f32(vminnmq_f32(x[0], x[1]), vminnmq_f32(x[2], x[3]))) < LEAST_PACKED), 1)) {
         for (int k = 0; k < TOGETHER; k++)
-            y[k] = quick_exp(x[k]);
+            y[k] = pack_exp(x[k]);
         return;
     }
 #endif
