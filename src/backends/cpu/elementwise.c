@@ -92,11 +92,12 @@ WHERE_TILE
 #include "backends/cpu/packed.h"
 #include "backends/cpu/roots.h"
 #include "backends/cpu/arm_math.h"
+#include "backends/cpu/arm_divisions.h"
 #include "backends/cpu/arm_rows.h"
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
-enum { PLAIN = 0, WIDE = 1, BYTES = 2 };
+enum { PLAIN = 0, WIDE = 1, BYTES = 2, PASSES = 3 };
 
 /* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may not). */
 static int compute_of(const tarn__call *call, int typed)
@@ -113,7 +114,7 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
     const tarn__wide_tile *wide = &tarn__wide_tiles[kernel];
     int compute = compute_of(call, typed);
     tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? wide->f64 : wide->i64, .compute = compute,
-                          .bool_output = mode == BYTES, .repeated = compute == COMPUTE_F32 ? repeated : NULL};
+                          .bool_output = mode == BYTES, .passes = mode == PASSES, .repeated = compute == COMPUTE_F32 ? repeated : NULL};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
 
@@ -162,17 +163,17 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #define tile_sqrt_f32 packed_sqrt
 #define tile_rsqrt_f32 packed_rsqrt
 #endif
+#if TARN__PACK != 4 /* AArch64 has its own: arm_math.h, arm_divisions.h */
 #define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
-#if TARN__PACK != 4 /* AArch64 has its own in arm_math.h */
 #define tile_softplus_grad_f32 guarded_softplus_grad_f32
-#endif
 #define tile_div_grad_f32 guarded_div_grad_f32
 #define tile_div_grad_b_f32 guarded_div_grad_b_f32
 #define tile_mod_f32 guarded_mod_f32
-#define repeated_mod_f32 NULL
-#define repeated_pow_f32 NULL
 #define tile_mod_grad_f32 guarded_mod_grad_f32
 #define tile_mod_grad_b_f32 guarded_mod_grad_b_f32
+#endif
+#define repeated_mod_f32 NULL
+#define repeated_pow_f32 NULL
 #include "base/elementwise.def"
 #undef UNARY
 #undef BINARY
@@ -202,12 +203,12 @@ static void tile_swiglu_grad(int64_t n, const void *const *in, void *const *out,
 
 static void kernel_swiglu(const tarn__call *call)
 {
-    run(call, TARN__K_swiglu, tile_swiglu, NULL, PLAIN, 0);
+    run(call, TARN__K_swiglu, tile_swiglu, NULL, PASSES, 0);
 }
 
 static void kernel_swiglu_grad(const tarn__call *call)
 {
-    run(call, TARN__K_swiglu_grad, tile_swiglu_grad, NULL, PLAIN, 0);
+    run(call, TARN__K_swiglu_grad, tile_swiglu_grad, NULL, PASSES, 0);
 }
 
 static void kernel_where(const tarn__call *call)

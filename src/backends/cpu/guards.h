@@ -9,6 +9,7 @@ TRIG_TILES(cos, float, f32, trig_f32(X[i], 1), -G[i] * trig_f32(X[i], 0))
 
 /* ---- the remainder once more, for large quotients -------------------------------------------------------------------------- */
 
+#if TARN__PACK != 4 /* AArch64 has arm_divisions.h */
 static bool any_large_quotient(const float *a, const float *b, int64_t n)
 {
     int large = 0;
@@ -33,15 +34,20 @@ static bool any_large_quotient(const float *a, const float *b, int64_t n)
             Y[i] = value;                                                                                                                \
         }                                                                                                                                \
     }
+#endif
+
 static inline float mod_any_grad_b_f32(float a, float b, float g)
 {
     return (float)mod_grad_b((double)a, (double)b, (double)g, (double)mod_any_f32(a, b));
 }
+
+#if TARN__PACK != 4
 MOD_TILES(mod, mod_any_f32(a, b), (void)0)
 MOD_TILES(mod_grad_b, mod_any_grad_b_f32(a, b, G[i]), (void)0)
 MOD_TILES(mod_grad, G[i], YB[i] = mod_any_grad_b_f32(a, b, G[i]))
 
 DIV_TILES(float, double, f32, 1e-18f, 1e18f)
+#endif
 
 /* ---- gradients with an exponential once more, where it leaves the range of f32 that its product with g may still have ---------- */
 
@@ -219,6 +225,7 @@ static void half_gelu_erf_grad(int64_t n, const void *const *in, void *const *ou
 
 #endif
 
+#if TARN__PACK != 4
 /* ---- the gradient of rsqrt with one division, where x · sqrt(x) stays far within the range of f32 ------------------------------- */
 
 static void guarded_rsqrt_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
@@ -234,3 +241,4 @@ static void guarded_rsqrt_grad_f32(int64_t n, const void *const *in, void *const
     }
     TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = G[i] / (-2.0f * X[i] * sqrtf(X[i]));
 }
+#endif

@@ -271,7 +271,7 @@ static void choose_lengths(plan *p)
 {
     p->tile = TILE;
     p->grain = GRAIN;
-    if (LONG_TILES && p->job->compute == COMPUTE_F32 && all_in_place(p)) {
+    if (LONG_TILES && p->job->compute == COMPUTE_F32 && !p->job->passes && all_in_place(p)) {
         int64_t grains = p->nest.count / (CHUNKS * GRAIN);
         p->grain = GRAIN * (grains < 1 ? 1 : grains > 8 ? 8 : grains);
         p->tile = p->grain;

@@ -13,6 +13,7 @@ typedef struct tarn__tile_job {
     tarn__tile_fn tile;
     int compute;     /* COMPUTE_F32 … */
     bool bool_output; /* the tile writes bytes of 0 and 1 instead of the type it computes in */
+    bool passes;      /* the tile goes over its elements several times: they should stay in the first cache */
     tarn__tile_fn repeated; /* of two inputs: the same, but in[1] is one element, for all n; NULL: there is no such form */
 } tarn__tile_job;
 
