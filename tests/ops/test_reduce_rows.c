@@ -1,4 +1,5 @@
-/* Reductions along dense rows, which have forms of their own: the variance in one pass, products, and the gradient of max row by row. */
+/* Reductions along dense rows, which have forms of their own: the variance in one pass, products, and the gradients of both and
+ * of max row by row. */
 #include <stdlib.h>
 
 #include "support/check.h"
@@ -176,6 +177,83 @@ static void products_may_leave_the_range_of_f32_on_the_way(void **state)
         }
 }
 
+/* The gradient of one reduction of x, rows of `length`, by what comes from above. */
+static float *gradient_of(tarn_tensor *(*reduce)(tarn_tensor *), const float *x, const float *above, int64_t rows, int64_t length)
+{
+    tarn_tensor *leaf = good(tarn_requires_grad(tarn_from_f32(x, TARN_SHAPE(rows, length), CPU), true));
+    assert_true(tarn_backward_from(good(reduce(leaf)), tarn_from_f32(above, TARN_SHAPE(rows), CPU), NULL));
+    float *found = floats(rows * length);
+    assert_true(tarn_read(tarn_grad(leaf), found, sizeof(float) * (size_t)(rows * length)));
+    return found;
+}
+
+static tarn_tensor *product_of_rows(tarn_tensor *x)
+{
+    return tarn_prod(x, TARN_AXES(1), false);
+}
+
+static tarn_tensor *variance_of_rows(tarn_tensor *x)
+{
+    return tarn_var(x, TARN_AXES(1), 1, false);
+}
+
+/* Rows with no zero, one, two, and one with an infinity; long ones are worked on in pieces. */
+static void the_gradient_of_a_product_is_that_of_the_others(void **state)
+{
+    (void)state;
+    enum { ROWS = 4 };
+    static const int64_t lengths[] = {63, 64, 66, 1023, 16384, 40001};
+    static const float above[ROWS] = {2, -3, 5, 0.5f};
+    for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
+        int64_t length = lengths[k];
+        float *x = floats(ROWS * length);
+        for (int64_t i = 0; i < ROWS * length; i++)
+            x[i] = i % 2 ? 1.25f + (float)(i * 37 % 101) * 0x1p-12f : -0.79f;
+        x[length + 5] = 0;
+        x[2 * length + 7] = x[2 * length + length - 1] = 0;
+        x[3 * length + 9] = INFINITY;
+        float *found = gradient_of(product_of_rows, x, above, ROWS, length);
+        for (int64_t r = 0; r < ROWS; r++) {
+            double product = 1;
+            for (int64_t i = 0; i < length; i++)
+                product *= x[r * length + i] == 0 ? 1 : (double)x[r * length + i];
+            for (int64_t i = 0; i < length; i++) {
+                double at = (double)x[r * length + i], expected = r == 0 || r == 3 ? product / at : r == 1 && at == 0 ? product : 0;
+                double got = (double)found[r * length + i];
+                expected = (double)(float)(expected * (double)above[r]);
+                if (isnan(expected) ? !isnan(got) : got != expected && !(fabs(got - expected) <= 3e-7 * fabs(expected)))
+                    fail_msg("row %lld of %lld, element %lld: %a, not %a", (long long)r, (long long)length, (long long)i, got, expected);
+            }
+        }
+        free(x), free(found);
+    }
+}
+
+static void the_gradient_of_a_variance_is_the_distance_from_the_mean(void **state)
+{
+    (void)state;
+    enum { ROWS = 3 };
+    static const int64_t lengths[] = {63, 64, 66, 1023, 16384, 40001};
+    static const float above[ROWS] = {2, -3, 0.5f};
+    for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
+        int64_t length = lengths[k];
+        float *x = floats(ROWS * length);
+        for (int64_t i = 0; i < ROWS * length; i++)
+            x[i] = (float)(i * 7919 % 1009) / 256 - 1;
+        float *found = gradient_of(variance_of_rows, x, above, ROWS, length);
+        for (int64_t r = 0; r < ROWS; r++) {
+            double mean = 0;
+            for (int64_t i = 0; i < length; i++)
+                mean += (double)x[r * length + i] / (double)length;
+            for (int64_t i = 0; i < length; i++) {
+                double factor = 2 * (double)above[r] / (double)(length - 1), expected = ((double)x[r * length + i] - mean) * factor;
+                assert_true(fabs((double)found[r * length + i] - expected) <= 1e-6 * fabs(factor));
+            }
+        }
+        free(x), free(found);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +263,8 @@ int main(void)
         in_scope(the_gradient_of_max_is_shared_in_large_results_too),
         in_scope(products_may_leave_the_range_of_f32_on_the_way),
         in_scope(where_nan_is_the_largest_all_gradients_of_the_row_are_nan),
+        in_scope(the_gradient_of_a_product_is_that_of_the_others),
+        in_scope(the_gradient_of_a_variance_is_the_distance_from_the_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "backends/cpu/convert.h"
+#include "backends/cpu/dense_rows.h"
 #include "backends/cpu/fold.h"
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/stream.h"
@@ -209,6 +210,18 @@ KERNEL(min, INFINITY, INT64_MAX)
         TARN__INDEPENDENT                                                                                                                 \
         for (int64_t i = 0; i < n; i++)                                                                                                   \
             to[i] = (x[i] == y[i] ? g[i] : g[i] * 0) / count[i];                                                                          \
+    }                                                                                                                                     \
+    static void share_##name(T *to, const T *x, T y, T equal, T other, int64_t n)                                                         \
+    {                                                                                                                                     \
+        TARN__INDEPENDENT                                                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                                                   \
+            to[i] = x[i] == y ? equal : other;                                                                                            \
+    }                                                                                                                                     \
+    static void dense_share_##name(char *const *at, int64_t n)                                                                            \
+    {                                                                                                                                     \
+        const T *x = (const T *)(const void *)at[1], y = *(const T *)(const void *)at[2], g = *(const T *)(const void *)at[3];            \
+        T count = (T) * (const double *)(const void *)at[4];                                                                              \
+        share_##name((T *)(void *)at[0], x, y, g / count, g * 0 / count, n);                                                              \
     }
 
 EQUAL(f32, float, int32_t)
@@ -265,12 +278,6 @@ typedef struct share_plan {
         for (int64_t i = 0; i < n; i++)                                                                                                   \
             found += x[i] == y;                                                                                                           \
         return found;                                                                                                                     \
-    }                                                                                                                                     \
-    static void share_##name(T *to, const T *x, T y, T equal, T other, int64_t n)                                                         \
-    {                                                                                                                                     \
-        TARN__INDEPENDENT                                                                                                                 \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            to[i] = x[i] == y ? equal : other;                                                                                            \
     }                                                                                                                                     \
     static void share_row_##name(T *to, const T *x, const T *y, const T *g, int64_t n, bool stream)                                       \
     {                                                                                                                                     \
@@ -346,8 +353,15 @@ static void kernel_extremum_grad(const tarn__call *call)
     tarn__view counts;
     tarn__reduction r = describe_counts(call, &counts);
     TARN__AT_LEVEL(tarn__fold)(&r);
-    tarn__elementwise none = {0};
     int compute = r.reducer->compute;
+    dense_rows rows;
+    tarn_dtype dtype = compute == COMPUTE_F32 ? TARN_F32 : TARN_F64;
+    if (call->in[0]->dtype == dtype && call->in[2]->dtype == dtype &&
+        dense_rows_make(&rows, 5, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], call->in[2], &counts})) {
+        dense_rows_run(&rows, compute == COMPUTE_F32 ? dense_share_f32 : dense_share_f64);
+        return;
+    }
+    tarn__elementwise none = {0};
     tarn__call tiles = {.inputs = 4, .outputs = 1, .in = {call->in[0], call->in[1], call->in[2], &counts}, .out = {call->out[0]},
                         .params = &none};
     TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_share_f32 : tile_share_f64, .compute = compute});

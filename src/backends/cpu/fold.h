@@ -74,6 +74,7 @@ size_t TARN__AT_LEVEL(tarn__fold_scratch)(const tarn__reduction *reduction);
 void TARN__AT_LEVEL(tarn__fold)(const tarn__reduction *reduction);
 
 /* The kernels that live in files of their own. */
+void TARN__AT_LEVEL(tarn__cpu_prod_grad)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_variance)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_extremum)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_scan)(tarn__kernel_row *rows);

@@ -7,15 +7,14 @@
 static double NAMED(sum)(const void *from, int64_t n)
 {
     const T *x = from, first = x[0];
-    NAMED(lanes) a = {0}, b = {0}, c = {0}, d = {0};
+    NAMED(lanes) a[ROW_STRANDS] = {{0}};
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        a += NAMED(lanes_at)(x + i) - first;
-        b += NAMED(lanes_at)(x + i + LANES) - first;
-        c += NAMED(lanes_at)(x + i + 2 * LANES) - first;
-        d += NAMED(lanes_at)(x + i + 3 * LANES) - first;
+    for (; i + ROW_STRANDS * LANES <= n; i += ROW_STRANDS * LANES) {
+        ROW_AHEAD(x + i);
+        for (int k = 0; k < ROW_STRANDS; k++)
+            a[k] += NAMED(lanes_at)(x + i + k * LANES) - first;
     }
-    double sum = NAMED(total)((a + b) + (c + d));
+    double sum = NAMED(total_of)(a);
     for (; i < n; i++)
         sum += (double)x[i] - (double)first;
     return sum + (double)n * (double)first;
@@ -44,19 +43,29 @@ static void NAMED(sums)(const void *of, const void *from, const void *by, void *
 {
     const T *x = of, *g = from, *weight = by;
     T *gweight = to_weight, *gbias = to_bias, m = (T)mean, s = (T)rstd;
-    NAMED(lanes) first = {0}, second = {0};
+    NAMED(lanes) first[SUM_STRANDS] = {{0}}, second[SUM_STRANDS] = {{0}};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        NAMED(lanes) hat = (NAMED(lanes_at)(x + i) - m) * s, up = NAMED(lanes_at)(g + i), gw = up * NAMED(lanes_at)(weight + i);
-        first += gw;
-        second += gw * hat;
-        if (gweight)
-            NAMED(add_vector)(gweight + i, up * hat);
-        if (gbias)
-            NAMED(add_vector)(gbias + i, up);
+    for (; i + SUM_STRANDS * LANES <= n; i += SUM_STRANDS * LANES) {
+        LINE_AHEAD(x + i);
+        LINE_AHEAD(g + i);
+        for (int k = 0; k < SUM_STRANDS; k++) {
+            int64_t at = i + k * LANES;
+            NAMED(lanes) hat = (NAMED(lanes_at)(x + at) - m) * s, up = NAMED(lanes_at)(g + at), gw = up * NAMED(lanes_at)(weight + at);
+            first[k] += gw;
+            second[k] += gw * hat;
+            if (gweight)
+                NAMED(add_vector)(gweight + at, up * hat);
+            if (gbias)
+                NAMED(add_vector)(gbias + at, up);
+        }
     }
-    sums[0] += NAMED(total)(first);
-    sums[1] += NAMED(total)(second);
+#if SUM_STRANDS == 4
+    sums[0] += NAMED(total)((first[0] + first[1]) + (first[2] + first[3]));
+    sums[1] += NAMED(total)((second[0] + second[1]) + (second[2] + second[3]));
+#else
+    sums[0] += NAMED(total)(first[0]);
+    sums[1] += NAMED(total)(second[0]);
+#endif
     for (; i < n; i++) {
         T hat = (x[i] - m) * s, gw = g[i] * weight[i];
         sums[0] += (double)gw;

@@ -9,7 +9,6 @@
 #include "backends/cpu/convert.h"
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/products.h"
-#include "backends/cpu/tile.h"
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------------- */
 
@@ -264,121 +263,6 @@ static const tarn__reducer nonfinite_reducers[] = {
 
 FACE(nonfinite)
 
-/* ---- the gradient of a product --------------------------------------------------------------------------------------------- */
-
-/* The product of the other elements: from the product of all that are not 0 and the number of zeros. */
-static void run_nonzero(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)
-{
-    enum { LANES = sizeof(tarn__f64v) / sizeof(double) };
-    const double *x = from;
-    double product = 1;
-    int64_t zeros = 0, i = 0;
-    tarn__f64v v = (tarn__f64v){0} + 1, y;
-    tarn__i64v none = {0};
-    (void)at, (void)aux;
-    for (; i + LANES <= n; i += LANES) {
-        TARN__LANES_LOAD(tarn__f64v, y, x + i);
-        tarn__i64v is_zero = (tarn__i64v)(y == 0);
-        none -= is_zero;
-        v *= TARN__SELECT(tarn__f64v, tarn__i64v, is_zero, (tarn__f64v){0} + 1, y);
-    }
-    for (int k = 0; k < LANES; k++) {
-        product *= v[k];
-        zeros += none[k];
-    }
-    for (; i < n; i++) {
-        product *= x[i] == 0 ? 1 : x[i];
-        zeros += x[i] == 0;
-    }
-    a->real *= product;
-    b->real += (double)zeros;
-}
-
-static void open_nonzero(tarn__columns *columns, int64_t width)
-{
-    double *product = (double *)(void *)columns->first, *zeros = (double *)(void *)columns->second;
-    for (int64_t c = 0; c < width; c++) {
-        product[c] = 1;
-        zeros[c] = 0;
-    }
-}
-
-static void fold_nonzero(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)
-{
-    double *restrict product = (double *)(void *)columns->first, *restrict zeros = (double *)(void *)columns->second;
-    (void)at, (void)aux;
-    for (int r = 0; r < rows; r++) {
-        const double *x = row[r];
-        for (int64_t c = 0; c < width; c++) {
-            product[c] *= x[c] == 0 ? 1 : x[c];
-            zeros[c] += x[c] == 0 ? 1 : 0;
-        }
-    }
-}
-
-static void close_nonzero(const tarn__columns *columns, int64_t width, tarn__wide *const *state)
-{
-    memcpy(state[0], columns->first, sizeof(tarn__wide) * (size_t)width);
-    memcpy(state[1], columns->second, sizeof(tarn__wide) * (size_t)width);
-}
-
-static void merge_nonzero(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)
-{
-    (void)count_a, (void)count_b;
-    for (int64_t c = 0; c < width; c++) {
-        a[0][c].real *= b[0][c].real;
-        a[1][c].real += b[1][c].real;
-    }
-}
-
-static const tarn__reducer nonzero_reducer = {.compute = COMPUTE_F64, .parts = 2, .widens = true, .start = {{.real = 1}, {.real = 0}},
-                                              .run = run_nonzero, .open = open_nonzero, .fold = fold_nonzero, .close = close_nonzero,
-                                              .merge = merge_nonzero};
-
-/* in: x, g, product of what is not 0, number of zeros. */
-static void tile_prod_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
-{
-    const double *x = in[0], *g = in[1], *product = in[2], *zeros = in[3];
-    double *y = out[0];
-    (void)params;
-    TARN__INDEPENDENT
-    for (int64_t i = 0; i < n; i++) {
-        double others = zeros[i] == 0 ? product[i] / x[i] : zeros[i] == 1 && x[i] == 0 ? product[i] : 0;
-        y[i] = g[i] * others;
-    }
-}
-
-/* The outputs of a reduction in scratch: f64, in g's shape. */
-static tarn__view view_in_scratch(const tarn__call *call, const tarn__view *like)
-{
-    tarn__view view = *like;
-    view.memory = call->scratch;
-    view.offset = 0;
-    view.dtype = TARN_F64;
-    tarn__view_pack(&view);
-    return view;
-}
-
-static size_t scratch_prod_grad(const tarn__call *call)
-{
-    tarn__view products = view_in_scratch(call, call->in[1]);
-    tarn__reduction r = {.reducer = &nonzero_reducer, .x = call->in[0], .y = &products};
-    return 2 * sizeof(double) * (size_t)tarn__view_count(&products) + TARN__AT_LEVEL(tarn__fold_scratch)(&r);
-}
-
-static void kernel_prod_grad(const tarn__call *call)
-{
-    tarn__view products = view_in_scratch(call, call->in[1]), zeros = products;
-    zeros.offset = tarn__view_count(&products);
-    tarn__reduction r = {.reducer = &nonzero_reducer, .x = call->in[0], .y = &products, .second = tarn__view_at(&zeros),
-                         .scratch = (double *)call->scratch + 2 * zeros.offset};
-    TARN__AT_LEVEL(tarn__fold)(&r);
-    tarn__elementwise none = {0};
-    tarn__call tiles = {.inputs = 4, .outputs = 1, .in = {call->in[0], call->in[1], &products, &zeros}, .out = {call->out[0]},
-                        .params = &none};
-    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = tile_prod_grad, .compute = COMPUTE_F64});
-}
-
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows)
 {
     rows[TARN__K_sum] = (tarn__kernel_row){kernel_sum, TARN__ALL, scratch_sum};
@@ -386,7 +270,7 @@ void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows)
     rows[TARN__K_max] = (tarn__kernel_row){kernel_max, TARN__ALL, scratch_max};
     rows[TARN__K_min] = (tarn__kernel_row){kernel_min, TARN__ALL, scratch_min};
     rows[TARN__K_nonfinite] = (tarn__kernel_row){kernel_nonfinite, TARN__FLOATS, scratch_nonfinite};
-    rows[TARN__K_prod_grad] = (tarn__kernel_row){kernel_prod_grad, TARN__FLOATS, scratch_prod_grad};
+    TARN__AT_LEVEL(tarn__cpu_prod_grad)(rows);
     TARN__AT_LEVEL(tarn__cpu_variance)(rows);
     TARN__AT_LEVEL(tarn__cpu_extremum)(rows);
     TARN__AT_LEVEL(tarn__cpu_scan)(rows);

@@ -43,9 +43,11 @@ TARN__UNUSED static T NAMED(block_max)(const T *x, int64_t n)
         NAMED(lanes) a[MOST_STRANDS];
         for (int k = 0; k < MOST_STRANDS; k++)
             a[k] = NAMED(lanes_at)(x + k * LANES);
-        for (i = MOST_STRANDS * LANES; i + MOST_STRANDS * LANES <= n; i += MOST_STRANDS * LANES)
+        for (i = MOST_STRANDS * LANES; i + MOST_STRANDS * LANES <= n; i += MOST_STRANDS * LANES) {
+            ROW_AHEAD(x + i);
             for (int k = 0; k < MOST_STRANDS; k++)
                 a[k] = NAMED(larger)(NAMED(lanes_at)(x + i + k * LANES), a[k]);
+        }
         for (int k = 1; k < MOST_STRANDS; k++)
             a[0] = NAMED(larger)(a[0], a[k]);
         for (int lane = 0; lane < LANES; lane++)
@@ -70,9 +72,11 @@ TARN__UNUSED static double NAMED(block_sum)(const T *x, int64_t n)
 {
     NAMED(lanes) a[ROW_STRANDS] = {{0}};
     int64_t i = 0;
-    for (; i + ROW_STRANDS * LANES <= n; i += ROW_STRANDS * LANES)
+    for (; i + ROW_STRANDS * LANES <= n; i += ROW_STRANDS * LANES) {
+        ROW_AHEAD(x + i);
         for (int k = 0; k < ROW_STRANDS; k++)
             a[k] += NAMED(lanes_at)(x + i + k * LANES);
+    }
     double sum = NAMED(total_of)(a);
     for (; i < n; i++)
         sum += (double)x[i];
@@ -97,11 +101,13 @@ TARN__UNUSED static double NAMED(block_spread)(const T *x, T mean, int64_t n)
 {
     NAMED(lanes) a[ROW_STRANDS] = {{0}};
     int64_t i = 0;
-    for (; i + ROW_STRANDS * LANES <= n; i += ROW_STRANDS * LANES)
+    for (; i + ROW_STRANDS * LANES <= n; i += ROW_STRANDS * LANES) {
+        ROW_AHEAD(x + i);
         for (int k = 0; k < ROW_STRANDS; k++) {
             NAMED(lanes) d = NAMED(lanes_at)(x + i + k * LANES) - mean;
             a[k] += d * d;
         }
+    }
     double sum = NAMED(total_of)(a);
     for (; i < n; i++)
         sum += (double)((x[i] - mean) * (x[i] - mean));

@@ -20,14 +20,26 @@
 #define VECTOR_BYTES 16
 #endif
 
-/* Vectors that a sum runs in side by side, and a search for the largest. */
+/* Vectors that a sum runs in side by side, a search for the largest, and several sums at once. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #define ROW_STRANDS 8
 #define MOST_STRANDS 8
+#define SUM_STRANDS 4
 #else
 #define ROW_STRANDS 4
 #define MOST_STRANDS 2
+#define SUM_STRANDS 1
+#endif
+
+/* The first pass over a row asks for the next row, into the second cache: it comes while this one is worked on. A line of 64 bytes, and what
+ * ROW_STRANDS vectors take. */
+#if defined(__aarch64__)
+#define LINE_AHEAD(at) __builtin_prefetch((const char *)(at) + 4096, 0, 2)
+#define ROW_AHEAD(at) (LINE_AHEAD(at), LINE_AHEAD((const char *)(at) + 64))
+#else
+#define LINE_AHEAD(at) ((void)(at))
+#define ROW_AHEAD(at) ((void)(at))
 #endif
 
 /* ---- where rows lie -------------------------------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
  * Two passes: the means in f64, by the kernel of sums, then one over x. */
 #include <pthread.h>
 
+#include "backends/cpu/dense_rows.h"
 #include "backends/cpu/level.h"
 #include "backends/cpu/tile.h"
 
@@ -52,7 +53,7 @@ static size_t scratch_var_grad(const tarn__call *call)
     return m.bytes + (sum_row()->scratch ? sum_row()->scratch(&m.call) : 0);
 }
 
-/* in: x, g, mean. */
+/* in: x, g, mean. The same of a dense row. */
 #define TILE(name, T)                                                                                                                     \
     static void tile_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                          \
     {                                                                                                                                     \
@@ -62,6 +63,14 @@ static size_t scratch_var_grad(const tarn__call *call)
         TARN__INDEPENDENT                                                                                                                 \
         for (int64_t i = 0; i < n; i++)                                                                                                   \
             y[i] = (x[i] - mean[i]) * g[i];                                                                                               \
+    }                                                                                                                                     \
+    static void dense_##name(char *const *at, int64_t n)                                                                                  \
+    {                                                                                                                                     \
+        const T *x = (const T *)(const void *)at[1], g = *(const T *)(const void *)at[2], mean = (T) * (const double *)(const void *)at[3];\
+        T *y = (T *)(void *)at[0];                                                                                                        \
+        TARN__INDEPENDENT                                                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                                                   \
+            y[i] = (x[i] - mean) * g;                                                                                                     \
     }
 
 TILE(f32, float)
@@ -76,8 +85,14 @@ static void kernel_var_grad(const tarn__call *call)
     m.call.scratch = (char *)call->scratch + m.bytes;
     m.call.scratch_bytes = call->scratch_bytes - m.bytes;
     sum_row()->run(&m.call);
-    tarn__elementwise none = {0};
     int compute = tarn__compute_of(call->in[0]->dtype);
+    dense_rows dense;
+    if ((call->in[0]->dtype == TARN_F32 || call->in[0]->dtype == TARN_F64) &&
+        dense_rows_make(&dense, 4, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], &m.view})) {
+        dense_rows_run(&dense, compute == COMPUTE_F32 ? dense_f32 : dense_f64);
+        return;
+    }
+    tarn__elementwise none = {0};
     tarn__call tiles = {.inputs = 3, .outputs = 1, .in = {call->in[0], call->in[1], &m.view}, .out = {call->out[0]}, .params = &none};
     TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_f32 : tile_f64, .compute = compute});
 }
