@@ -88,22 +88,38 @@ typedef struct NAMED(blocks) {
     T *a, *b; /* packed: (batches, panels, k, MR or NR) */
 } NAMED(blocks);
 
+/* Columns of b, k rows of them from `row` on, in panels. Where a panel is narrower than a cache line, a few rows are dealt out to all panels at a time: panel by
+ * panel, every line and page of b would be touched again and again. */
+static void NAMED(pack_columns)(const product *p, int64_t batch, int64_t row, int64_t k, int64_t column, int64_t columns, T *to)
+{
+    int64_t dealt = NR * sizeof(T) < 64 && p->b.across == 1 && p->b.dtype == NATIVE ? columns / NR * NR : 0;
+    const T *from = (const T *)(const void *)element(p, &p->b, batch, row, column);
+    for (int64_t begin = 0; dealt > 0 && begin < k; begin += DEALT_ROWS)
+        for (int64_t j = 0; j < dealt; j += NR)
+            for (int64_t i = begin; i < least(begin + DEALT_ROWS, k); i++)
+                memcpy(to + j * k + i * NR, from + i * p->b.down + j, sizeof(T) * NR);
+    for (int64_t j = dealt; j < columns; j += NR)
+        NAMED(interleave)(element(p, &p->b, batch, row, column + j), p->b.dtype, p->b.across, p->b.down, (int)least(columns - j, NR), NR, k,
+                          to + j * k);
+}
+
 static void NAMED(pack_panels)(int64_t begin, int64_t end, void *ctx)
 {
     const NAMED(blocks) *s = ctx;
     const product *p = s->p;
     int64_t panels = s->row_panels - s->rows_as_they_lie + s->column_panels;
-    for (; begin < end; begin++) {
+    for (int64_t count; begin < end; begin += count) {
         int64_t batch = begin / panels, at = begin % panels + s->rows_as_they_lie;
+        count = 1;
         if (at < s->row_panels) {
             int64_t width = s->rows - at * MR < MR ? s->rows - at * MR : MR;
             NAMED(interleave)(element(p, &p->a, s->batch + batch, s->row + at * MR, 0), p->a.dtype, p->a.down, p->a.across, (int)width, MR, p->k,
                               s->a + (batch * s->row_panels + at) * MR * p->k);
         } else {
             at -= s->row_panels;
-            int64_t width = s->columns - at * NR < NR ? s->columns - at * NR : NR;
-            NAMED(interleave)(element(p, &p->b, s->batch + batch, 0, s->column + at * NR), p->b.dtype, p->b.across, p->b.down, (int)width, NR,
-                              p->k, s->b + (batch * s->column_panels + at) * NR * p->k);
+            count = least(end - begin, s->column_panels - at);
+            NAMED(pack_columns)(p, s->batch + batch, 0, p->k, s->column + at * NR, least(s->columns - at * NR, count * NR),
+                                s->b + (batch * s->column_panels + at) * NR * p->k);
         }
     }
 }
@@ -259,7 +275,8 @@ static void NAMED(run_part)(NAMED(blocks) *s)
     if (s->p->a.dtype == NATIVE && s->p->a.across == 1 && s->p->n <= FEW_COLUMNS)
         s->rows_as_they_lie = s->rows / MR; /* all but one that is not full */
     int64_t panels = s->batches * (s->row_panels - s->rows_as_they_lie + s->column_panels), panel_work = k * NR + 1;
-    tarn__parallel_for(panels, ceiling(PACK_GRAIN, panel_work), NAMED(pack_panels), s);
+    int64_t together = least(panels / ENOUGH_TILES, PANELS_TOGETHER), enough = ceiling(PACK_GRAIN, panel_work);
+    tarn__parallel_for(panels, together > enough ? together : enough, NAMED(pack_panels), s);
     int64_t tile_work = s->tile_rows * MR * s->tile_columns * NR * k + 1;
     tarn__parallel_for(s->batches * s->tiles_down * s->tiles_across, ceiling(SMALL_TILE / 2, tile_work), NAMED(run_tiles), s);
 }
@@ -293,9 +310,7 @@ static void NAMED(run_small)(int64_t begin, int64_t end, void *ctx)
             for (int64_t i = 0; i < row_panels; i++)
                 NAMED(interleave)(element(p, &p->a, begin, i * MR, at), p->a.dtype, p->a.down, p->a.across, (int)least(p->m - i * MR, MR), MR, k,
                                   a + i * MR * k);
-            for (int64_t j = 0; j < column_panels; j++)
-                NAMED(interleave)(element(p, &p->b, begin, at, j * NR), p->b.dtype, p->b.across, p->b.down, (int)least(p->n - j * NR, NR), NR, k,
-                                  b + j * NR * k);
+            NAMED(pack_columns)(p, begin, at, k, 0, p->n, b);
             for (int64_t j = 0; j < column_panels; j++)
                 for (int64_t i = 0; i < row_panels; i++)
                     NAMED(micro)(k, a + i * MR * k, b + j * NR * k, sums + i * MR * ld + j * NR, ld, at == 0);

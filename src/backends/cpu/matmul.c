@@ -5,7 +5,7 @@
  *
  *   parts     a long k with little output: parts of k are products of their own, added up in order
  *   thin      few rows or few columns: bound by reading the large operand once
- *   blas      f64, and f32 but on AArch64, that OpenBLAS can read as it lies: tiles of the output, each one call on one thread
+ *   blas      f32 or f64 that OpenBLAS can read as it lies and is faster with: tiles of the output, each one call on one thread
  *   small     many batches of small matrices, or one: each by one thread
  *   blocked   everything else of floating type: gemm.h; 16-bit types are converted as they are packed and rounded once at the end
  *   integers  summed in i64 */
@@ -29,10 +29,11 @@
 #define BLAS_WORK 32768                /* multiplications from which on a call to BLAS pays */
 
 #if defined(__aarch64__)
-#define BLAS_SUITS_F32 0 /* gemm.h is faster */
+#define PANELS_TOGETHER 32 /* packed by a thread, where there are enough of them */
 #else
-#define BLAS_SUITS_F32 1
+#define PANELS_TOGETHER 1
 #endif
+#define DEALT_ROWS 8 /* that are packed for all panels before the next ones */
 
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
@@ -200,11 +201,23 @@ static bool is_plain(const matrix *x, tarn_dtype native, int64_t rows, int64_t c
     return x->dtype == native && (by_row || by_column) && *ld < INT32_MAX;
 }
 
+/* On AArch64 gemm.h is faster than OpenBLAS, but where one side is so short that packing is most of the work. */
+static bool blas_pays_in_f32(const product *p)
+{
+#if defined(__aarch64__)
+    int64_t few = least(p->m, p->n), many = p->m + p->n - few;
+    return few < 64 && many >= 512;
+#else
+    (void)p;
+    return true;
+#endif
+}
+
 static bool describe_blas(const product *p, tarn__blas_call *call)
 {
     tarn_dtype native = p->a.dtype;
     bool transposed;
-    return (native == TARN_F64 || (native == TARN_F32 && BLAS_SUITS_F32)) && is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
+    return (native == TARN_F64 || (native == TARN_F32 && blas_pays_in_f32(p))) && is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
            is_plain(&p->b, native, p->k, p->n, &call->transpose_b, &call->ldb) &&
            is_plain(&p->c, native, p->m, p->n, &transposed, &call->ldc) && !transposed && p->k < INT32_MAX &&
            tarn__blas_suits(VECTOR_BYTES);
