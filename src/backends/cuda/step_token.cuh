@@ -40,38 +40,6 @@ struct next_args {
     double frequency[MOST_DEPTH / 2];
 };
 
-/* ---- eight stored elements ------------------------------------------------------------------------------------------------- */
-
-template <typename S> struct eight {
-    uint4 words[sizeof(S) == 4 ? 2 : 1];
-    __device__ __forceinline__ void load(const char *from)
-    {
-#pragma unroll
-        for (int i = 0; i < (sizeof(S) == 4 ? 2 : 1); i++)
-            words[i] = ((const uint4 *)from)[i];
-    }
-    __device__ __forceinline__ void open(float, float *to) const
-    {
-        if constexpr (sizeof(S) == 4) {
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                to[i] = ((const float *)words)[i];
-        } else {
-            widen_pack(*(const pack<S, 8> *)words, to);
-        }
-    }
-};
-template <> struct eight<uint8_t> {
-    uint2 words;
-    __device__ __forceinline__ void load(const char *from) { words = *(const uint2 *)from; }
-    __device__ __forceinline__ void open(float scale, float *to) const
-    {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            to[i] = ((float)((i < 4 ? words.x : words.y) >> i % 4 * 8 & 0xff) - 128) * scale;
-    }
-};
-
 /* ---- the token itself ------------------------------------------------------------------------------------------------------ */
 
 struct token_space {
