@@ -49,19 +49,25 @@ __device__ __forceinline__ void expect(const void *from)
 
 /* ---- the last block ------------------------------------------------------------------------------------------------------ */
 
+/* Adds 1; what the block has written before is seen by whoever adds after it. */
+__device__ __forceinline__ int count_up(int *counter)
+{
+    int before;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
 /* True in the block that is the last of `count` to come here; whatever the others have written is seen by it. The counter is 0 again then. */
 __device__ __forceinline__ bool is_last_of(int *counter, int count)
 {
     __shared__ bool is_last;
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(counter, 1) == count - 1;
+        is_last = count_up(counter) == count - 1;
         if (is_last)
             *counter = 0;
     }
     __syncthreads();
-    __threadfence();
     return is_last;
 }
 
@@ -122,6 +128,19 @@ template <> struct eight<uint8_t> {
             to[i] = ((float)((i < 4 ? words.x : words.y) >> i % 4 * 8 & 0xff) - 128) * scale;
     }
 };
+
+/* ---- single elements ------------------------------------------------------------------------------------------------------- */
+
+/* One as it lies in memory: loaded, and opened when it is needed. */
+__device__ __forceinline__ uint32_t bits_at(const void *x, tarn_dtype dtype, int64_t at)
+{
+    return dtype == TARN_F32 ? ((const uint32_t *)x)[at] : ((const uint16_t *)x)[at];
+}
+
+__device__ __forceinline__ float opened(uint32_t bits, tarn_dtype dtype)
+{
+    return dtype == TARN_F32 ? __uint_as_float(bits) : dtype == TARN_BF16 ? __uint_as_float(bits << 16) : scale_of((uint16_t)bits);
+}
 
 /* A number as a tensor of that dtype holds it. */
 __device__ __forceinline__ float rounded(float x, tarn_dtype dtype)

@@ -28,14 +28,6 @@ struct step_args {
 struct addition {
     uint32_t bias, sum;
 
-    __device__ __forceinline__ static uint32_t bits_at(const void *x, tarn_dtype dtype, int64_t at)
-    {
-        return dtype == TARN_F32 ? ((const uint32_t *)x)[at] : ((const uint16_t *)x)[at];
-    }
-    __device__ __forceinline__ static float opened(uint32_t bits, tarn_dtype dtype)
-    {
-        return dtype == TARN_F32 ? __uint_as_float(bits) : dtype == TARN_BF16 ? __uint_as_float(bits << 16) : scale_of((uint16_t)bits);
-    }
     /* Element `row` of y, in row `of_x`. */
     __device__ __forceinline__ void ask(const step_args &a, const step_weight &w, int64_t row, int64_t of_x)
     {
