@@ -26,7 +26,8 @@ __device__ __forceinline__ void wait_for_front(void)
 #endif
 }
 
-/* Starts a kernel with one struct of arguments. It may begin early only where its code waits: where it was compiled for 9.0 or above. */
+/* Starts a kernel with one struct of arguments. It may begin early only where its code waits: where it was compiled for 9.0 or above. All have memory shared out between cache and blocks
+ * in the same way: kernels that want it otherwise do not run beside each other on a multiprocessor. */
 template <typename A> static void launch_step(const tarn__call *call, void (*kernel)(A), dim3 blocks, unsigned threads, size_t shared, const A &args)
 {
     cudaFuncAttributes about;
@@ -36,6 +37,7 @@ template <typename A> static void launch_step(const tarn__call *call, void (*ker
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     how.attrs = &early;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (tarn__cuda_overlaps(call->device) && cudaFuncGetAttributes(&about, (const void *)kernel) == cudaSuccess && about.ptxVersion >= 90)
         how.numAttrs = 1;
     cudaLaunchKernelEx(&how, kernel, args);
