@@ -9,16 +9,15 @@
 #define HALF 16 /* lanes that have a row */
 #define PIECE 1024
 #define PAIR 64          /* elements of a lane */
-#define MOST_BLOCKS 2    /* of a multiprocessor: enough to have memory busy, and those of the next kernel find room beside them */
 #define MAGIC 0x4b400000 /* an integer below 2^22 added to it is the bits of 12582912 and that integer */
 
 /* Bytes of a piece of a row, and places of the ring, each for both rows' pieces. */
 template <tarn_dtype Q> struct ring_of;
 template <> struct ring_of<TARN_Q8_0> {
-    enum { bytes = PIECE / 32 * 34, places = 3 };
+    enum { bytes = PIECE / 32 * 34, places = 2 };
 };
 template <> struct ring_of<TARN_Q4_K> {
-    enum { bytes = PIECE / 256 * 144, places = 5 };
+    enum { bytes = PIECE / 256 * 144, places = 4 };
 };
 
 struct pair_args {
@@ -199,7 +198,7 @@ template <bool is_gated> struct making {
     }
 };
 
-template <tarn_dtype Q, bool is_gated> static __global__ void __launch_bounds__(STEP_WARPS *WARP, 2 * MOST_BLOCKS) pairs_kernel(const __grid_constant__ pair_args a)
+template <tarn_dtype Q, bool is_gated> static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE) pairs_kernel(const __grid_constant__ pair_args a)
 {
     extern __shared__ __align__(16) char space[];
     enum { places = ring_of<Q>::places, room = 2 * ring_of<Q>::bytes };
@@ -262,7 +261,7 @@ template <tarn_dtype Q, bool is_gated> static void launch(const tarn__call *call
     int at_once = 0;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, STEP_WARPS * WARP, shared);
-    int64_t room = (int64_t)(at_once > MOST_BLOCKS ? MOST_BLOCKS : at_once > 0 ? at_once : 1) * tarn__cuda_at(call->device)->multiprocessors;
+    int64_t room = (int64_t)(at_once > 0 ? at_once : 1) * tarn__cuda_at(call->device)->multiprocessors;
     a.bytes = (int)tarn__bytes_of(Q, a.s.x.in);
     a.pieces = (a.s.x.in + PIECE - 1) / PIECE;
     a.shift = shift_for(a, room), a.split = 1 << a.shift;

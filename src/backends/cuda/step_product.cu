@@ -5,33 +5,32 @@
  * floats, else rounded to bytes: see step_x.cuh. Sums are added in an order given by the shape. */
 #include "backends/cuda/step_product.cuh"
 
-#define BLOCKS_AT_ONCE 3 /* of a multiprocessor */
-#define ROWS_AT_ONCE 4   /* of x, where there are several */
+#define ROWS_AT_ONCE 4 /* of x, where there are several */
 
 /* ---- pieces of weights ----------------------------------------------------------------------------------------------------- */
 
 /* Elements of a piece, its bytes, and places of the ring. A place has room for a row that begins anywhere within 16 bytes, and for reading behind it. */
 template <tarn_dtype Q> struct piece_of;
 template <> struct piece_of<TARN_F32> {
-    enum { elements = 512, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+    enum { elements = 512, bytes = 2048, place = 2048, places = 2, is_bytes = 0 };
 };
 template <> struct piece_of<TARN_BF16> {
-    enum { elements = 1024, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+    enum { elements = 1024, bytes = 2048, place = 2048, places = 2, is_bytes = 0 };
 };
 template <> struct piece_of<TARN_F16> {
-    enum { elements = 1024, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+    enum { elements = 1024, bytes = 2048, place = 2048, places = 2, is_bytes = 0 };
 };
 template <> struct piece_of<TARN_Q8_0> {
-    enum { elements = 2048, bytes = 64 * 34, place = bytes + 32, places = 3, is_bytes = 1 };
+    enum { elements = 2048, bytes = 64 * 34, place = bytes + 32, places = 2, is_bytes = 1 };
 };
 template <> struct piece_of<TARN_Q4_0> {
-    enum { elements = 2048, bytes = 64 * 18, place = bytes + 32, places = 5, is_bytes = 1 };
+    enum { elements = 2048, bytes = 64 * 18, place = bytes + 32, places = 3, is_bytes = 1 };
 };
 template <> struct piece_of<TARN_Q4_K> {
-    enum { elements = 2048, bytes = 8 * 144, place = bytes, places = 5, is_bytes = 1 };
+    enum { elements = 2048, bytes = 8 * 144, place = bytes, places = 3, is_bytes = 1 };
 };
 template <> struct piece_of<TARN_Q6_K> {
-    enum { elements = 2048, bytes = 8 * 210, place = bytes + 32, places = 4, is_bytes = 1 };
+    enum { elements = 2048, bytes = 8 * 210, place = bytes + 32, places = 2, is_bytes = 1 };
 };
 
 /* Where a warp is: an element of y, or the two rows that make one; which of the two; which piece. */
@@ -62,20 +61,37 @@ __device__ __forceinline__ int weight_of_job(const step_args &a, const cursor &c
     return which;
 }
 
-/* Asks for a piece, if there is one; the bytes before its begin that share its first 16 come along. The group of copies ends in any case. */
-template <tarn_dtype Q> __device__ __forceinline__ void ask_for(const step_args &a, const cursor &c, char *place)
-{
-    if (c.job < a.jobs) {
-        int64_t row, skip = (int64_t)c.piece * piece_of<Q>::bytes;
+/* What a warp asks for next, and where that begins. */
+struct asking {
+    cursor c;
+    const char *from;
+
+    __device__ __forceinline__ void find_row(const step_args &a)
+    {
+        int64_t row;
         int which = weight_of_job(a, c, &row);
-        const char *from = a.weight[which].base + row * a.weight[which].pitch + skip;
-        int shift = (int)((uintptr_t)from & 15), left = (int)min(a.row_bytes - skip, (int64_t)piece_of<Q>::bytes) + shift;
-        from -= shift;
-        for (int at = threadIdx.x % WARP * 16; at < left; at += WARP * 16)
-            copy_pack(place + at, from + at, min(left - at, 16));
+        if (c.job < a.jobs)
+            from = a.weight[which].base + row * a.weight[which].pitch;
     }
-    end_copies();
-}
+    /* Asks for a piece, if there is one, and goes on; bytes before its begin that share its first 16 come along. The group of copies ends in any case. */
+    template <tarn_dtype Q> __device__ __forceinline__ void ask(const step_args &a, char *place)
+    {
+        if (c.job < a.jobs) {
+            const int shift = piece_of<Q>::is_bytes ? (int)((uintptr_t)from & 15) : 0, at = threadIdx.x % WARP * 16;
+            const int left = min((int)a.row_bytes - c.piece * (int)piece_of<Q>::bytes, (int)piece_of<Q>::bytes) + shift - at;
+            const char *first = from - shift + at;
+#pragma unroll
+            for (int i = 0; i < piece_of<Q>::place; i += WARP * 16)
+                if (i < left)
+                    copy_pack(place + at + i, first + i, piece_of<Q>::is_bytes ? min(left - i, 16) : 16);
+            from += piece_of<Q>::bytes;
+            advance(a, c);
+            if (c.piece == 0)
+                find_row(a);
+        }
+        end_copies();
+    }
+};
 
 /* ---- products -------------------------------------------------------------------------------------------------------------- */
 
@@ -235,7 +251,7 @@ template <tarn_dtype Q> static __host__ __device__ __forceinline__ constexpr lay
     return piece_of<Q>::is_bytes ? OF_UNITS : OF_FLOATS;
 }
 
-template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE) step_kernel(const __grid_constant__ step_args a)
+template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, R == 1 ? BLOCKS_AT_ONCE : 1) step_kernel(const __grid_constant__ step_args a)
 {
     extern __shared__ __align__(16) char space[];
     enum { places = piece_of<Q>::places };
@@ -243,10 +259,13 @@ template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WAR
     const int rows = (int)min(a.x.rows - first, (int64_t)R), warp = threadIdx.x / WARP;
     const held_x x = held_at(space + STEP_WARPS * places * piece_of<Q>::place, a.x.in, layout_of<Q>());
     char *ring = space + warp * places * piece_of<Q>::place;
-    cursor now = {(int64_t)blockIdx.x * STEP_WARPS + warp, 0, 0}, ahead = now;
+    cursor now = {(int64_t)blockIdx.x * STEP_WARPS + warp, 0, 0};
+    asking ahead = {now, NULL};
     call_next();
-    for (int i = 0; i < places; i++, advance(a, ahead))
-        ask_for<Q>(a, ahead, ring + i * piece_of<Q>::place);
+    ahead.find_row(a);
+#pragma unroll 1
+    for (int i = 0; i < places; i++)
+        ahead.ask<Q>(a, ring + i * piece_of<Q>::place);
     expect_norm(a.x);
     wait_for_front();
     addition more = {};
@@ -259,8 +278,7 @@ template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WAR
         __syncwarp();
         add_piece<Q, R>(a, now, ring + at * piece_of<Q>::place, x, sums);
         __syncwarp();
-        ask_for<Q>(a, ahead, ring + at * piece_of<Q>::place);
-        advance(a, ahead);
+        ahead.ask<Q>(a, ring + at * piece_of<Q>::place);
         if (now.piece + 1 == a.pieces) {
 #pragma unroll
             for (int r = 0; r < R; r++)

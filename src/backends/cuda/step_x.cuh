@@ -7,7 +7,8 @@
 
 #include "backends/cuda/step.cuh"
 
-#define STEP_WARPS 8
+#define STEP_WARPS 16 /* of a block: many, since each block holds x for itself */
+#define BLOCKS_AT_ONCE 2 /* of a multiprocessor */
 
 struct step_x {
     const void *base;
@@ -126,7 +127,7 @@ __device__ __forceinline__ float inverse_rms(const step_x &x, float part, int tu
 
 /* Some groups of a row, from `begin` on, a thread's all under way together. */
 template <typename T> struct some_groups {
-    enum { each = 8 / sizeof(T), step = each * STEP_WARPS * WARP };
+    enum { each = 4 / sizeof(T), step = each * STEP_WARPS * WARP };
     eight<T> group[each];
 
     __device__ __forceinline__ void load(const void *row, int begin, int count)
