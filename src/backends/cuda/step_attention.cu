@@ -154,7 +154,7 @@ template <bool is_shared> __device__ __forceinline__ float read(const float *fro
 template <bool is_shared>
 __device__ __forceinline__ float join_rows(const float *rows, int count, int64_t step, int d, int depth, float *most_of_all, float *sum_of_all)
 {
-    enum { at_once = 8 };
+    enum { at_once = is_shared ? NEXT_WARPS : 16 };
     float most = -CUDART_INF_F, sum = 0, value = 0;
     for (int begin = 0; begin < count; begin += at_once) {
         float mosts[at_once], sums[at_once], values[at_once], larger = most;

@@ -49,9 +49,11 @@ template <int ROOM> struct token_space {
     float cosine[ROOM / 2], sine[ROOM / 2];
 };
 
+/* Each warp reads 64 bytes of frequencies: what a kernel is called with comes slowly at first, and so it comes for all at once. */
 template <int ROOM> __device__ __forceinline__ void make_angles(const next_args &a, token_space<ROOM> &t, int64_t at)
 {
-    for (int i = threadIdx.x; i < a.pairs; i += blockDim.x) {
+    const int lane = threadIdx.x % WARP;
+    for (int i = threadIdx.x / WARP * 8 + lane; lane < 8 && i < a.pairs; i += NEXT_WARPS * 8) {
         double sine, cosine;
         sincos((double)at * a.frequency[i], &sine, &cosine);
         t.cosine[i] = (float)cosine;
