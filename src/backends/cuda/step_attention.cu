@@ -312,7 +312,8 @@ static next_args next_of(const tarn__call *call)
     a.partial = (float *)call->scratch;
     a.counters = tarn__cuda_at(call->device)->counters;
     a.fault = faults_of(call);
-    memcpy(a.frequency, params->rope.frequency, sizeof(double) * (size_t)a.pairs);
+    for (int i = 0; i < a.pairs; i++)
+        a.frequency[i] = params->rope.frequency[i] / (2 * CUDART_PI);
     return a;
 }
 

@@ -38,7 +38,7 @@ struct next_args {
     float *partial; /* (B, H, MOST_SPLITS, D + 2): values, largest, sum */
     int *counters;  /* (B, KV, parts): blocks that have come to their end */
     fault_place fault;
-    double frequency[MOST_DEPTH / 2];
+    double frequency[MOST_DEPTH / 2]; /* in turns a position: what is left of whole ones is small enough for f32 */
 };
 
 /* ---- the token itself ------------------------------------------------------------------------------------------------------ */
@@ -54,10 +54,8 @@ template <int ROOM> __device__ __forceinline__ void make_angles(const next_args 
 {
     const int lane = threadIdx.x % WARP;
     for (int i = threadIdx.x / WARP * 8 + lane; lane < 8 && i < a.pairs; i += NEXT_WARPS * 8) {
-        double sine, cosine;
-        sincos((double)at * a.frequency[i], &sine, &cosine);
-        t.cosine[i] = (float)cosine;
-        t.sine[i] = (float)sine;
+        const double turns = (double)at * a.frequency[i];
+        sincospif((float)(2 * (turns - rint(turns))), &t.sine[i], &t.cosine[i]);
     }
 }
 
