@@ -117,6 +117,16 @@ static void many_and_short_rows_are_multiplied(void **state)
     linears_agree(&(product){.x = TARN_BF16, .weight = TARN_Q8_0, .rows = 2, .in = 32, .out = {30001}, .count = 1, .has_norm = true});
     linears_agree(&(product){.x = TARN_F32, .weight = TARN_F32, .rows = 8, .in = 8, .out = {5000, 5}, .count = 2});
     gates_and_sums_agree(&(product){.x = TARN_F32, .weight = TARN_F16, .rows = 3, .in = 3072, .out = {9000}, .has_norm = true});
+    for (int i = 0; i < 2; i++) { /* two rows at a time, of one row of x: several pairs a warp, an odd number of rows in each weight */
+        tarn_scope *scope = tarn_scope_open();
+        const tarn_dtype weight = i ? TARN_Q8_0 : TARN_Q4_K;
+        linears_agree(&(product){.x = TARN_BF16, .weight = weight, .rows = 1, .in = 256, .out = {12001, 3, 15001}, .count = 3, .has_norm = true, .has_bias = true});
+        linears_agree(&(product){.x = TARN_F32, .weight = weight, .rows = 1, .in = 3072, .out = {6001}, .count = 1, .has_norm = true});
+        gates_and_sums_agree(&(product){.x = TARN_F16, .weight = weight, .rows = 1, .in = 1280, .out = {6001}, .has_norm = true, .has_bias = true});
+        gates_and_sums_agree(&(product){.x = TARN_BF16, .weight = weight, .rows = 1, .in = 16384, .out = {301}, .has_norm = true});
+        tarn_scope_close(scope);
+    }
+    linears_agree(&(product){.x = TARN_F32, .weight = TARN_Q8_0, .rows = 1, .in = 96, .out = {301, 7}, .count = 2}); /* rows that do not begin at 16 bytes' alignment */
 }
 
 /* Weights of two dtypes take a call each; views of rows in the midst of blocks are read where they lie; the same bits come twice; NaN stays. */

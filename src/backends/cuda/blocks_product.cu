@@ -5,6 +5,7 @@
  * four at once. What a block adds is scaled in f32.
  *
  * Many rows, as in a prompt: bound by arithmetic. Some rows of the weight at a time are turned into elements of x's dtype, for the device's matmul. */
+#include "backends/cuda/blocks_open.cuh"
 #include "backends/cuda/blocks_units.cuh"
 
 #define MOST_ROWS 16                  /* of x that are multiplied as bytes */
@@ -187,30 +188,52 @@ static void multiply_bytes(const tarn__call *call)
 
 struct open_args {
     const char *from;
-    int64_t pitch, in, count;
-    tarn_dtype dtype;
+    int64_t pitch, groups; /* of eight elements */
+    divider across;        /* groups of a row */
     void *to;
 };
 
-/* Eight elements a thread, which share their block. */
-template <typename T> static __global__ void __launch_bounds__(THREADS) open_kernel(const __grid_constant__ open_args a)
+/* Eight elements a thread. */
+template <typename T, tarn_dtype Q> static __global__ void __launch_bounds__(THREADS) open_kernel(const __grid_constant__ open_args a)
 {
-    int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
-    if (at >= a.count)
+    const uint32_t at = blockIdx.x * THREADS + threadIdx.x;
+    if (at >= a.groups)
         return;
-    int64_t row = at / a.in, column = at - row * a.in;
+    const uint32_t row = divide_small(at, a.across), group = at - row * (uint32_t)a.across.by;
     float values[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        values[i] = element_at(a.from + row * a.pitch, a.dtype, column + i);
+    open_eight<Q>(a.from + row * a.pitch, (int)group * 8, values);
+    T *to = (T *)a.to + (int64_t)at * 8;
     if constexpr (sizeof(T) == 2) {
         pack<T, 8> packed;
         narrow_pack(values, packed);
-        store_pack((T *)a.to + at, packed);
+        store_pack(to, packed);
     } else {
 #pragma unroll
         for (int i = 0; i < 8; i += 4)
-            *(float4 *)((float *)a.to + at + i) = make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
+            *(float4 *)(to + i) = make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
+    }
+}
+
+template <tarn_dtype Q> static void open_as(tarn_dtype dtype, const open_args &a, cudaStream_t stream)
+{
+    unsigned blocks = blocks_for(a.groups, THREADS);
+    if (dtype == TARN_F32)
+        open_kernel<float, Q><<<blocks, THREADS, 0, stream>>>(a);
+    else if (dtype == TARN_BF16)
+        open_kernel<bf16, Q><<<blocks, THREADS, 0, stream>>>(a);
+    else
+        open_kernel<f16, Q><<<blocks, THREADS, 0, stream>>>(a);
+}
+
+/* `rows` of them, of `in` elements, to floats of a dtype. Bytes: the blocks' and the floats'. */
+static void open_rows(tarn_dtype from, tarn_dtype to, const char *blocks, int64_t pitch, int64_t rows, int64_t in, void *place, cudaStream_t stream)
+{
+    const open_args a = {blocks, pitch, rows * in / 8, divider_of(in / 8), place};
+    switch (from) {
+    case TARN_Q8_0: open_as<TARN_Q8_0>(to, a, stream); break;
+    case TARN_Q4_0: open_as<TARN_Q4_0>(to, a, stream); break;
+    case TARN_Q4_K: open_as<TARN_Q4_K>(to, a, stream); break;
+    default: open_as<TARN_Q6_K>(to, a, stream); break;
     }
 }
 
@@ -267,14 +290,7 @@ static void multiply_tiles(const tarn__call *call)
     char *place = (char *)call->scratch;
     for (int64_t begin = 0; begin < weight->shape[0]; begin += step) {
         int64_t end = begin + step < weight->shape[0] ? begin + step : weight->shape[0];
-        open_args a = {(const char *)tarn__view_at(weight) + begin * pitch, pitch, in, (end - begin) * in, weight->dtype, place};
-        unsigned blocks = blocks_for(a.count, THREADS * 8);
-        if (call->in[0]->dtype == TARN_F32)
-            open_kernel<float><<<blocks, THREADS, 0, stream_of(call)>>>(a);
-        else if (call->in[0]->dtype == TARN_BF16)
-            open_kernel<bf16><<<blocks, THREADS, 0, stream_of(call)>>>(a);
-        else
-            open_kernel<f16><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+        open_rows(weight->dtype, call->in[0]->dtype, (const char *)tarn__view_at(weight) + begin * pitch, pitch, end - begin, in, place, stream_of(call));
         tile_call t;
         describe_tile(&t, call, begin, end, place);
         t.call.scratch = place + tile_bytes(call), t.call.scratch_bytes = call->scratch_bytes - tile_bytes(call);

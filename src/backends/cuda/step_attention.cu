@@ -6,9 +6,8 @@
  * shared out depends on their number alone, not on the room that there is. */
 #include "backends/cuda/step_token.cuh"
 
-#define NEXT_WARPS 8
-#define LEAST_KEYS 32 /* of a block */
 #define AHEAD 2       /* keys of a lane whose loads are under way */
+#define SHORT_HEAD 64 /* elements: up to here a block has 64 keys at least, which its lanes ask for at once; beyond, 32 */
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------------ */
 
@@ -23,35 +22,51 @@ __device__ __forceinline__ float fading(float most, float larger_most)
     return larger_most == -CUDART_INF_F ? 0 : exp2f(most - larger_most);
 }
 
+/* A lane's part of the keys and values of a block, counted from its first key. */
+template <typename S> struct lane_of_past {
+    const char *key, *value;
+    const float *key_scale, *value_scale;
+
+    __device__ __forceinline__ lane_of_past(const next_args &a, int64_t batch, int64_t head, int64_t first, int d)
+    {
+        key = a.key.base + (batch * a.key.stride[0] + head * a.key.stride[1] + first * a.key.stride[2] + d) * (int64_t)sizeof(S);
+        value = a.value.base + (batch * a.value.stride[0] + head * a.value.stride[1] + first * a.value.stride[2] + d) * (int64_t)sizeof(S);
+        if (sizeof(S) == 1) {
+            key_scale = a.key.scale + batch * a.key.scale_stride[0] + head * a.key.scale_stride[1] + first * a.key.scale_stride[2];
+            value_scale = a.value.scale + batch * a.value.scale_stride[0] + head * a.value.scale_stride[1] + first * a.value.scale_stride[2];
+        }
+    }
+};
+
 /* Keys and values of a lane that are under way. */
 template <typename S> struct under_way {
     eight<S> key[AHEAD], value[AHEAD];
     float key_scale[AHEAD], value_scale[AHEAD];
 
     /* From key `first` on, `step` apart; those before `end`. */
-    __device__ __forceinline__ void ask(const next_args &a, int64_t batch, int64_t head, int64_t first, int step, int64_t end, int d)
+    __device__ __forceinline__ void ask(const next_args &a, const lane_of_past<S> &past, int first, int step, int end)
     {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             int64_t at = first + i * step;
             key[i] = eight<S>{}, value[i] = eight<S>{};
             key_scale[i] = value_scale[i] = 0;
-            if (at >= end || d >= a.depth)
+            if (at >= end)
                 continue;
-            key[i].load(a.key.base + (batch * a.key.stride[0] + head * a.key.stride[1] + at * a.key.stride[2] + d) * (int64_t)sizeof(S));
-            value[i].load(a.value.base + (batch * a.value.stride[0] + head * a.value.stride[1] + at * a.value.stride[2] + d) * (int64_t)sizeof(S));
+            key[i].load(past.key + at * a.key.stride[2] * (int64_t)sizeof(S));
+            value[i].load(past.value + at * a.value.stride[2] * (int64_t)sizeof(S));
             if (sizeof(S) == 1) {
-                key_scale[i] = a.key.scale[batch * a.key.scale_stride[0] + head * a.key.scale_stride[1] + at * a.key.scale_stride[2]];
-                value_scale[i] = a.value.scale[batch * a.value.scale_stride[0] + head * a.value.scale_stride[1] + at * a.value.scale_stride[2]];
+                key_scale[i] = past.key_scale[at * a.key.scale_stride[2]];
+                value_scale[i] = past.value_scale[at * a.value.scale_stride[2]];
             }
         }
     }
 };
 
-/* Adds the keys under way that come before `end`, of which number `at` is the token's own; `lanes` have one key. */
-template <typename S>
-__device__ __forceinline__ void look_at(const under_way<S> &u, const token_space &t, const float (*query)[8], int64_t first, int step, int64_t end, int64_t at, int d, int depth,
-                                        int lanes, seen *s)
+/* Adds the keys under way that come before `end`, of which number `own` is the token's; `lanes` have one key. */
+template <typename S, int ROOM>
+__device__ __forceinline__ void look_at(const under_way<S> &u, const token_space<ROOM> &t, const float (*query)[8], int first, int step, int end, int own, int d, int depth, int lanes,
+                                        seen *s)
 {
     float score[AHEAD][HEADS], values[AHEAD][8];
 #pragma unroll
@@ -59,7 +74,7 @@ __device__ __forceinline__ void look_at(const under_way<S> &u, const token_space
         float keys[8];
         u.key[i].open(u.key_scale[i], keys);
         u.value[i].open(u.value_scale[i], values[i]);
-        if (first + i * step == at && at < end && d < depth) { /* blocks before the last do not have the token's own */
+        if (first + i * step == own && d < depth) {
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 keys[e] = t.key[d + e], values[i][e] = t.value[d + e];
@@ -70,11 +85,18 @@ __device__ __forceinline__ void look_at(const under_way<S> &u, const token_space
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 sum += query[h][e] * keys[e];
-            for (int width = lanes / 2; width > 0; width /= 2)
-                sum += __shfl_xor_sync(FULL_WARP, sum, width);
-            score[i][h] = first + i * step < end ? sum : -CUDART_INF_F;
+            score[i][h] = sum;
         }
     }
+#pragma unroll
+    for (int width = WARP / 2; width > 0; width /= 2)
+        if (width < lanes)
+#pragma unroll
+            for (int k = 0; k < AHEAD * HEADS; k++)
+                score[k / HEADS][k % HEADS] += __shfl_xor_sync(FULL_WARP, score[k / HEADS][k % HEADS], width);
+#pragma unroll
+    for (int k = 0; k < AHEAD * HEADS; k++)
+        score[k / HEADS][k % HEADS] = first + k / HEADS * step < end ? score[k / HEADS][k % HEADS] : -CUDART_INF_F;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         float most = s->most[h], weight[AHEAD];
@@ -103,7 +125,10 @@ __device__ __forceinline__ void look_at(const under_way<S> &u, const token_space
 /* Puts together what the lanes of a warp have seen, each `lanes` of them keys of their own. */
 __device__ __forceinline__ void join_lanes(seen *s, int lanes)
 {
-    for (int step = lanes; step < WARP; step *= 2)
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) {
+        if (step < lanes)
+            continue;
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
             float other = __shfl_xor_sync(FULL_WARP, s->most[h], step), most = fmaxf(s->most[h], other);
@@ -114,6 +139,7 @@ __device__ __forceinline__ void join_lanes(seen *s, int lanes)
             for (int e = 0; e < 8; e++)
                 s->values[h][e] = s->values[h][e] * mine + __shfl_xor_sync(FULL_WARP, s->values[h][e], step) * theirs;
         }
+    }
 }
 
 /* ---- putting together ------------------------------------------------------------------------------------------------------ */
@@ -124,19 +150,34 @@ template <bool is_shared> __device__ __forceinline__ float read(const float *fro
     return is_shared ? *from : __ldcg(from);
 }
 
-/* Element d of `count` rows of values, largest and sum, which lie `step` apart, in order. */
+/* Element d of `count` rows of values, largest and sum, which lie `step` apart, in order; some of them are asked for at a time. */
 template <bool is_shared>
 __device__ __forceinline__ float join_rows(const float *rows, int count, int64_t step, int d, int depth, float *most_of_all, float *sum_of_all)
 {
+    enum { at_once = is_shared ? NEXT_WARPS : 16 };
     float most = -CUDART_INF_F, sum = 0, value = 0;
-#pragma unroll 8
-    for (int i = 0; i < count; i++)
-        most = fmaxf(most, read<is_shared>(rows + i * step + depth));
-#pragma unroll 8
-    for (int i = 0; i < count; i++) {
-        float factor = fading(read<is_shared>(rows + i * step + depth), most);
-        sum += read<is_shared>(rows + i * step + depth + 1) * factor;
-        value += read<is_shared>(rows + i * step + d) * factor;
+    for (int begin = 0; begin < count; begin += at_once) {
+        float mosts[at_once], sums[at_once], values[at_once], larger = most;
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            const float *row = rows + (begin + i) * step;
+            const bool is_there = begin + i < count;
+            mosts[i] = is_there ? read<is_shared>(row + depth) : -CUDART_INF_F;
+            sums[i] = is_there ? read<is_shared>(row + depth + 1) : 0;
+            values[i] = is_there ? read<is_shared>(row + d) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; i++)
+            larger = fmaxf(larger, mosts[i]);
+        float fade = fading(most, larger);
+        sum *= fade, value *= fade;
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            float factor = fading(mosts[i], larger);
+            sum += sums[i] * factor;
+            value += values[i] * factor;
+        }
+        most = larger;
     }
     *most_of_all = most;
     *sum_of_all = sum;
@@ -148,14 +189,16 @@ __device__ __forceinline__ void write_value(const next_args &a, int64_t batch, i
     store_float(a.y, a.dtype, batch * a.y_stride[0] + head * a.y_stride[1] + d, sum == 0 ? 0 : value / sum); /* scores that are all -infinity: 0 */
 }
 
-template <typename S> static __global__ void __launch_bounds__(NEXT_WARPS *WARP, 2) next_kernel(const __grid_constant__ next_args a)
+/* Heads of DEPTH elements, or of any number if that is 0. */
+template <typename S, int DEPTH> static __global__ void __launch_bounds__(NEXT_WARPS *WARP, 2) next_kernel(const __grid_constant__ next_args a)
 {
-    __shared__ token_space token;
-    __shared__ float joined[NEXT_WARPS][HEADS][MOST_DEPTH + 2];
+    enum { room = DEPTH ? DEPTH : MOST_DEPTH };
+    __shared__ token_space<room> token;
+    __shared__ float joined[NEXT_WARPS][HEADS][room + 2];
+    const int depth = DEPTH ? DEPTH : a.depth;
     const int64_t batch = blockIdx.z, head = blockIdx.y / a.parts, at = index_at(a.begin, a.are_long, batch * a.begin_stride);
     const int part = blockIdx.y % a.parts, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    int lanes = 1;
-    int64_t share = LEAST_KEYS;
+    int lanes = 1, shift = depth <= SHORT_HEAD ? 6 : 5;
     call_next();
     if (at < 0 || at >= a.reach) {
         if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
@@ -163,21 +206,28 @@ template <typename S> static __global__ void __launch_bounds__(NEXT_WARPS *WARP,
         wait_for_front();
         return;
     }
-    while (lanes * 8 < a.depth)
-        lanes *= 2;
-    while ((at + share) / share > MOST_SPLITS)
-        share *= 2;
-    const int splits = (int)((at + share) / share), d = lane % lanes * 8, step = NEXT_WARPS * (WARP / lanes);
+#pragma unroll
+    for (int i = 0; i < 5; i++)
+        lanes = lanes * 8 < depth ? lanes * 2 : lanes;
+    while (at >> shift >= MOST_SPLITS)
+        shift++;
+    const int splits = (int)(at >> shift) + 1, d = lane % lanes * 8, step = NEXT_WARPS * (WARP / lanes);
     if ((int)blockIdx.x >= splits)
         return;
-    const int64_t first = blockIdx.x * share, end = min(first + share, at + 1);
-    int64_t base = first + warp * (WARP / lanes);
+    const bool is_last = (int)blockIdx.x == splits - 1;
+    const int64_t first = (int64_t)blockIdx.x << shift;
+    const int end = (int)min((int64_t)1 << shift, at + 1 - first), own = is_last ? end - 1 : -1, stored = d >= depth ? 0 : is_last ? end - 1 : end;
+    const lane_of_past<S> past(a, batch, head, first, d);
+    int key = warp * (WARP / lanes) + lane / lanes; /* the lane's next */
     under_way<S> ahead;
-    ahead.ask(a, batch, head, base + lane / lanes, step, min(end, at), d);
+    ahead.ask(a, past, key, step, stored);
     make_angles(a, token, at);
     wait_for_front();
+    token_part<S, room> mine;
+    mine.ask(a, depth, batch, head, part, is_last);
     __syncthreads();
-    take_token<S>(a, token, batch, head, part, at, (int)blockIdx.x == splits - 1);
+    mine.take(a, token, depth, batch, head, at, is_last, part == 0);
+    __syncthreads();
     float query[HEADS][8];
     seen s;
 #pragma unroll
@@ -185,44 +235,44 @@ template <typename S> static __global__ void __launch_bounds__(NEXT_WARPS *WARP,
         s.most[h] = -CUDART_INF_F, s.sum[h] = 0;
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-            query[h][e] = d < a.depth ? token.query[h][d + e] : 0;
+            query[h][e] = d < depth ? token.query[h][d + e] : 0;
             s.values[h][e] = 0;
         }
     }
-    for (; base < end; base += AHEAD * step) {
-        look_at<S>(ahead, token, query, base + lane / lanes, step, end, at, d, a.depth, lanes, &s);
-        ahead.ask(a, batch, head, base + lane / lanes + AHEAD * step, step, min(end, at), d);
+    for (int base = 0; base < end; base += AHEAD * step, key += AHEAD * step) {
+        look_at<S>(ahead, token, query, key, step, end, own, d, depth, lanes, &s);
+        ahead.ask(a, past, key + AHEAD * step, step, stored);
     }
     join_lanes(&s, lanes);
-    if (lane < lanes && d < a.depth)
+    if (lane < lanes && d < depth)
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 joined[warp][h][d + e] = s.values[h][e];
-            joined[warp][h][a.depth] = s.most[h], joined[warp][h][a.depth + 1] = s.sum[h];
+            joined[warp][h][depth] = s.most[h], joined[warp][h][depth + 1] = s.sum[h];
         }
     __syncthreads();
     const int queries = min(HEADS, a.group - part * HEADS), head_0 = (int)head * a.group + part * HEADS;
     float most, sum;
-    for (int i = threadIdx.x; i < queries * a.depth; i += blockDim.x) {
-        int h = i / a.depth, e = i - h * a.depth;
-        float value = join_rows<true>(&joined[0][h][0], NEXT_WARPS, HEADS * (MOST_DEPTH + 2), e, a.depth, &most, &sum);
+    for (int i = threadIdx.x; i < queries * depth; i += NEXT_WARPS * WARP) {
+        int h = i / depth, e = i - h * depth;
+        float value = join_rows<true>(&joined[0][h][0], NEXT_WARPS, HEADS * (room + 2), e, depth, &most, &sum);
         if (splits == 1) {
             write_value(a, batch, head_0 + h, e, value, sum);
             continue;
         }
-        float *to = a.partial + ((batch * a.heads + head_0 + h) * MOST_SPLITS + blockIdx.x) * (a.depth + 2);
+        float *to = a.partial + ((batch * a.heads + head_0 + h) * MOST_SPLITS + blockIdx.x) * (depth + 2);
         to[e] = value;
         if (e == 0)
-            to[a.depth] = most, to[a.depth + 1] = sum;
+            to[depth] = most, to[depth + 1] = sum;
     }
     if (splits == 1 || !is_last_of(&a.counters[batch * gridDim.y + blockIdx.y], splits))
         return;
-    for (int i = threadIdx.x; i < queries * a.depth; i += blockDim.x) {
-        int h = i / a.depth, e = i - h * a.depth;
-        const float *from = a.partial + (batch * a.heads + head_0 + h) * MOST_SPLITS * (a.depth + 2);
-        float value = join_rows<false>(from, splits, a.depth + 2, e, a.depth, &most, &sum);
+    for (int i = threadIdx.x; i < queries * depth; i += NEXT_WARPS * WARP) {
+        int h = i / depth, e = i - h * depth;
+        const float *from = a.partial + (batch * a.heads + head_0 + h) * MOST_SPLITS * (depth + 2);
+        float value = join_rows<false>(from, splits, depth + 2, e, depth, &most, &sum);
         write_value(a, batch, head_0 + h, e, value, sum);
     }
 }
@@ -262,7 +312,8 @@ static next_args next_of(const tarn__call *call)
     a.partial = (float *)call->scratch;
     a.counters = tarn__cuda_at(call->device)->counters;
     a.fault = faults_of(call);
-    memcpy(a.frequency, params->rope.frequency, sizeof(double) * (size_t)a.pairs);
+    for (int i = 0; i < a.pairs; i++)
+        a.frequency[i] = params->rope.frequency[i] / (2 * CUDART_PI);
     return a;
 }
 
@@ -275,9 +326,9 @@ static size_t scratch(const tarn__call *call)
 /* Grid: blocks of keys, heads of the cache or parts of the queries that look at them, sequences. Bytes: keys and values, once for each part. */
 template <typename S> static void launch(const tarn__call *call, const next_args &a)
 {
-    unsigned splits = blocks_for(a.reach, LEAST_KEYS);
-    launch_step(call, next_kernel<S>, dim3(splits < MOST_SPLITS ? splits : MOST_SPLITS, (unsigned)(a.heads / a.group * a.parts), (unsigned)call->in[0]->shape[0]),
-                NEXT_WARPS * WARP, 0, a);
+    unsigned splits = blocks_for(a.reach, a.depth <= SHORT_HEAD ? 64 : 32);
+    void (*kernel)(next_args) = a.depth == 64 ? next_kernel<S, 64> : a.depth == 128 ? next_kernel<S, 128> : next_kernel<S, 0>;
+    launch_step(call, kernel, dim3(splits < MOST_SPLITS ? splits : MOST_SPLITS, (unsigned)(a.heads / a.group * a.parts), (unsigned)call->in[0]->shape[0]), NEXT_WARPS * WARP, 0, a);
 }
 
 static void kernel_attention_next(const tarn__call *call)

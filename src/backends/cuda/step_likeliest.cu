@@ -14,7 +14,8 @@ struct likeliest_args {
     const void *x;
     tarn_dtype dtype;
     int64_t down, across;
-    int length, share;
+    int length, share; /* a share is whole groups of eight */
+    bool is_packed;    /* groups of eight lie beside each other, at 16 bytes' alignment */
     int64_t *y;
     int64_t y_down;
     candidate *best; /* (rows, MOST_SHARES) */
@@ -46,17 +47,47 @@ __device__ __forceinline__ candidate best_of_block(candidate c)
     return c;
 }
 
+/* The best of a thread's elements. */
+template <typename T> __device__ __forceinline__ candidate best_of_groups(const T *row, int first, int end)
+{
+    candidate c = {-CUDART_INF_F, first};
+    for (int i = first + (int)threadIdx.x * 8; i < end; i += THREADS * 8) {
+        float v[8];
+        if (i + 8 <= end) {
+            eight<T> group;
+            group.load((const char *)(row + i));
+            group.open(0, v);
+        } else {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v[k] = i + k < end ? widen(row[i + k]) : -CUDART_INF_F;
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            c = better(c, candidate{v[k], i + k});
+    }
+    return c;
+}
+
+__device__ __forceinline__ candidate best_of_thread(const likeliest_args &a, int64_t row, int first, int end)
+{
+    candidate c = {-CUDART_INF_F, first};
+    if (a.is_packed)
+        return a.dtype == TARN_F32    ? best_of_groups((const float *)a.x + row * a.down, first, end)
+               : a.dtype == TARN_BF16 ? best_of_groups((const bf16 *)a.x + row * a.down, first, end)
+                                      : best_of_groups((const f16 *)a.x + row * a.down, first, end);
+    for (int i = first + (int)threadIdx.x; i < end; i += THREADS)
+        c = better(c, candidate{load_float(a.x, a.dtype, row * a.down + i * a.across), i});
+    return c;
+}
+
 static __global__ void __launch_bounds__(THREADS) likeliest_kernel(const __grid_constant__ likeliest_args a)
 {
     const int64_t row = blockIdx.y;
     const int first = (int)blockIdx.x * a.share, end = min(first + a.share, a.length);
-    candidate c = {-CUDART_INF_F, first};
     call_next();
     wait_for_front();
-#pragma unroll 8
-    for (int i = first + (int)threadIdx.x; i < end; i += THREADS)
-        c = better(c, candidate{load_float(a.x, a.dtype, row * a.down + i * a.across), i});
-    c = best_of_block(c);
+    candidate c = best_of_block(best_of_thread(a, row, first, end));
     if (threadIdx.x == 0)
         a.best[row * MOST_SHARES + blockIdx.x] = c;
     if (!is_last_of(&a.counters[row], (int)gridDim.x))
@@ -85,7 +116,8 @@ static void kernel_likeliest(const tarn__call *call)
     a.best = (candidate *)call->scratch, a.counters = tarn__cuda_at(call->device)->counters;
     unsigned shares = blocks_for(a.length, LEAST_SHARE);
     shares = shares < MOST_SHARES ? shares : MOST_SHARES;
-    a.share = (a.length + (int)shares - 1) / (int)shares;
+    a.share = ((a.length + (int)shares - 1) / (int)shares + 7) / 8 * 8;
+    a.is_packed = a.across == 1 && (uintptr_t)a.x % 16 == 0 && (x->shape[0] == 1 || a.down % 8 == 0);
     launch_step(call, likeliest_kernel, dim3(shares, (unsigned)x->shape[0]), THREADS, 0, a);
 }
 

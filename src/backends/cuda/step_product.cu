@@ -3,56 +3,34 @@
  * A warp makes an element of y, or after another some of them. Pieces of the weight's row go to a ring in the warp's own shared memory, as many ahead as it has
  * places for; all blocks together have megabytes under way, and go on asking while they compute. x stands in the block's shared memory, as f32 for weights of
  * floats, else rounded to bytes: see step_x.cuh. Sums are added in an order given by the shape. */
-#include "backends/cuda/step_x.cuh"
+#include "backends/cuda/step_product.cuh"
 
-#define STEP_WARPS 8
-#define BLOCKS_AT_ONCE 3 /* of a multiprocessor */
-#define ROWS_AT_ONCE 4   /* of x, where there are several */
+#define ROWS_AT_ONCE 4 /* of x, where there are several */
 
 /* ---- pieces of weights ----------------------------------------------------------------------------------------------------- */
 
 /* Elements of a piece, its bytes, and places of the ring. A place has room for a row that begins anywhere within 16 bytes, and for reading behind it. */
 template <tarn_dtype Q> struct piece_of;
 template <> struct piece_of<TARN_F32> {
-    enum { elements = 512, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+    enum { elements = 512, bytes = 2048, place = 2048, places = 2, is_bytes = 0 };
 };
 template <> struct piece_of<TARN_BF16> {
-    enum { elements = 1024, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+    enum { elements = 1024, bytes = 2048, place = 2048, places = 2, is_bytes = 0 };
 };
 template <> struct piece_of<TARN_F16> {
-    enum { elements = 1024, bytes = 2048, place = 2048, places = 3, is_bytes = 0 };
+    enum { elements = 1024, bytes = 2048, place = 2048, places = 2, is_bytes = 0 };
 };
 template <> struct piece_of<TARN_Q8_0> {
-    enum { elements = 2048, bytes = 64 * 34, place = bytes + 32, places = 3, is_bytes = 1 };
+    enum { elements = 2048, bytes = 64 * 34, place = bytes + 32, places = 2, is_bytes = 1 };
 };
 template <> struct piece_of<TARN_Q4_0> {
-    enum { elements = 2048, bytes = 64 * 18, place = bytes + 32, places = 5, is_bytes = 1 };
+    enum { elements = 2048, bytes = 64 * 18, place = bytes + 32, places = 3, is_bytes = 1 };
 };
 template <> struct piece_of<TARN_Q4_K> {
-    enum { elements = 2048, bytes = 8 * 144, place = bytes, places = 5, is_bytes = 1 };
+    enum { elements = 2048, bytes = 8 * 144, place = bytes, places = 3, is_bytes = 1 };
 };
 template <> struct piece_of<TARN_Q6_K> {
-    enum { elements = 2048, bytes = 8 * 210, place = bytes + 32, places = 4, is_bytes = 1 };
-};
-
-struct step_weight {
-    const char *base;
-    int64_t pitch, out; /* bytes from row to row */
-    const void *bias;   /* NULL: none */
-    tarn_dtype bias_dtype;
-    int64_t bias_across;
-    void *y;
-    int64_t y_down;
-};
-
-struct step_args {
-    step_x x;
-    step_weight weight[3];
-    int64_t jobs, row_bytes;
-    int pieces;  /* of a row */
-    int is_gated; /* y = silu(first) · second */
-    const void *sum; /* to which the product is added; NULL: none */
-    int64_t sum_down;
+    enum { elements = 2048, bytes = 8 * 210, place = bytes + 32, places = 2, is_bytes = 1 };
 };
 
 /* Where a warp is: an element of y, or the two rows that make one; which of the two; which piece. */
@@ -83,20 +61,37 @@ __device__ __forceinline__ int weight_of_job(const step_args &a, const cursor &c
     return which;
 }
 
-/* Asks for a piece, if there is one; the bytes before its begin that share its first 16 come along. The group of copies ends in any case. */
-template <tarn_dtype Q> __device__ __forceinline__ void ask_for(const step_args &a, const cursor &c, char *place)
-{
-    if (c.job < a.jobs) {
-        int64_t row, skip = (int64_t)c.piece * piece_of<Q>::bytes;
+/* What a warp asks for next, and where that begins. */
+struct asking {
+    cursor c;
+    const char *from;
+
+    __device__ __forceinline__ void find_row(const step_args &a)
+    {
+        int64_t row;
         int which = weight_of_job(a, c, &row);
-        const char *from = a.weight[which].base + row * a.weight[which].pitch + skip;
-        int shift = (int)((uintptr_t)from & 15), left = (int)min(a.row_bytes - skip, (int64_t)piece_of<Q>::bytes) + shift;
-        from -= shift;
-        for (int at = threadIdx.x % WARP * 16; at < left; at += WARP * 16)
-            copy_pack(place + at, from + at, min(left - at, 16));
+        if (c.job < a.jobs)
+            from = a.weight[which].base + row * a.weight[which].pitch;
     }
-    end_copies();
-}
+    /* Asks for a piece, if there is one, and goes on; bytes before its begin that share its first 16 come along. The group of copies ends in any case. */
+    template <tarn_dtype Q> __device__ __forceinline__ void ask(const step_args &a, char *place)
+    {
+        if (c.job < a.jobs) {
+            const int shift = piece_of<Q>::is_bytes ? (int)((uintptr_t)from & 15) : 0, at = threadIdx.x % WARP * 16;
+            const int left = min((int)a.row_bytes - c.piece * (int)piece_of<Q>::bytes, (int)piece_of<Q>::bytes) + shift - at;
+            const char *first = from - shift + at;
+#pragma unroll
+            for (int i = 0; i < piece_of<Q>::place; i += WARP * 16)
+                if (i < left)
+                    copy_pack(place + at + i, first + i, piece_of<Q>::is_bytes ? min(left - i, 16) : 16);
+            from += piece_of<Q>::bytes;
+            advance(a, c);
+            if (c.piece == 0)
+                find_row(a);
+        }
+        end_copies();
+    }
+};
 
 /* ---- products -------------------------------------------------------------------------------------------------------------- */
 
@@ -220,8 +215,18 @@ template <tarn_dtype Q, int R> __device__ __forceinline__ void add_piece(const s
 
 /* ---- results --------------------------------------------------------------------------------------------------------------- */
 
-/* y of a job in all rows of x; a lane has one of them. */
-template <int R> __device__ __forceinline__ void write_job(const step_args &a, const cursor &c, int64_t first, int rows, const float *sums, const float *gates)
+/* A lane has one of the rows of x. */
+__device__ __forceinline__ void ask_more(const step_args &a, const cursor &c, int64_t first, int rows, addition &more)
+{
+    int64_t row = c.job;
+    int lane = threadIdx.x % WARP;
+    if (c.job < a.jobs && lane < rows && !a.is_gated)
+        more.ask(a, a.weight[weight_of_job(a, c, &row)], row, first + lane);
+}
+
+/* y of a job in all rows of x. */
+template <int R>
+__device__ __forceinline__ void write_job(const step_args &a, const cursor &c, int64_t first, int rows, const float *sums, const float *gates, const addition &more)
 {
     int64_t row = c.job;
     const step_weight &w = a.weight[a.is_gated ? 0 : weight_of_job(a, c, &row)];
@@ -236,27 +241,36 @@ template <int R> __device__ __forceinline__ void write_job(const step_args &a, c
         return;
     if (a.is_gated)
         value *= gate / (1 + expf(-gate));
-    if (w.bias)
-        value += load_float(w.bias, w.bias_dtype, row * w.bias_across);
-    if (a.sum)
-        value += load_float(a.sum, a.x.dtype, (first + lane) * a.sum_down + row);
+    else
+        value = more.added_to(a, w, value);
     store_float(w.y, a.x.dtype, (first + lane) * w.y_down + row, value);
 }
 
-template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE) step_kernel(const __grid_constant__ step_args a)
+template <tarn_dtype Q> static __host__ __device__ __forceinline__ constexpr layout layout_of(void)
+{
+    return piece_of<Q>::is_bytes ? OF_UNITS : OF_FLOATS;
+}
+
+template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, R == 1 ? BLOCKS_AT_ONCE : 1) step_kernel(const __grid_constant__ step_args a)
 {
     extern __shared__ __align__(16) char space[];
     enum { places = piece_of<Q>::places };
     const int64_t first = (int64_t)blockIdx.y * R;
     const int rows = (int)min(a.x.rows - first, (int64_t)R), warp = threadIdx.x / WARP;
-    const held_x x = held_at(space + STEP_WARPS * places * piece_of<Q>::place, a.x.in, piece_of<Q>::is_bytes);
+    const held_x x = held_at(space + STEP_WARPS * places * piece_of<Q>::place, a.x.in, layout_of<Q>());
     char *ring = space + warp * places * piece_of<Q>::place;
-    cursor now = {(int64_t)blockIdx.x * STEP_WARPS + warp, 0, 0}, ahead = now;
+    cursor now = {(int64_t)blockIdx.x * STEP_WARPS + warp, 0, 0};
+    asking ahead = {now, NULL};
     call_next();
-    for (int i = 0; i < places; i++, advance(a, ahead))
-        ask_for<Q>(a, ahead, ring + i * piece_of<Q>::place);
+    ahead.find_row(a);
+#pragma unroll 1
+    for (int i = 0; i < places; i++)
+        ahead.ask<Q>(a, ring + i * piece_of<Q>::place);
+    expect_norm(a.x);
     wait_for_front();
-    hold_rows<piece_of<Q>::is_bytes>(a.x, first, rows, x);
+    addition more = {};
+    ask_more(a, now, first, rows, more);
+    hold_rows<layout_of<Q>()>(a.x, first, rows, x);
     __syncthreads();
     float sums[R] = {}, gates[R] = {};
     for (int at = 0; now.job < a.jobs; at = at + 1 < places ? at + 1 : 0) {
@@ -264,19 +278,20 @@ template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WAR
         __syncwarp();
         add_piece<Q, R>(a, now, ring + at * piece_of<Q>::place, x, sums);
         __syncwarp();
-        ask_for<Q>(a, ahead, ring + at * piece_of<Q>::place);
-        advance(a, ahead);
+        ahead.ask<Q>(a, ring + at * piece_of<Q>::place);
         if (now.piece + 1 == a.pieces) {
 #pragma unroll
             for (int r = 0; r < R; r++)
                 sums[r] = over_warp<add_up>(sums[r]);
             if (now.half == a.is_gated)
-                write_job<R>(a, now, first, rows, sums, gates);
+                write_job<R>(a, now, first, rows, sums, gates, more);
 #pragma unroll
             for (int r = 0; r < R; r++)
                 gates[r] = sums[r], sums[r] = 0;
         }
         advance(a, now);
+        if (now.piece == 0 && now.half == 0)
+            ask_more(a, now, first, rows, more);
     }
 }
 
@@ -286,7 +301,7 @@ template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WAR
  * the weights'. */
 template <tarn_dtype Q, int R> static void launch(const tarn__call *call, const step_args &a)
 {
-    size_t shared = (size_t)(STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + R * held_pitch(a.x.in, piece_of<Q>::is_bytes));
+    size_t shared = (size_t)(STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + R * held_pitch(a.x.in, layout_of<Q>()));
     int at_once = 0;
     cudaFuncSetAttribute(step_kernel<Q, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, step_kernel<Q, R>, STEP_WARPS * WARP, shared);
@@ -300,7 +315,7 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, step_arg
 {
     a.row_bytes = tarn__bytes_of(Q, a.x.in);
     a.pieces = (a.x.in + piece_of<Q>::elements - 1) / piece_of<Q>::elements;
-    int64_t shared = STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + (int64_t)ROWS_AT_ONCE * held_pitch(a.x.in, piece_of<Q>::is_bytes);
+    int64_t shared = STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + (int64_t)ROWS_AT_ONCE * held_pitch(a.x.in, layout_of<Q>());
     if (a.x.rows > 1 && shared <= tarn__cuda_at(call->device)->shared_bytes)
         launch<Q, ROWS_AT_ONCE>(call, a);
     else
@@ -309,7 +324,7 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, step_arg
 
 static void launch_dtype(const tarn__call *call, step_args &a, tarn_dtype dtype)
 {
-    if (a.jobs == 0 || a.x.rows == 0)
+    if (a.jobs == 0 || a.x.rows == 0 || tarn__cuda_step_pairs(call, a, dtype))
         return;
     switch (dtype) {
     case TARN_F32: launch_rows<TARN_F32>(call, a); break;
@@ -325,7 +340,7 @@ static void launch_dtype(const tarn__call *call, step_args &a, tarn_dtype dtype)
 static step_x x_of(const tarn__call *call, const tarn__view *norm)
 {
     const tarn__view *x = call->in[0];
-    return step_x{tarn__view_at(x), x->dtype, x->stride[0], data_of<void>(norm), ((const tarn__norm *)call->params)->epsilon, (int)x->shape[1],
+    return step_x{tarn__view_at(x), x->dtype, x->stride[0], data_of<void>(norm), (float)((const tarn__norm *)call->params)->epsilon, (int)x->shape[1],
                   (int)x->shape[0]};
 }
 

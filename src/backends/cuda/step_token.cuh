@@ -5,6 +5,7 @@
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/step.cuh"
 
+#define NEXT_WARPS 8
 #define HEADS 4        /* queries of a block */
 #define MOST_SPLITS 64 /* blocks of a head */
 #define MOST_DEPTH 256 /* elements of a head */
@@ -37,122 +38,114 @@ struct next_args {
     float *partial; /* (B, H, MOST_SPLITS, D + 2): values, largest, sum */
     int *counters;  /* (B, KV, parts): blocks that have come to their end */
     fault_place fault;
-    double frequency[MOST_DEPTH / 2];
-};
-
-/* ---- eight stored elements ------------------------------------------------------------------------------------------------- */
-
-template <typename S> struct eight {
-    uint4 words[sizeof(S) == 4 ? 2 : 1];
-    __device__ __forceinline__ void load(const char *from)
-    {
-#pragma unroll
-        for (int i = 0; i < (sizeof(S) == 4 ? 2 : 1); i++)
-            words[i] = ((const uint4 *)from)[i];
-    }
-    __device__ __forceinline__ void open(float, float *to) const
-    {
-        if constexpr (sizeof(S) == 4) {
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                to[i] = ((const float *)words)[i];
-        } else {
-            widen_pack(*(const pack<S, 8> *)words, to);
-        }
-    }
-};
-template <> struct eight<uint8_t> {
-    uint2 words;
-    __device__ __forceinline__ void load(const char *from) { words = *(const uint2 *)from; }
-    __device__ __forceinline__ void open(float scale, float *to) const
-    {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            to[i] = ((float)((i < 4 ? words.x : words.y) >> i % 4 * 8 & 0xff) - 128) * scale;
-    }
+    double frequency[MOST_DEPTH / 2]; /* in turns a position: what is left of whole ones is small enough for f32 */
 };
 
 /* ---- the token itself ------------------------------------------------------------------------------------------------------ */
 
-struct token_space {
-    float query[HEADS][MOST_DEPTH], key[MOST_DEPTH], value[MOST_DEPTH];
-    float cosine[MOST_DEPTH / 2], sine[MOST_DEPTH / 2];
+/* Room for heads of that many elements. */
+template <int ROOM> struct token_space {
+    float query[HEADS][ROOM], key[ROOM], value[ROOM];
+    float cosine[ROOM / 2], sine[ROOM / 2];
 };
 
-/* Element d of a row, turned by its angle, as a tensor holds it. */
-__device__ __forceinline__ float turned(const next_args &a, const token_space &t, const void *base, int64_t row, int d)
+/* Each warp reads 64 bytes of frequencies: what a kernel is called with comes slowly at first, and so it comes for all at once. */
+template <int ROOM> __device__ __forceinline__ void make_angles(const next_args &a, token_space<ROOM> &t, int64_t at)
 {
-    float x = load_float(base, a.dtype, row + d);
-    if (d >= 2 * a.pairs)
-        return x;
-    int pair = a.is_interleaved ? d / 2 : d % a.pairs;
-    bool is_first = a.is_interleaved ? d % 2 == 0 : d < a.pairs;
-    int other = a.is_interleaved ? d ^ 1 : is_first ? d + a.pairs : d - a.pairs;
-    float y = load_float(base, a.dtype, row + other) * t.sine[pair];
-    return rounded(x * t.cosine[pair] + (is_first ? -y : y), a.dtype);
-}
-
-__device__ __forceinline__ void make_angles(const next_args &a, token_space &t, int64_t at)
-{
-    for (int i = threadIdx.x; i < a.pairs; i += blockDim.x) {
-        double sine, cosine;
-        sincos((double)at * a.frequency[i], &sine, &cosine);
-        t.cosine[i] = (float)cosine;
-        t.sine[i] = (float)sine;
-    }
-}
-
-/* A row of floats as it is stored, which `row` holds from then on; written where `is_writer`. One warp does that. */
-template <typename S> __device__ __forceinline__ void store_row(const next_args &a, const stored &to, int64_t batch, int64_t head, int64_t at, float *row, bool is_writer)
-{
-    S *place = (S *)to.base + batch * to.stride[0] + head * to.stride[1] + at * to.stride[2];
     const int lane = threadIdx.x % WARP;
-    if constexpr (sizeof(S) == 1) {
-        uint32_t most = 0; /* NaN is the largest of all */
-        for (int d = lane; d < a.depth; d += WARP)
-            most = max(most, __float_as_uint(row[d]) & 0x7fffffffu);
-#pragma unroll
-        for (int step = WARP / 2; step > 0; step /= 2)
-            most = max(most, __shfl_xor_sync(FULL_WARP, most, step));
-        float scale = __fmul_rn(__uint_as_float(most), (float)(1.0 / 127)), nonzero = scale > 0 ? scale : 1;
-        for (int d = lane; d < a.depth; d += WARP) {
-            float code = fminf(fmaxf(__fdiv_rn(row[d], nonzero), -127), 127);
-            uint8_t stored_code = (uint8_t)(int)__fadd_rn(code, 128.5f);
-            row[d] = ((float)stored_code - 128) * scale;
-            if (is_writer)
-                place[d] = stored_code;
-        }
-        if (is_writer && lane == 0)
-            to.scale[batch * to.scale_stride[0] + head * to.scale_stride[1] + at * to.scale_stride[2]] = scale;
-    } else {
-        for (int d = lane; d < a.depth; d += WARP) {
-            S narrowed = narrow<S>(row[d]);
-            row[d] = widen(narrowed);
-            if (is_writer)
-                place[d] = narrowed;
-        }
+    for (int i = threadIdx.x / WARP * 8 + lane; lane < 8 && i < a.pairs; i += NEXT_WARPS * 8) {
+        const double turns = (double)at * a.frequency[i];
+        sincospif((float)(2 * (turns - rint(turns))), &t.sine[i], &t.cosine[i]);
     }
 }
 
-/* Queries, and in the block that has the token's own key, key and value, which join the cache. */
-template <typename S>
-__device__ __forceinline__ void take_token(const next_args &a, token_space &t, int64_t batch, int64_t head, int part, int64_t at, bool is_last)
+/* A row of floats as codes, which `row` holds from then on; written where `is_writer`. One warp does that. */
+__device__ __forceinline__ void store_codes(const stored &to, int64_t batch, int64_t head, int64_t at, float *row, int depth, bool is_writer)
 {
-    const int first = (int)head * a.group + part * HEADS, count = min(HEADS, a.group - part * HEADS);
-    for (int i = threadIdx.x; i < HEADS * a.depth; i += blockDim.x) {
-        int h = i / a.depth, d = i - h * a.depth;
-        t.query[h][d] = h < count ? turned(a, t, a.q.base, batch * a.q.stride[0] + (first + h) * a.q.stride[1], d) * a.scale : 0;
+    uint8_t *place = (uint8_t *)to.base + batch * to.stride[0] + head * to.stride[1] + at * to.stride[2];
+    const int lane = threadIdx.x % WARP;
+    uint32_t most = 0; /* NaN is the largest of all */
+    for (int d = lane; d < depth; d += WARP)
+        most = max(most, __float_as_uint(row[d]) & 0x7fffffffu);
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2)
+        most = max(most, __shfl_xor_sync(FULL_WARP, most, step));
+    float scale = __fmul_rn(__uint_as_float(most), (float)(1.0 / 127)), nonzero = scale > 0 ? scale : 1;
+    for (int d = lane; d < depth; d += WARP) {
+        float code = fminf(fmaxf(__fdiv_rn(row[d], nonzero), -127), 127);
+        uint8_t stored_code = (uint8_t)(int)__fadd_rn(code, 128.5f);
+        row[d] = ((float)stored_code - 128) * scale;
+        if (is_writer)
+            place[d] = stored_code;
     }
-    for (int d = threadIdx.x; is_last && d < a.depth; d += blockDim.x) {
-        t.key[d] = turned(a, t, a.k.base, batch * a.k.stride[0] + head * a.k.stride[1], d);
-        t.value[d] = load_float(a.v.base, a.dtype, batch * a.v.stride[0] + head * a.v.stride[1] + d);
-    }
-    __syncthreads();
-    if (is_last && threadIdx.x < 2 * WARP) {
-        bool is_key = threadIdx.x < WARP;
-        store_row<S>(a, is_key ? a.key : a.value, batch, head, at, is_key ? t.key : t.value, part == 0);
-    }
-    __syncthreads();
+    if (is_writer && lane == 0)
+        to.scale[batch * to.scale_stride[0] + head * to.scale_stride[1] + at * to.scale_stride[2]] = scale;
 }
+
+/* The token's part in a block: queries, and where the block has the token's own key, key and value, which join the cache. Rows of them are HEADS queries, key and value. A thread has
+ * some elements, which are all asked for before the first is used. */
+template <typename S, int ROOM> struct token_part {
+    enum { threads = NEXT_WARPS * WARP, each = ((HEADS + 2) * ROOM + threads - 1) / threads };
+    uint32_t own[each], other[each];
+
+    /* The partner of element d in a turn, and the number of their pair. */
+    __device__ __forceinline__ static int partner(const next_args &a, int d, int *pair)
+    {
+        *pair = a.is_interleaved ? d / 2 : d < a.pairs ? d : d - a.pairs;
+        return a.is_interleaved ? d ^ 1 : d < a.pairs ? d + a.pairs : d - a.pairs;
+    }
+    __device__ __forceinline__ void ask(const next_args &a, int depth, int64_t batch, int64_t head, int part, bool is_last)
+    {
+        const int first = (int)head * a.group + part * HEADS, count = min(HEADS, a.group - part * HEADS);
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            const int i = k * threads + (int)threadIdx.x, row = i / depth, d = i - row * depth;
+            const fresh &from = row < HEADS ? a.q : row == HEADS ? a.k : a.v;
+            own[k] = other[k] = 0;
+            if (row < HEADS ? row >= count : row > HEADS + 1 || !is_last)
+                continue;
+            const int64_t begin = batch * from.stride[0] + (row < HEADS ? first + row : head) * from.stride[1];
+            int pair;
+            own[k] = bits_at(from.base, a.dtype, begin + d);
+            if (row <= HEADS && d < 2 * a.pairs)
+                other[k] = bits_at(from.base, a.dtype, begin + partner(a, d, &pair));
+        }
+    }
+    /* Turned by the angles, as a tensor holds it, and as it is stored. __syncthreads() comes after it. */
+    __device__ __forceinline__ void take(const next_args &a, token_space<ROOM> &t, int depth, int64_t batch, int64_t head, int64_t at, bool is_last, bool is_writer) const
+    {
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            const int i = k * threads + (int)threadIdx.x, row = i / depth, d = i - row * depth;
+            if (row > HEADS + 1 || (row >= HEADS && !is_last))
+                continue;
+            float x = opened(own[k], a.dtype);
+            if (row <= HEADS && d < 2 * a.pairs) {
+                int pair, with = partner(a, d, &pair);
+                float y = opened(other[k], a.dtype) * t.sine[pair];
+                x = rounded(x * t.cosine[pair] + (with > d ? -y : y), a.dtype);
+            }
+            if (row < HEADS) {
+                t.query[row][d] = x * a.scale;
+                continue;
+            }
+            const stored &to = row == HEADS ? a.key : a.value;
+            if constexpr (sizeof(S) > 1) {
+                S narrowed = narrow<S>(x);
+                x = widen(narrowed);
+                if (is_writer)
+                    ((S *)to.base)[batch * to.stride[0] + head * to.stride[1] + at * to.stride[2] + d] = narrowed;
+            }
+            (row == HEADS ? t.key : t.value)[d] = x;
+        }
+        if constexpr (sizeof(S) == 1) {
+            if (!is_last)
+                return;
+            __syncthreads();
+            if (threadIdx.x < 2 * WARP)
+                store_codes(threadIdx.x < WARP ? a.key : a.value, batch, head, at, threadIdx.x < WARP ? t.key : t.value, depth, is_writer);
+        }
+    }
+};
 
 #endif
