@@ -1,6 +1,6 @@
 /*
  * Element-wise functions and their gradients in f32, beside libm in f64: within 4 units in the last place for numbers of every size (every 65521st
- * bit pattern, and 20000 close to the roots and bends of each), and the same bits whatever the neighbours are.
+ * bit pattern, and 20000 close to the roots and bends of each), and the same bits whatever the neighbours are. Quotients, remainders and powers too.
  */
 #include "support/check.h"
 
@@ -127,6 +127,85 @@ static void results_are_within_four_units(void **state)
     }
 }
 
+/* ---- two operands ---- */
+
+static float b_values[COUNT], slope_b_values[COUNT];
+
+static double mod(double a, double b)
+{
+    double r = fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+static double quotient(double a, double b) { return a / b; }
+static double quotient_slope(double a, double b) { return (void)a, 1 / b; }
+static double quotient_slope_b(double a, double b) { return -(a / b) / b; }
+static double mod_slope(double a, double b) { return (void)a, (void)b, 1; }
+static double mod_slope_b(double a, double b) { return -floor(a / b); }
+static double pow_slope(double a, double b) { return b == 0 ? 0 : b * pow(a, b - 1); }
+static double pow_slope_b(double a, double b) { return a == 0 && b >= 0 ? 0 : pow(a, b) * log(a); }
+
+static const struct pair {
+    const char *name;
+    double (*value)(double, double), (*slope)(double, double), (*slope_b)(double, double);
+    double units;
+} pairs[] = {
+    {"div", quotient, quotient_slope, quotient_slope_b, 4},
+    {"mod", mod, mod_slope, mod_slope_b, 1},
+    {"pow", pow, pow_slope, pow_slope_b, 16},
+};
+
+/* Numbers of every size and sign; then numbers up to 8, and b so that powers fill f32's range; then negative a with integers. */
+static void fill_pairs(uint32_t part)
+{
+    for (uint32_t i = 0; i < COUNT; i++) {
+        float a = float_of(i * STEP + part), b = float_of(i * UINT32_C(2654435761) + part);
+        if (part == 1)
+            a = (float)(i + 1) * 0x1p-13f, b = (float)((int)(i * 40503u % 65536u) - 32768) * 0x1p-8f / fmaxf(fabsf(log2f(a)), 0x1p-20f);
+        if (part == 2)
+            a = (float)((int)i - 32768) * 0x1p-12f, b = (float)((int)(i % 41) - 20) * (i % 3 ? 1.0f : 0.5f);
+        x_values[i] = a, b_values[i] = b, g_values[i] = i % 2 ? 1.0f : 1.0f + (float)(i * 40503u % 65536u) * 0x1p-16f;
+    }
+}
+
+static void run_pair(const char *name)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *in[] = {tarn_requires_grad(good(tarn_from_f32(x_values, TARN_SHAPE(COUNT), tarn_device_cpu())), true),
+                         tarn_requires_grad(good(tarn_from_f32(b_values, TARN_SHAPE(COUNT), tarn_device_cpu())), true)};
+    tarn_tensor *g = good(tarn_from_f32(g_values, TARN_SHAPE(COUNT), tarn_device_cpu())), *y = NULL;
+    assert_true(tarn_apply(name, in, 2, NULL, 0, &y, 1) && tarn_backward_from(good(y), g, NULL));
+    assert_true(tarn_read_f32(y, y_values, COUNT) && tarn_read_f32(tarn_grad(in[0]), slope_values, COUNT));
+    assert_true(tarn_read_f32(tarn_grad(in[1]), slope_b_values, COUNT));
+    tarn_scope_close(scope);
+    assert_ok();
+}
+
+static void pairs_are_within_their_units(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < sizeof(pairs) / sizeof(pairs[0]); k++) {
+        double worst[3] = {0, 0, 0};
+        for (uint32_t part = 0; part < 3; part++) {
+            fill_pairs(part);
+            run_pair(pairs[k].name);
+            for (int i = 0; i < COUNT; i++) {
+                double a = (double)x_values[i], b = (double)b_values[i], g = (double)g_values[i];
+                bool slopes = isfinite(a) && isfinite(b) && b != 0 && fabs(a / b) < 0x1p50; /* others are limits, or conventions */
+                double off[3] = {apart(pairs[k].value(a, b), y_values[i]), slopes ? apart(g * pairs[k].slope(a, b), slope_values[i]) : 0,
+                                 slopes ? apart(g * pairs[k].slope_b(a, b), slope_b_values[i]) : 0};
+                for (int j = 0; j < 3; j++) {
+                    if (off[j] > pairs[k].units)
+                        fail_msg("%s(%a, %a) is %a, its gradients for %a are %a and %a: %g, %g and %g units off", pairs[k].name, a, b,
+                                 (double)y_values[i], g, (double)slope_values[i], (double)slope_b_values[i], off[0], off[1], off[2]);
+                    worst[j] = fmax(worst[j], off[j]);
+                }
+            }
+        }
+        print_message("  %-9s value %.2f, gradients %.2f and %.2f units\n", pairs[k].name, worst[0], worst[1], worst[2]);
+    }
+}
+
 /* COUNT numbers whose bits begin at `bits` and go on by `step`. */
 static void check_roots(uint32_t bits, uint32_t step)
 {
@@ -199,6 +278,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_within_four_units),
+        cmocka_unit_test(pairs_are_within_their_units),
         cmocka_unit_test(square_roots_are_rounded_once),
         cmocka_unit_test(no_result_depends_on_its_neighbours),
     };

@@ -50,12 +50,12 @@ enum { BLOCK = PACKS_AT_ONCE * TARN__PACK };
         if (i == n)                                                                                                                      \
             return;                                                                                                                      \
         const size_t bytes = (size_t)(n - i) * sizeof(float);                                                                            \
-        float a[BLOCK], b[BLOCK], g[BLOCK], y[BLOCK], z[BLOCK];                                                                          \
+        float a[BLOCK], b[BLOCK], g[BLOCK], y[2][BLOCK];                                                                                 \
         for (int j = 0; j < BLOCK; j++)                                                                                                  \
             a[j] = b[j] = g[j] = 1.0f;                                                                                                   \
         memcpy(a, A + i, bytes), memcpy(b, B + i, bytes), memcpy(g, G + i, bytes);                                                       \
-        block_##name(a, b, g, y, z);                                                                                                     \
-        memcpy(Y + i, y, bytes), memcpy(Z + i, z, bytes);                                                                                \
+        block_##name(a, b, g, y[0], y[outputs - 1]);                                                                                     \
+        memcpy(Y + i, y[0], bytes), memcpy(Z + i, y[outputs - 1], bytes);                                                                \
     }
 
 /* block_##name: `y` and `z` from the packs a, b and g by value(a, b, g, &y, &z), which gives the lanes where it does not hold; there y_alone and z_alone

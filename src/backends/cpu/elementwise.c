@@ -92,8 +92,9 @@ WHERE_TILE
 #include "backends/cpu/packed.h"
 #include "backends/cpu/roots.h"
 #include "backends/cpu/arm_math.h"
-#include "backends/cpu/arm_divisions.h"
 #include "backends/cpu/arm_rows.h"
+#include "backends/cpu/arm_divisions.h"
+#include "backends/cpu/arm_pow.h"
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 

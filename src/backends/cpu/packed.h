@@ -56,7 +56,10 @@
     PACKED_RUN(name)
 
 /* The same for a gradient from x and g. */
-#define PACKED_GRAD_TILE(name, outside, value, alone)                                                                                     \
+#define PACKED_GRAD_TILE(name, outside, value, alone) PACKED_GRAD_TILE_OF(PACKS_AT_ONCE, name, outside, value, alone)
+
+/* The same with another number of packs at a time. */
+#define PACKED_GRAD_TILE_OF(packs, name, outside, value, alone)                                                                          \
     __attribute__((noinline, cold)) static pack mend_##name##_grad(pack x_pack, pack g_pack, pack y_pack)                                \
     {                                                                                                                                    \
         float from[TARN__PACK], by[TARN__PACK], to[TARN__PACK];                                                                          \
@@ -74,17 +77,17 @@
     }                                                                                                                                    \
     PACK_INLINE void several_##name##_grad(const float *X, const float *G, float *Y)                                                     \
     {                                                                                                                                    \
-        pack from[PACKS_AT_ONCE], by[PACKS_AT_ONCE], to[PACKS_AT_ONCE];                                                                  \
+        pack from[packs], by[packs], to[packs];                                                                                          \
         pack_mask beyond = (pack_mask){0};                                                                                               \
-        for (int k = 0; k < PACKS_AT_ONCE; k++) {                                                                                        \
+        for (int k = 0; k < packs; k++) {                                                                                                \
             const pack x = from[k] = pack_load(X + k * TARN__PACK), g = by[k] = pack_load(G + k * TARN__PACK);                           \
             to[k] = value;                                                                                                               \
             beyond = k ? pack_either(beyond, outside(x)) : outside(x);                                                                   \
         }                                                                                                                                \
         if (__builtin_expect(pack_any(beyond), 0))                                                                                       \
-            for (int k = 0; k < PACKS_AT_ONCE; k++)                                                                                      \
+            for (int k = 0; k < packs; k++)                                                                                              \
                 to[k] = mend_##name##_grad(from[k], by[k], to[k]);                                                                       \
-        for (int k = 0; k < PACKS_AT_ONCE; k++)                                                                                          \
+        for (int k = 0; k < packs; k++)                                                                                                  \
             pack_store(Y + k * TARN__PACK, to[k]);                                                                                       \
     }                                                                                                                                    \
     static void packed_##name##_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
@@ -93,7 +96,7 @@
         const float *X = in[0], *G = in[1];                                                                                              \
         float *Y = out[0];                                                                                                               \
         int64_t i = 0;                                                                                                                   \
-        for (; i + PACKS_AT_ONCE * TARN__PACK <= n; i += PACKS_AT_ONCE * TARN__PACK)                                                     \
+        for (; i + packs * TARN__PACK <= n; i += packs * TARN__PACK)                                                                     \
             several_##name##_grad(X + i, G + i, Y + i);                                                                                  \
         for (; i + TARN__PACK <= n; i += TARN__PACK)                                                                                     \
             pack_store(Y + i, whole_##name##_grad(pack_load(X + i), pack_load(G + i)));                                                  \
@@ -140,7 +143,7 @@ PACKED_TILE(gelu_erf, BELOW_GELU, pack_gelu_erf(x), (float)(0.5 * (double)x * ta
 
 PACKED_TILE(gelu, BELOW_TANH_GELU, pack_gelu(x), (float)gelu_near((double)x))
 
-PACKED_GRAD_TILE(gelu, BESIDE_TANH_GELU, g * pack_gelu_slope(x), g * TARN__GELU_ROOT_NEAR(x, gelu_grad_near(x)))
+PACKED_GRAD_TILE_OF(PACKS_OF_MUCH, gelu, BESIDE_TANH_GELU, g * pack_gelu_slope(x), g * TARN__GELU_ROOT_NEAR(x, gelu_grad_near(x)))
 PACKED_GRAD_TILE(exp, BEYOND_EXP, g * pack_exp(x), g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
 PACKED_GRAD_TILE(sigmoid, BEYOND_BELL, g * pack_sigmoid_slope(x), g * sigmoid_grad_near(x))
 PACKED_GRAD_TILE(tanh, BEYOND_TANH, g * (pack_all(4.0f) * pack_sigmoid_slope(x + x)), g * sech2_near(x))

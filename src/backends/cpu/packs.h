@@ -3,7 +3,7 @@
  *
  * AVX2 and AVX-512 do the same arithmetic on each float, so results have the same bits. +, -, * and / are the compiler's own on vectors.
  *
- * PACKS_AT_ONCE: how many a loop takes, so that one can be worked on while another waits. */
+ * PACKS_AT_ONCE: how many a loop takes, so that one can be worked on while another waits; PACKS_OF_MUCH where one needs many registers. */
 #ifndef TARN__PACKS_H
 #define TARN__PACKS_H
 
@@ -15,18 +15,21 @@
 #include <immintrin.h>
 #define TARN__PACK 16
 #define PACKS_AT_ONCE 1
+#define PACKS_OF_MUCH 1
 typedef __m512 pack;
 typedef __mmask16 pack_mask;
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define TARN__PACK 8
 #define PACKS_AT_ONCE 1
+#define PACKS_OF_MUCH 1
 typedef __m256 pack;
 typedef __m256 pack_mask; /* all bits of a lane, or none */
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #define TARN__PACK 4
 #define PACKS_AT_ONCE 4
+#define PACKS_OF_MUCH 2
 typedef float32x4_t pack;
 typedef uint32x4_t pack_mask; /* as with AVX2 */
 #else
