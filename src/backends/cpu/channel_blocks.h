@@ -127,6 +127,26 @@ static void NAMED(let_through)(const void *of, const void *from, void *to, int64
         up[i] = y[i] <= low ? (T)0 : g[i];
 }
 
+/* The same where relu's result is made again from x, as row_normalise() made it. */
+static void NAMED(row_let_through)(const void *of, const void *from, void *to, int64_t n, double mean, double by, double plus, double least)
+{
+    const T *x = of, *g = from;
+    T *up = to, high = (T)mean, low = (T)(mean - (double)high), scale = (T)by, bias = (T)plus, limit = (T)least;
+    int64_t i = 0;
+    for (; i + NAMED(WAYS) * LANES <= n; i += NAMED(WAYS) * LANES) {
+        NAMED(masks) through[NAMED(WAYS)];
+        for (int k = 0; k < NAMED(WAYS); k++) {
+            NAMED(lanes) y = ((NAMED(lanes_at)(x + i + k * LANES) - high) - low) * scale + bias;
+            through[k] = (NAMED(masks))NAMED(lanes_at)(g + i + k * LANES) & ~(y <= limit);
+        }
+        memcpy(up + i, through, sizeof(through));
+    }
+    for (; i < n; i++) {
+        T y = ((x[i] - high) - low) * scale + bias;
+        up[i] = y <= limit ? (T)0 : g[i];
+    }
+}
+
 /* ---- by columns ------------------------------------------------------------------------------------------------------------ */
 
 /* The numbers of a tile of channels in the type computed in. */
@@ -272,7 +292,7 @@ static void NAMED(column_scale)(const void *from, void *to, int64_t n, const voi
 static const blocks NAMED(blocks) = {
     NAMED(row_moments),    NAMED(row_normalise),    NAMED(row_sums),    NAMED(row_grad),    NAMED(row_scale),    NAMED(fetch_tile),
     NAMED(column_moments), NAMED(column_normalise), NAMED(column_sums), NAMED(column_grad), NAMED(column_scale),
-    NAMED(add_and_cut),    NAMED(let_through),
+    NAMED(add_and_cut),    NAMED(let_through),      NAMED(row_let_through),
 };
 
 #undef LANES

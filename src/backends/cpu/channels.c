@@ -25,6 +25,7 @@ typedef struct blocks {
     void (*column_scale)(const void *g, void *gx, int64_t n, const void *tile);
     void (*add_and_cut)(void *y, const void *beside, int64_t n);
     void (*let_through)(const void *y, const void *g, void *up, int64_t n, double least);
+    void (*row_let_through)(const void *x, const void *g, void *up, int64_t n, double mean, double scale, double bias, double least);
 } blocks;
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
@@ -102,6 +103,18 @@ static int64_t choose_fold(const tarn__channels *c)
     return TILE / c->channels;
 }
 
+/* Elements of a chunk by rows of `length`. Rows as chunks lie one behind the other in memory, channel after channel; AArch64 gains by that. */
+static int64_t rows_chunk(int64_t length)
+{
+#if defined(__aarch64__)
+    if (length >= BLOCK / 4 && length < CHUNK)
+        return length;
+#else
+    (void)length;
+#endif
+    return CHUNK;
+}
+
 void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute, const tarn__view *const *views)
 {
     tarn__view held[TARN__CHANNEL_OPERANDS];
@@ -121,7 +134,7 @@ void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, i
     c->count = c->nest.count;
     c->by_rows = c->nest.rank > 0 && distance(c->nest.stride[X][c->nest.rank - 1]) <= distance(x->stride[1]);
     if (c->by_rows) {
-        c->chunk = CHUNK;
+        c->chunk = rows_chunk(c->nest.shape[c->nest.rank - 1]);
     } else {
         int64_t least = 4 * CHUNK / (c->channels > 0 ? c->channels : 1), even = (c->count + MOST_CHUNKS - 1) / MOST_CHUNKS;
         c->chunk = ((least > even ? least : even) + GROUP) / GROUP * GROUP;
@@ -171,7 +184,7 @@ static void for_pieces(const pass *job, void (*function)(int64_t begin, int64_t 
     const tarn__channels *c = job->c;
     pass kept = *job;
     int64_t tasks = c->batches * c->chunks * (c->by_rows ? c->channels : tiles_of(c)),
-            each = c->count < CHUNK ? CHUNK / (c->count + 1) + 1 : 1;
+            most = c->count < c->chunk ? c->count : c->chunk, each = most < CHUNK ? CHUNK / (most + 1) + 1 : 1;
     tarn__parallel_for(tasks, c->by_rows ? each : 1, function, &kept);
 }
 
@@ -331,11 +344,11 @@ void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mea
 
 /* ---- sums of gradients ----------------------------------------------------------------------------------------------------- */
 
-/* relu's result for a block of x by rows, as forward made it. */
-static const void *remake_row(const pass *j, const void *x, int64_t n, int64_t channel, void *buffer)
+/* What goes through relu of a block of g by rows, where its result is made again from x. */
+static void let_row_through(const pass *j, const void *x, const void *g, void *up, int64_t n, int64_t channel)
 {
-    j->blocks->row_normalise(x, buffer, n, j->numbers->mean[channel], j->numbers->scale[channel], j->numbers->bias[channel]);
-    return buffer;
+    const tarn__channel_numbers *m = j->numbers;
+    j->blocks->row_let_through(x, g, up, n, m->mean[channel], m->scale[channel], m->bias[channel], j->c->least);
 }
 
 static void sum_rows(int64_t begin, int64_t end, void *ctx)
@@ -352,8 +365,10 @@ static void sum_rows(int64_t begin, int64_t end, void *ctx)
         for (int64_t at = p.begin, n; at < p.end; at += n) {
             const void *these = gather(c, X, &p, at, &n, x), *up = gather(c, G, &p, at, &n, g);
             if (c->has_relu) {
-                const void *made = c->view[BESIDE] ? gather(c, BESIDE, &p, at, &n, y) : remake_row(j, these, n, channel, y);
-                j->blocks->let_through(made, up, g, n, c->least);
+                if (c->view[BESIDE])
+                    j->blocks->let_through(gather(c, BESIDE, &p, at, &n, y), up, g, n, c->least);
+                else
+                    let_row_through(j, these, up, g, n, channel);
                 up = g;
             }
             j->blocks->row_sums(these, up, n, j->numbers->mean[channel], j->numbers->rstd[channel], sums);
@@ -363,7 +378,7 @@ static void sum_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* The same by columns. */
+/* relu's result for a row of x by columns, as forward made it. */
 static const void *remake_columns(const pass *j, const void *x, int64_t n, const void *tile, void *buffer)
 {
     j->blocks->column_normalise(x, buffer, n, tile);
@@ -495,14 +510,14 @@ static const void *let_block_through(const pass *j, const piece *p, int64_t at, 
 {
     const tarn__channels *c = j->c;
     _Alignas(64) char room[BLOCK * 8];
-    const void *y;
     if (!c->has_relu)
         return g;
     if (c->view[BESIDE])
-        y = bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at), n, room);
+        j->blocks->let_through(bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at), n, room), g, buffer, n, c->least);
+    else if (tile)
+        j->blocks->let_through(remake_columns(j, x, n, tile, room), g, buffer, n, c->least);
     else
-        y = tile ? remake_columns(j, x, n, tile, room) : remake_row(j, x, n, p->batch * c->channels + p->channel, room);
-    j->blocks->let_through(y, g, buffer, n, c->least);
+        let_row_through(j, x, g, buffer, n, p->batch * c->channels + p->channel);
     if (c->view[PASSED])
         take_away(c, PASSED, buffer, address(c, PASSED, p->batch, p->channel, at), n);
     return buffer;

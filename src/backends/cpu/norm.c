@@ -23,11 +23,7 @@ typedef struct maths {
     void (*add)(const void *x, double *sum, int64_t n);
 } maths;
 
-#if defined(__aarch64__) && !defined(__clang__)
-#define EACH _Pragma("GCC unroll 4") TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) /* clang does so by itself */
-#else
-#define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
-#endif
+#define EACH UNROLLED for (int64_t i = 0; i < n; i++)
 #define EACH_BLOCK(begin, n, length)                                                                                                      \
     for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); begin += BLOCK)
 

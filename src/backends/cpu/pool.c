@@ -103,6 +103,11 @@ static int64_t line_stride(const pool *p, const tarn__view *view)
     return view->stride[p->by_channel ? 1 : 3];
 }
 
+static bool has_dense_rows(const tarn__view *view)
+{
+    return view->stride[3] == 1 && view->stride[2] == view->shape[3];
+}
+
 static void store_places(const pool *p, const line *l, const int32_t *at)
 {
     int32_t *to = line_place(p->places, l);

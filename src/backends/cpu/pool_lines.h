@@ -205,6 +205,13 @@ static void NAMED(clear_patch)(const NAMED(patch) *to, int64_t channels)
             memset(to->sums + i * to->wide, 0, sizeof(T) * (size_t)channels);
 }
 
+/* All windows of rows begin … end - 1 at once, where they lie one behind the other. */
+static void NAMED(gather_rows)(const pool *p, const NAMED(patch) *to, const patch_at *o, int64_t begin, int64_t end)
+{
+    line l = {.image = o->image, .channel = o->channel, .row = begin};
+    NAMED(give_to_largest)(to, line_place(p->result, &l), line_place(p->places, &l), (end - begin) * p->result->shape[3], 0);
+}
+
 static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
 {
     const pool *p = ctx;
@@ -216,7 +223,12 @@ static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
         T *there = NAMED(patch_in_place)(p, &o);
         NAMED(patch) to = {there ? there : held, o.row * width, o.rows * width, there && p->by_channel ? p->image->stride[3] : o.channels};
         NAMED(clear_patch)(&to, o.channels);
-        for (int64_t row = first_window(p, o.row); row < last_window(p, o.row + o.rows); row++)
+        int64_t row = first_window(p, o.row), last = last_window(p, o.row + o.rows);
+        if (p->largest && !p->by_channel && p->result->dtype == NATIVE && has_dense_rows(p->result) && has_dense_rows(p->places) && row < last) {
+            NAMED(gather_rows)(p, &to, &o, row, last);
+            row = last;
+        }
+        for (; row < last; row++)
             for (int64_t column = 0; column < columns; column += at_once) {
                 line l = {o.image, o.channel, row, column, 1, p->by_channel ? o.channels : least(columns - column, LINE)};
                 NAMED(gather_line)(p, &to, &l);

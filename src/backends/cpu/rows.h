@@ -32,6 +32,13 @@
 #define SUM_STRANDS 1
 #endif
 
+/* Every turn of a loop without sums works on four vectors; clang decides that itself. */
+#if defined(__aarch64__) && !defined(__clang__)
+#define UNROLLED _Pragma("GCC unroll 4") TARN__INDEPENDENT
+#else
+#define UNROLLED TARN__INDEPENDENT
+#endif
+
 /* The first pass over a row asks for the next row, into the second cache: it comes while this one is worked on. A line of 64 bytes, and what
  * ROW_STRANDS vectors take. */
 #if defined(__aarch64__)

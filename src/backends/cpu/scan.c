@@ -135,25 +135,30 @@ static void scan_columns(int64_t begin, int64_t end, void *ctx)
 
 /* ---- by lines -------------------------------------------------------------------------------------------------------------- */
 
-/* Running sums of n numbers in place, after `before`; the chain of additions has one link for four elements. Returns the last. */
-#define SCAN(name, T, part)                                                                                                               \
+/* Running sums of n numbers in place, after `before`, from the first or from the last; the chain of additions has one link for four elements.
+ * Returns the last sum. */
+#define FIRST(i) (i)
+#define LAST(i) (n - 1 - (i))
+#define SCAN(name, T, part, AT)                                                                                                           \
     static number scan_##name(number *x, int64_t n, number before)                                                                        \
     {                                                                                                                                     \
         T sum = before.part;                                                                                                              \
         int64_t i = 0;                                                                                                                    \
         for (; i + 4 <= n; i += 4) {                                                                                                      \
-            T a = x[i].part, b = a + x[i + 1].part, c = b + x[i + 2].part, d = c + x[i + 3].part;                                         \
-            x[i].part = sum + a;                                                                                                          \
-            x[i + 1].part = sum + b;                                                                                                      \
-            x[i + 2].part = sum + c;                                                                                                      \
-            x[i + 3].part = sum += d;                                                                                                     \
+            T a = x[AT(i)].part, b = a + x[AT(i + 1)].part, c = b + x[AT(i + 2)].part, d = c + x[AT(i + 3)].part;                         \
+            x[AT(i)].part = sum + a;                                                                                                      \
+            x[AT(i + 1)].part = sum + b;                                                                                                  \
+            x[AT(i + 2)].part = sum + c;                                                                                                  \
+            x[AT(i + 3)].part = sum += d;                                                                                                 \
         }                                                                                                                                 \
         for (; i < n; i++)                                                                                                                \
-            x[i].part = sum += x[i].part;                                                                                                 \
+            x[AT(i)].part = sum += x[AT(i)].part;                                                                                         \
         return (number){.part = sum};                                                                                                     \
     }
-SCAN(real, double, real)
-SCAN(integer, int64_t, integer)
+SCAN(real, double, real, FIRST)
+SCAN(integer, int64_t, integer, FIRST)
+SCAN(real_back, double, real, LAST)
+SCAN(integer_back, int64_t, integer, LAST)
 
 /* One chunk of a line, stored or only summed. */
 static number scan_chunk(const plan *p, int64_t task, number before, bool storing)
@@ -163,12 +168,14 @@ static number scan_chunk(const plan *p, int64_t task, number before, bool storin
     number tile[TILE];
     int64_t i = task % p->chunks * p->chunk, end = i + p->chunk < p->length ? i + p->chunk : p->length;
     locate(p, task / p->chunks, &x, &y);
+    bool back = p->along_x == -1 && p->along_y == -1; /* loaded and stored as it lies */
+    number (*scan)(number *, int64_t, number) = p->real ? back ? scan_real_back : scan_real : back ? scan_integer_back : scan_integer;
     for (; i < end; i += TILE) {
-        int64_t n = end - i < TILE ? end - i : TILE;
-        p->load(x + i * p->along_x * p->x_size, p->along_x, tile, n);
-        before = p->real ? scan_real(tile, n, before) : scan_integer(tile, n, before);
+        int64_t n = end - i < TILE ? end - i : TILE, first = back ? i + n - 1 : i;
+        p->load(x + first * p->along_x * p->x_size, back ? 1 : p->along_x, tile, n);
+        before = scan(tile, n, before);
         if (storing)
-            p->store(tile, y + i * p->along_y * p->y_size, p->along_y, n);
+            p->store(tile, y + first * p->along_y * p->y_size, back ? 1 : p->along_y, n);
     }
     return before;
 }
