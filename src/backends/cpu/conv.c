@@ -114,8 +114,9 @@ static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__
 
 static void lay_out_tables(plan *s, carver *c)
 {
-    size_t taps = (size_t)tap_count(s) * sizeof(int64_t);
-    s->phases = carve(c, sizeof(phase) * (size_t)(s->phase_count[0] * s->phase_count[1]));
+    size_t taps = (size_t)tap_count(s) * sizeof(int64_t), phases = (size_t)(s->phase_count[0] * s->phase_count[1]);
+    s->phases = carve(c, sizeof(phase) * phases);
+    s->places = carve(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* at most */
     s->offsets = carve(c, taps);
     s->tap_phase = carve(c, taps);
     s->tap_place = carve(c, taps);
@@ -140,9 +141,21 @@ static bool tap_offset(const plan *s, const phase *f, int64_t tap, int64_t *offs
     return true;
 }
 
+/* The places of a phase's taps; returns where those of the next may begin. */
+static int64_t *fill_places(const plan *s, phase *f, int64_t *place)
+{
+    f->place = place;
+    for (int64_t c = 0; c < channels_at_once(s, f); c++)
+        for (int64_t t = 0; t < f->taps; t++)
+            *place++ = c * s->channel + f->offset[t];
+    *place++ = 0;
+    *place++ = 0;
+    return place;
+}
+
 static void fill_tables(plan *s)
 {
-    int64_t used = 0;
+    int64_t used = 0, *place = s->places;
     for (int64_t tap = 0; tap < tap_count(s); tap++)
         s->tap_phase[tap] = -1;
     for (int64_t k = 0; k < s->phase_count[0] * s->phase_count[1]; k++) {
@@ -156,6 +169,7 @@ static void fill_tables(plan *s)
                 s->tap_place[tap] = f->taps++;
                 used++;
             }
+        place = fill_places(s, f, place);
     }
 }
 

@@ -63,6 +63,7 @@ typedef struct phase {
     int64_t size[2];       /* rows and columns */
     int64_t taps;
     const int64_t *offset; /* of each tap, in a channel's planes */
+    const int64_t *place;  /* of each tap of the channels that are summed at once, in the planes of all; two more behind them */
     int64_t earlier;       /* taps of the phases before it */
 } phase;
 
@@ -82,6 +83,7 @@ typedef struct plan {
     int64_t spread[2], phase_count[2];
     phase *phases;
     int64_t *offsets, *tap_phase, *tap_place; /* (taps): offsets phase by phase; the phase of each tap, -1: none, and its place in it */
+    int64_t *places;                          /* of all phases */
     void *weights, *biases;                   /* packed; of all outputs, zeros where there is no bias */
 } plan;
 
@@ -114,6 +116,12 @@ static inline int64_t quotient_of(int64_t a, int64_t b)
 static inline int64_t tap_count(const plan *s)
 {
     return s->kernel[0] * s->kernel[1];
+}
+
+/* Channels whose taps are summed before the next channels of the output take over. */
+static inline int64_t channels_at_once(const plan *s, const phase *f)
+{
+    return least(s->in, most(1, K_BLOCK / most(1, f->taps)));
 }
 
 /* The places of a plane's row that lie inside the source: from *low up to, not including, *high. */

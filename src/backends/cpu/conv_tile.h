@@ -18,12 +18,23 @@ static inline void NAMED(store_vector)(T *to, NAMED(vector) v)
     memcpy(to, &v, sizeof(v));
 }
 
-/* What a tile sums over: channels, and taps of each; the first ones begin it, later ones are added. */
+/* What a tile sums over: taps of some channels, one after the other; the first ones begin it, later ones are added. */
 typedef struct NAMED(sum) {
-    int64_t channels, channel, taps;
-    const int64_t *offset;
+    int64_t terms;
+    const int64_t *place;
     bool first;
 } NAMED(sum);
+
+/* `at` is where a term reads. AArch64 knows it two terms before: arithmetic would wait for an address that waits for its place. */
+#if defined(__aarch64__)
+#define FIRST_TERM const T *at = b + s->place[0], *next = b + s->place[1];
+#define THIS_TERM(k) const T *after = b + s->place[(k) + 2];
+#define NEXT_TERM at = next, next = after;
+#else
+#define FIRST_TERM
+#define THIS_TERM(k) const T *at = b + s->place[k];
+#define NEXT_TERM
+#endif
 
 /* tile (MR, NR) = or += a panel of weights times the outputs that begin at b. The sums have names of their own so that they stay in registers. */
 #define LEFT(i, of, at) BY_WEIGHT(l##i, left, of, at)
@@ -40,14 +51,15 @@ static void NAMED(tile_of_3)(const NAMED(sum) *s, const T *restrict a, const T *
 {
 #define SUMS(i) NAMED(vector) l##i = {0}, m##i = {0}, r##i = {0};
     EACH_ROW(SUMS)
-    for (int64_t c = 0; c < s->channels; c++, b += s->channel)
-        for (int64_t t = 0; t < s->taps; t++, a += MR) {
-            const T *at = b + s->offset[t];
-            NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES), right = NAMED(load_vector)(at + 2 * LANES);
-            LOAD_WEIGHTS(a)
+    FIRST_TERM
+    for (int64_t k = 0; k < s->terms; k++, a += MR) {
+        THIS_TERM(k)
+        NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES), right = NAMED(load_vector)(at + 2 * LANES);
+        LOAD_WEIGHTS(a)
 #define MULTIPLY(i, of, at) LEFT(i, of, at) MIDDLE(i, of, at) RIGHT(i, of, at)
-            EACH_WEIGHT(MULTIPLY)
-        }
+        EACH_WEIGHT(MULTIPLY)
+        NEXT_TERM
+    }
     if (!s->first) {
         EACH_ROW(ADD_LEFT) EACH_ROW(ADD_MIDDLE) EACH_ROW(ADD_RIGHT)
     }
@@ -60,14 +72,15 @@ static void NAMED(tile_of_2)(const NAMED(sum) *s, const T *restrict a, const T *
 {
 #define SUMS(i) NAMED(vector) l##i = {0}, m##i = {0};
     EACH_ROW(SUMS)
-    for (int64_t c = 0; c < s->channels; c++, b += s->channel)
-        for (int64_t t = 0; t < s->taps; t++, a += MR) {
-            const T *at = b + s->offset[t];
-            NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES);
-            LOAD_WEIGHTS(a)
+    FIRST_TERM
+    for (int64_t k = 0; k < s->terms; k++, a += MR) {
+        THIS_TERM(k)
+        NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES);
+        LOAD_WEIGHTS(a)
 #define MULTIPLY(i, of, at) LEFT(i, of, at) MIDDLE(i, of, at)
-            EACH_WEIGHT(MULTIPLY)
-        }
+        EACH_WEIGHT(MULTIPLY)
+        NEXT_TERM
+    }
     if (!s->first) {
         EACH_ROW(ADD_LEFT) EACH_ROW(ADD_MIDDLE)
     }
@@ -80,12 +93,14 @@ static void NAMED(tile_of_1)(const NAMED(sum) *s, const T *restrict a, const T *
 {
 #define SUMS(i) NAMED(vector) l##i = {0};
     EACH_ROW(SUMS)
-    for (int64_t c = 0; c < s->channels; c++, b += s->channel)
-        for (int64_t t = 0; t < s->taps; t++, a += MR) {
-            NAMED(vector) left = NAMED(load_vector)(b + s->offset[t]);
-            LOAD_WEIGHTS(a)
-            EACH_WEIGHT(LEFT)
-        }
+    FIRST_TERM
+    for (int64_t k = 0; k < s->terms; k++, a += MR) {
+        THIS_TERM(k)
+        NAMED(vector) left = NAMED(load_vector)(at);
+        LOAD_WEIGHTS(a)
+        EACH_WEIGHT(LEFT)
+        NEXT_TERM
+    }
     if (!s->first) {
         EACH_ROW(ADD_LEFT)
     }
@@ -97,12 +112,13 @@ static void NAMED(tile_of_1)(const NAMED(sum) *s, const T *restrict a, const T *
 static void NAMED(single)(const NAMED(sum) *s, const T *restrict a, const T *restrict b, T *restrict tile)
 {
     NAMED(vector) l0 = {0}, m0 = {0}, r0 = {0};
-    for (int64_t c = 0; c < s->channels; c++, b += s->channel)
-        for (int64_t t = 0; t < s->taps; t++, a++) {
-            const T *at = b + s->offset[t];
-            NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES), right = NAMED(load_vector)(at + 2 * LANES);
-            l0 += left * *a, m0 += middle * *a, r0 += right * *a;
-        }
+    FIRST_TERM
+    for (int64_t k = 0; k < s->terms; k++, a++) {
+        THIS_TERM(k)
+        NAMED(vector) left = NAMED(load_vector)(at), middle = NAMED(load_vector)(at + LANES), right = NAMED(load_vector)(at + 2 * LANES);
+        l0 += left * *a, m0 += middle * *a, r0 += right * *a;
+        NEXT_TERM
+    }
     if (!s->first) {
         ADD_LEFT(0) ADD_MIDDLE(0) ADD_RIGHT(0)
     }
@@ -118,6 +134,9 @@ static void NAMED(single)(const NAMED(sum) *s, const T *restrict a, const T *res
 #undef STORE_LEFT
 #undef STORE_MIDDLE
 #undef STORE_RIGHT
+#undef FIRST_TERM
+#undef THIS_TERM
+#undef NEXT_TERM
 
 /* ---- weights ----------------------------------------------------------------------------------------------------------------- */
 
@@ -241,10 +260,10 @@ static void NAMED(make_tiles)(const NAMED(piece) *o, const T *planes, int64_t ro
 {
     const plan *s = o->s;
     const phase *f = o->f;
-    int64_t length = s->in * f->taps, whole = whole_rows(s->out), some = most(1, K_BLOCK / most(1, f->taps));
+    int64_t length = s->in * f->taps, whole = whole_rows(s->out), some = channels_at_once(s, f);
     const T *weights = (const T *)s->weights + (o->group * tap_count(s) + f->earlier) * s->in * packed_rows(s->out);
     for (int64_t c = 0; c < s->in; c += some) {
-        NAMED(sum) sum = {least(s->in - c, some), s->channel, f->taps, f->offset, c == 0};
+        NAMED(sum) sum = {least(s->in - c, some) * f->taps, f->place, c == 0};
         const T *from = planes + c * s->channel;
         int64_t r = row;
         for (; r < least(row + rows, whole); r += MR)
