@@ -3,6 +3,7 @@
 #define LANES ((int)(VECTOR_BYTES / sizeof(T)))
 #define NR (2 * LANES)
 
+#include "backends/cpu/by_lane.h"
 #include "backends/cpu/panels.h"
 
 /* ---- products -------------------------------------------------------------------------------------------------------------- */
@@ -22,6 +23,29 @@ __attribute__((noinline)) static void NAMED(tile)(int64_t k, const T *restrict a
     const T *a3 = a + 3 * row;
 #define SUMS(i, from, at) NAMED(vector) l##i = {0}, r##i = {0};
     EACH_ROW(SUMS)
+#if defined(__aarch64__)
+#define BY_LANES(i, v, lane) NAMED(BY_LANE)(l##i, left, v, lane), NAMED(BY_LANE)(r##i, right, v, lane);
+    for (; row == 1 && k > 0; k--, a += step, b += ldb) { /* the numbers of a term lie side by side */
+        NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);
+        NAMED(LOAD_EIGHT)(a)
+        NAMED(EACH_OF_EIGHT)(BY_LANES)
+    }
+    for (; step == 1 && k >= LANES; k -= LANES, a += LANES, a3 += LANES, a6 += LANES) { /* those of a row do */
+#define LOAD(i, from, at) NAMED(LOAD_FEW)(v##i, from + (at))
+        EACH_ROW(LOAD)
+#define TERM(lane)                                                                                           \
+    {                                                                                                        \
+        NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);                   \
+        BY_LANES(0, v0, lane) BY_LANES(1, v1, lane) BY_LANES(2, v2, lane) BY_LANES(3, v3, lane)              \
+        BY_LANES(4, v4, lane) BY_LANES(5, v5, lane) BY_LANES(6, v6, lane) BY_LANES(7, v7, lane)              \
+        b += ldb;                                                                                            \
+    }
+        NAMED(EACH_LANE)(TERM)
+    }
+#undef BY_LANES
+#undef LOAD
+#undef TERM
+#endif
     for (; k > 0; k--) {
         NAMED(vector) left = NAMED(load_vector)(b), right = NAMED(load_vector)(b + LANES);
 #define MULTIPLY(i, from, at) l##i += left * from[at], r##i += right * from[at];
@@ -80,8 +104,13 @@ static void NAMED(multiply)(int64_t m, int64_t n, int64_t k, NAMED(lines) a, NAM
         for (int64_t j = 0; m == 1 && j < n; j += SIDE_BY_SIDE * NR)
             NAMED(single)(depth, a.at + begin * a.step, a.step, b.at + j / NR * b.panel + begin * b.row, b.panel, b.row,
                           least((n - j + NR - 1) / NR, SIDE_BY_SIDE), c + j, add || begin > 0);
+#if defined(__aarch64__) /* rows of a, loaded as vectors, stay in the first-level cache; else columns of b do */
+        for (int64_t i = 0; m > 1 && i < m; i += TILE_ROWS)
+            for (int64_t j = 0; j < n; j += NR)
+#else
         for (int64_t j = 0; m > 1 && j < n; j += NR)
             for (int64_t i = 0; i < m; i += TILE_ROWS)
+#endif
                 NAMED(tile)(depth, a.at + i * a.row + begin * a.step, a.row, a.step, b.at + j / NR * b.panel + begin * b.row, b.row,
                             c + i * ldc + j, ldc, add || begin > 0);
     }
