@@ -35,6 +35,7 @@ typedef struct plan {
     int inputs, outputs;
     int64_t tile, grain; /* elements of a tile, and of what a thread takes at a time */
     bool by_row;
+    bool plain_rows; /* by row, in two axes, and every operand in place */
     bool stream; /* write linear results past the caches */
     bool repeated; /* input 1 is one element for all of a tile, and the job has a form for that */
     operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
@@ -223,6 +224,28 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
     }
 }
 
+/* A nest of rows whose operands all lie in place: nothing is looked up but where a row begins. */
+static void run_rows(const plan *p, buffers *b, int64_t begin, int64_t end)
+{
+    const tarn__tile_fn tile = p->repeated ? p->job->repeated : p->job->tile;
+    const int64_t inner = p->nest.shape[1];
+    int64_t row = begin / inner, column = begin % inner;
+    while (begin < end) {
+        int64_t n = inner - column < end - begin ? inner - column : end - begin;
+        n = n < TILE ? n : TILE;
+        for (int k = 0; k < p->inputs; k++)
+            if (!p->in[k].constant)
+                b->in[k] = p->in[k].base + (row * p->in[k].stride[0] + column * p->in[k].stride[1]) * p->in[k].size;
+        for (int k = 0; k < p->outputs; k++)
+            b->out[k] = p->out[k].base + (row * p->out[k].stride[0] + column * p->out[k].stride[1]) * p->out[k].size;
+        tile(n, b->in, b->out, p->params);
+        begin += n;
+        column += n;
+        if (column == inner)
+            column = 0, row++;
+    }
+}
+
 static void run_range(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -234,6 +257,10 @@ static void run_range(int64_t begin, int64_t end, void *ctx)
             fill_constant(p->job->compute, p->in[k].value, b.tile[k]);
             b.in[k] = b.tile[k];
         }
+    }
+    if (p->plain_rows) {
+        run_rows(p, &b, begin, end);
+        return;
     }
     locate(&p->nest, begin, index);
     while (begin < end) {
@@ -263,6 +290,16 @@ static bool all_in_place(const plan *p)
         all &= (k == 1 && p->repeated) ? p->nest.rank == 1 : !p->in[k].constant && p->in[k].native && p->in[k].linear;
     for (int k = 0; k < p->outputs; k++)
         all &= p->out[k].native && p->out[k].linear;
+    return all;
+}
+
+static bool rows_in_place(const plan *p)
+{
+    bool all = p->by_row && p->nest.rank == 2 && !p->stream;
+    for (int k = 0; k < p->inputs; k++)
+        all &= p->in[k].constant || (p->in[k].native && (p->in[k].stride[1] == 1 || (k == 1 && p->repeated)));
+    for (int k = 0; k < p->outputs; k++)
+        all &= p->out[k].native && p->out[k].stride[1] == 1;
     return all;
 }
 
@@ -311,6 +348,7 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
     p.stream = p.nest.count * p.out[0].size >= TARN__STREAM_MIN;
     p.repeated = job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
+    p.plain_rows = rows_in_place(&p);
     choose_lengths(&p);
     tarn__parallel_for(p.nest.count, p.grain, run_range, &p);
 }

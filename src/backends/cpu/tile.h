@@ -1,6 +1,7 @@
 /* tile.h: the element-wise engine. A loop nest over several operands is cut into tiles that fit the first-level cache (on AArch64 into longer ones
- * where no operand needs a buffer); each operand of a tile is either used where it lies (its dtype is the one computed in, and its elements are neighbours) or brought into a buffer by a loader of
- * convert.h. So an expression is compiled once for each type it computes in, and dtypes and strides do not multiply it. */
+ * where no operand needs a buffer); each operand of a tile is either used where it lies (its dtype is the one computed in, and its elements
+ * are neighbours) or brought into a buffer by a loader of convert.h. So an expression is compiled once for each type it computes in, and
+ * dtypes and strides do not multiply it. */
 #ifndef TARN__TILE_H
 #define TARN__TILE_H
 
