@@ -47,7 +47,7 @@ static void run(grad *d, const tarn__call *call)
     tarn__cl_scratch(&launch, call, 0);
     tarn__cl_view(&launch, d->y);
     tarn__cl_index(&launch, d->is_small, d->nest.count);
-    tarn__cl_value(&launch, &d->nest, sizeof(d->nest));
+    tarn__cl_places(&launch, d->is_small, &d->nest);
     tarn__cl_over(&launch, d->nest.count);
 }
 

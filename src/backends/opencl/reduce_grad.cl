@@ -10,7 +10,7 @@ typedef struct state {
 } state;
 
 __kernel void reduce_grad(__global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first,
-                          __global const char *states, long states_first, __global const void *y, long y_first, INDEX count, nest shape)
+                          __global const char *states, long states_first, __global const void *y, long y_first, INDEX count, places shape)
 {
     INDEX i = (INDEX)get_global_id(0), at[5];
     if (i >= count)
