@@ -82,6 +82,17 @@ static void rows_of_every_length_are_normalised(void **state)
     compare(rmsnorm, &(operands){2, {numbers(TARN_SHAPE(300, 1500)), numbers(TARN_SHAPE(1500))}}, TOLERANCE);
 }
 
+/* Rows that work-items keep, one after the other in several chunks: of the smallest group, of a larger one, and in 16 bits. */
+static void rows_that_are_kept_are_normalised(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_tensor *x = numbers(TARN_SHAPE(3, 7, 384)), *weight = numbers(TARN_SHAPE(384)), *bias = numbers(TARN_SHAPE(384));
+    compare(layernorm, &(operands){3, {x, weight, bias}}, TOLERANCE);
+    compare(rmsnorm, &(operands){2, {numbers(TARN_SHAPE(10, 768)), numbers(TARN_SHAPE(768))}}, TOLERANCE);
+    compare(residual_norm, &(operands){4, {x, numbers(TARN_SHAPE(3, 7, 384)), weight, bias}}, TOLERANCE);
+    compare(rmsnorm, &(operands){2, {good(tarn_cast(x, TARN_BF16)), good(tarn_cast(weight, TARN_BF16))}}, 1e-2);
+}
+
 static tarn_tensor *batchnorm_relu(tarn_tensor *const *in)
 {
     return tarn_batchnorm_relu(in[0], in[3], in[1], in[2], NULL, NULL, &(tarn_batchnorm_options){.training = true});
@@ -193,7 +204,8 @@ int main(void)
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     setenv("TARN_OPENCL_FP64", "0", 0);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(rows_of_every_length_are_normalised), ON_OPENCL(channels_are_normalised), ON_OPENCL(rows_and_columns_become_weights),
+        ON_OPENCL(rows_of_every_length_are_normalised), ON_OPENCL(rows_that_are_kept_are_normalised),
+        ON_OPENCL(channels_are_normalised), ON_OPENCL(rows_and_columns_become_weights),
         ON_OPENCL(a_loss_has_its_slopes),               ON_OPENCL(far_positions_are_turned),
         ON_OPENCL(clipped_steps_are_the_same),
     };

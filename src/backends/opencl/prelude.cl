@@ -16,8 +16,10 @@ typedef ushort f16;
 #ifdef HAS_F64
 typedef double f64;
 typedef double real;
+typedef double2 real2;
 #else
 typedef float real;
+typedef float2 real2;
 #endif
 
 /* What elements of a dtype are computed in: float, double, or long for integers and boolean. */
