@@ -103,7 +103,7 @@ static tarn_tensor *groupnorm(tarn_tensor *const *in)
     return tarn_groupnorm(in[0], 2, in[1], in[2], 1e-5);
 }
 
-/* Several chunks of a channel and lines that are cut; channels that lie side by side. */
+/* Several chunks of a channel and lines that are cut; channels that lie side by side; lines in fours, long and short. */
 static void channels_are_normalised(void **state)
 {
     NEEDS_OPENCL();
@@ -111,6 +111,28 @@ static void channels_are_normalised(void **state)
     tarn_tensor *last = good(tarn_permute(numbers(TARN_SHAPE(4, 20, 20, 6)), TARN_AXES(0, 3, 1, 2)));
     compare(batchnorm_relu, &(operands){4, {wide, weight, bias, numbers(TARN_SHAPE(3, 6, 45, 45))}}, TOLERANCE);
     compare(groupnorm, &(operands){3, {last, weight, bias}}, TOLERANCE);
+    compare(groupnorm, &(operands){3, {numbers(TARN_SHAPE(2, 6, 70, 64)), weight, bias}}, TOLERANCE);
+    compare(batchnorm_relu, &(operands){4, {numbers(TARN_SHAPE(5, 6, 8, 6)), weight, bias, numbers(TARN_SHAPE(5, 6, 8, 6))}}, TOLERANCE);
+}
+
+/* ---- reductions -------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *sum_of_all(tarn_tensor *const *in)
+{
+    return tarn_sum(in[0], TARN_ALL_AXES, false);
+}
+
+static tarn_tensor *largest(tarn_tensor *const *in)
+{
+    return tarn_max(in[0], TARN_AXES(1), false);
+}
+
+/* So many chunks that a group merges them; and slopes where several elements are the largest. */
+static void many_chunks_and_ties_are_reduced(void **state)
+{
+    NEEDS_OPENCL();
+    compare(sum_of_all, &(operands){1, {numbers(TARN_SHAPE(100003))}}, TOLERANCE);
+    compare(largest, &(operands){1, {good(tarn_cast(tarn_cast(numbers(TARN_SHAPE(9, 700)), TARN_I32), TARN_F32))}}, TOLERANCE);
 }
 
 /* ---- softmax and losses ------------------------------------------------------------------------------------------------------ */
@@ -205,7 +227,7 @@ int main(void)
     setenv("TARN_OPENCL_FP64", "0", 0);
     const struct CMUnitTest tests[] = {
         ON_OPENCL(rows_of_every_length_are_normalised), ON_OPENCL(rows_that_are_kept_are_normalised),
-        ON_OPENCL(channels_are_normalised), ON_OPENCL(rows_and_columns_become_weights),
+        ON_OPENCL(channels_are_normalised), ON_OPENCL(many_chunks_and_ties_are_reduced), ON_OPENCL(rows_and_columns_become_weights),
         ON_OPENCL(a_loss_has_its_slopes),               ON_OPENCL(far_positions_are_turned),
         ON_OPENCL(clipped_steps_are_the_same),
     };

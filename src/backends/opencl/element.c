@@ -88,15 +88,15 @@ typedef struct places {
     int32_t stride[TARN__MAX_OPERANDS][TARN_MAX_RANK];
 } places;
 
-/* n / size = n · factor / 2^(32 + shift), rounded down, for n < 2^31 and size > 1: with 2^s the first power of two that is not below the size the factor is
- * floor(2^(31 + s) / size) + 1, which is below 2^32, and n times what it is too large by is below 2^31 <= 2^(31 + s) / size. */
-static void invert(places *p, int axis, int64_t size)
+/* With 2^s the first power of two that is not below the size the factor is floor(2^(31 + s) / size) + 1, which is below 2^32, and n times what it is too large by is
+ * below 2^31 <= 2^(31 + s) / size. */
+void tarn__cl_invert(int64_t size, uint32_t *factor, int32_t *shift)
 {
     int s = 1;
     while ((INT64_C(1) << s) < size)
         s++;
-    p->factor[axis] = (uint32_t)((UINT64_C(1) << (31 + s)) / (uint64_t)size + 1);
-    p->shift[axis] = s - 1;
+    *factor = (uint32_t)((UINT64_C(1) << (31 + s)) / (uint64_t)size + 1);
+    *shift = s - 1;
 }
 
 void tarn__cl_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
@@ -108,7 +108,7 @@ void tarn__cl_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *n
     }
     for (int i = 0; i < nest->rank; i++) {
         p.shape[i] = (int32_t)nest->shape[i];
-        invert(&p, i, nest->shape[i]);
+        tarn__cl_invert(nest->shape[i], &p.factor[i], &p.shift[i]);
         for (int k = 0; k < nest->operands; k++)
             p.stride[k][i] = (int32_t)nest->stride[k][i];
     }

@@ -29,6 +29,9 @@ void tarn__cl_nest_in_order(tarn__nest *nest, int operands, const tarn__view *co
 /* A scalar of the type computed in. */
 void tarn__cl_number(tarn__cl_launch *launch, tarn__cl_compute compute, tarn__number value);
 
+/* Division by a size above 1 and below 2^31 as a product: n / size = mul_hi(n, factor) >> shift for 0 <= n < 2^31. */
+void tarn__cl_invert(int64_t size, uint32_t *factor, int32_t *shift);
+
 /* A nest as `places` of prelude.cl, which is another struct where it is small. */
 void tarn__cl_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest);
 

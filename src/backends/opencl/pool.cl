@@ -7,35 +7,52 @@
 
 typedef COMPUTE(T_X) C;
 
+enum { ROWS, COLUMNS, CHANNELS, DOWN, ACROSS, DIVISORS };
+
 typedef struct pool {
-    long image[4], result[4]; /* shapes */
-    long image_step[4], result_step[4], place_step[4];
-    long kernel_[2], stride[2], padding[2], dilation[2];
+    INDEX image[4], result[4]; /* shapes */
+    INDEX image_step[4], result_step[4], place_step[4];
+    INDEX kernel_[2], stride[2], padding[2], dilation[2];
+    uint factor[DIVISORS];
+    int shift[DIVISORS];
     int exclude_padding, by_channel;
 } pool;
+
+/* n / size, where `which` is the size's factor and shift; n is not below 0. */
+INDEX quotient(const pool *p, int which, INDEX n, INDEX size)
+{
+    if (sizeof(INDEX) > sizeof(int))
+        return n / size;
+    return size == 1 ? n : (INDEX)(mul_hi((uint)n, p->factor[which]) >> p->shift[which]);
+}
 
 /* An element of a tensor of this shape: neighbouring work-items have neighbouring channels where these lie side by side, else columns. */
 typedef struct spot {
     INDEX image, channel, row, column;
 } spot;
 
-spot spot_of(const pool *p, const long *shape, INDEX number)
+/* number % size, and number is divided by it. */
+INDEX taken(const pool *p, int which, INDEX size, INDEX *number)
 {
-    const INDEX channels = (INDEX)shape[1], rows = (INDEX)shape[2], columns = (INDEX)shape[3];
+    const INDEX next = quotient(p, which, *number, size), rest = *number - next * size;
+    *number = next;
+    return rest;
+}
+
+spot spot_of(const pool *p, const INDEX *shape, INDEX number)
+{
     spot s;
-    if (p->by_channel) {
-        s.channel = number % channels, number /= channels;
-        s.column = number % columns, number /= columns;
-        s.row = number % rows, s.image = number / rows;
-    } else {
-        s.column = number % columns, number /= columns;
-        s.row = number % rows, number /= rows;
-        s.channel = number % channels, s.image = number / channels;
-    }
+    if (p->by_channel)
+        s.channel = taken(p, CHANNELS, shape[1], &number);
+    s.column = taken(p, COLUMNS, shape[3], &number);
+    s.row = taken(p, ROWS, shape[2], &number);
+    if (!p->by_channel)
+        s.channel = taken(p, CHANNELS, shape[1], &number);
+    s.image = number;
     return s;
 }
 
-long place_of(const long *step, INDEX image, INDEX channel, INDEX row, INDEX column)
+INDEX place_of(const INDEX *step, INDEX image, INDEX channel, INDEX row, INDEX column)
 {
     return image * step[0] + channel * step[1] + row * step[2] + column * step[3];
 }
@@ -104,12 +121,12 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
 INDEX first_window(const pool *p, int axis, INDEX at)
 {
     const INDEX distance = (INDEX)(at + p->padding[axis] - (p->kernel_[axis] - 1) * p->dilation[axis]);
-    return distance <= 0 ? 0 : (INDEX)((distance + p->stride[axis] - 1) / p->stride[axis]);
+    return distance <= 0 ? 0 : quotient(p, DOWN + axis, distance + p->stride[axis] - 1, p->stride[axis]);
 }
 
 INDEX last_window(const pool *p, int axis, INDEX at)
 {
-    return (INDEX)min(p->result[2 + axis] - 1, (at + p->padding[axis]) / p->stride[axis]);
+    return min(p->result[2 + axis] - 1, quotient(p, DOWN + axis, at + p->padding[axis], p->stride[axis]));
 }
 
 /* One element of the image for each work-item. */
