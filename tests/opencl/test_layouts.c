@@ -102,6 +102,29 @@ static void rows_are_looked_up(void **state)
     compare(looked_up, TARN_SHAPE(7, 33), TARN_F32);
 }
 
+static tarn_tensor *sorted(tarn_tensor *x)
+{
+    tarn_tensor *values = NULL, *indices;
+    assert_true(tarn_sort(x, -1, false, &values, &indices));
+    return values;
+}
+
+/* Rows that indices name twice are added in the order of the source. */
+static tarn_tensor *added_at(tarn_tensor *x)
+{
+    const int64_t which[] = {4, 0, 2, 2, 6, 4, 2};
+    tarn_tensor *index = good(tarn_from_i64(which, TARN_SHAPE(7, 1), tarn_device_of(x)));
+    return tarn_scatter_add(x, 0, good(tarn_contiguous(tarn_expand(index, TARN_SHAPE(7, 33)))), tarn_square(x));
+}
+
+static void pairs_are_sorted(void **state)
+{
+    NEEDS_OPENCL();
+    compare(sorted, TARN_SHAPE(3, 300), TARN_F32);
+    compare(sorted, TARN_SHAPE(5, 20), TARN_I32);
+    compare(added_at, TARN_SHAPE(7, 33), TARN_F32);
+}
+
 /* ---- broadcasts ------------------------------------------------------------------------------------------------------------ */
 
 static tarn_tensor *plus_row(tarn_tensor *x)
@@ -163,7 +186,8 @@ int main(void)
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     const struct CMUnitTest tests[] = {
         ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
-        ON_OPENCL(rows_are_looked_up),   ON_OPENCL(numbers_are_repeated),
+        ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
+        ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
