@@ -159,6 +159,25 @@ static void rows_and_columns_become_weights(void **state)
     compare(softmax, &(operands){1, {half}}, 1e-2);
     compare(softmax_of_columns, &(operands){1, {x}}, TOLERANCE);
     compare(log_softmax, &(operands){1, {wide}}, TOLERANCE);
+    compare(log_softmax, &(operands){1, {good(tarn_slice(wide, 1, 1, 1500))}}, TOLERANCE); /* not in fours */
+}
+
+/* Work-items that have nothing but -infinity beside others that have not, in a row far below 0; and rows that become NaN. */
+static void infinities_become_weights(void **state)
+{
+    NEEDS_OPENCL();
+    enum { ROWS = 4, LENGTH = 512 };
+    static float x[ROWS][LENGTH], here[ROWS][LENGTH], there[ROWS][LENGTH];
+    for (int row = 0; row < ROWS; row++)
+        for (int i = 0; i < LENGTH; i++)
+            x[row][i] = row == 1 || i % 7 != 3 ? -INFINITY : -2000 - (float)i / 100;
+    x[2][40] = INFINITY;
+    x[3][41] = NAN;
+    tarn_tensor *rows = good(tarn_from_f32(&x[0][0], TARN_SHAPE(ROWS, LENGTH), tarn_device_cpu()));
+    assert_true(tarn_read(good(tarn_softmax(rows, -1)), here, sizeof(here)) && tarn_read(good(tarn_softmax(tarn_to(rows, opencl), -1)), there, sizeof(there)));
+    for (int row = 0; row < ROWS; row++)
+        for (int i = 0; i < LENGTH; i++)
+            assert_true(isnan(here[row][i]) ? isnan(there[row][i]) : fabsf(here[row][i] - there[row][i]) <= 1e-7f);
 }
 
 static tarn_tensor *cross_entropy(tarn_tensor *const *in)
@@ -226,9 +245,10 @@ int main(void)
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     setenv("TARN_OPENCL_FP64", "0", 0);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(rows_of_every_length_are_normalised), ON_OPENCL(rows_that_are_kept_are_normalised),
-        ON_OPENCL(channels_are_normalised), ON_OPENCL(many_chunks_and_ties_are_reduced), ON_OPENCL(rows_and_columns_become_weights),
-        ON_OPENCL(a_loss_has_its_slopes),               ON_OPENCL(far_positions_are_turned),
+        ON_OPENCL(rows_of_every_length_are_normalised),  ON_OPENCL(rows_that_are_kept_are_normalised),
+        ON_OPENCL(channels_are_normalised),              ON_OPENCL(many_chunks_and_ties_are_reduced),
+        ON_OPENCL(rows_and_columns_become_weights),      ON_OPENCL(infinities_become_weights),
+        ON_OPENCL(a_loss_has_its_slopes),                ON_OPENCL(far_positions_are_turned),
         ON_OPENCL(clipped_steps_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 #include "backends/opencl/rows.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define MANY_LANES 16
 #define SIDE_BY_SIDE 64  /* work-items of a group that have a row each */
@@ -89,7 +90,7 @@ static bool is_in_fours(const tarn__view *view)
 
 static bool are_in_fours(const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
 {
-    bool is_good = rows->length > TARN__CL_SHORT_ROW && rows->length % 4 == 0;
+    bool is_good = rows->length > TARN__CL_SHORT_ROW && rows->length % 4 == 0 && rows->length < SMALL && rows->count < SMALL;
     for (int k = 0; k < count && is_good; k++) {
         if (!has_elements(views[k], axis, rows->length))
             continue;
@@ -112,6 +113,15 @@ int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *row
     form->group = form->local = group;
     name_form(form, true, true);
     return (int)held;
+}
+
+void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views)
+{
+    if (form->group == 1 || !are_in_fours(rows, axis, count, views))
+        return;
+    form->lanes = 4;
+    name_form(form, true, true);
+    snprintf(form->options + strlen(form->options), sizeof(form->options) - strlen(form->options), " -DQUADS");
 }
 
 bool tarn__cl_vector_in_fours(const tarn__view *vector)
