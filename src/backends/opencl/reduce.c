@@ -9,7 +9,7 @@
 #define WANTED 2048     /* chunks of all outputs together, where there are elements enough */
 #define LEAST_CHUNK 2048
 #define MANY_CHUNKS 32  /* more than these are merged by a group, where there are groups */
-#define WANTED_ITEMS 65536 /* of columns, where each has a work-item of its own on a GPU */
+#define WANTED_ITEMS 131072 /* of columns, where each has a work-item of its own on a GPU */
 #define LEAST_COLUMN 64
 
 /* As reduce.cl has it. */
