@@ -37,6 +37,7 @@ void exp_lanes(C *x)
 #if LANES == 16
     vstore16(exp(vload16(0, x)), 0, x);
 #else
+#pragma unroll
     for (int k = 0; k < LANES; k++)
         x[k] = exp(x[k]);
 #endif

@@ -33,7 +33,12 @@ C turned(real sum)
 #endif
 }
 
-#define LANES_OF(k, left) (k < LANES && k < (left))
+/* Each of the neighbours that are left; of fours all are. */
+#ifdef QUADS
+#define EACH_LANE(k, left) _Pragma("unroll") for (int k = 0; k < LANES; k++)
+#else
+#define EACH_LANE(k, left) for (int k = 0; k < LANES && k < (left); k++)
+#endif
 
 #ifdef FORWARD
 /* A row for each group. Bytes: x read and y written once; the row is read twice more from a cache. */
@@ -71,7 +76,7 @@ void fetch_slopes(const __global void *g, long from, long step, INDEX left, C *t
 #ifdef QUADS
     vstore4(LOAD_4(T_G, g, from), 0, to);
 #else
-    for (int k = 0; LANES_OF(k, left); k++)
+    EACH_LANE(k, left)
         to[k] = (C)LOAD(T_G, g, from + k * step);
 #endif
 }
@@ -112,13 +117,14 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
         result_lanes(y, from + at * step, step, length - at, most, by, result);
 #endif
         fetch_slopes(g, up + at * ALONG(rows, UP), ALONG(rows, UP), length - at, slopes);
-        for (int k = 0; LANES_OF(k, length - at); k++)
+        EACH_LANE(k, length - at)
 #ifdef LOG
             part[k] += (real)slopes[k];
 #else
             part[k] += (real)result[k] * (real)slopes[k];
 #endif
     }
+#pragma unroll
     for (int k = 0; k < LANES; k++)
         sum += part[k];
     sum = group_sum(sum, space);
@@ -126,7 +132,7 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
         C result[LANES];
         result_lanes(y, from + at * step, step, length - at, most, by, result);
         fetch_slopes(g, up + at * ALONG(rows, UP), ALONG(rows, UP), length - at, slopes);
-        for (int k = 0; LANES_OF(k, length - at); k++)
+        EACH_LANE(k, length - at)
             result[k] = slope(result[k], slopes[k], sum);
         STORE_LANES(T_GX, gx, to + at * ALONG(rows, OUT), ALONG(rows, OUT), length - at, result)
     }
