@@ -91,9 +91,13 @@ static void put_pool(tarn__cl_launch *launch, const pool *p)
 static void run(const tarn__call *call, const char *kernel, const char *what, pool *p, const tarn__view *const *views, const tarn__view *to)
 {
     const int64_t count = tarn__view_count(to);
-    char options[128];
+    char options[256];
     snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DINDEX=%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
              is_small(p) ? "int" : "long");
+    if (tarn__cl_at(call->device)->in_lockstep && is_small(p))
+        snprintf(options + strlen(options), sizeof(options) - strlen(options),
+                 " -DKERNEL_0=%d -DKERNEL_1=%d -DSTRIDE_0=%d -DSTRIDE_1=%d -DDILATION_0=%d -DDILATION_1=%d", (int)p->kernel[0], (int)p->kernel[1],
+                 (int)p->stride[0], (int)p->stride[1], (int)p->dilation[0], (int)p->dilation[1]);
     add_divisors(p, to);
     tarn__cl_launch launch = tarn__cl_begin(call, "pool", kernel, options);
     put_pool(&launch, p);

@@ -18,6 +18,19 @@ typedef struct pool {
     int exclude_padding, by_channel;
 } pool;
 
+/* What windows are like on an axis. GPUs have programs of their own for it: divisions become products, and loops short ones. */
+#ifdef KERNEL_0
+#define KERNEL(p, axis) ((axis) == 0 ? KERNEL_0 : KERNEL_1)
+#define STRIDE(p, axis) ((axis) == 0 ? STRIDE_0 : STRIDE_1)
+#define DILATION(p, axis) ((axis) == 0 ? DILATION_0 : DILATION_1)
+#define BY_STRIDE(p, axis, n) ((INDEX)((uint)(n) / (uint)STRIDE(p, axis)))
+#else
+#define KERNEL(p, axis) ((p)->kernel_[axis])
+#define STRIDE(p, axis) ((p)->stride[axis])
+#define DILATION(p, axis) ((p)->dilation[axis])
+#define BY_STRIDE(p, axis, n) quotient(p, DOWN + (axis), n, STRIDE(p, axis))
+#endif
+
 /* n / size, where `which` is the size's factor and shift; n is not below 0. */
 INDEX quotient(const pool *p, int which, INDEX n, INDEX size)
 {
@@ -60,14 +73,14 @@ INDEX place_of(const INDEX *step, INDEX image, INDEX channel, INDEX row, INDEX c
 /* How long a window is on an axis, padding counted or not. */
 INDEX window_length(const pool *p, int axis, INDEX at)
 {
-    const INDEX begin = (INDEX)(at * p->stride[axis] - p->padding[axis]), size = (INDEX)p->image[2 + axis];
-    const INDEX end = (INDEX)min(begin + p->kernel_[axis], size + p->padding[axis]);
+    const INDEX begin = at * STRIDE(p, axis) - p->padding[axis], size = p->image[2 + axis];
+    const INDEX end = min(begin + KERNEL(p, axis), size + p->padding[axis]);
     return p->exclude_padding ? max((INDEX)1, min(end, size) - max(begin, (INDEX)0)) : end - begin;
 }
 
 C window_count(const pool *p, INDEX row, INDEX column)
 {
-    return (C)((long)window_length(p, 0, row) * window_length(p, 1, column));
+    return (C)(window_length(p, 0, row) * window_length(p, 1, column));
 }
 
 #ifdef FORWARD
@@ -78,7 +91,7 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
         return;
     const spot s = spot_of(&p, p.result, (INDEX)get_global_id(0));
     const INDEX rows = (INDEX)p.image[2], columns = (INDEX)p.image[3];
-    const INDEX top = (INDEX)(s.row * p.stride[0] - p.padding[0]), left = (INDEX)(s.column * p.stride[1] - p.padding[1]);
+    const INDEX top = s.row * STRIDE(&p, 0) - p.padding[0], left = s.column * STRIDE(&p, 1) - p.padding[1];
     const long plane = x_at + place_of(p.image_step, s.image, s.channel, 0, 0);
 #ifdef LARGEST
     C best = -(C)INFINITY;
@@ -86,12 +99,12 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
 #else
     C best = 0;
 #endif
-    for (INDEX a = 0; a < p.kernel_[0]; a++) {
-        const INDEX row = top + a * (INDEX)p.dilation[0];
+    for (INDEX a = 0; a < KERNEL(&p, 0); a++) {
+        const INDEX row = top + a * DILATION(&p, 0);
         if (row < 0 || row >= rows)
             continue;
-        for (INDEX b = 0; b < p.kernel_[1]; b++) {
-            const INDEX column = left + b * (INDEX)p.dilation[1];
+        for (INDEX b = 0; b < KERNEL(&p, 1); b++) {
+            const INDEX column = left + b * DILATION(&p, 1);
             if (column < 0 || column >= columns)
                 continue;
             const C value = LOAD(T_X, x, plane + row * p.image_step[2] + column * p.image_step[3]);
@@ -120,13 +133,13 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
 /* The first result whose window reaches `at` on an axis, and the last that begins there or before. */
 INDEX first_window(const pool *p, int axis, INDEX at)
 {
-    const INDEX distance = (INDEX)(at + p->padding[axis] - (p->kernel_[axis] - 1) * p->dilation[axis]);
-    return distance <= 0 ? 0 : quotient(p, DOWN + axis, distance + p->stride[axis] - 1, p->stride[axis]);
+    const INDEX distance = at + p->padding[axis] - (KERNEL(p, axis) - 1) * DILATION(p, axis);
+    return distance <= 0 ? 0 : BY_STRIDE(p, axis, distance + STRIDE(p, axis) - 1);
 }
 
 INDEX last_window(const pool *p, int axis, INDEX at)
 {
-    return min(p->result[2 + axis] - 1, quotient(p, DOWN + axis, at + p->padding[axis], p->stride[axis]));
+    return min(p->result[2 + axis] - 1, BY_STRIDE(p, axis, at + p->padding[axis]));
 }
 
 /* One element of the image for each work-item. */

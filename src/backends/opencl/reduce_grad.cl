@@ -14,7 +14,7 @@ static C slope_of(C from, C slope, state s, C y)
 {
 #if defined(GRAD_extremum)
     /* A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */
-    return (from == y ? slope : slope * 0) / (C)s.n;
+    return (from == y ? slope : slope * 0) / (C)(INDEX)s.n;
 #elif defined(GRAD_prod)
     return slope * (s.n == 0 ? s.a / from : s.n == 1 && from == 0 ? s.a : (C)0);
 #else
