@@ -82,6 +82,17 @@ static void rows_of_every_length_are_normalised(void **state)
     compare(rmsnorm, &(operands){2, {numbers(TARN_SHAPE(300, 1500)), numbers(TARN_SHAPE(1500))}}, TOLERANCE);
 }
 
+/* Rows that work-items keep, one after the other in several chunks: of the smallest group, of a larger one, and in 16 bits. */
+static void rows_that_are_kept_are_normalised(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_tensor *x = numbers(TARN_SHAPE(3, 7, 384)), *weight = numbers(TARN_SHAPE(384)), *bias = numbers(TARN_SHAPE(384));
+    compare(layernorm, &(operands){3, {x, weight, bias}}, TOLERANCE);
+    compare(rmsnorm, &(operands){2, {numbers(TARN_SHAPE(10, 768)), numbers(TARN_SHAPE(768))}}, TOLERANCE);
+    compare(residual_norm, &(operands){4, {x, numbers(TARN_SHAPE(3, 7, 384)), weight, bias}}, TOLERANCE);
+    compare(rmsnorm, &(operands){2, {good(tarn_cast(x, TARN_BF16)), good(tarn_cast(weight, TARN_BF16))}}, 1e-2);
+}
+
 static tarn_tensor *batchnorm_relu(tarn_tensor *const *in)
 {
     return tarn_batchnorm_relu(in[0], in[3], in[1], in[2], NULL, NULL, &(tarn_batchnorm_options){.training = true});
@@ -92,7 +103,7 @@ static tarn_tensor *groupnorm(tarn_tensor *const *in)
     return tarn_groupnorm(in[0], 2, in[1], in[2], 1e-5);
 }
 
-/* Several chunks of a channel and lines that are cut; channels that lie side by side. */
+/* Several chunks of a channel and lines that are cut; channels that lie side by side; lines in fours, long and short. */
 static void channels_are_normalised(void **state)
 {
     NEEDS_OPENCL();
@@ -100,6 +111,28 @@ static void channels_are_normalised(void **state)
     tarn_tensor *last = good(tarn_permute(numbers(TARN_SHAPE(4, 20, 20, 6)), TARN_AXES(0, 3, 1, 2)));
     compare(batchnorm_relu, &(operands){4, {wide, weight, bias, numbers(TARN_SHAPE(3, 6, 45, 45))}}, TOLERANCE);
     compare(groupnorm, &(operands){3, {last, weight, bias}}, TOLERANCE);
+    compare(groupnorm, &(operands){3, {numbers(TARN_SHAPE(2, 6, 70, 64)), weight, bias}}, TOLERANCE);
+    compare(batchnorm_relu, &(operands){4, {numbers(TARN_SHAPE(5, 6, 8, 6)), weight, bias, numbers(TARN_SHAPE(5, 6, 8, 6))}}, TOLERANCE);
+}
+
+/* ---- reductions -------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *sum_of_all(tarn_tensor *const *in)
+{
+    return tarn_sum(in[0], TARN_ALL_AXES, false);
+}
+
+static tarn_tensor *largest(tarn_tensor *const *in)
+{
+    return tarn_max(in[0], TARN_AXES(1), false);
+}
+
+/* So many chunks that a group merges them; and slopes where several elements are the largest. */
+static void many_chunks_and_ties_are_reduced(void **state)
+{
+    NEEDS_OPENCL();
+    compare(sum_of_all, &(operands){1, {numbers(TARN_SHAPE(100003))}}, TOLERANCE);
+    compare(largest, &(operands){1, {good(tarn_cast(tarn_cast(numbers(TARN_SHAPE(9, 700)), TARN_I32), TARN_F32))}}, TOLERANCE);
 }
 
 /* ---- softmax and losses ------------------------------------------------------------------------------------------------------ */
@@ -126,6 +159,25 @@ static void rows_and_columns_become_weights(void **state)
     compare(softmax, &(operands){1, {half}}, 1e-2);
     compare(softmax_of_columns, &(operands){1, {x}}, TOLERANCE);
     compare(log_softmax, &(operands){1, {wide}}, TOLERANCE);
+    compare(log_softmax, &(operands){1, {good(tarn_slice(wide, 1, 1, 1500))}}, TOLERANCE); /* not in fours */
+}
+
+/* Work-items that have nothing but -infinity beside others that have not, in a row far below 0; and rows that become NaN. */
+static void infinities_become_weights(void **state)
+{
+    NEEDS_OPENCL();
+    enum { ROWS = 4, LENGTH = 512 };
+    static float x[ROWS][LENGTH], here[ROWS][LENGTH], there[ROWS][LENGTH];
+    for (int row = 0; row < ROWS; row++)
+        for (int i = 0; i < LENGTH; i++)
+            x[row][i] = row == 1 || i % 7 != 3 ? -INFINITY : -2000 - (float)i / 100;
+    x[2][40] = INFINITY;
+    x[3][41] = NAN;
+    tarn_tensor *rows = good(tarn_from_f32(&x[0][0], TARN_SHAPE(ROWS, LENGTH), tarn_device_cpu()));
+    assert_true(tarn_read(good(tarn_softmax(rows, -1)), here, sizeof(here)) && tarn_read(good(tarn_softmax(tarn_to(rows, opencl), -1)), there, sizeof(there)));
+    for (int row = 0; row < ROWS; row++)
+        for (int i = 0; i < LENGTH; i++)
+            assert_true(isnan(here[row][i]) ? isnan(there[row][i]) : fabsf(here[row][i] - there[row][i]) <= 1e-7f);
 }
 
 static tarn_tensor *cross_entropy(tarn_tensor *const *in)
@@ -193,8 +245,10 @@ int main(void)
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     setenv("TARN_OPENCL_FP64", "0", 0);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(rows_of_every_length_are_normalised), ON_OPENCL(channels_are_normalised), ON_OPENCL(rows_and_columns_become_weights),
-        ON_OPENCL(a_loss_has_its_slopes),               ON_OPENCL(far_positions_are_turned),
+        ON_OPENCL(rows_of_every_length_are_normalised),  ON_OPENCL(rows_that_are_kept_are_normalised),
+        ON_OPENCL(channels_are_normalised),              ON_OPENCL(many_chunks_and_ties_are_reduced),
+        ON_OPENCL(rows_and_columns_become_weights),      ON_OPENCL(infinities_become_weights),
+        ON_OPENCL(a_loss_has_its_slopes),                ON_OPENCL(far_positions_are_turned),
         ON_OPENCL(clipped_steps_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 
 #define FEW_VALUES 32     /* that share a mean are computed in `real`: their gradient is what little normalising leaves */
 #define LINE 1024         /* elements of a line at most */
+#define LONG_LINE 4096    /* where a group has it in fours */
 #define LONE_LINE 64      /* where a work-item has it alone, in one lane */
 #define CHUNK 4096        /* elements of a chunk, at least, if there are so many */
 #define LONE_CHUNK 256
@@ -83,6 +84,22 @@ static bool is_dense(const tarn__cl_channels *c)
     return true;
 }
 
+/* True when every line of every operand lies in fours of f32 or 16 bits. */
+static bool is_in_fours(const tarn__cl_channels *c)
+{
+    const tarn__cl_channel_set *s = &c->set;
+    bool is_good = is_dense(c) && s->inner % 4 == 0;
+    for (int k = 0; k < OPERANDS && is_good; k++) {
+        const tarn__view *view = c->view[k];
+        if (!view)
+            continue;
+        is_good = view->dtype != TARN_F64 && view->offset % 4 == 0 && s->channel_step[k] % 4 == 0 && s->part_step[k] % 4 == 0;
+        for (int i = 0; i < s->outer.rank; i++)
+            is_good = is_good && s->outer.stride[k][i] % 4 == 0;
+    }
+    return is_good;
+}
+
 static bool is_small(const tarn__cl_channels *c)
 {
     int64_t elements = 2 * c->set.sets * (c->set.lines + 1) * c->set.segment;
@@ -107,11 +124,12 @@ void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const ta
     bool is_lone = s->channels > 1 && distance(s->channel_step[X]) < distance(s->along[X]), has_lanes = !is_lone && !device->local_is_real && is_dense(c);
     c->group = is_lone || !device->local_is_real ? 1 : tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 ? 256 : 64);
     c->local = is_lone ? tarn__cl_group_of(device, 64) : c->group;
-    cut(s, is_lone ? LONE_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
+    const bool quads = c->group > 1 && c->values > FEW_VALUES && is_in_fours(c);
+    cut(s, is_lone ? LONE_LINE : quads ? LONG_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
     snprintf(c->options, sizeof(c->options),
-             "-DGROUP=%zu -DWIDTH=%zu -DLANES=%d -DINDEX=%s%s%s%s -DT_X=%s -DT_TO=%s -DT_G=%s -DT_BESIDE=%s -DT_PASSED=%s", c->group,
-             width_of(c->group, s->segment), has_lanes ? 16 : 1, is_small(c) ? "int" : "long", is_dense(c) ? " -DDENSE" : "",
-             c->values <= FEW_VALUES ? " -DWIDE" : "", has_relu ? " -DRELU" : "", type_of(x, x), type_of(views[TO], x), type_of(views[UP], x),
+             "-DGROUP=%zu -DWIDTH=%zu -DLANES=%d -DINDEX=%s%s%s%s%s -DT_X=%s -DT_TO=%s -DT_G=%s -DT_BESIDE=%s -DT_PASSED=%s", c->group,
+             width_of(c->group, quads ? s->segment / 4 : s->segment), has_lanes ? 16 : quads ? 4 : 1, is_small(c) ? "int" : "long",
+             is_dense(c) ? " -DDENSE" : "", quads ? " -DQUADS" : "", c->values <= FEW_VALUES ? " -DWIDE" : "", has_relu ? " -DRELU" : "", type_of(x, x), type_of(views[TO], x), type_of(views[UP], x),
              type_of(views[BESIDE], x), type_of(views[PASSED], x));
 }
 

@@ -31,8 +31,8 @@ enum { MEAN, RSTD, SCALE, BIAS, FIRST, SECOND };
 #endif
 
 /* The chunk of a group: neighbours have neighbouring sets. */
-#define MY_SET ((INDEX)(MY_ROW % c.sets))
-#define MY_CHUNK ((INDEX)(MY_ROW / c.sets))
+#define MY_SET ((INDEX)MY_ROW % (INDEX)c.sets)
+#define MY_CHUNK ((INDEX)MY_ROW / (INDEX)c.sets)
 
 /* Where a line of a set begins, behind an operand's first element. */
 long line_at(const channel_set *c, INDEX set, INDEX line, int k)
@@ -52,7 +52,31 @@ INDEX line_length(const channel_set *c, INDEX line)
     for (INDEX line = (INDEX)(MY_CHUNK * c.chunk) + MY_PLACE / WIDTH, length; line < last_line && (length = line_length(&c, line), true);  \
          line += GROUP / WIDTH)
 
+/* An element of an operand in a line, and where a result goes. With QUADS lines lie in fours, and a work-item has fours: EACH_FOUR reads those of the operands that
+ * READ names before BODY(at, lane) for each of them, and writes those that WRITE names behind it. */
+#ifdef QUADS
+#include "vectors.cl"
+#define ELEMENT(T, name, at, k) name##_four[lane]
+#define MADE(T, name, at, k, value) name##_made[lane] = value;
+#define READ_FOUR(T, name)                                                                                                                \
+    C name##_four[4];                                                                                                                     \
+    if (name)                                                                                                                             \
+        vstore4(LOAD_4(T, name, name##_line + first_), 0, name##_four);
+#define WRITE_FOUR(T, name)                                                                                                               \
+    if (name)                                                                                                                             \
+        STORE_4(T, name, name##_line + first_, vload4(0, name##_made));
+#define EACH_FOUR(READ, BODY, WRITE, end)                                                                                                 \
+    for (INDEX first_ = 4 * MY_COLUMN; first_ < (end); first_ += 4 * WIDTH) {                                                             \
+        READ _Pragma("unroll") for (int lane = 0; lane < 4; lane++) { BODY(first_ + lane, lane) }                                         \
+        WRITE                                                                                                                             \
+    }
+#else
 #define ELEMENT(T, name, at, k) ((C)LOAD(T, name, name##_line + (at) * STEP(k)))
+#define MADE(T, name, at, k, value) PUT(T, name, name##_line + (at) * STEP(k), value);
+#define READ_FOUR(T, name)
+#define WRITE_FOUR(T, name)
+#define EACH_FOUR(READ, BODY, WRITE, end) EACH(BODY, 0, end)
+#endif
 
 /* What is left of an element when the mean is taken off. */
 #define CENTRED(x) (((x)-high) - low)
@@ -78,7 +102,7 @@ __kernel void channel_moments(channel_set c, OPERAND(x), OPERAND(parts))
     const C d = ELEMENT(T_X, x, at, X) - middle;                                                                                          \
     part[lane] += d;                                                                                                                      \
     squares[lane] += d * d;
-            EACH(ADD, 0, length)
+            EACH_FOUR(READ_FOUR(T_X, x), ADD, , length)
 #undef ADD
             rest += lanes_sum(part);
             square += lanes_sum(squares);
@@ -167,11 +191,12 @@ __kernel void channel_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(
     C y = CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus;                                                                                 \
     if (beside)                                                                                                                           \
         y += ELEMENT(T_BESIDE, beside, at, BESIDE);                                                                                       \
-    PUT(T_TO, to, to_line + (at) * STEP(TO), y < 0 ? (C)0 : y);
+    MADE(T_TO, to, at, TO, y < 0 ? (C)0 : y)
+        EACH_FOUR(READ_FOUR(T_X, x) READ_FOUR(T_BESIDE, beside) C to_made[4];, MAKE, WRITE_FOUR(T_TO, to), length)
 #else
-#define MAKE(at, lane) PUT(T_TO, to, to_line + (at) * STEP(TO), CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus);
+#define MAKE(at, lane) MADE(T_TO, to, at, TO, CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus)
+        EACH_FOUR(READ_FOUR(T_X, x) C to_made[4];, MAKE, WRITE_FOUR(T_TO, to), length)
 #endif
-        EACH(MAKE, 0, length)
 #undef MAKE
     }
 }
@@ -203,6 +228,12 @@ __kernel void fetch_numbers(channel_set c, long members, OPERAND(numbers), VECTO
 #define PASS(at) const C up = ELEMENT(T_G, g, at, UP);
 #endif
 
+#ifdef RELU
+#define READ_GRADIENTS READ_FOUR(T_X, x) READ_FOUR(T_G, g) READ_FOUR(T_BESIDE, beside)
+#else
+#define READ_GRADIENTS READ_FOUR(T_X, x) READ_FOUR(T_G, g)
+#endif
+
 #define GRADIENT_NUMBERS                                                                                                                  \
     const real mean = NUMBER(MEAN, MY_SET);                                                                                               \
     const C high = (C)mean, low = (C)(mean - (real)high), rstd = (C)NUMBER(RSTD, MY_SET), scale = (C)NUMBER(SCALE, MY_SET),               \
@@ -228,7 +259,7 @@ __kernel void channel_sums(channel_set c, OPERAND(x), OPERAND(g), OPERAND(beside
     PASS(at)                                                                                                                              \
     part[lane] += up;                                                                                                                     \
     products[lane] += up * (CENTRED(ELEMENT(T_X, x, at, X)) * rstd);
-        EACH(ADD, 0, length)
+        EACH_FOUR(READ_GRADIENTS, ADD, , length)
 #undef ADD
         sum += lanes_sum(part);
         product += lanes_sum(products);
@@ -317,11 +348,10 @@ __kernel void channel_slopes(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g),
 #define MAKE(at, lane)                                                                                                                    \
     PASS(at)                                                                                                                              \
     if (passed)                                                                                                                           \
-        PUT(T_PASSED, passed, passed_line + (at) * STEP(PASSED), up);                                                                     \
+        MADE(T_PASSED, passed, at, PASSED, up)                                                                                            \
     if (to)                                                                                                                               \
-        PUT(T_TO, to, to_line + (at) * STEP(TO),                                                                                          \
-            has_means ? up * scale - first - CENTRED(ELEMENT(T_X, x, at, X)) * rstd * second : up * scale);
-        EACH(MAKE, 0, length)
+        MADE(T_TO, to, at, TO, has_means ? up * scale - first - CENTRED(ELEMENT(T_X, x, at, X)) * rstd * second : up * scale)
+        EACH_FOUR(READ_GRADIENTS C to_made[4]; C passed_made[4];, MAKE, WRITE_FOUR(T_TO, to) WRITE_FOUR(T_PASSED, passed), length)
 #undef MAKE
     }
 }

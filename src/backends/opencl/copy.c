@@ -1,5 +1,5 @@
 /* copy.c: copies with any strides and dtypes, and one number everywhere. Copies within one dtype move bits: where both sides lie in one piece, by the
- * driver's copy; else by rows (copy.cl). */
+ * driver's copy; where axes change places on a GPU, by tiles (transpose.c); else by rows (copy.cl). */
 #include <string.h>
 
 #include "backends/opencl/element.h"
@@ -7,11 +7,6 @@
 
 #define RUN 256 /* elements a work-item moves, as copy.cl has them: of a row, */
 #define PER 4   /* and where work-items run in lockstep */
-
-static const char *bits_of_size(size_t bytes)
-{
-    return bytes == 8 ? "-DBITS=ulong" : bytes == 4 ? "-DBITS=uint" : bytes == 2 ? "-DBITS=ushort" : "-DBITS=uchar";
-}
 
 /* True when operand k's elements lie in one piece, in the nest's order. */
 static bool is_piece(const tarn__nest *nest, int k)
@@ -25,19 +20,23 @@ static bool is_piece(const tarn__nest *nest, int k)
     return true;
 }
 
-/* One item a run of the last axis, or some elements. */
+/* Where work-items run in lockstep they have some elements each, and divide places out in 32 bits if those are enough; else each has a run of the last axis. */
+static bool name_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
+{
+    return tarn__cl_at(call->device)->in_lockstep && tarn__cl_option_index(options, nest);
+}
+
+static void put_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
+{
+    tarn__cl_places(launch, is_small, nest);
+    tarn__cl_index(launch, is_small, nest->count);
+}
+
 static void go_in_runs(tarn__cl_launch *launch, const tarn__nest *nest)
 {
     int64_t size = nest->rank > 0 ? nest->shape[nest->rank - 1] : 1;
     bool in_lockstep = launch->good && launch->device->in_lockstep;
     tarn__cl_over(launch, in_lockstep ? (nest->count + PER - 1) / PER : nest->count / size * ((size + RUN - 1) / RUN));
-}
-
-/* Where work-items divide places out for each element they do it in 32 bits, if those are enough. */
-static void name_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
-{
-    if (tarn__cl_at(call->device)->in_lockstep)
-        tarn__cl_option_index(options, nest);
 }
 
 /* The options of a copy that converts. One into f64, where the device has none, is made not to compile. */
@@ -49,31 +48,51 @@ static void name_kinds(const tarn__call *call, tarn__cl_options *options)
              from == TARN_F64 ? " -DFROM_F64" : "", to == TARN_F64 && d && !d->has_f64 ? " -DTO_F64" : "");
 }
 
+/* On a GPU neighbours that lie side by side at both ends are moved as one element. */
+static void move(const tarn__call *call, tarn__nest *nest)
+{
+    const tarn__view *views[] = {call->out[0], call->in[0]};
+    const size_t size = tarn__dtype_bytes(views[0]->dtype);
+    int64_t unit = tarn__cl_at(call->device)->in_lockstep ? tarn__cl_unit(nest, 3, views, 0, size) : 1;
+    tarn__cl_in_units(nest, 3, unit);
+    tarn__view to = tarn__cl_view_in_units(views[0], unit), from = tarn__cl_view_in_units(views[1], unit);
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)unit));
+    bool is_small = name_index(call, nest, &options);
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", "move", options.text);
+    put_places(&launch, is_small, nest);
+    tarn__cl_view(&launch, &to);
+    tarn__cl_view(&launch, &from);
+    go_in_runs(&launch, nest);
+}
+
+static void convert(const tarn__call *call, const tarn__nest *nest)
+{
+    tarn__cl_options options = {.length = 0};
+    name_kinds(call, &options);
+    bool is_small = name_index(call, nest, &options);
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", "convert", options.text);
+    put_places(&launch, is_small, nest);
+    tarn__cl_view(&launch, call->out[0]);
+    tarn__cl_view(&launch, call->in[0]);
+    tarn__cl_int(&launch, (int32_t)call->out[0]->dtype);
+    go_in_runs(&launch, nest);
+}
+
 static void kernel_copy(const tarn__call *call)
 {
     const tarn__view *to = call->out[0], *from = call->in[0], *views[] = {to, from};
-    size_t size = tarn__dtype_bytes(to->dtype);
-    tarn__cl_options options = {.length = 0};
+    int64_t size = (int64_t)tarn__dtype_bytes(to->dtype);
     tarn__nest nest;
     tarn__nest_make(&nest, 2, views);
     if (nest.count == 0)
         return;
-    if (from->dtype == to->dtype && is_piece(&nest, 0) && is_piece(&nest, 1)) {
-        tarn__cl_copy_bytes(call, to->memory, to->offset * (int64_t)size, from->memory, from->offset * (int64_t)size, (size_t)nest.count * size);
-        return;
-    }
-    if (from->dtype == to->dtype)
-        tarn__cl_option(&options, "%s", bits_of_size(size));
-    else
-        name_kinds(call, &options);
-    name_index(call, &nest, &options);
-    tarn__cl_launch launch = tarn__cl_begin(call, "copy", from->dtype == to->dtype ? "move" : "convert", options.text);
-    tarn__cl_value(&launch, &nest, sizeof(nest));
-    tarn__cl_view(&launch, to);
-    tarn__cl_view(&launch, from);
     if (from->dtype != to->dtype)
-        tarn__cl_int(&launch, (int32_t)to->dtype);
-    go_in_runs(&launch, &nest);
+        convert(call, &nest);
+    else if (is_piece(&nest, 0) && is_piece(&nest, 1))
+        tarn__cl_copy_bytes(call, to->memory, to->offset * size, from->memory, from->offset * size, (size_t)(nest.count * size));
+    else if (!tarn__cl_transpose(call, &nest))
+        move(call, &nest);
 }
 
 /* The bits of one element; 16-bit floats by way of f32, as on the CPU. */
@@ -92,20 +111,24 @@ static void kernel_fill(const tarn__call *call)
 {
     const tarn__fill *fill = call->params;
     const tarn__view *to = call->out[0];
-    unsigned char bits[8];
+    unsigned char bits[16];
     tarn__nest nest;
     tarn__nest_make(&nest, 1, &to);
     if (nest.count == 0)
         return;
     size_t size = tarn__dtype_bytes(to->dtype);
-    write_element(to->dtype, &fill->value, bits);
+    int64_t unit = tarn__cl_at(call->device)->in_lockstep ? tarn__cl_unit(&nest, 1, &to, 0, size) : 1;
+    tarn__cl_in_units(&nest, 1, unit);
+    tarn__view whole = tarn__cl_view_in_units(to, unit);
+    for (int64_t i = 0; i < unit; i++)
+        write_element(to->dtype, &fill->value, bits + (size_t)i * size);
     tarn__cl_options options = {.length = 0};
-    tarn__cl_option(&options, "%s", bits_of_size(size));
-    name_index(call, &nest, &options);
+    tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)unit));
+    bool is_small = name_index(call, &nest, &options);
     tarn__cl_launch launch = tarn__cl_begin(call, "copy", "fill", options.text);
-    tarn__cl_value(&launch, &nest, sizeof(nest));
-    tarn__cl_view(&launch, to);
-    tarn__cl_value(&launch, bits, size);
+    put_places(&launch, is_small, &nest);
+    tarn__cl_view(&launch, &whole);
+    tarn__cl_value(&launch, bits, size * (size_t)unit);
     go_in_runs(&launch, &nest);
 }
 

@@ -6,35 +6,21 @@
 
 #define PER 4
 
-/* The places of element i, counted row-major, of the nest. */
-void places_of(const nest *n, INDEX i, long *to, long *from)
-{
-    *to = *from = 0;
-    EACH_AXIS(axis, 0, n->rank)
-    {
-        INDEX size = (INDEX)n->shape[axis], next = i / size, here = i - next * size;
-        *to += here * n->stride[0][axis];
-        *from += here * n->stride[1][axis];
-        i = next;
-    }
-}
-
 #define EACH_OWN(own, i)                                                                                                                  \
     _Pragma("unroll") for (INDEX own = 0, i = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0); own < PER; \
-                           own++, i += (INDEX)get_local_size(0)) if (i < (INDEX)n.count)
+                           own++, i += (INDEX)get_local_size(0)) if (i < count)
 
 /* HELD is what READ(at) gives, and WRITE(at, value) takes. */
 #define MOVE(HELD, READ, WRITE)                                                                                                           \
     {                                                                                                                                     \
         HELD held[PER];                                                                                                                   \
-        long places[PER];                                                                                                                 \
+        INDEX at[PER][2];                                                                                                                 \
         EACH_OWN(own, i)                                                                                                                  \
         {                                                                                                                                 \
-            long from_at;                                                                                                                 \
-            places_of(&n, i, &places[own], &from_at);                                                                                     \
-            held[own] = READ(from_at);                                                                                                    \
+            locate(&n, i, 2, at[own]);                                                                                                    \
+            held[own] = READ(at[own][1]);                                                                                                 \
         }                                                                                                                                 \
-        EACH_OWN(own, i) { WRITE(places[own], held[own]); }                                                                               \
+        EACH_OWN(own, i) { WRITE(at[own][0], held[own]); }                                                                                \
     }
 
 #else
@@ -90,13 +76,13 @@ long row_at(const nest *n, long row, int operand)
 
 #define WRITE_BITS(at, value) to[to_first + (at)] = value
 
-__kernel void move(nest n, __global BITS *to, long to_first, const __global BITS *from, long from_first)
+__kernel void move(places n, INDEX count, __global BITS *to, long to_first, const __global BITS *from, long from_first)
 {
 #define READ_BITS(at) from[from_first + (at)]
     MOVE(BITS, READ_BITS, WRITE_BITS)
 }
 
-__kernel void fill(nest n, __global BITS *to, long to_first, BITS value)
+__kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS value)
 {
 #define READ_VALUE(at) value
     MOVE(BITS, READ_VALUE, WRITE_BITS)
@@ -155,7 +141,7 @@ __kernel void fill(nest n, __global BITS *to, long to_first, BITS value)
 #define WRITE_u8(at, value) PUT(u8, KIND, (__global u8 *)to + to_first, at, value)
 #define WRITE_boolean(at, value) PUT(boolean, KIND, (__global boolean *)to + to_first, at, value)
 
-__kernel void convert(nest n, __global void *to, long to_first, const __global FROM *from, long from_first, int dtype)
+__kernel void convert(places n, INDEX count, __global void *to, long to_first, const __global FROM *from, long from_first, int dtype)
 {
     switch (dtype) {
         INTO(0, f32)

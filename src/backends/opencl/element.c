@@ -43,7 +43,7 @@ bool tarn__cl_option_index(tarn__cl_options *options, const tarn__nest *nest)
     bool is_small = nest->count < most;
     for (int k = 0; k < nest->operands; k++)
         is_small = is_small && reach(nest, k) < most;
-    tarn__cl_option(options, " -DINDEX=%s", is_small ? "int" : "long");
+    tarn__cl_option(options, " -DINDEX=%s", is_small ? "int -DIS_SMALL" : "long");
     return is_small;
 }
 
@@ -77,6 +77,91 @@ void tarn__cl_index(tarn__cl_launch *launch, bool is_small, int64_t value)
         tarn__cl_int(launch, (int32_t)value);
     else
         tarn__cl_long(launch, value);
+}
+
+/* As prelude.cl has it. */
+typedef struct places {
+    int32_t rank;
+    int32_t shape[TARN_MAX_RANK];
+    uint32_t factor[TARN_MAX_RANK];
+    int32_t shift[TARN_MAX_RANK];
+    int32_t stride[TARN__MAX_OPERANDS][TARN_MAX_RANK];
+} places;
+
+/* With 2^s the first power of two that is not below the size the factor is floor(2^(31 + s) / size) + 1, which is below 2^32, and n times what it is too large by is
+ * below 2^31 <= 2^(31 + s) / size. */
+void tarn__cl_invert(int64_t size, uint32_t *factor, int32_t *shift)
+{
+    int s = 1;
+    while ((INT64_C(1) << s) < size)
+        s++;
+    *factor = (uint32_t)((UINT64_C(1) << (31 + s)) / (uint64_t)size + 1);
+    *shift = s - 1;
+}
+
+void tarn__cl_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
+{
+    places p = {.rank = nest->rank};
+    if (!is_small) {
+        tarn__cl_value(launch, nest, sizeof(*nest));
+        return;
+    }
+    for (int i = 0; i < nest->rank; i++) {
+        p.shape[i] = (int32_t)nest->shape[i];
+        tarn__cl_invert(nest->shape[i], &p.factor[i], &p.shift[i]);
+        for (int k = 0; k < nest->operands; k++)
+            p.stride[k][i] = (int32_t)nest->stride[k][i];
+    }
+    tarn__cl_value(launch, &p, sizeof(p));
+}
+
+/* ---- neighbours that are moved as one ------------------------------------------------------------------------------------------ */
+
+static bool is_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t unit)
+{
+    int last = nest->rank - 1;
+    for (int k = 0; k < nest->operands; k++) {
+        bool is_moved = moved >> k & 1;
+        if (nest->stride[k][last] != is_moved || (is_moved && views[k]->offset % unit != 0))
+            return false;
+        for (int i = 0; i < last && is_moved; i++)
+            if (nest->stride[k][i] % unit != 0)
+                return false;
+    }
+    return nest->shape[last] % unit == 0;
+}
+
+int64_t tarn__cl_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t step, size_t bytes)
+{
+    int64_t unit = nest->rank > 0 ? 16 / (int64_t)bytes : 1;
+    while (unit > 1 && (step % unit != 0 || !is_unit(nest, moved, views, unit)))
+        unit /= 2;
+    return unit;
+}
+
+void tarn__cl_in_units(tarn__nest *nest, unsigned moved, int64_t unit)
+{
+    int last = nest->rank - 1;
+    if (unit == 1)
+        return;
+    nest->count /= unit;
+    nest->shape[last] /= unit;
+    for (int k = 0; k < nest->operands; k++)
+        for (int i = 0; i < last && (moved >> k & 1); i++)
+            nest->stride[k][i] /= unit;
+    nest->rank -= nest->shape[last] == 1;
+}
+
+tarn__view tarn__cl_view_in_units(const tarn__view *view, int64_t unit)
+{
+    tarn__view in_units = *view;
+    in_units.offset /= unit;
+    return in_units;
+}
+
+const char *tarn__cl_bits(size_t bytes)
+{
+    return bytes == 16 ? "uint4" : bytes == 8 ? "ulong" : bytes == 4 ? "uint" : bytes == 2 ? "ushort" : "uchar";
 }
 
 void tarn__cl_over(tarn__cl_launch *launch, int64_t count)

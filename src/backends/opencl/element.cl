@@ -31,17 +31,3 @@ static void put_f16(__global void *y, long at, C x) { STORE(f16, y, at, NARROW(x
 #ifdef HAS_F64
 static void put_f64(__global void *y, long at, C x) { ((__global double *)y)[at] = (double)x; }
 #endif
-
-/* Where element i of the nest lies in each of the first `operands` operands. */
-static void locate(const nest *n, INDEX i, int operands, INDEX *at)
-{
-    for (int k = 0; k < operands; k++)
-        at[k] = 0;
-    EACH_AXIS(axis, 0, n->rank)
-    {
-        INDEX size = (INDEX)n->shape[axis], next = i / size, here = i - next * size;
-        for (int k = 0; k < operands; k++)
-            at[k] += here * (INDEX)n->stride[k][axis];
-        i = next;
-    }
-}

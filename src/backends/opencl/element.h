@@ -20,7 +20,7 @@ tarn__cl_compute tarn__cl_compute_of(tarn_dtype dtype);
 /* -DC and what goes with it. */
 void tarn__cl_option_compute(tarn__cl_options *options, tarn__cl_compute compute);
 
-/* -DINDEX: int where every place of every operand of the nest fits, else long. True for int. */
+/* -DINDEX: int, and -DIS_SMALL, where every place of every operand of the nest fits, else long. True for int. */
 bool tarn__cl_option_index(tarn__cl_options *options, const tarn__nest *nest);
 
 /* The nest of views of one shape with axes in their own order, for kernels that count elements row-major. A NULL view has stride 0. */
@@ -28,6 +28,21 @@ void tarn__cl_nest_in_order(tarn__nest *nest, int operands, const tarn__view *co
 
 /* A scalar of the type computed in. */
 void tarn__cl_number(tarn__cl_launch *launch, tarn__cl_compute compute, tarn__number value);
+
+/* Division by a size above 1 and below 2^31 as a product: n / size = mul_hi(n, factor) >> shift for 0 <= n < 2^31. */
+void tarn__cl_invert(int64_t size, uint32_t *factor, int32_t *shift);
+
+/* A nest as `places` of prelude.cl, which is another struct where it is small. */
+void tarn__cl_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest);
+
+/* How many neighbours on the last axis, a power of two, may be moved as one element of at most 16 bytes: all operands of `moved`, a set of bits, have them side by
+ * side at places that are multiples of it, as are the nest's other strides and `step`; what is not moved does not change along the axis. */
+int64_t tarn__cl_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t step, size_t bytes);
+/* The nest, and the first place of a view, counted in units. */
+void tarn__cl_in_units(tarn__nest *nest, unsigned moved, int64_t unit);
+tarn__view tarn__cl_view_in_units(const tarn__view *view, int64_t unit);
+/* The type of `bytes` bits, a power of two up to 16, as OpenCL names it. */
+const char *tarn__cl_bits(size_t bytes);
 
 /* A scalar of the type INDEX. */
 void tarn__cl_index(tarn__cl_launch *launch, bool is_small, int64_t value);

@@ -9,9 +9,10 @@ typedef struct expression {
     int typed;                  /* the first operand whose dtype says what to compute in */
 } expression;
 
-enum { IS_DENSE, IS_ONE, IS_CONSTANT };
+enum { IS_DENSE, IS_ONE, IS_CONSTANT, IS_REPEATED };
 
-#define IN_LOCKSTEP 4 /* elements of a work-item, where they lie in a row, of a device whose work-items run together */
+#define IN_LOCKSTEP 4 /* elements of a work-item of a device whose work-items run together, */
+#define FOURS 2       /* or fours of neighbours */
 
 typedef struct job {
     tarn__nest nest;
@@ -19,7 +20,8 @@ typedef struct job {
     int outputs;
     const tarn__view *out[2];
     bool dense; /* one row, of neighbours or of one element repeated */
-    int per;    /* elements of a work-item */
+    bool quads; /* the nest counts fours of neighbours */
+    int per;    /* elements of a work-item, or fours */
     int mode[3];
 } job;
 
@@ -43,6 +45,49 @@ static void make_modes(job *j, const tarn__call *call)
     }
 }
 
+static bool is_short_float(tarn_dtype dtype)
+{
+    return dtype == TARN_F32 || dtype == TARN_BF16 || dtype == TARN_F16;
+}
+
+/* True when fours of an operand's neighbours may be loaded or stored at once, or are one element repeated. */
+static bool has_quads(const tarn__nest *nest, int operand, const tarn__view *view, bool is_result)
+{
+    int last = nest->rank - 1;
+    if (!view)
+        return true;
+    if (!is_short_float(view->dtype) || (nest->stride[operand][last] == 0 && is_result))
+        return false;
+    bool is_good = nest->stride[operand][last] == 0 || (nest->stride[operand][last] == 1 && view->offset % 4 == 0);
+    for (int i = 0; i < last && nest->stride[operand][last] == 1; i++)
+        is_good = is_good && nest->stride[operand][i] % 4 == 0;
+    return is_good;
+}
+
+/* Fours of neighbours where all operands have them, unless all are f32 in one row: elements do as well there. */
+static void make_quads(job *j, const tarn__call *call, const tarn__view *const *views)
+{
+    int last = j->nest.rank - 1, operands = j->outputs + call->inputs;
+    bool is_f32 = true;
+    j->quads = j->compute == TARN__CL_F32 && last >= 0 && j->nest.shape[last] % 4 == 0;
+    for (int k = 0; k < operands && j->quads; k++) {
+        j->quads = has_quads(&j->nest, k, views[k], k < j->outputs);
+        is_f32 = is_f32 && (!views[k] || views[k]->dtype == TARN_F32);
+    }
+    j->quads = j->quads && !(j->dense && is_f32);
+    if (!j->quads)
+        return;
+    for (int k = 0; k < call->inputs; k++)
+        if (j->mode[k] == IS_DENSE && j->nest.stride[j->outputs + k][last] == 0)
+            j->mode[k] = IS_REPEATED;
+    j->dense = false;
+    j->nest.count /= 4;
+    j->nest.shape[last] /= 4;
+    for (int k = 0; k < operands; k++)
+        j->nest.stride[k][last] *= 4;
+    j->nest.rank -= j->nest.shape[last] == 1;
+}
+
 static void make_job(job *j, const tarn__call *call, const expression *e)
 {
     const tarn__view *views[TARN__MAX_OPERANDS];
@@ -56,7 +101,9 @@ static void make_job(job *j, const tarn__call *call, const expression *e)
     if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_at(call->device)->has_f64)
         j->compute = TARN__CL_F64;
     make_modes(j, call);
-    j->per = j->dense && tarn__cl_at(call->device)->in_lockstep ? IN_LOCKSTEP : 1;
+    if (j->nest.count > 0 && tarn__cl_at(call->device)->in_lockstep)
+        make_quads(j, call, views);
+    j->per = !tarn__cl_at(call->device)->in_lockstep ? 1 : j->quads ? FOURS : IN_LOCKSTEP;
 }
 
 static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *call, const expression *e)
@@ -64,9 +111,8 @@ static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *c
     tarn__cl_option_compute(o, j->compute);
     bool is_small = tarn__cl_option_index(o, &j->nest);
     tarn__cl_option(o, " -DINPUTS=%d -DOUTPUTS=%d -DEXPRESSION=%s -DSECOND=%s%s", call->inputs, j->outputs,
-                    call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : "");
-    if (j->dense)
-        tarn__cl_option(o, " -DPER=%d", j->per);
+                    call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : j->quads ? " -DQUADS" : "");
+    tarn__cl_option(o, " -DPER=%d", j->per);
     for (int k = 0; k < j->outputs; k++)
         tarn__cl_option(o, " -DT_Y%d=%s", k, tarn__cl_type(j->out[k]->dtype));
     for (int k = 0; k < call->inputs; k++)
@@ -101,7 +147,7 @@ static void run(const tarn__call *call, const expression *e)
     tarn__cl_number(&launch, j.compute, parameter(params->p1));
     tarn__cl_index(&launch, is_small, j.nest.count);
     if (!j.dense)
-        tarn__cl_value(&launch, &j.nest, sizeof(j.nest));
+        tarn__cl_places(&launch, is_small, &j.nest);
     tarn__cl_over(&launch, (j.nest.count + j.per - 1) / j.per);
 }
 

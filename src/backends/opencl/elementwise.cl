@@ -1,13 +1,18 @@
 /* elementwise.cl: one row of elementwise.def. The host names the function (EXPRESSION, and SECOND where both gradients are wanted), the type computed in (C),
  * the dtypes of results (T_Y0, T_Y1) and operands (T_X0 …), and how each operand is read: IS_DENSE, IS_ONE (one element for all) or IS_CONSTANT.
  *
- * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours, and a work-item has PER elements. */
+ * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours. A work-item has PER elements, a group apart; with QUADS the nest
+ * counts fours of neighbours on its last axis, along which an operand may be IS_REPEATED, and a work-item has PER of those. */
 #include "element.cl"
 #include "math.cl"
+#ifdef QUADS
+#include "vectors.cl"
+#endif
 
 #define IS_DENSE 0
 #define IS_ONE 1
 #define IS_CONSTANT 2
+#define IS_REPEATED 3
 
 /* All functions take the same: three operands and two parameters. Names are pasted here and nowhere below, since a driver may have macros of these names. */
 #define UNARY_P(name, parameters, dtypes, pv, pg, value, gradient)                                                                        \
@@ -68,34 +73,65 @@ static C swiglu_up(C gate, C up, C g, C P0, C P1) { return g * SILU(gate); }
     }
 #endif
 
-/* The elements of a work-item, a group apart: all are read before one is written, so that many reads are under way. */
-#define EACH_OWN(i, at, first)                                                                          \
-    _Pragma("unroll") for (INDEX at = 0, i = first; at < PER; at++, i += (INDEX)get_local_size(0)) if (i < count)
+/* Four of an operand, from place `at` on. */
+#define FOUR(k, at) (M_X##k == IS_DENSE ? LOAD_X##k(x##k, x##k##_first + (at)) : (float4)(OPERAND(k, at)))
+#define LOAD_X0(x, at) LOAD_4(T_X0, x, at)
+#define LOAD_X1(x, at) LOAD_4(T_X1, x, at)
+#define LOAD_X2(x, at) LOAD_4(T_X2, x, at)
+#if INPUTS > 2
+#define READ_4(a, b, c, at) a = FOUR(0, at[OUTPUTS]), b = FOUR(1, at[OUTPUTS + 1]), c = FOUR(2, at[OUTPUTS + 2]);
+#elif INPUTS > 1
+#define READ_4(a, b, c, at) a = FOUR(0, at[OUTPUTS]), b = FOUR(1, at[OUTPUTS + 1]);
+#else
+#define READ_4(a, b, c, at) a = FOUR(0, at[OUTPUTS]);
+#endif
+#define EACH_OF_4(f, a, b, c)                                                                                                             \
+    (float4)(f(a.x, b.x, c.x, p0, p1), f(a.y, b.y, c.y, p0, p1), f(a.z, b.z, c.z, p0, p1), f(a.w, b.w, c.w, p0, p1))
+
+/* What a work-item has, a group apart: all is read before anything is written, so that many reads are under way. */
+#define EACH_OWN(i, own) _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
 
 __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, long y1_first, __global const void *x0, long x0_first,
                           __global const void *x1, long x1_first, __global const void *x2, long x2_first, C constant0, C constant1, C constant2, C p0, C p1,
                           INDEX count
 #ifndef DENSE
-                          , nest shape
+                          , places shape
 #endif
 )
 {
-#ifdef DENSE
     INDEX first = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0);
-    C a[PER], b[PER], c[PER];
-    EACH_OWN(i, at, first)
+#ifdef QUADS
+    float4 a[PER], b[PER], c[PER];
+    INDEX at[PER][OUTPUTS + 3];
+    EACH_OWN(i, own)
     {
-        b[at] = c[at] = 0;
-        READ(a[at], b[at], c[at], i, i, i)
+        locate(&shape, i, OUTPUTS + INPUTS, at[own]);
+        b[own] = c[own] = 0;
+        READ_4(a[own], b[own], c[own], at[own])
     }
-    EACH_OWN(i, at, first) WRITE(a[at], b[at], c[at], i, i)
+    EACH_OWN(i, own)
+    {
+        STORE_4(T_Y0, y0, y0_first + at[own][0], EACH_OF_4(EXPRESSION, a[own], b[own], c[own]));
+#if OUTPUTS > 1
+        STORE_4(T_Y1, y1, y1_first + at[own][1], EACH_OF_4(SECOND, a[own], b[own], c[own]));
+#endif
+    }
 #else
-    INDEX i = (INDEX)get_global_id(0), at[OUTPUTS + 3];
-    if (i >= count)
-        return;
-    locate(&shape, i, OUTPUTS + INPUTS, at);
-    C a, b = 0, c = 0;
-    READ(a, b, c, at[OUTPUTS], at[OUTPUTS + 1], at[OUTPUTS + 2])
-    WRITE(a, b, c, at[0], at[OUTPUTS - 1])
+    C a[PER], b[PER], c[PER];
+#ifdef DENSE
+#define AT(own, i, k) (i)
+#else
+    INDEX at[PER][OUTPUTS + 3];
+#define AT(own, i, k) at[own][k]
+#endif
+    EACH_OWN(i, own)
+    {
+#ifndef DENSE
+        locate(&shape, i, OUTPUTS + INPUTS, at[own]);
+#endif
+        b[own] = c[own] = 0;
+        READ(a[own], b[own], c[own], AT(own, i, OUTPUTS), AT(own, i, OUTPUTS + 1), AT(own, i, OUTPUTS + 2))
+    }
+    EACH_OWN(i, own) WRITE(a[own], b[own], c[own], AT(own, i, 0), AT(own, i, OUTPUTS - 1))
 #endif
 }

@@ -1,4 +1,5 @@
-/* index.c: gather, index_select, put_rows and one_hot: bits moved from or to places that a tensor of indices names. One element a work-item. */
+/* index.c: gather, index_select, put_rows and one_hot: bits moved from or to places that a tensor of indices names. One element a work-item, or on
+ * a GPU some neighbours at once. */
 #include "backends/opencl/element.h"
 
 static int64_t axis_size(const tarn__view *view, int axis)
@@ -24,33 +25,39 @@ static tarn__view repeated(const tarn__view *index, const tarn__view *like, int 
     return wide;
 }
 
-static const char *bits_of(tarn_dtype dtype)
-{
-    size_t bytes = tarn__dtype_bytes(dtype);
-    return bytes == 8 ? "ulong" : bytes == 4 ? "uint" : bytes == 2 ? "ushort" : "uchar";
-}
+typedef struct job {
+    const char *kernel;
+    const tarn__view *view[3]; /* the nest's operands, of which `index` names places */
+    int y, index, x;
+    int64_t limit, step; /* how many places indices may name, and how far apart they are */
+} job;
 
-/* A launch of gather or put_rows, whose arguments are alike: `limit` places, `step` elements apart, which indices may name. 64-bit places where a
- * whole tensor needs them: indices reach beyond what the nest says. */
-static void run(const tarn__call *call, const char *kernel, const tarn__nest *nest, const tarn__view *y, const tarn__view *index, const tarn__view *x, int64_t limit,
-                int64_t step)
+/* A launch of gather or put_rows, whose arguments are alike. 64-bit places where a whole tensor needs them: indices reach beyond what the nest says. */
+static void run(const tarn__call *call, const job *j)
 {
-    if (nest->count == 0)
+    const unsigned moved = 1u << j->y | 1u << j->x;
+    const size_t bytes = tarn__dtype_bytes(j->view[j->y]->dtype);
+    tarn__nest nest;
+    tarn__nest_make(&nest, 3, j->view);
+    if (nest.count == 0)
         return;
+    int64_t unit = tarn__cl_at(call->device)->in_lockstep ? tarn__cl_unit(&nest, moved, j->view, j->step, bytes) : 1;
+    tarn__cl_in_units(&nest, moved, unit);
+    tarn__view y = tarn__cl_view_in_units(j->view[j->y], unit), x = tarn__cl_view_in_units(j->view[j->x], unit);
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, TARN__CL_I64);
-    bool is_small = tarn__cl_option_index(&options, nest);
-    tarn__cl_option(&options, " -DBITS=%s -DI=%s", bits_of(y->dtype), tarn__cl_type(index->dtype));
-    tarn__cl_launch launch = tarn__cl_begin(call, "index", kernel, options.text);
-    tarn__cl_view(&launch, y);
-    tarn__cl_view(&launch, index);
-    tarn__cl_view(&launch, x);
-    tarn__cl_index(&launch, is_small, nest->count);
-    tarn__cl_long(&launch, limit);
-    tarn__cl_long(&launch, step);
-    tarn__cl_value(&launch, nest, sizeof(*nest));
+    bool is_small = tarn__cl_option_index(&options, &nest);
+    tarn__cl_option(&options, " -DBITS=%s -DI=%s", tarn__cl_bits(bytes * (size_t)unit), tarn__cl_type(j->view[j->index]->dtype));
+    tarn__cl_launch launch = tarn__cl_begin(call, "index", j->kernel, options.text);
+    tarn__cl_view(&launch, &y);
+    tarn__cl_view(&launch, j->view[j->index]);
+    tarn__cl_view(&launch, &x);
+    tarn__cl_index(&launch, is_small, nest.count);
+    tarn__cl_long(&launch, j->limit);
+    tarn__cl_long(&launch, j->step / unit);
+    tarn__cl_places(&launch, is_small, &nest);
     tarn__cl_fault(&launch, call);
-    tarn__cl_over(&launch, nest->count);
+    tarn__cl_over(&launch, nest.count);
 }
 
 /* `index` has y's shape. */
@@ -62,9 +69,7 @@ static void gather(const tarn__call *call, const tarn__view *index, int axis)
         lines.shape[i] = y->shape[i];
         lines.stride[i] = i == axis ? 0 : x->stride[i];
     }
-    tarn__nest nest;
-    tarn__nest_make(&nest, 3, (const tarn__view *[]){y, index, &lines});
-    run(call, "gather", &nest, y, index, x, axis_size(x, axis), axis_stride(x, axis));
+    run(call, &(job){"gather", {y, index, &lines}, 0, 1, 2, axis_size(x, axis), axis_stride(x, axis)});
 }
 
 static void kernel_gather(const tarn__call *call)
@@ -86,9 +91,7 @@ static void kernel_put_rows(const tarn__call *call)
     tarn__view place = *y, wide = repeated(index, x, 0);
     for (int i = 0; i < x->rank; i++)
         place.shape[i] = x->shape[i];
-    tarn__nest nest;
-    tarn__nest_make(&nest, 3, (const tarn__view *[]){&place, x, &wide});
-    run(call, "put_rows", &nest, y, index, x, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]);
+    run(call, &(job){"put_rows", {&place, x, &wide}, 0, 2, 1, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]});
 }
 
 /* The index has y's shape without the last axis. */
@@ -112,7 +115,7 @@ static void kernel_one_hot(const tarn__call *call)
     tarn__cl_view(&launch, index);
     tarn__cl_index(&launch, is_small, nest.count);
     tarn__cl_long(&launch, y->shape[y->rank - 1]);
-    tarn__cl_value(&launch, &nest, sizeof(nest));
+    tarn__cl_places(&launch, is_small, &nest);
     tarn__cl_fault(&launch, call);
     tarn__cl_over(&launch, nest.count);
 }

@@ -5,7 +5,7 @@
 /* Element i of the nest: y[i] = x[…, index[i], …]. Operands: y, index, x, the last with stride 0 along the axis, which has `limit` elements `step` apart. */
 #ifdef BITS
 __kernel void gather(__global BITS *y, long y_first, __global const void *index, long index_first, __global const BITS *x, long x_first, INDEX count, long limit,
-                     long step, nest shape, FAULT_PARAMETERS)
+                     long step, places shape, FAULT_PARAMETERS)
 {
     INDEX i = (INDEX)get_global_id(0), at[3];
     if (i >= count)
@@ -20,7 +20,7 @@ __kernel void gather(__global BITS *y, long y_first, __global const void *index,
 
 /* y[b, index[b] + t] = x[b, t]. Operands: y, cut to the size of x, x, and the index repeated. x may begin at the first `room` places. */
 __kernel void put_rows(__global BITS *y, long y_first, __global const void *index, long index_first, __global const BITS *x, long x_first, INDEX count, long room,
-                       long step, nest shape, FAULT_PARAMETERS)
+                       long step, places shape, FAULT_PARAMETERS)
 {
     INDEX i = (INDEX)get_global_id(0), at[3];
     if (i >= count)
@@ -34,7 +34,7 @@ __kernel void put_rows(__global BITS *y, long y_first, __global const void *inde
 }
 #else
 /* Operands: y, and the index repeated along y's last axis, which is the nest's last one in its own order. */
-__kernel void one_hot(__global void *y, long y_first, __global const void *index, long index_first, INDEX count, long classes, nest shape, FAULT_PARAMETERS)
+__kernel void one_hot(__global void *y, long y_first, __global const void *index, long index_first, INDEX count, long classes, places shape, FAULT_PARAMETERS)
 {
     INDEX i = (INDEX)get_global_id(0), at[2];
     if (i >= count)

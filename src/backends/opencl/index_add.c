@@ -5,9 +5,23 @@ typedef struct job {
     tarn__cl_sorting sorting;
     tarn__nest lines; /* y and source across the axis */
     int64_t line_pairs, y_step, source_step;
+    bool is_small;
     tarn__cl_options options;
 } job;
 
+/* 32-bit places where all of both tensors has them, and as many work-items. */
+static void name_index(job *j, const tarn__view *y, const tarn__view *source)
+{
+    tarn__cl_options whole = {.length = 0};
+    tarn__nest nest;
+    bool is_small = j->sorting.length * j->lines.count < INT32_MAX - 65536;
+    for (int i = 0; i < 2; i++) {
+        tarn__nest_make(&nest, 1, i == 0 ? &y : &source);
+        is_small = tarn__cl_option_index(&whole, &nest) && is_small;
+    }
+    j->is_small = is_small;
+    tarn__cl_option(&j->options, "%s", is_small ? " -DINDEX=int -DIS_SMALL" : " -DINDEX=long");
+}
 
 static void describe(job *j, const tarn__call *call, bool is_slices)
 {
@@ -21,6 +35,7 @@ static void describe(job *j, const tarn__call *call, bool is_slices)
     tarn__cl_nest_in_order(&j->sorting.lines, 1, (const tarn__view *[]){&index_rest});
     tarn__cl_nest_in_order(&j->lines, 2, (const tarn__view *[]){&y_rest, &source_rest});
     tarn__cl_option_compute(&j->options, tarn__cl_compute_of(y->dtype));
+    name_index(j, y, source);
     tarn__cl_option(&j->options, " -DT_Y=%s -DT_S=%s", tarn__cl_type(y->dtype), tarn__cl_type(source->dtype));
 }
 
@@ -34,6 +49,16 @@ static void clear(const tarn__call *call)
     part.params = &zero;
     part.params_bytes = sizeof(zero);
     tarn__cl_rows()[TARN__K_fill].run(&part);
+}
+
+static void put_divisor(tarn__cl_launch *launch, bool is_small, int64_t count)
+{
+    uint32_t factor = 0;
+    int32_t shift = 0;
+    if (is_small && count > 1)
+        tarn__cl_invert(count, &factor, &shift);
+    tarn__cl_value(launch, &factor, sizeof(factor));
+    tarn__cl_int(launch, shift);
 }
 
 static void run(const tarn__call *call, bool is_slices)
@@ -51,12 +76,14 @@ static void run(const tarn__call *call, bool is_slices)
     tarn__cl_view(&launch, call->out[0]);
     tarn__cl_view(&launch, call->in[1]);
     tarn__cl_scratch(&launch, call, sorted);
-    tarn__cl_long(&launch, j.sorting.length);
-    tarn__cl_long(&launch, j.line_pairs);
+    tarn__cl_index(&launch, j.is_small, j.sorting.length);
+    tarn__cl_index(&launch, j.is_small, j.line_pairs);
     tarn__cl_value(&launch, &j.sorting.key[0], sizeof(j.sorting.key[0]));
-    tarn__cl_long(&launch, j.y_step);
-    tarn__cl_long(&launch, j.source_step);
-    tarn__cl_value(&launch, &j.lines, sizeof(j.lines));
+    tarn__cl_index(&launch, j.is_small, j.y_step);
+    tarn__cl_index(&launch, j.is_small, j.source_step);
+    tarn__cl_index(&launch, j.is_small, j.lines.count);
+    put_divisor(&launch, j.is_small, j.lines.count);
+    tarn__cl_places(&launch, j.is_small, &j.lines);
     tarn__cl_over(&launch, j.sorting.length * j.lines.count);
 }
 

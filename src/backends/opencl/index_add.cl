@@ -9,20 +9,24 @@ typedef struct pair {
     long index;
 } pair;
 
-/* Operands of the nest: y and source across the axis. `line_pairs`: from one line's pairs to the next; 0 where all lines have the same. */
-__kernel void add_sorted(__global void *y, long y_first, __global const void *source, long source_first, __global const char *scratch, long pairs_first, long length,
-                         long line_pairs, ulong limit, long y_step, long source_step, nest lines)
+/* Operands of `lines`: y and source across the axis. A work-item has a pair and a line, neighbours have neighbouring lines. `line_pairs`: from one line's pairs to the
+ * next; 0 where all lines have the same. */
+__kernel void add_sorted(__global void *y, long y_first, __global const void *source, long source_first, __global const char *scratch, long pairs_first, INDEX length,
+                         INDEX line_pairs, ulong limit, INDEX y_step, INDEX source_step, INDEX count, uint factor, int shift, places lines)
 {
-    long item = get_global_id(0), place = item / lines.count, line = item - place * lines.count;
+    const INDEX item = (INDEX)get_global_id(0);
+    const INDEX place = count == 1 ? item : sizeof(INDEX) > sizeof(int) ? item / count : (INDEX)(mul_hi((uint)item, factor) >> shift), line = item - place * count;
+    INDEX at[2];
     if (place >= length)
         return;
-    __global const pair *pairs = (__global const pair *)(scratch + pairs_first) + line * line_pairs;
+    __global const pair *pairs = (__global const pair *)(scratch + pairs_first) + (long)line * line_pairs;
     ulong key = pairs[place].key;
     if (key >= limit || (place > 0 && pairs[place - 1].key == key))
         return;
-    long to = y_first + nest_at(&lines, line, 0) + (long)key * y_step, from = source_first + nest_at(&lines, line, 1);
+    locate(&lines, line, 2, at);
+    const long to = y_first + at[0] + (INDEX)key * y_step, from = source_first + at[1];
     C sum = GET(T_Y, y, to);
-    for (long i = place; i < length && pairs[i].key == key; i++)
-        sum += GET(T_S, source, from + pairs[i].index * source_step);
+    for (INDEX i = place; i < length && pairs[i].key == key; i++)
+        sum += GET(T_S, source, from + (INDEX)pairs[i].index * source_step);
     PUT(T_Y, y, to, sum);
 }

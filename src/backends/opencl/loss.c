@@ -25,6 +25,7 @@ static void run(const tarn__call *call, const char *what, tarn__view *operand)
     tarn__cl_row_set two;
     tarn__cl_rows_of(&two, 1, 2, lines);
     tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &two, 1, 2, lines);
+    tarn__cl_row_quads(&two, &form, 1, 2, lines);
     snprintf(options, sizeof(options), "%s%s -DT_X=%s -DT_TARGET=%s -DT_LOSS=%s -DT_G=%s -DT_SLOPES=%s", form.options, what, type[LOGITS], type[TARGET],
              type[LOSS], type[GRADIENT], type[SLOPES]);
     tarn__cl_launch launch = tarn__cl_begin(call, "loss", "cross_entropy", options);

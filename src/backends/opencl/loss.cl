@@ -21,8 +21,8 @@ __kernel void cross_entropy(row_set rows, OPERAND(logits), OPERAND(targets), OPE
 #ifdef MAKE_LOSS
     if (!counts && !is_ignored && is_first)
         report_fault(fault, target, rows.length);
-    const real most = (real)row_most(logits, from, step, length, space); /* of a row that does not count, too: a group meets in it */
-    const real sum_log = log(row_exps(logits, from, step, length, (C)most, space));
+    C largest;
+    const real sum_log = log(row_exps(logits, from, step, length, &largest, space)), most = (real)largest; /* of a row that does not count, too: a group meets in it */
     real all = 0;
     if (smoothing > 0) {
 #define ADD(at, lane) all += (real)LOAD(T_X, logits, from + (at) * step);
@@ -57,8 +57,10 @@ __kernel void cross_entropy(row_set rows, OPERAND(logits), OPERAND(targets), OPE
         for (int k = 0; k < LANES; k++)
             made[k] -= shift;
         exp_lanes(made);
-        for (int k = 0; k < LANES && k < length - at; k++)
-            STORE(T_SLOPES, slopes, to + (at + k) * ALONG(rows, SLOPES), counts ? (made[k] * by - less) * up : (C)0);
+#pragma unroll
+        for (int k = 0; k < LANES; k++)
+            made[k] = counts ? (made[k] * by - less) * up : (C)0;
+        STORE_LANES(T_SLOPES, slopes, to + at * ALONG(rows, SLOPES), ALONG(rows, SLOPES), length - at, made)
     }
     if (has_target)
         STORE_REAL(T_SLOPES, slopes, to + target * ALONG(rows, SLOPES), (exp(here - log_sum) - even - (1 - smoothing)) * g);

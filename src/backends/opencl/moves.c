@@ -19,23 +19,60 @@ static void kernel_arange(const tarn__call *call)
     tarn__cl_over(&launch, y->shape[0]);
 }
 
-/* The number first, then the elements over it. */
+#define MANY (1 << 18) /* elements, of which none is written twice on a GPU: more launches are worth it */
+
+static void fill(const tarn__call *call, const tarn__view *y)
+{
+    tarn__call part = *call;
+    tarn__fill fill = {.value = ((const tarn__spread *)call->params)->value};
+    part.inputs = 0;
+    part.params = &fill;
+    part.params_bytes = sizeof(fill);
+    part.out[0] = y;
+    tarn__cl_rows()[TARN__K_fill].run(&part);
+}
+
+/* On each axis what lies before the window and behind it, of what is left of y. */
+static void fill_around(const tarn__call *call)
+{
+    const tarn__spread *spread = call->params;
+    tarn__view rest = *call->out[0];
+    for (int i = 0; i < rest.rank; i++) {
+        const int64_t begin = spread->begin[i], size = call->in[0]->shape[i], whole = rest.shape[i], first = rest.offset;
+        rest.shape[i] = begin;
+        fill(call, &rest);
+        rest.offset = first + (begin + size) * rest.stride[i];
+        rest.shape[i] = whole - begin - size;
+        fill(call, &rest);
+        rest.offset = first + begin * rest.stride[i];
+        rest.shape[i] = size;
+    }
+}
+
+static bool is_piecewise(const tarn__call *call)
+{
+    const tarn__spread *spread = call->params;
+    bool is_good = tarn__cl_at(call->device)->in_lockstep && tarn__view_count(call->out[0]) >= MANY;
+    for (int i = 0; i < call->out[0]->rank; i++)
+        is_good = is_good && (spread->step[i] == 1 || call->in[0]->shape[i] == 1);
+    return is_good;
+}
+
+/* The number first, everywhere or around the window, then the elements. */
 static void kernel_spread(const tarn__call *call)
 {
     const tarn__spread *spread = call->params;
-    tarn__fill fill = {.value = spread->value};
     tarn__view window = *call->out[0];
     for (int i = 0; i < window.rank; i++) {
         window.offset += spread->begin[i] * window.stride[i];
         window.shape[i] = call->in[0]->shape[i];
         window.stride[i] *= spread->step[i];
     }
+    if (is_piecewise(call))
+        fill_around(call);
+    else
+        fill(call, call->out[0]);
     tarn__call part = *call;
-    part.inputs = 0;
-    part.params = &fill;
-    part.params_bytes = sizeof(fill);
-    tarn__cl_rows()[TARN__K_fill].run(&part);
-    part.inputs = 1;
     part.out[0] = &window;
     if (tarn__view_count(&window) > 0)
         tarn__cl_rows()[TARN__K_copy].run(&part);

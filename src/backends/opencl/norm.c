@@ -6,7 +6,9 @@
 #define MOST_CHUNKS 256
 #define LEAST_ROWS 16                       /* in a chunk */
 #define PARTIAL_ELEMENTS (INT64_C(4) << 20) /* of all chunks' sums together */
-#define COLUMNS_A_GROUP 16                  /* as norm.cl has it */
+#define HELD_CHUNKS 1024                    /* where rows are held, if each has at least so many rows, */
+#define LEAST_HELD_ROWS 4
+#define MOST_HELD_ROWS 64                   /* and at most so many: their sums are in f32 */
 
 /* A view's dtype as kernels name it; where there is none, that of another, so that it makes no program of its own. */
 static const char *type_of(const tarn__view *view, const tarn__view *otherwise)
@@ -39,12 +41,14 @@ static void run_forward(const tarn__call *call, const forward *f)
     tarn__cl_rows_of(&rows, axis, OPERANDS, f->view);
     if (rows.count == 0)
         return;
-    tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &rows, axis, OPERANDS, f->view);
-    snprintf(options, sizeof(options), "%s%s%s%s -DFORWARD -DT_X=%s -DT_Y=%s -DT_W=%s -DT_B=%s -DT_STAT=%s -DT_FIRST=%s -DT_SECOND=%s", form.options,
-             width_of(&rows), f->is_centred ? " -DCENTRED" : "", f->view[FIRST] ? " -DRESIDUAL" : "", type_of(x, x), type_of(f->view[OUT], x),
-             type_of(f->weight, x), type_of(f->bias, x), number ? tarn__cl_type(number->dtype) : "f32", type_of(f->view[FIRST], x),
+    const tarn__cl_device *device = tarn__cl_at(call->device);
+    tarn__cl_row_form form = tarn__cl_row_form_of(device, &rows, axis, OPERANDS, f->view);
+    const int held = tarn__cl_vector_in_fours(f->weight) && tarn__cl_vector_in_fours(f->bias) ? tarn__cl_row_held(device, &rows, &form, axis, OPERANDS, f->view) : 0;
+    snprintf(options, sizeof(options), "%s%s%s%s -DHELD=%d%s -DFORWARD -DT_X=%s -DT_Y=%s -DT_W=%s -DT_B=%s -DT_STAT=%s -DT_FIRST=%s -DT_SECOND=%s", form.options,
+             width_of(&rows), f->is_centred ? " -DCENTRED" : "", f->view[FIRST] ? " -DRESIDUAL" : "", held, x->dtype == TARN_F32 ? "" : " -DROUNDS", type_of(x, x),
+             type_of(f->view[OUT], x), type_of(f->weight, x), type_of(f->bias, x), number ? tarn__cl_type(number->dtype) : "f32", type_of(f->view[FIRST], x),
              type_of(f->view[SECOND], x));
-    tarn__cl_launch launch = tarn__cl_begin(call, "norm", "norm", options);
+    tarn__cl_launch launch = tarn__cl_begin(call, held ? "norm_held" : "norm", "norm", options);
     tarn__cl_value(&launch, &rows, sizeof(rows));
     for (int k = 0; k < OPERANDS; k++)
         tarn__cl_view(&launch, f->view[k]);
@@ -84,30 +88,36 @@ typedef struct backward {
     bool is_centred, is_short;
     double epsilon;
     tarn__cl_row_set rows;
+    tarn__cl_row_form form;
+    int held; /* as tarn__cl_row_held has it */
     int64_t chunk_rows, chunks;
     size_t numbers_bytes, partial_bytes; /* scratch: mean and 1 / deviation of short rows, made again; the chunks' sums. Room for f64, whatever `real` is */
 } backward;
 
 static void choose_chunks(backward *b)
 {
-    int64_t length = b->rows.length > 0 ? b->rows.length : 1, most = PARTIAL_ELEMENTS / length;
-    most = most < 8 ? 8 : most > MOST_CHUNKS ? MOST_CHUNKS : most;
+    int64_t length = b->rows.length > 0 ? b->rows.length : 1, most = PARTIAL_ELEMENTS / length, least = b->held ? LEAST_HELD_ROWS : LEAST_ROWS;
+    most = b->held ? HELD_CHUNKS : most < 8 ? 8 : most > MOST_CHUNKS ? MOST_CHUNKS : most;
     b->chunk_rows = (b->rows.count + most - 1) / most;
-    b->chunk_rows = b->chunk_rows < LEAST_ROWS ? LEAST_ROWS : b->chunk_rows;
+    b->chunk_rows = b->chunk_rows < least ? least : b->held && b->chunk_rows > MOST_HELD_ROWS ? MOST_HELD_ROWS : b->chunk_rows;
     b->chunks = (b->rows.count + b->chunk_rows - 1) / b->chunk_rows;
 }
 
 /* The rest of a description whose views, vectors and epsilon are given. */
-static void plan_backward(backward *b)
+static void plan_backward(backward *b, const tarn__call *call)
 {
+    const tarn__cl_device *device = tarn__cl_at(call->device);
+    const int axis = b->view[IN]->rank - 1;
     const tarn__view *views[OPERANDS];
     for (int k = 0; k < OPERANDS; k++)
         views[k] = b->view[k] ? b->view[k] : k == OUT ? b->view[IN] : NULL;
-    tarn__cl_rows_of(&b->rows, b->view[IN]->rank - 1, OPERANDS, views);
+    tarn__cl_rows_of(&b->rows, axis, OPERANDS, views);
+    b->form = tarn__cl_row_form_of(device, &b->rows, axis, OPERANDS, b->view);
+    b->held = tarn__cl_vector_in_fours(b->weight) ? tarn__cl_row_held(device, &b->rows, &b->form, axis, OPERANDS, b->view) : 0;
     b->is_short = b->rows.length <= TARN__CL_SHORT_ROW;
     choose_chunks(b);
     b->numbers_bytes = b->is_short ? 2 * sizeof(double) * (size_t)b->rows.count : 0;
-    b->partial_bytes = b->gweight || b->gbias ? 2 * sizeof(double) * (size_t)(b->chunks * b->rows.length) : 0;
+    b->partial_bytes = b->gweight || b->gbias ? 2 * (b->held ? sizeof(float) : sizeof(double)) * (size_t)(b->chunks * b->rows.length) : 0;
 }
 
 /* Inputs x, weight, [mean,] rstd, g; outputs gx, gweight, [gbias]. */
@@ -117,7 +127,7 @@ static backward describe_norm(const tarn__call *call, bool is_centred)
     backward b = {.view = {call->out[0], call->in[0], is_centred ? call->in[2] : NULL, call->in[after], call->in[after + 1]},
                   .weight = call->in[1], .gweight = call->out[1], .gbias = is_centred ? call->out[2] : NULL, .is_centred = is_centred,
                   .epsilon = ((const tarn__norm *)call->params)->epsilon};
-    plan_backward(&b);
+    plan_backward(&b, call);
     return b;
 }
 
@@ -126,40 +136,57 @@ static backward describe_residual(const tarn__call *call)
     const tarn__residual_norm *params = call->params;
     backward b = {.view = {call->out[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]}, .weight = call->in[1],
                   .gweight = call->out[1], .gbias = call->out[2], .is_centred = !params->rms, .epsilon = params->epsilon};
-    plan_backward(&b);
+    plan_backward(&b, call);
     return b;
 }
 
-static void write_options(const backward *b, const tarn__cl_row_form *form, const char *kernel, char *options, size_t size)
+static void write_options(const backward *b, const char *kernel, char *options, size_t size)
 {
     const tarn__view *x = b->view[IN];
-    snprintf(options, size, "%s%s%s -D%s -DT_X=%s -DT_GX=%s -DT_STAT=%s -DT_G=%s -DT_OWN=%s -DT_W=%s", form->options,
-             b->is_short ? " -DWIDE -DREMEASURE" : "", b->is_centred ? " -DCENTRED" : "", kernel, type_of(x, x), type_of(b->view[OUT], x),
-             type_of(b->view[RSTD], x), type_of(b->view[UP], x), type_of(b->view[OWN], x), type_of(b->weight, x));
+    snprintf(options, size, "%s%s%s -DHELD=%d -D%s -DT_X=%s -DT_GX=%s -DT_STAT=%s -DT_G=%s -DT_OWN=%s -DT_W=%s", b->form.options,
+             b->is_short ? " -DWIDE -DREMEASURE" : "", b->is_centred ? " -DCENTRED" : "", b->held, kernel, type_of(x, x),
+             type_of(b->view[OUT], x), type_of(b->view[RSTD], x), type_of(b->view[UP], x), type_of(b->view[OWN], x), type_of(b->weight, x));
 }
 
-/* A row for each group. Bytes: x and g read, gx written. */
-static void run_slopes(const tarn__call *call, const backward *b, const tarn__cl_row_form *form)
+static tarn__cl_launch begin_slopes(const tarn__call *call, const backward *b, const char *source)
 {
     char options[320];
-    write_options(b, form, "SLOPES", options, sizeof(options));
-    tarn__cl_launch launch = tarn__cl_begin(call, "norm", "norm_slopes", options);
+    write_options(b, "SLOPES", options, sizeof(options));
+    tarn__cl_launch launch = tarn__cl_begin(call, source, "norm_slopes", options);
     tarn__cl_value(&launch, &b->rows, sizeof(b->rows));
     for (int k = 0; k < OPERANDS; k++)
         tarn__cl_view(&launch, b->view[k]);
     tarn__cl_vector(&launch, b->weight);
+    return launch;
+}
+
+/* A row for each group. Bytes: x and g read, gx written. */
+static void run_slopes(const tarn__call *call, const backward *b)
+{
+    tarn__cl_launch launch = begin_slopes(call, b, "norm");
     tarn__cl_scratch(&launch, call, 0);
     tarn__cl_real(&launch, b->epsilon);
-    tarn__cl_go_rows(&launch, form, b->rows.count);
+    tarn__cl_go_rows(&launch, &b->form, b->rows.count);
+}
+
+/* A chunk of rows for each group: slopes and the chunk's sums in one pass. */
+static void run_held(const tarn__call *call, const backward *b)
+{
+    tarn__cl_launch launch = begin_slopes(call, b, "norm_held");
+    if (b->partial_bytes)
+        tarn__cl_scratch(&launch, call, 0);
+    else
+        tarn__cl_view(&launch, NULL);
+    tarn__cl_long(&launch, b->chunk_rows);
+    tarn__cl_go_rows(&launch, &b->form, b->chunks);
 }
 
 /* A work-item for each few columns of each chunk of rows. Bytes: x and g read. */
-static void run_columns(const tarn__call *call, const backward *b, const tarn__cl_row_form *rows_form)
+static void run_columns(const tarn__call *call, const backward *b)
 {
     char options[320];
     const tarn__cl_device *device = tarn__cl_at(call->device);
-    tarn__cl_row_form form = *rows_form;
-    write_options(b, &form, "COLUMNS", options, sizeof(options));
+    write_options(b, "COLUMNS", options, sizeof(options));
     tarn__cl_launch launch = tarn__cl_begin(call, "norm", "norm_columns", options);
     tarn__cl_value(&launch, &b->rows, sizeof(b->rows));
     for (int k = IN; k < OWN; k++)
@@ -168,43 +195,42 @@ static void run_columns(const tarn__call *call, const backward *b, const tarn__c
     tarn__cl_scratch(&launch, call, (int64_t)b->numbers_bytes);
     tarn__cl_long(&launch, b->chunk_rows);
     tarn__cl_long(&launch, b->chunks);
-    size_t sets = ((size_t)b->rows.length + form.lanes - 1) / form.lanes;
-    tarn__cl_go(&launch, 1, (size_t[]){sets * (size_t)b->chunks}, (size_t[]){form.lanes > 1 ? 1 : tarn__cl_group_of(device, 64)});
+    size_t sets = ((size_t)b->rows.length + b->form.lanes - 1) / b->form.lanes;
+    tarn__cl_go(&launch, 1, (size_t[]){sets * (size_t)b->chunks}, (size_t[]){b->form.lanes > 1 ? 1 : tarn__cl_group_of(device, 64)});
 }
 
-/* 16 columns for each group. */
+/* Some columns for each group. */
 static void run_combine(const tarn__call *call, const backward *b)
 {
-    char options[128];
+    char options[192];
     const tarn__cl_device *device = tarn__cl_at(call->device);
     const tarn__view *rstd = b->view[RSTD];
-    size_t slices = device->local_is_real ? tarn__cl_group_of(device, 256) / COLUMNS_A_GROUP : 1;
+    const size_t columns = b->held ? 8 : 16;
+    size_t slices = device->local_is_real ? tarn__cl_group_of(device, 256) / columns : 1;
     slices = slices < 1 ? 1 : slices;
-    snprintf(options, sizeof(options), "-DGROUP=1 -DLANES=1 -DCOMBINE -DSLICES=%zu -DT_X=f32 -DT_GW=%s -DT_GB=%s", slices, type_of(b->gweight, rstd),
-             type_of(b->gbias, rstd));
+    snprintf(options, sizeof(options), "-DGROUP=1 -DLANES=1 -DCOMBINE -DCOLUMNS_A_GROUP=%zu -DSLICES=%zu -DPART=%s -DT_X=f32 -DT_GW=%s -DT_GB=%s", columns, slices,
+             b->held ? "float" : "real", type_of(b->gweight, rstd), type_of(b->gbias, rstd));
     tarn__cl_launch launch = tarn__cl_begin(call, "norm", "norm_combine", options);
     tarn__cl_scratch(&launch, call, (int64_t)b->numbers_bytes);
     tarn__cl_long(&launch, b->chunks);
     tarn__cl_long(&launch, b->rows.length);
     tarn__cl_vector(&launch, b->gweight);
     tarn__cl_vector(&launch, b->gbias);
-    size_t groups = ((size_t)b->rows.length + COLUMNS_A_GROUP - 1) / COLUMNS_A_GROUP, local = COLUMNS_A_GROUP * slices;
+    size_t groups = ((size_t)b->rows.length + columns - 1) / columns, local = columns * slices;
     tarn__cl_go(&launch, 1, (size_t[]){groups * local}, (size_t[]){local});
 }
 
 static void run_backward(const tarn__call *call, const backward *b)
 {
-    const tarn__view *views[OPERANDS];
-    for (int k = 0; k < OPERANDS; k++)
-        views[k] = b->view[k];
-    tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &b->rows, b->view[IN]->rank - 1, OPERANDS, views);
-    if (b->rows.count > 0 && (b->view[OUT] || b->is_short))
-        run_slopes(call, b, &form);
-    if (!b->gweight && !b->gbias)
-        return;
-    if (b->rows.count > 0)
-        run_columns(call, b, &form);
-    run_combine(call, b);
+    const bool has_vectors = b->gweight || b->gbias;
+    if (b->rows.count > 0 && b->held)
+        run_held(call, b);
+    else if (b->rows.count > 0 && (b->view[OUT] || b->is_short))
+        run_slopes(call, b);
+    if (has_vectors && b->rows.count > 0 && !b->held)
+        run_columns(call, b);
+    if (has_vectors)
+        run_combine(call, b);
 }
 
 static void run_layernorm_grad(const tarn__call *call)

@@ -189,15 +189,15 @@ __kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd
 #endif
 
 #ifdef COMBINE
-#define COLUMNS_A_GROUP 16
-/* A group has 16 columns and SLICES work-items for each, which take every so many of the chunks. */
+/* A group has COLUMNS_A_GROUP columns and SLICES work-items for each, which take every so many of the chunks. PART is what their sums are kept in. */
 __kernel void norm_combine(OPERAND(partial), long chunks, long length, VECTOR(gweight), VECTOR(gbias))
 {
     __local real space[2 * COLUMNS_A_GROUP * SLICES];
     const int me = (int)get_local_id(0), slice = me / COLUMNS_A_GROUP;
     const long column = get_group_id(0) * COLUMNS_A_GROUP + me % COLUMNS_A_GROUP;
-    const __global real *from = (const __global real *)((const __global char *)partial + partial_at) + column;
+    const __global PART *from = (const __global PART *)((const __global char *)partial + partial_at) + column;
     real product = 0, sum = 0;
+#pragma unroll 4
     for (long chunk = slice; chunk < chunks && column < length; chunk += SLICES) {
         product += from[2 * chunk * length];
         sum += from[(2 * chunk + 1) * length];

@@ -176,6 +176,12 @@ bool tarn__cl_lane_join(int index, void *lane);
 bool tarn__cl_lane_wait(int index, void *lane);
 void tarn__cl_lane_mark(int index, void *lane, void *from, void *to);
 
+/* ---- transpose.c --------------------------------------------------------------------------------------------------------------- */
+
+/* Copies bits by tiles in a group's memory, where the device's is real and the source's neighbours lie on another axis of the nest than the target's. False, and nothing
+ * is done, where this is no such copy. */
+bool tarn__cl_transpose(const tarn__call *call, const tarn__nest *nest);
+
 /* ---- the table ------------------------------------------------------------------------------------------------------------- */
 
 /* For kernels made of others. */

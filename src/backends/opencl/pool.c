@@ -1,15 +1,30 @@
 /* pool.c: pooling of images and its gradients: the launchers of pool.cl. */
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
-#include "backends/opencl/opencl.h"
+#include "backends/opencl/element.h"
 
-/* As pool.cl has it. */
+enum { ROWS, COLUMNS, CHANNELS, DOWN, ACROSS, DIVISORS };
+
+/* As pool.cl has it, which has the sizes in INDEX. */
 typedef struct pool {
     int64_t image[4], result[4]; /* shapes */
     int64_t image_step[4], result_step[4], place_step[4];
     int64_t kernel[2], stride[2], padding[2], dilation[2];
+    uint32_t factor[DIVISORS]; /* as tarn__cl_invert makes them */
+    int32_t shift[DIVISORS];
     int32_t exclude_padding, by_channel;
 } pool;
+
+#define SIZES (offsetof(pool, factor) / sizeof(int64_t))
+
+typedef struct small_pool {
+    int32_t size[SIZES];
+    uint32_t factor[DIVISORS];
+    int32_t shift[DIVISORS];
+    int32_t exclude_padding, by_channel;
+} small_pool;
 
 static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *places)
 {
@@ -32,15 +47,60 @@ static pool describe(const tarn__call *call, const tarn__view *image, const tarn
     return p;
 }
 
+static void add_divisors(pool *p, const tarn__view *to)
+{
+    const int64_t size[DIVISORS] = {[ROWS] = to->shape[2], [COLUMNS] = to->shape[3], [CHANNELS] = to->shape[1], [DOWN] = p->stride[0], [ACROSS] = p->stride[1]};
+    for (int i = 0; i < DIVISORS; i++)
+        if (size[i] > 1 && size[i] <= INT32_MAX)
+            tarn__cl_invert(size[i], &p->factor[i], &p->shift[i]);
+}
+
+/* True when every place and every product of sizes fits 32 bits with room. */
+static bool is_small(const pool *p)
+{
+    const int64_t most = INT64_C(1) << 30;
+    int64_t far = 0, image = 1, result = 1;
+    for (int i = 0; i < 4; i++) {
+        int64_t a = p->image_step[i], b = p->result_step[i], c = p->place_step[i];
+        far += p->image[i] * (a < 0 ? -a : a) + p->result[i] * ((b < 0 ? -b : b) + (c < 0 ? -c : c));
+        image *= p->image[i], result *= p->result[i];
+    }
+    bool is_good = far < most && image < most && result < most;
+    for (int i = 0; i < 2; i++)
+        is_good = is_good && p->kernel[i] < 1 << 15 && p->stride[i] < 1 << 15 && p->padding[i] < 1 << 15 && p->dilation[i] < 1 << 15;
+    return is_good;
+}
+
+static void put_pool(tarn__cl_launch *launch, const pool *p)
+{
+    small_pool small = {.exclude_padding = p->exclude_padding, .by_channel = p->by_channel};
+    int64_t size[SIZES];
+    if (!is_small(p)) {
+        tarn__cl_value(launch, p, sizeof(*p));
+        return;
+    }
+    memcpy(size, p, sizeof(size));
+    for (size_t i = 0; i < SIZES; i++)
+        small.size[i] = (int32_t)size[i];
+    memcpy(small.factor, p->factor, sizeof(small.factor));
+    memcpy(small.shift, p->shift, sizeof(small.shift));
+    tarn__cl_value(launch, &small, sizeof(small));
+}
+
 /* A work-item for each element of `to`. Bytes: the image once, windows that overlap from a cache; the result once for each window of an element. */
-static void run(const tarn__call *call, const char *kernel, const char *what, const pool *p, const tarn__view *const *views, const tarn__view *to)
+static void run(const tarn__call *call, const char *kernel, const char *what, pool *p, const tarn__view *const *views, const tarn__view *to)
 {
     const int64_t count = tarn__view_count(to);
-    char options[128];
+    char options[256];
     snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DINDEX=%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
-             count < (INT64_C(1) << 30) && tarn__view_count(call->in[0]) < (INT64_C(1) << 30) ? "int" : "long");
+             is_small(p) ? "int" : "long");
+    if (tarn__cl_at(call->device)->in_lockstep && is_small(p))
+        snprintf(options + strlen(options), sizeof(options) - strlen(options),
+                 " -DKERNEL_0=%d -DKERNEL_1=%d -DSTRIDE_0=%d -DSTRIDE_1=%d -DDILATION_0=%d -DDILATION_1=%d", (int)p->kernel[0], (int)p->kernel[1],
+                 (int)p->stride[0], (int)p->stride[1], (int)p->dilation[0], (int)p->dilation[1]);
+    add_divisors(p, to);
     tarn__cl_launch launch = tarn__cl_begin(call, "pool", kernel, options);
-    tarn__cl_value(&launch, p, sizeof(*p));
+    put_pool(&launch, p);
     tarn__cl_long(&launch, count);
     for (int k = 0; k < 3; k++)
         tarn__cl_view(&launch, views[k]);

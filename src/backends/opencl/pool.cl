@@ -7,35 +7,65 @@
 
 typedef COMPUTE(T_X) C;
 
+enum { ROWS, COLUMNS, CHANNELS, DOWN, ACROSS, DIVISORS };
+
 typedef struct pool {
-    long image[4], result[4]; /* shapes */
-    long image_step[4], result_step[4], place_step[4];
-    long kernel_[2], stride[2], padding[2], dilation[2];
+    INDEX image[4], result[4]; /* shapes */
+    INDEX image_step[4], result_step[4], place_step[4];
+    INDEX kernel_[2], stride[2], padding[2], dilation[2];
+    uint factor[DIVISORS];
+    int shift[DIVISORS];
     int exclude_padding, by_channel;
 } pool;
+
+/* What windows are like on an axis. GPUs have programs of their own for it: divisions become products, and loops short ones. */
+#ifdef KERNEL_0
+#define KERNEL(p, axis) ((axis) == 0 ? KERNEL_0 : KERNEL_1)
+#define STRIDE(p, axis) ((axis) == 0 ? STRIDE_0 : STRIDE_1)
+#define DILATION(p, axis) ((axis) == 0 ? DILATION_0 : DILATION_1)
+#define BY_STRIDE(p, axis, n) ((INDEX)((uint)(n) / (uint)STRIDE(p, axis)))
+#else
+#define KERNEL(p, axis) ((p)->kernel_[axis])
+#define STRIDE(p, axis) ((p)->stride[axis])
+#define DILATION(p, axis) ((p)->dilation[axis])
+#define BY_STRIDE(p, axis, n) quotient(p, DOWN + (axis), n, STRIDE(p, axis))
+#endif
+
+/* n / size, where `which` is the size's factor and shift; n is not below 0. */
+INDEX quotient(const pool *p, int which, INDEX n, INDEX size)
+{
+    if (sizeof(INDEX) > sizeof(int))
+        return n / size;
+    return size == 1 ? n : (INDEX)(mul_hi((uint)n, p->factor[which]) >> p->shift[which]);
+}
 
 /* An element of a tensor of this shape: neighbouring work-items have neighbouring channels where these lie side by side, else columns. */
 typedef struct spot {
     INDEX image, channel, row, column;
 } spot;
 
-spot spot_of(const pool *p, const long *shape, INDEX number)
+/* number % size, and number is divided by it. */
+INDEX taken(const pool *p, int which, INDEX size, INDEX *number)
 {
-    const INDEX channels = (INDEX)shape[1], rows = (INDEX)shape[2], columns = (INDEX)shape[3];
+    const INDEX next = quotient(p, which, *number, size), rest = *number - next * size;
+    *number = next;
+    return rest;
+}
+
+spot spot_of(const pool *p, const INDEX *shape, INDEX number)
+{
     spot s;
-    if (p->by_channel) {
-        s.channel = number % channels, number /= channels;
-        s.column = number % columns, number /= columns;
-        s.row = number % rows, s.image = number / rows;
-    } else {
-        s.column = number % columns, number /= columns;
-        s.row = number % rows, number /= rows;
-        s.channel = number % channels, s.image = number / channels;
-    }
+    if (p->by_channel)
+        s.channel = taken(p, CHANNELS, shape[1], &number);
+    s.column = taken(p, COLUMNS, shape[3], &number);
+    s.row = taken(p, ROWS, shape[2], &number);
+    if (!p->by_channel)
+        s.channel = taken(p, CHANNELS, shape[1], &number);
+    s.image = number;
     return s;
 }
 
-long place_of(const long *step, INDEX image, INDEX channel, INDEX row, INDEX column)
+INDEX place_of(const INDEX *step, INDEX image, INDEX channel, INDEX row, INDEX column)
 {
     return image * step[0] + channel * step[1] + row * step[2] + column * step[3];
 }
@@ -43,14 +73,14 @@ long place_of(const long *step, INDEX image, INDEX channel, INDEX row, INDEX col
 /* How long a window is on an axis, padding counted or not. */
 INDEX window_length(const pool *p, int axis, INDEX at)
 {
-    const INDEX begin = (INDEX)(at * p->stride[axis] - p->padding[axis]), size = (INDEX)p->image[2 + axis];
-    const INDEX end = (INDEX)min(begin + p->kernel_[axis], size + p->padding[axis]);
+    const INDEX begin = at * STRIDE(p, axis) - p->padding[axis], size = p->image[2 + axis];
+    const INDEX end = min(begin + KERNEL(p, axis), size + p->padding[axis]);
     return p->exclude_padding ? max((INDEX)1, min(end, size) - max(begin, (INDEX)0)) : end - begin;
 }
 
 C window_count(const pool *p, INDEX row, INDEX column)
 {
-    return (C)((long)window_length(p, 0, row) * window_length(p, 1, column));
+    return (C)(window_length(p, 0, row) * window_length(p, 1, column));
 }
 
 #ifdef FORWARD
@@ -61,7 +91,7 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
         return;
     const spot s = spot_of(&p, p.result, (INDEX)get_global_id(0));
     const INDEX rows = (INDEX)p.image[2], columns = (INDEX)p.image[3];
-    const INDEX top = (INDEX)(s.row * p.stride[0] - p.padding[0]), left = (INDEX)(s.column * p.stride[1] - p.padding[1]);
+    const INDEX top = s.row * STRIDE(&p, 0) - p.padding[0], left = s.column * STRIDE(&p, 1) - p.padding[1];
     const long plane = x_at + place_of(p.image_step, s.image, s.channel, 0, 0);
 #ifdef LARGEST
     C best = -(C)INFINITY;
@@ -69,12 +99,12 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
 #else
     C best = 0;
 #endif
-    for (INDEX a = 0; a < p.kernel_[0]; a++) {
-        const INDEX row = top + a * (INDEX)p.dilation[0];
+    for (INDEX a = 0; a < KERNEL(&p, 0); a++) {
+        const INDEX row = top + a * DILATION(&p, 0);
         if (row < 0 || row >= rows)
             continue;
-        for (INDEX b = 0; b < p.kernel_[1]; b++) {
-            const INDEX column = left + b * (INDEX)p.dilation[1];
+        for (INDEX b = 0; b < KERNEL(&p, 1); b++) {
+            const INDEX column = left + b * DILATION(&p, 1);
             if (column < 0 || column >= columns)
                 continue;
             const C value = LOAD(T_X, x, plane + row * p.image_step[2] + column * p.image_step[3]);
@@ -103,13 +133,13 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
 /* The first result whose window reaches `at` on an axis, and the last that begins there or before. */
 INDEX first_window(const pool *p, int axis, INDEX at)
 {
-    const INDEX distance = (INDEX)(at + p->padding[axis] - (p->kernel_[axis] - 1) * p->dilation[axis]);
-    return distance <= 0 ? 0 : (INDEX)((distance + p->stride[axis] - 1) / p->stride[axis]);
+    const INDEX distance = at + p->padding[axis] - (KERNEL(p, axis) - 1) * DILATION(p, axis);
+    return distance <= 0 ? 0 : BY_STRIDE(p, axis, distance + STRIDE(p, axis) - 1);
 }
 
 INDEX last_window(const pool *p, int axis, INDEX at)
 {
-    return (INDEX)min(p->result[2 + axis] - 1, (at + p->padding[axis]) / p->stride[axis]);
+    return min(p->result[2 + axis] - 1, BY_STRIDE(p, axis, at + p->padding[axis]));
 }
 
 /* One element of the image for each work-item. */

@@ -16,8 +16,10 @@ typedef ushort f16;
 #ifdef HAS_F64
 typedef double f64;
 typedef double real;
+typedef double2 real2;
 #else
 typedef float real;
+typedef float2 real2;
 #endif
 
 /* What elements of a dtype are computed in: float, double, or long for integers and boolean. */
@@ -225,6 +227,37 @@ long nest_at(const nest *n, long i, int operand)
         rest = next;
     }
     return n->rank > 0 ? at + (long)rest * n->stride[operand][0] : at;
+}
+
+/* Where kernels go element by element places are divided out in 32 bits, if those are enough (IS_SMALL), by a factor and a shift: see tarn__cl_places. */
+#ifdef IS_SMALL
+typedef struct places {
+    int rank;
+    int shape[MAX_RANK];
+    uint factor[MAX_RANK];
+    int shift[MAX_RANK];
+    int stride[MAX_OPERANDS][MAX_RANK];
+} places;
+#define QUOTIENT(n, axis, i) ((INDEX)(mul_hi((uint)(i), (n)->factor[axis]) >> (n)->shift[axis]))
+#else
+typedef nest places;
+#define QUOTIENT(n, axis, i) ((i) / (INDEX)(n)->shape[axis])
+#endif
+
+/* Where element i, counted row-major, lies in each of the first `operands` operands, a number that the compiler knows. */
+void locate(const places *n, INDEX i, int operands, INDEX *at)
+{
+    for (int k = 0; k < operands; k++)
+        at[k] = 0;
+    EACH_AXIS(axis, 1, n->rank)
+    {
+        INDEX next = QUOTIENT(n, axis, i), here = i - next * (INDEX)n->shape[axis];
+        for (int k = 0; k < operands; k++)
+            at[k] += here * (INDEX)n->stride[k][axis];
+        i = next;
+    }
+    for (int k = 0; k < operands && n->rank > 0; k++)
+        at[k] += i * (INDEX)n->stride[k][0];
 }
 
 /* ---- faults ---------------------------------------------------------------------------------------------------------------- */

@@ -33,7 +33,7 @@ static void run(const tarn__call *call, const draw *d)
     tarn__cl_value(&launch, &d->c, sizeof(d->c));
     tarn__cl_value(&launch, &d->limit, sizeof(d->limit));
     tarn__cl_index(&launch, is_small, nest.count);
-    tarn__cl_value(&launch, &nest, sizeof(nest));
+    tarn__cl_places(&launch, is_small, &nest);
     tarn__cl_over(&launch, (nest.count + 3) / 4);
 }
 

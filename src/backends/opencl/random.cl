@@ -71,7 +71,7 @@ static float2 normals(uint first, uint second, float mean, float deviation)
 /* a, b, c: low, span and high of uniform; mean and deviation of normal; the factor of what dropout keeps. `limit`: dropout zeroes where the upper 24 bits of a
  * word are below it. */
 __kernel void draw(__global void *y, long y_first, __global const void *x, long x_first, ulong seed, ulong offset, float a, float b, float c, uint limit, INDEX count,
-                   nest shape)
+                   places shape)
 {
     INDEX counter = (INDEX)get_global_id(0), at[2];
     if (counter >= (count + 3) / 4)

@@ -8,7 +8,8 @@
 #define LANES 8         /* as reduce.cl has it */
 #define WANTED 2048     /* chunks of all outputs together, where there are elements enough */
 #define LEAST_CHUNK 2048
-#define WANTED_ITEMS 65536 /* of columns, where each has a work-item of its own on a GPU */
+#define MANY_CHUNKS 32  /* more than these are merged by a group, where there are groups */
+#define WANTED_ITEMS 131072 /* of columns, where each has a work-item of its own on a GPU */
 #define LEAST_COLUMN 64
 
 /* As reduce.cl has it. */
@@ -168,7 +169,11 @@ void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction
     } else {
         tarn__cl_over(&launch, p.outputs * p.chunks);
     }
-    if (p.chunks > 1) {
+    if (p.chunks > MANY_CHUNKS && p.form[0] == 'g') {
+        groups = (size_t)p.outputs * GROUP;
+        launch = begin(call, reduction, &p, "combine_groups");
+        tarn__cl_go(&launch, 1, &groups, &group);
+    } else if (p.chunks > 1) {
         launch = begin(call, reduction, &p, "combine");
         tarn__cl_over(&launch, p.outputs);
     }

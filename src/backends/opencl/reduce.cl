@@ -292,9 +292,29 @@ __kernel void rows(PARAMETERS)
     write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, s, scale, correction);
 }
 
-/* A group for a chunk of an output, whose items take every GROUP-th element: neighbours read neighbours. */
 #ifdef GROUP
 #define ROOT 8
+/* The first item gets what all have: a few merge every ROOT-th, then one what they have. */
+static void merge_group(state *own, __local state *shared)
+{
+    int me = (int)get_local_id(0);
+    shared[me] = *own;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (me < ROOT) {
+        for (int k = ROOT; k < GROUP; k += ROOT) {
+            state other = shared[me + k];
+            merge(own, &other);
+        }
+        shared[me] = *own;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int k = 1; k < ROOT && me == 0; k++) {
+        state other = shared[k];
+        merge(own, &other);
+    }
+}
+
+/* A group for a chunk of an output, whose items take every GROUP-th element: neighbours read neighbours. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETERS)
 {
     __local state shared[GROUP];
@@ -304,23 +324,27 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETE
     locate_output(&kept, which, at);
     stretch r = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
     state own = take_all(&r, &inner, begin + me, min(begin + (INDEX)chunk, (INDEX)inner.count), GROUP);
-    shared[me] = own;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (me < ROOT) { /* a few merge every ROOT-th, then one what they have */
-        for (int k = ROOT; k < GROUP; k += ROOT) {
-            state other = shared[me + k];
-            merge(&own, &other);
-        }
-        shared[me] = own;
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (me == 0) {
-        for (int k = 1; k < ROOT; k++) {
-            state other = shared[k];
-            merge(&own, &other);
-        }
+    merge_group(&own, shared);
+    if (me == 0)
         write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, own, scale, correction);
+}
+
+/* Merges the many chunks of an output: each item those of every GROUP-th, then the group what its items have. */
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void combine_groups(PARAMETERS)
+{
+    __local state shared[GROUP];
+    INDEX which = (INDEX)get_group_id(0), at[3];
+    __global const state *parts = (__global const state *)(scratch + scratch_first) + (long)which * chunks;
+    state own = empty_state();
+    for (long i = get_local_id(0); i < chunks; i += GROUP) {
+        state t = parts[i];
+        merge(&own, &t);
     }
+    merge_group(&own, shared);
+    if (get_local_id(0) != 0)
+        return;
+    locate_output(&kept, which, at);
+    finish(y, y_first, at[0], own, scale, correction);
 }
 #endif
 

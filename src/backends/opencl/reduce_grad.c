@@ -10,6 +10,7 @@ typedef struct grad {
     tarn__cl_options options;
     tarn__nest nest;
     bool is_small;
+    int per; /* elements of a work-item */
 } grad;
 
 static void describe(grad *d, const tarn__call *call, const char *name, const char *op, const tarn__view *g, const tarn__view *y)
@@ -29,13 +30,16 @@ static void write_options(grad *d, const tarn__call *call)
     tarn__cl_option_compute(&d->options, d->reduction.compute);
     d->is_small = tarn__cl_option_index(&d->options, &d->nest);
     tarn__cl_option(&d->options, " -DGRAD_%s -DT_GX=%s -DT_X=%s -DT_G=%s", d->name, tarn__cl_type(gx->dtype), tarn__cl_type(x->dtype), tarn__cl_type(d->g->dtype));
+    d->per = tarn__cl_at(call->device)->in_lockstep ? 4 : 1;
+    tarn__cl_option(&d->options, " -DPER=%d", d->per);
     if (d->y)
         tarn__cl_option(&d->options, " -DT_Y=%s", tarn__cl_type(d->y->dtype));
 }
 
 static void run(grad *d, const tarn__call *call)
 {
-    d->reduction.compute = tarn__cl_state_of(call, call->in[0]->dtype);
+    tarn_dtype dtype = call->in[0]->dtype;
+    d->reduction.compute = d->name[0] == 'e' ? tarn__cl_compute_of(dtype) : tarn__cl_state_of(call, dtype); /* what is counted needs no more digits */
     write_options(d, call);
     if (d->nest.count == 0 || !tarn__cl_reduce_ready(call, &d->reduction) || !tarn__cl_ready(call, "reduce_grad", "reduce_grad", d->options.text))
         return;
@@ -47,8 +51,8 @@ static void run(grad *d, const tarn__call *call)
     tarn__cl_scratch(&launch, call, 0);
     tarn__cl_view(&launch, d->y);
     tarn__cl_index(&launch, d->is_small, d->nest.count);
-    tarn__cl_value(&launch, &d->nest, sizeof(d->nest));
-    tarn__cl_over(&launch, d->nest.count);
+    tarn__cl_places(&launch, d->is_small, &d->nest);
+    tarn__cl_over(&launch, (d->nest.count + d->per - 1) / d->per);
 }
 
 #define KERNEL(name, op, g, y)                                                                                                            \

@@ -9,22 +9,38 @@ typedef struct state {
     long n;
 } state;
 
-__kernel void reduce_grad(__global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first,
-                          __global const char *states, long states_first, __global const void *y, long y_first, INDEX count, nest shape)
+/* The gradient of an element. */
+static C slope_of(C from, C slope, state s, C y)
 {
-    INDEX i = (INDEX)get_global_id(0), at[5];
-    if (i >= count)
-        return;
-    locate(&shape, i, 5, at);
-    state s = ((__global const state *)(states + states_first))[at[3]];
-    C from = GET(T_X, x, x_first + at[1]), slope = GET(T_G, g, g_first + at[2]);
 #if defined(GRAD_extremum)
     /* A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */
-    C made = (from == GET(T_Y, y, y_first + at[4]) ? slope : slope * 0) / (C)s.n;
+    return (from == y ? slope : slope * 0) / (C)(INDEX)s.n;
 #elif defined(GRAD_prod)
-    C made = slope * (s.n == 0 ? s.a / from : s.n == 1 && from == 0 ? s.a : (C)0);
+    return slope * (s.n == 0 ? s.a / from : s.n == 1 && from == 0 ? s.a : (C)0);
 #else
-    C made = (from - s.a) * slope;
+    return (from - s.a) * slope;
 #endif
-    PUT(T_GX, gx, gx_first + at[0], made);
+}
+
+#ifdef GRAD_extremum
+#define RESULT_AT(at) GET(T_Y, y, y_first + (at))
+#else
+#define RESULT_AT(at) 0
+#endif
+
+/* A work-item has PER elements, a group apart: all are made before one is written, so that many reads are under way. */
+#define EACH_OWN(i, own) _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
+
+__kernel void reduce_grad(__global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first,
+                          __global const char *states, long states_first, __global const void *y, long y_first, INDEX count, places shape)
+{
+    INDEX first = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0), at[PER][5];
+    C made[PER];
+    EACH_OWN(i, own)
+    {
+        locate(&shape, i, 5, at[own]);
+        state s = ((__global const state *)(states + states_first))[at[own][3]];
+        made[own] = slope_of(GET(T_X, x, x_first + at[own][1]), GET(T_G, g, g_first + at[own][2]), s, RESULT_AT(at[own][4]));
+    }
+    EACH_OWN(i, own) PUT(T_GX, gx, gx_first + at[own][0], made[own]);
 }

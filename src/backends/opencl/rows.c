@@ -2,10 +2,13 @@
 #include "backends/opencl/rows.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define MANY_LANES 16
 #define SIDE_BY_SIDE 64  /* work-items of a group that have a row each */
 #define LONG_ROW 1024    /* rows longer than this have large groups */
+#define FEW_HELD 4       /* fours of a row that a work-item keeps, if a larger group could have it, */
+#define MOST_HELD 8      /* and at most */
 #define SMALL (INT64_C(1) << 30)
 
 void tarn__cl_rows_of(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
@@ -58,6 +61,12 @@ static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set
     form->lanes = is_dense ? MANY_LANES : 1;
 }
 
+static void name_form(tarn__cl_row_form *form, bool is_small, bool is_dense)
+{
+    snprintf(form->options, sizeof(form->options), "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s", form->group, form->lanes, is_small ? "int" : "long",
+             is_dense ? " -DDENSE" : "");
+}
+
 tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
 {
     tarn__cl_row_form form;
@@ -70,9 +79,54 @@ tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn
         is_small = is_small && rows->length < SMALL && (step == 0 || rows->length < SMALL / step);
     }
     choose_sharing(device, rows, is_dense, &form);
-    snprintf(form.options, sizeof(form.options), "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s", form.group, form.lanes, is_small ? "int" : "long",
-             is_dense ? " -DDENSE" : "");
+    name_form(&form, is_small, is_dense);
     return form;
+}
+
+static bool is_in_fours(const tarn__view *view)
+{
+    return (view->dtype == TARN_F32 || view->dtype == TARN_BF16 || view->dtype == TARN_F16) && view->offset % 4 == 0;
+}
+
+static bool are_in_fours(const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
+{
+    bool is_good = rows->length > TARN__CL_SHORT_ROW && rows->length % 4 == 0 && rows->length < SMALL && rows->count < SMALL;
+    for (int k = 0; k < count && is_good; k++) {
+        if (!has_elements(views[k], axis, rows->length))
+            continue;
+        is_good = is_in_fours(views[k]) && rows->along[k] == 1;
+        for (int i = 0; i < rows->nest.rank; i++)
+            is_good = is_good && rows->nest.stride[k][i] % 4 == 0;
+    }
+    return is_good;
+}
+
+int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views)
+{
+    const int64_t fours = rows->length / 4;
+    size_t group = 32;
+    while (group < 256 && (fours / (int64_t)group > FEW_HELD || fours % (int64_t)group != 0) && fours % (2 * (int64_t)group) == 0)
+        group *= 2;
+    const int64_t held = fours / (int64_t)group;
+    if (form->group == 1 || group > device->max_group || fours % (int64_t)group != 0 || held > MOST_HELD || !are_in_fours(rows, axis, count, views))
+        return 0;
+    form->group = form->local = group;
+    name_form(form, true, true);
+    return (int)held;
+}
+
+void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views)
+{
+    if (form->group == 1 || !are_in_fours(rows, axis, count, views))
+        return;
+    form->lanes = 4;
+    name_form(form, true, true);
+    snprintf(form->options + strlen(form->options), sizeof(form->options) - strlen(form->options), " -DQUADS");
+}
+
+bool tarn__cl_vector_in_fours(const tarn__view *vector)
+{
+    return !vector || (is_in_fours(vector) && vector->rank == 1 && vector->stride[0] == 1);
 }
 
 void tarn__cl_go_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count)

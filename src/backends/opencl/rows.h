@@ -32,6 +32,14 @@ void tarn__cl_rows_of(tarn__cl_row_set *rows, int axis, int count, const tarn__v
 /* How a device takes rows: `views` are those the set was made of. */
 tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views);
 
+/* How many fours of elements each work-item of a group may keep of a row that the group has, where each operand's row lies in fours of neighbours, of f32 or 16 bits,
+ * and all work-items have as many; then the form's group is changed. Else 0. `views` are those the set was made of. */
+int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views);
+/* Where a group has a row, and each operand's row lies in such fours, its work-items take them: LANES is 4, and QUADS defined. */
+void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views);
+/* True for no vector, and for one that lies in fours. */
+bool tarn__cl_vector_in_fours(const tarn__view *vector);
+
 /* Starts a kernel with a row for each group of the form. */
 void tarn__cl_go_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count);
 

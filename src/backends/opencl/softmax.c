@@ -17,6 +17,7 @@ static void run(const tarn__call *call, const char *kernel, const char *what, co
     if (rows.count == 0)
         return;
     tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &rows, params->axis, count, views);
+    tarn__cl_row_quads(&rows, &form, params->axis, count, views);
     const char *result = tarn__cl_type(views[OUT]->dtype);
     if (up)
         snprintf(options, sizeof(options), "%s -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", form.options, what, params->from_x ? " -DFROM_X" : "",

@@ -33,7 +33,12 @@ C turned(real sum)
 #endif
 }
 
-#define LANES_OF(k, left) (k < LANES && k < (left))
+/* Each of the neighbours that are left; of fours all are. */
+#ifdef QUADS
+#define EACH_LANE(k, left) _Pragma("unroll") for (int k = 0; k < LANES; k++)
+#else
+#define EACH_LANE(k, left) for (int k = 0; k < LANES && k < (left); k++)
+#endif
 
 #ifdef FORWARD
 /* A row for each group. Bytes: x read and y written once; the row is read twice more from a cache. */
@@ -44,13 +49,12 @@ __kernel void softmax(row_set rows, OPERAND(y), OPERAND(x))
     END_BEYOND(rows.count)
     const INDEX length = (INDEX)rows.length, step = ALONG(rows, IN);
     const long from = x_at + nest_at(&rows.others, row, IN), to = y_at + nest_at(&rows.others, row, OUT);
-    const C most = row_most(x, from, step, length, space);
-    const C by = turned(row_exps(x, from, step, length, most, space));
+    C most;
+    const C by = turned(row_exps(x, from, step, length, &most, space));
     for (INDEX at = MY_PLACE * LANES; at < length; at += GROUP * LANES) {
         C made[LANES];
         make_lanes(x, from + at * step, step, length - at, most, by, made);
-        for (int k = 0; LANES_OF(k, length - at); k++)
-            STORE(T_Y, y, to + (at + k) * ALONG(rows, OUT), made[k]);
+        STORE_LANES(T_Y, y, to + at * ALONG(rows, OUT), ALONG(rows, OUT), length - at, made)
     }
 }
 #endif
@@ -63,6 +67,17 @@ void result_lanes(const __global void *y, long from, long step, INDEX left, C mo
     make_lanes(y, from, step, left, most, by, to);
 #else
     fetch_lanes(y, from, step, left, to);
+#endif
+}
+
+/* Some neighbours of g, as many as are left. */
+void fetch_slopes(const __global void *g, long from, long step, INDEX left, C *to)
+{
+#ifdef QUADS
+    vstore4(LOAD_4(T_G, g, from), 0, to);
+#else
+    EACH_LANE(k, left)
+        to[k] = (C)LOAD(T_G, g, from + k * step);
 #endif
 }
 
@@ -92,30 +107,34 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
     const long from = y_at + nest_at(&rows.others, row, IN), to = gx_at + nest_at(&rows.others, row, OUT), up = g_at + nest_at(&rows.others, row, UP);
     C most = 0, by = 0;
 #ifdef FROM_X
-    most = row_most(y, from, step, length, space);
-    by = turned(row_exps(y, from, step, length, most, space));
+    by = turned(row_exps(y, from, step, length, &most, space));
 #endif
     real part[LANES] = {0}, sum = 0;
+    C slopes[LANES];
     for (INDEX at = MY_PLACE * LANES; at < length; at += GROUP * LANES) {
         C result[LANES];
 #ifndef LOG
         result_lanes(y, from + at * step, step, length - at, most, by, result);
 #endif
-        for (int k = 0; LANES_OF(k, length - at); k++)
+        fetch_slopes(g, up + at * ALONG(rows, UP), ALONG(rows, UP), length - at, slopes);
+        EACH_LANE(k, length - at)
 #ifdef LOG
-            part[k] += (real)LOAD(T_G, g, up + (at + k) * ALONG(rows, UP));
+            part[k] += (real)slopes[k];
 #else
-            part[k] += (real)result[k] * (real)LOAD(T_G, g, up + (at + k) * ALONG(rows, UP));
+            part[k] += (real)result[k] * (real)slopes[k];
 #endif
     }
+#pragma unroll
     for (int k = 0; k < LANES; k++)
         sum += part[k];
     sum = group_sum(sum, space);
     for (INDEX at = MY_PLACE * LANES; at < length; at += GROUP * LANES) {
         C result[LANES];
         result_lanes(y, from + at * step, step, length - at, most, by, result);
-        for (int k = 0; LANES_OF(k, length - at); k++)
-            STORE(T_GX, gx, to + (at + k) * ALONG(rows, OUT), slope(result[k], (C)LOAD(T_G, g, up + (at + k) * ALONG(rows, UP)), sum));
+        fetch_slopes(g, up + at * ALONG(rows, UP), ALONG(rows, UP), length - at, slopes);
+        EACH_LANE(k, length - at)
+            result[k] = slope(result[k], slopes[k], sum);
+        STORE_LANES(T_GX, gx, to + at * ALONG(rows, OUT), ALONG(rows, OUT), length - at, result)
     }
 }
 #endif

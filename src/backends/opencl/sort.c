@@ -4,7 +4,8 @@
 #include <stdio.h>
 
 #define PAIR 16 /* bytes */
-#define RUN 16  /* as sort.cl has it */
+#define RUN 16  /* pairs of a run at first, */
+#define RUN_IN_LOCKSTEP 128
 
 int64_t tarn__cl_axis_size(const tarn__view *view, int axis)
 {
@@ -35,22 +36,27 @@ size_t tarn__cl_sort_scratch(int64_t pairs)
     return (size_t)(2 * PAIR * pairs);
 }
 
-static void runs_options(char *text, size_t size, const tarn__cl_sorting *s)
+static int64_t run_of(const tarn__call *call)
 {
-    snprintf(text, size, "%s -DMAKES_RUNS", s->options);
+    return tarn__cl_at(call->device)->in_lockstep ? RUN_IN_LOCKSTEP : RUN;
+}
+
+static void runs_options(const tarn__call *call, char *text, size_t size, const tarn__cl_sorting *s)
+{
+    snprintf(text, size, "%s -DMAKES_RUNS -DRUN=%d", s->options, (int)run_of(call));
 }
 
 bool tarn__cl_sort_ready(const tarn__call *call, const tarn__cl_sorting *s)
 {
     char options[64];
-    runs_options(options, sizeof(options), s);
+    runs_options(call, options, sizeof(options), s);
     return tarn__cl_ready(call, "sort", "make_runs", options) && tarn__cl_ready(call, "sort", "merge_runs", "");
 }
 
 static void make_runs(const tarn__call *call, const tarn__cl_sorting *s)
 {
     char options[64];
-    runs_options(options, sizeof(options), s);
+    runs_options(call, options, sizeof(options), s);
     tarn__cl_launch launch = tarn__cl_begin(call, "sort", "make_runs", options);
     tarn__cl_scratch(&launch, call, s->scratch);
     tarn__cl_view(&launch, s->x);
@@ -60,14 +66,14 @@ static void make_runs(const tarn__call *call, const tarn__cl_sorting *s)
         tarn__cl_value(&launch, &s->key[i], sizeof(s->key[i]));
     tarn__cl_value(&launch, &s->lines, sizeof(s->lines));
     tarn__cl_fault(&launch, call);
-    tarn__cl_over(&launch, s->lines.count * ((s->length + RUN - 1) / RUN));
+    tarn__cl_over(&launch, s->lines.count * (tarn__cl_at(call->device)->in_lockstep ? s->length : (s->length + RUN - 1) / RUN));
 }
 
 int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *s)
 {
     int64_t pairs = s->lines.count * s->length, from = s->scratch, to = s->scratch + PAIR * pairs;
     make_runs(call, s);
-    for (int64_t width = RUN; width < s->length; width *= 2) {
+    for (int64_t width = run_of(call); width < s->length; width *= 2) {
         tarn__cl_launch launch = tarn__cl_begin(call, "sort", "merge_runs", "");
         tarn__cl_scratch(&launch, call, from);
         tarn__cl_scratch(&launch, call, to);

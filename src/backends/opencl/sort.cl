@@ -1,8 +1,8 @@
 /* sort.cl: lines of pairs, key and index, sorted stably by key: for sort and topk, and for sums at indices in the order of their source.
  *
- * Runs of RUN neighbours are sorted by insertion, one work-item each; then runs are merged two by two, one work-item a pair: its place is its own rank and that
- * among the other run, by halving. Pairs stand in two pieces of scratch that take turns. Line after line, `length` pairs each. */
-#define RUN 16
+ * Runs of RUN neighbours are sorted by insertion, one work-item each, or where work-items run in lockstep by rank, one work-item a pair; then runs are merged two by
+ * two, one work-item a pair: its place is its own rank and that among the other run, by halving. Pairs stand in two pieces of scratch that take turns. Line after
+ * line, `length` pairs each. */
 
 typedef struct pair {
     ulong key;
@@ -42,6 +42,30 @@ static ulong key_at(__global const void *x, long at, ulong sign, ulong infinity,
 }
 #endif
 
+#ifdef IN_LOCKSTEP
+/* How many keys of the run stand before this one. */
+static long rank_in_run(__global const void *x, long from, long step, long begin, long end, long own, ulong key, ulong a, ulong b, ulong c, FAULT_PARAMETERS)
+{
+    long rank = 0;
+    for (long i = begin; i < end; i++) {
+        ulong other = key_at(x, from + i * step, a, b, c, fault, fault_function);
+        rank += other < key || (other == key && i < own);
+    }
+    return rank;
+}
+
+__kernel void make_runs(__global char *scratch, long to_first, __global const void *x, long x_first, long length, long step, ulong a, ulong b, ulong c, nest lines,
+                        FAULT_PARAMETERS)
+{
+    long item = get_global_id(0), line = item / length, own = item - line * length, begin = own / RUN * RUN;
+    if (line >= lines.count)
+        return;
+    long from = x_first + line_at(&lines, line, 0);
+    pair one = {key_at(x, from + own * step, a, b, c, fault, fault_function), own};
+    long rank = rank_in_run(x, from, step, begin, min(begin + RUN, length), own, one.key, a, b, c, fault, fault_function);
+    ((__global pair *)(scratch + to_first))[line * length + begin + rank] = one;
+}
+#else
 __kernel void make_runs(__global char *scratch, long to_first, __global const void *x, long x_first, long length, long step, ulong a, ulong b, ulong c, nest lines,
                         FAULT_PARAMETERS)
 {
@@ -58,6 +82,7 @@ __kernel void make_runs(__global char *scratch, long to_first, __global const vo
         to[k] = one;
     }
 }
+#endif
 #endif
 
 /* How many of `count` pairs have a smaller key, or one that is no larger. */

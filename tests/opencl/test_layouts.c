@@ -1,0 +1,195 @@
+/*
+ * test_layouts.c: copies and element-wise operations over layouts in the forms that GPUs get: TARN_OPENCL_LOCAL=1 chooses them on any device. Shapes are those
+ * at which a form begins or just does not. All of it is exact: the CPU has the same bits.
+ */
+#include "support/opencl.h"
+
+#include <tarn/profile.h>
+
+typedef tarn_tensor *(*operation_fn)(tarn_tensor *x);
+
+static tarn_tensor *numbers(tarn_shape shape, tarn_dtype dtype)
+{
+    return good(tarn_cast(tarn_normal(shape, 0, 30, TARN_F32, tarn_device_cpu()), dtype));
+}
+
+/* The operation has the same result on both devices, and no kernel is missing. */
+static void compare(operation_fn operation, tarn_shape shape, tarn_dtype dtype)
+{
+    tarn_tensor *x = numbers(shape, dtype), *there = good(tarn_to(x, opencl));
+    tarn_tensor *expected = good(tarn_contiguous(operation(x)));
+    tarn_stats_reset();
+    tarn_tensor *result = good(tarn_contiguous(operation(there)));
+    assert_int_equal(tarn_stats().fallbacks, 0);
+    assert_close_for_size(good(tarn_to(result, tarn_device_cpu())), expected, 0);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *swapped(tarn_tensor *x)
+{
+    return tarn_permute(x, TARN_AXES(0, 2, 1));
+}
+
+static tarn_tensor *turned(tarn_tensor *x)
+{
+    return tarn_permute(x, TARN_AXES(2, 0, 1));
+}
+
+/* Tiles that are full and cut, of elements of every size; and a side too short for them. */
+static void axes_change_places(void **state)
+{
+    NEEDS_OPENCL();
+    compare(swapped, TARN_SHAPE(3, 64, 96), TARN_F32);
+    compare(swapped, TARN_SHAPE(2, 65, 130), TARN_BF16);
+    compare(swapped, TARN_SHAPE(2, 33, 31), TARN_I64);
+    compare(turned, TARN_SHAPE(5, 17, 70), TARN_U8);
+    compare(turned, TARN_SHAPE(2, 40, 50), TARN_F32);
+    compare(swapped, TARN_SHAPE(4, 15, 64), TARN_F32);
+}
+
+static tarn_tensor *part(tarn_tensor *x)
+{
+    return tarn_slice(tarn_slice(x, 1, 2, 5), 2, 8, 40);
+}
+
+static tarn_tensor *odd_part(tarn_tensor *x)
+{
+    return tarn_slice(tarn_slice(x, 1, 1, 4), 2, 3, 44);
+}
+
+static tarn_tensor *padded(tarn_tensor *x)
+{
+    return tarn_pad(x, TARN_SHAPE(1, 0, 8), TARN_SHAPE(0, 2, 16), 2);
+}
+
+static tarn_tensor *repeated(tarn_tensor *x)
+{
+    return tarn_expand(tarn_slice(x, 1, 2, 3), TARN_SHAPE(3, 7, 48));
+}
+
+static tarn_tensor *flipped(tarn_tensor *x)
+{
+    return tarn_flip(x, TARN_AXES(0, 2));
+}
+
+/* Neighbours move together, by 16 bytes and by fewer, or one by one. */
+static void neighbours_move_together(void **state)
+{
+    NEEDS_OPENCL();
+    for (int i = 0; i < 4; i++) {
+        const tarn_dtype dtype = (tarn_dtype[]){TARN_F32, TARN_F64, TARN_F16, TARN_U8}[i];
+        compare(part, TARN_SHAPE(3, 5, 48), dtype);
+        compare(padded, TARN_SHAPE(3, 5, 24), dtype);
+        compare(repeated, TARN_SHAPE(3, 5, 48), dtype);
+    }
+    compare(padded, TARN_SHAPE(3, 300, 400), TARN_F32); /* so many that only what lies around is filled */
+    compare(odd_part, TARN_SHAPE(3, 5, 47), TARN_F32);
+    compare(flipped, TARN_SHAPE(3, 5, 40), TARN_F32);
+    compare(part, TARN_SHAPE(3, 5, 46), TARN_F32);
+}
+
+static tarn_tensor *looked_up(tarn_tensor *x)
+{
+    const int64_t which[] = {4, 0, 2, 2, 6, 1, 3};
+    return tarn_embedding(x, good(tarn_from_i64(which, TARN_SHAPE(7), tarn_device_of(x))));
+}
+
+static void rows_are_looked_up(void **state)
+{
+    NEEDS_OPENCL();
+    compare(looked_up, TARN_SHAPE(7, 48), TARN_F32);
+    compare(looked_up, TARN_SHAPE(7, 50), TARN_BF16);
+    compare(looked_up, TARN_SHAPE(7, 33), TARN_F32);
+}
+
+static tarn_tensor *sorted(tarn_tensor *x)
+{
+    tarn_tensor *values = NULL, *indices;
+    assert_true(tarn_sort(x, -1, false, &values, &indices));
+    return values;
+}
+
+/* Rows that indices name twice are added in the order of the source. */
+static tarn_tensor *added_at(tarn_tensor *x)
+{
+    const int64_t which[] = {4, 0, 2, 2, 6, 4, 2};
+    tarn_tensor *index = good(tarn_from_i64(which, TARN_SHAPE(7, 1), tarn_device_of(x)));
+    return tarn_scatter_add(x, 0, good(tarn_contiguous(tarn_expand(index, TARN_SHAPE(7, 33)))), tarn_square(x));
+}
+
+static void pairs_are_sorted(void **state)
+{
+    NEEDS_OPENCL();
+    compare(sorted, TARN_SHAPE(3, 300), TARN_F32);
+    compare(sorted, TARN_SHAPE(5, 20), TARN_I32);
+    compare(added_at, TARN_SHAPE(7, 33), TARN_F32);
+}
+
+/* ---- broadcasts ------------------------------------------------------------------------------------------------------------ */
+
+static tarn_tensor *plus_row(tarn_tensor *x)
+{
+    return tarn_add(x, tarn_slice(tarn_slice(x, 0, 1, 2), 1, 1, 2));
+}
+
+static tarn_tensor *by_column(tarn_tensor *x)
+{
+    return tarn_mul(x, tarn_slice(x, 2, 3, 4));
+}
+
+static tarn_tensor *by_both(tarn_tensor *x)
+{
+    return tarn_where(tarn_gt(x, tarn_slice(x, 2, 3, 4)), x, tarn_slice(x, 0, 0, 1));
+}
+
+static tarn_tensor *doubled(tarn_tensor *x)
+{
+    return tarn_add(x, x);
+}
+
+static void numbers_are_repeated(void **state)
+{
+    NEEDS_OPENCL();
+    for (int i = 0; i < 3; i++) {
+        const tarn_dtype dtype = (tarn_dtype[]){TARN_F32, TARN_BF16, TARN_I32}[i];
+        compare(plus_row, TARN_SHAPE(3, 5, 40), dtype);
+        compare(by_column, TARN_SHAPE(3, 5, 40), dtype);
+        compare(by_both, TARN_SHAPE(3, 5, 40), dtype);
+        compare(by_column, TARN_SHAPE(3, 5, 41), dtype);
+    }
+    compare(doubled, TARN_SHAPE(3, 5, 400), TARN_BF16);
+    compare(plus_row, TARN_SHAPE(3, 5, 4), TARN_F16);
+}
+
+/* The gradients of both operands in one launch. */
+static void gradients_of_a_broadcast_are_the_same(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_tensor *x = numbers(TARN_SHAPE(30, 40), TARN_F32), *w = numbers(TARN_SHAPE(30, 40), TARN_F32);
+    tarn_tensor *grads[2][2];
+    for (int i = 0; i < 2; i++) {
+        tarn_device device = i == 0 ? tarn_device_cpu() : opencl;
+        tarn_tensor *a = good(tarn_to(tarn_detach(x), device)), *b = good(tarn_to(tarn_detach(w), device));
+        good(tarn_requires_grad(a, true));
+        good(tarn_requires_grad(b, true));
+        tarn_tensor *up = good(tarn_expand(tarn_slice(tarn_detach(b), 1, 5, 6), TARN_SHAPE(30, 40)));
+        assert_true(tarn_backward_from(good(tarn_mul(a, b)), up, NULL));
+        grads[i][0] = good(tarn_to(tarn_grad(a), tarn_device_cpu()));
+        grads[i][1] = good(tarn_to(tarn_grad(b), tarn_device_cpu()));
+    }
+    assert_close_for_size(grads[1][0], grads[0][0], 0);
+    assert_close_for_size(grads[1][1], grads[0][1], 0);
+}
+
+int main(void)
+{
+    setenv("TARN_OPENCL_LOCAL", "1", 0);
+    const struct CMUnitTest tests[] = {
+        ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
+        ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
+        ON_OPENCL(numbers_are_repeated),
+        ON_OPENCL(gradients_of_a_broadcast_are_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
