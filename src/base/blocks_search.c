@@ -54,12 +54,23 @@ static double error_of(const float *x, tarn_dtype dtype, const void *block)
     return sum;
 }
 
-/* A block's scale in f16. Where that is so coarse that rounding down would leave the largest group without a code (or all of them without a scale), up. */
+/* How a block's scale becomes f16. */
+typedef uint16_t (*bits_fn)(float scale);
+
+/* To the nearest. */
+static uint16_t nearest_bits(float scale)
+{
+    return tarn__f32_to_f16(scale);
+}
+
+/* Where that is so coarse that rounding down would leave the largest group without a code (or all of them without a scale), up. */
 static uint16_t scale_bits(float scale)
 {
     uint16_t bits = tarn__f32_to_f16(scale);
     return fabsf(scale) > fabsf(tarn__f16_to_f32(bits)) * (1 + 0x1p-8f) ? (uint16_t)(bits + 1) : bits;
 }
+
+static const bits_fn plain_bits[] = {scale_bits, nearest_bits}; /* of extremes: the better one is taken */
 
 static int clamp(float x, int low, int high)
 {
@@ -175,7 +186,7 @@ static void put_q4_k_group(tarn__q4_k *block, int group, const float *x, int cod
 }
 
 /* Packs the groups' lines. With `weight`, codes are searched for. */
-static void put_q4_k(const float *x, const float *weight, const line *lines, tarn__q4_k *block)
+static void put_q4_k(const float *x, const float *weight, const line *lines, bits_fn bits_of, tarn__q4_k *block)
 {
     line most = {0, 0};
     for (int i = 0; i < 8; i++) {
@@ -183,8 +194,8 @@ static void put_q4_k(const float *x, const float *weight, const line *lines, tar
         most.least = fmaxf(most.least, lines[i].least);
     }
     memset(block, 0, sizeof(*block));
-    block->scale = scale_bits(most.scale / 63);
-    block->least = scale_bits(most.least / 63);
+    block->scale = bits_of(most.scale / 63);
+    block->least = bits_of(most.least / 63);
     float scale = tarn__f16_to_f32(block->scale), least = tarn__f16_to_f32(block->least);
     for (int i = 0; i < 8; i++) {
         int code = clamp(lines[i].scale * inverse(scale), 0, 63), low = clamp(lines[i].least * inverse(least), 0, 63);
@@ -204,10 +215,12 @@ void tarn__q4_k_encode(const float *values, tarn__q4_k *block)
         plain[i] = line_of_extremes(values + i * Q4_GROUP);
         best[i] = search_line(values + i * Q4_GROUP, weight + i * Q4_GROUP);
     }
-    put_q4_k(values, weight, best, block);
-    put_q4_k(values, NULL, plain, &other);
-    if (!(error_of(values, TARN_Q4_K, block) <= error_of(values, TARN_Q4_K, &other))) /* nor is it NaN: a scale beyond f16 */
-        *block = other;
+    put_q4_k(values, weight, best, scale_bits, block);
+    for (int i = 0; i < 2; i++) {
+        put_q4_k(values, NULL, plain, plain_bits[i], &other);
+        if (!(error_of(values, TARN_Q4_K, block) <= error_of(values, TARN_Q4_K, &other))) /* nor is it NaN: a scale beyond f16 */
+            *block = other;
+    }
 }
 
 /* ---- q6_k: x ≈ scale · (q - 32) -------------------------------------------------------------------------------------------- */
@@ -297,13 +310,13 @@ static void put_q6_k_group(tarn__q6_k *block, int group, const float *x, int cod
 }
 
 /* Packs the groups' scales, the largest of which becomes `top`. With `weight`, codes are searched for. */
-static void put_q6_k(const float *x, const float *weight, const float *scales, int top, tarn__q6_k *block)
+static void put_q6_k(const float *x, const float *weight, const float *scales, int top, bits_fn bits_of, tarn__q6_k *block)
 {
     float most = 0;
     for (int i = 0; i < 16; i++)
         most = fabsf(scales[i]) > fabsf(most) ? scales[i] : most;
     memset(block, 0, sizeof(*block));
-    block->scale = scale_bits(most / (float)top);
+    block->scale = bits_of(most / (float)top);
     float scale = tarn__f16_to_f32(block->scale);
     for (int i = 0; i < 16; i++) {
         int code = clamp(scales[i] * inverse(scale), -128, 127);
@@ -322,8 +335,10 @@ void tarn__q6_k_encode(const float *values, tarn__q6_k *block)
         plain[i] = fabsf(extreme_of(values + i * Q6_GROUP)) / 31;
         best[i] = search_scale(values + i * Q6_GROUP, weight + i * Q6_GROUP);
     }
-    put_q6_k(values, weight, best, -128, block);
-    put_q6_k(values, NULL, plain, 127, &other);
-    if (!(error_of(values, TARN_Q6_K, block) <= error_of(values, TARN_Q6_K, &other))) /* nor is it NaN: a scale beyond f16 */
-        *block = other;
+    put_q6_k(values, weight, best, -128, scale_bits, block);
+    for (int i = 0; i < 2; i++) {
+        put_q6_k(values, NULL, plain, 127, plain_bits[i], &other);
+        if (!(error_of(values, TARN_Q6_K, block) <= error_of(values, TARN_Q6_K, &other))) /* nor is it NaN: a scale beyond f16 */
+            *block = other;
+    }
 }

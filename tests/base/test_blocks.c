@@ -103,6 +103,24 @@ static void searched_scales_are_better_than_the_extremes(void **state)
     }
 }
 
+/* Scales so small that f16 has few digits for them: one that is rounded up would be farther off than the nearest. */
+static void small_numbers_that_are_all_the_same_take_the_nearest_scale(void **state)
+{
+    (void)state;
+    static const float numbers[] = {0.0067867017f, 0.004354258f, -0.0067867017f, 0.0021f, -3e-4f};
+    for (size_t k = 0; k < sizeof(numbers) / sizeof(numbers[0]); k++) {
+        float x[256], decoded[256], steps = numbers[k] < 0 ? 63 : 63 * 15;
+        tarn__q4_k block;
+        for (int i = 0; i < 256; i++)
+            x[i] = numbers[k];
+        tarn__blocks_encode(TARN_Q4_K, x, 256, &block);
+        tarn__blocks_decode(TARN_Q4_K, &block, 256, decoded);
+        double plain = fabs((double)tarn__f16_to_f32(tarn__f32_to_f16(fabsf(x[0]) / steps)) * steps - fabs((double)x[0]));
+        for (int i = 0; i < 256; i++)
+            assert_true(fabs((double)decoded[i] - (double)x[i]) <= plain * (1 + 1e-6));
+    }
+}
+
 /* No element is farther off than a step or two of its block. */
 static void packing_stays_within_the_steps(void **state)
 {
@@ -147,6 +165,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_blocks_give_known_numbers),
         cmocka_unit_test(searched_scales_are_better_than_the_extremes),
+        cmocka_unit_test(small_numbers_that_are_all_the_same_take_the_nearest_scale),
         cmocka_unit_test(packing_stays_within_the_steps),
         cmocka_unit_test(zeros_and_extreme_numbers_are_packed_too),
     };
