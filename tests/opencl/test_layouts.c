@@ -182,12 +182,23 @@ static void gradients_of_a_broadcast_are_the_same(void **state)
     assert_close_for_size(grads[1][1], grads[0][1], 0);
 }
 
+/* Rows without elements are chosen, and have a gradient without elements. */
+static void empty_rows_are_looked_up(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_tensor *x = good(tarn_requires_grad(tarn_zeros(TARN_SHAPE(5, 0), TARN_F32, opencl), true));
+    tarn_tensor *y = good(tarn_index_select(x, 0, tarn_from_i64((const int64_t[]){1, 4, 1}, TARN_SHAPE(3), opencl)));
+    assert_true(tarn_backward_from(y, good(tarn_zeros(TARN_SHAPE(3, 0), TARN_F32, opencl)), NULL));
+    assert_int_equal(tarn_size(good(tarn_grad(x)), 0), 5);
+}
+
 int main(void)
 {
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     const struct CMUnitTest tests[] = {
         ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
         ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
+        ON_OPENCL(empty_rows_are_looked_up),
         ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),
     };

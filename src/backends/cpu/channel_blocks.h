@@ -32,6 +32,13 @@ static void NAMED(distances)(const T *x, int64_t n, T m, double *rest, double *s
         *rest += NAMED(total)((a[0] + a[1]) + (a[2] + a[3]));
         *square += NAMED(total)((b[0] + b[1]) + (b[2] + b[3]));
     }
+    NAMED(lanes) last = {0}, squared = {0};
+    for (; i + LANES <= n; i += LANES) {
+        NAMED(lanes) p = NAMED(lanes_at)(x + i) - m;
+        last += p;
+        squared += p * p;
+    }
+    *rest += NAMED(total)(last), *square += NAMED(total)(squared);
     for (; i < n; i++) {
         double p = (double)(x[i] - m);
         *rest += p;
@@ -80,6 +87,13 @@ static void NAMED(row_sums)(const void *of, const void *from, int64_t n, double 
         sums[0] += NAMED(total)((a[0] + a[1]) + (a[2] + a[3]));
         sums[1] += NAMED(total)((b[0] + b[1]) + (b[2] + b[3]));
     }
+    NAMED(lanes) last = {0}, product = {0};
+    for (; i + LANES <= n; i += LANES) {
+        NAMED(lanes) up = NAMED(lanes_at)(g + i);
+        last += up;
+        product += up * (((NAMED(lanes_at)(x + i) - high) - low) * s);
+    }
+    sums[0] += NAMED(total)(last), sums[1] += NAMED(total)(product);
     for (; i < n; i++) {
         sums[0] += (double)g[i];
         sums[1] += (double)(g[i] * (((x[i] - high) - low) * s));

@@ -163,12 +163,10 @@ PACK_INLINE void pack_store_some(float *y, pack v, int64_t n) {
 }
 
 PACK_INLINE pack pack_fma(pack a, pack b, pack c) { return vfmaq_f32(c, a, b); }
-PACK_INLINE pack pack_fma_minus(pack a, pack b, pack c) { return vfmaq_f32(-c, a, b); }
 PACK_INLINE pack pack_size(pack x) { return vabsq_f32(x); }
 PACK_INLINE pack pack_choose(pack_mask mask, pack yes, pack no) { return vbslq_f32(mask, yes, no); }
 PACK_INLINE pack pack_least(pack limit, pack x) { return vminq_f32(limit, x); } /* NaN in x stays */
 PACK_INLINE pack pack_most(pack limit, pack x) { return pack_choose(vcgtq_f32(limit, x), limit, x); }
-PACK_INLINE pack pack_smaller_size(pack a, pack x) { return vminq_f32(vabsq_f32(a), vabsq_f32(x)); }
 PACK_INLINE pack pack_with_sign(pack size, pack sign) { return vbslq_f32(vdupq_n_u32(0x80000000u), sign, size); }
 
 /* x with its sign turned where the integer in the low bits of `rounded` is odd. */
@@ -184,13 +182,6 @@ PACK_INLINE pack_mask pack_not_normal(pack x) { /* all but positive normal numbe
 }
 PACK_INLINE pack_mask pack_either(pack_mask a, pack_mask b) { return vorrq_u32(a, b); }
 PACK_INLINE int pack_any(pack_mask mask) { return vmaxvq_u32(mask) != 0; }
-
-/* The element of 16 that the low four bits of each lane of `rounded` name: its four bytes, out of 64. */
-PACK_INLINE pack pack_look_up(const float *table, pack rounded) {
-    uint32x4_t at = vandq_u32(vreinterpretq_u32_f32(rounded), vdupq_n_u32(15));
-    uint32x4_t bytes = vmlaq_u32(vdupq_n_u32(0x03020100u), at, vdupq_n_u32(0x04040404u));
-    return vreinterpretq_f32_u8(vqtbl4q_u8(vld1q_u8_x4((const uint8_t *)table), vreinterpretq_u8_u32(bytes)));
-}
 
 /* Bits as integers: x + (by << shift), x - y, x & y, x >> shift with its sign, and as a float. */
 PACK_INLINE pack pack_bits_add_shifted(pack x, pack by, int shift) {

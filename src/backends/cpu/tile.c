@@ -295,7 +295,9 @@ static bool all_in_place(const plan *p)
 
 static bool rows_in_place(const plan *p)
 {
-    bool all = p->by_row && p->nest.rank == 2 && !p->stream;
+    bool all = true;
+    if (!p->by_row || p->nest.rank != 2 || p->stream)
+        return false;
     for (int k = 0; k < p->inputs; k++)
         all &= p->in[k].constant || (p->in[k].native && (p->in[k].stride[1] == 1 || (k == 1 && p->repeated)));
     for (int k = 0; k < p->outputs; k++)

@@ -25,7 +25,6 @@ typedef struct distances {
     double rest, squares;
 } distances;
 
-
 #define RUN(name, S, T, V, LOAD, GET)                                                                                                     \
     static T mean_##name(const S *x, int64_t n)                                                                                           \
     {                                                                                                                                     \

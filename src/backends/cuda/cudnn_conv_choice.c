@@ -108,14 +108,18 @@ static bool run_candidate(void *context, int candidate, int result)
     return tarn__cudnn_conv_try(t->handle, t->conv, &t->plans[candidate], &t->operands[result]);
 }
 
-/* Leaves out candidates that are asked for f32 and do not give it; none where there is no memory to see that in. */
-static void leave_out_inexact(bench *t)
+static bool must_be_exact(const tarn__cudnn_conv *v)
+{
+    return v->in_dtype == TARN_F32 && !v->tf32;
+}
+
+/* Leaves out candidates that do not give f32. False where there is no memory to see that in. */
+static bool leave_out_inexact(bench *t)
 {
     tarn__cudnn_conv_truth truth;
     int left = 0;
-    if (t->conv->in_dtype != TARN_F32 || t->conv->tf32 ||
-        !tarn__cudnn_conv_know_truth(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count, t->stream))
-        return;
+    if (!tarn__cudnn_conv_know_truth(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count, t->stream))
+        return false;
     for (int i = 0; i < t->count; i++) {
         bool is_true = run_candidate(t, i, 0) && tarn__cudnn_conv_is_true(&truth, t->results[0], t->stream);
         if (!is_true)
@@ -126,6 +130,7 @@ static void leave_out_inexact(bench *t)
     }
     t->count = left;
     tarn__cudnn_conv_forget_truth(&truth);
+    return true;
 }
 
 /* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose the same. -1 when none gives the
@@ -133,13 +138,14 @@ static void leave_out_inexact(bench *t)
 static int fastest(bench *t)
 {
     int best = 0;
+    bool is_known = !must_be_exact(t->conv); /* an engine whose digits nobody has seen is not kept */
     if (open_bench(t)) {
-        leave_out_inexact(t);
+        is_known = is_known || leave_out_inexact(t);
         best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count, .context = t, .run = run_candidate,
                                                       .results = {t->results[0], t->results[1]}, .result_bytes = t->result_bytes,
                                                       .differ = t->differ, .stream = t->stream});
     }
-    if (best >= 0)
+    if (best >= 0 && is_known)
         tarn__cuda_choice_keep(choices(), t->index, t->conv, &t->identity[best]);
     close_bench(t);
     return best;
@@ -152,7 +158,7 @@ static bool take_first(int index, void *handle, tarn__cudnn_conv_plan *plan, tar
     for (int i = 0; i < count; i++) {
         bench t = {.index = index, .conv = &plan->conv, .handle = handle, .stream = tarn__cuda_at(index)->stream};
         t.count = make_fitting_plan(handle, &engines[i], &t.plans[0]);
-        if (t.count && plan->conv.in_dtype == TARN_F32 && open_bench(&t))
+        if (t.count && must_be_exact(&plan->conv) && open_bench(&t))
             leave_out_inexact(&t);
         close_bench(&t);
         if (t.count) {

@@ -5,6 +5,7 @@
  * floats, else rounded to bytes: see step_x.cuh. Sums are added in an order given by the shape. */
 #include "backends/cuda/step_product.cuh"
 
+#define OWN_SHARED 1024 /* bytes, at most, of what the kernel has beside rings and rows: the limit is that of all together */
 #define ROWS_AT_ONCE 4 /* of x, where there are several */
 
 /* ---- pieces of weights ----------------------------------------------------------------------------------------------------- */
@@ -316,7 +317,7 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, step_arg
     a.row_bytes = tarn__bytes_of(Q, a.x.in);
     a.pieces = (a.x.in + piece_of<Q>::elements - 1) / piece_of<Q>::elements;
     int64_t shared = STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + (int64_t)ROWS_AT_ONCE * held_pitch(a.x.in, layout_of<Q>());
-    if (a.x.rows > 1 && shared <= tarn__cuda_at(call->device)->shared_bytes)
+    if (a.x.rows > 1 && shared + OWN_SHARED <= tarn__cuda_at(call->device)->shared_bytes)
         launch<Q, ROWS_AT_ONCE>(call, a);
     else
         launch<Q, 1>(call, a);

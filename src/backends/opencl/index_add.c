@@ -69,7 +69,7 @@ static void run(const tarn__call *call, bool is_slices)
         return;
     if (is_slices && !(call->reads_output & 1))
         clear(call);
-    if (j.sorting.length == 0 || j.sorting.lines.count == 0)
+    if (j.sorting.length == 0 || j.sorting.lines.count == 0 || j.lines.count == 0)
         return;
     int64_t sorted = tarn__cl_sort_lines(call, &j.sorting);
     tarn__cl_launch launch = tarn__cl_begin(call, "index_add", "add_sorted", j.options.text);

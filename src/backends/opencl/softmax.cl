@@ -41,7 +41,7 @@ C turned(real sum)
 #endif
 
 #ifdef FORWARD
-/* A row for each group. Bytes: x read and y written once; the row is read twice more from a cache. */
+/* A row for each group. Bytes: x read and y written once; a row that is not kept in registers is read again from a cache. */
 __kernel void softmax(row_set rows, OPERAND(y), OPERAND(x))
 {
     __local real space[GROUP];
