@@ -97,7 +97,8 @@ static void append(tarn__timing *timing)
         timing->record.thread = here.number;
         profiler.entry[profiler.count++] = *timing;
     }
-    profiler.lost += counts && !is_kept;
+    if (counts && !is_kept)
+        profiler.lost++; /* and nothing is written after the end, when the list is read */
     if (!is_kept)
         free_events(timing);
     pthread_mutex_unlock(&profiler.lock);
