@@ -19,18 +19,6 @@ PACK_INLINE pack pack_log2_sum(pack a, pack *low)
     return sum;
 }
 
-/* 2^(x + more) for |x| <= 125 and a small `more`. */
-PACK_INLINE pack pack_exp2_sum(pack x, pack more)
-{
-    pack rounded = x + pack_all(TARN__ROUND_F32), r = (x - (rounded - pack_all(TARN__ROUND_F32))) + more, scaled = pack_two_to_whole(rounded);
-    pack p = PACK_STEP(pack_all(0x1.447886p-13f), r, 0x1.5f0678p-10f);
-    p = PACK_STEP(p, r, 0x1.3b29d2p-7f);
-    p = PACK_STEP(p, r, 0x1.c6af84p-5f);
-    p = PACK_STEP(p, r, 0x1.ebfbep-3f);
-    p = PACK_STEP(p, r, 0x1.62e43p-1f);
-    return pack_fma(scaled, r * p, scaled);
-}
-
 /* |a|^b; `beyond` has the lanes where this does not hold, and those where |log2| of the result is above `most`. */
 PACK_INLINE pack pack_pow(pack a, pack b, float most, pack *log_high, pack *log_low, pack_mask *beyond)
 {

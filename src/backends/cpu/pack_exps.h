@@ -52,15 +52,19 @@ PACK_INLINE pack pack_exp_sum(pack x, pack *lost) {
     return pack_exp_more(x, pack_all(0.0f), lost);
 }
 
-/* |x| <= 125. r = x - k is exact. */
-PACK_INLINE pack pack_exp2(pack x) {
-    pack rounded = x + pack_all(TARN__ROUND_F32), r = x - (rounded - pack_all(TARN__ROUND_F32)), scaled = pack_two_to_whole(rounded);
+/* 2^(x + more) for |x| <= 125 and a small `more`. x - k is exact. */
+PACK_INLINE pack pack_exp2_sum(pack x, pack more) {
+    pack rounded = x + pack_all(TARN__ROUND_F32), r = (x - (rounded - pack_all(TARN__ROUND_F32))) + more, scaled = pack_two_to_whole(rounded);
     pack p = PACK_STEP(pack_all(0x1.447886p-13f), r, 0x1.5f0678p-10f);
     p = PACK_STEP(p, r, 0x1.3b29d2p-7f);
     p = PACK_STEP(p, r, 0x1.c6af84p-5f);
     p = PACK_STEP(p, r, 0x1.ebfbep-3f);
     p = PACK_STEP(p, r, 0x1.62e43p-1f);
     return pack_fma(scaled, r * p, scaled);
+}
+
+PACK_INLINE pack pack_exp2(pack x) {
+    return pack_exp2_sum(x, pack_all(0.0f));
 }
 
 #else
