@@ -40,6 +40,12 @@ static bool is_caching(void)
     return mode == 1;
 }
 
+/* What an arena had once, each run of the recorded step uses. */
+static bool keeps_memory(const tarn__pool *pool)
+{
+    return pool->is_of || is_caching();
+}
+
 static tarn__pool *find_pool(tarn_device device)
 {
     int count = atomic_load_explicit(&pool_count, memory_order_acquire);
@@ -232,17 +238,18 @@ static tarn__block *take_locked(tarn__pool *pool, size_t bytes)
     tarn__block *block = bytes <= QUICK_MAX ? pool->quick[bytes / UNIT - 1] : NULL;
     if (block)
         take_out(&pool->quick[bytes / UNIT - 1], block);
-    if (!block && is_caching())
+    if (!block && keeps_memory(pool))
         block = take_from_bins(pool, bytes);
     if (!block)
         block = take_segment(pool, bytes);
     if (!block && !tarn_failed()) {
         pool->backend->synchronize(pool->device.index);
-        give_segments_back(pool);
         if (pool->is_of) {
             pthread_mutex_lock(&pool->is_of->device_pool->lock);
             give_segments_back(pool->is_of->device_pool);
             pthread_mutex_unlock(&pool->is_of->device_pool->lock);
+        } else {
+            give_segments_back(pool);
         }
         block = take_segment(pool, bytes);
     }
@@ -351,7 +358,7 @@ void tarn__pool_give(tarn__block *block)
     pool->workspace -= block->is_workspace ? (int64_t)block->bytes : 0;
     pool->blocks--;
     block->owner = NULL;
-    if (!is_caching()) {
+    if (!keeps_memory(pool)) {
         put_in_bin(merge(block));
         give_segments_back(pool);
     } else if (block->bytes <= QUICK_MAX) {

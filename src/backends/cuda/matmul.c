@@ -4,6 +4,7 @@
  * first. Batches that one stride describes are one call; others are a call for each step of their outer axes. */
 #include "backends/cuda/matmul.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* One operand as a matrix: rows or columns dense. */
@@ -134,11 +135,21 @@ static job describe(const tarn__call *call, tarn__kernel kernel)
     return j;
 }
 
+static bool has_library(void)
+{
+    static _Atomic int answer = -1; /* -1: the environment has not been asked */
+    if (answer < 0) {
+        const char *text = getenv("TARN_CUBLASLT");
+        answer = !(text && strcmp(text, "off") == 0);
+    }
+    return answer;
+}
+
 /* Products that cuBLASLt does: floats of one kind, into the same kind or f32. */
 static bool is_for_library(const tarn__call *call, const job *j)
 {
     tarn_dtype in = call->in[0]->dtype, out = call->out[0]->dtype;
-    if (!tarn__is_float(in) || call->in[1]->dtype != in || j->k == 0)
+    if (!tarn__is_float(in) || call->in[1]->dtype != in || j->k == 0 || !has_library())
         return false;
     if (out != in && !(out == TARN_F32 && in != TARN_F64))
         return false;

@@ -1,4 +1,4 @@
-/* matmul_plain.cu: products that cuBLASLt does not do: integers, mixtures of dtypes, a k of 0. One thread an element of the result, the
+/* matmul_plain.cu: products that cuBLASLt does not do: integers, mixtures of dtypes, a k of 0, and all of them with TARN_CUBLASLT=off. One thread an element of the result, the
  * elements of k in order. */
 #include "backends/cuda/choice.h"
 #include "backends/cuda/element.cuh"
