@@ -579,6 +579,7 @@ int main(void)
             tests[count++] = (struct CMUnitTest){name, questions[q].run, NULL, clean_up, &numbers[op]};
         }
     }
+    cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     cmocka_set_skip_filter(getenv("TARN_TEST_SKIP"));
     return _cmocka_run_group_tests("cases", tests, count, NULL, NULL) != 0; /* a count of 256 would read as success */
 }
