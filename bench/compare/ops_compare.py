@@ -209,7 +209,7 @@ def tarn_rows(args):
     else:
         command = [args.tarn, "bench", "ops", "--json", "--threads", str(args.threads), "--sizes", args.sizes, "--dtypes", args.dtypes,
                    "--runs", str(args.runs)] + (["--only", args.only] if args.only else [])
-        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     return [json.loads(line) for line in lines if line.strip()]
 
 
