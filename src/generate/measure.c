@@ -31,6 +31,7 @@ static double now_ms(void)
 /* A matrix of random blocks: all rows are made of a few, which takes less time than to pack them all. */
 static tarn_tensor *make_blocks(const tarn_tensor *like, tarn_dtype dtype)
 {
+    tarn_scope *scope = tarn_scope_open();
     tarn_device device = tarn_device_of(like);
     int64_t rows = tarn_size(like, 0), columns = tarn_size(like, 1), few = rows < PATTERN_ROWS ? rows : PATTERN_ROWS;
     tarn_tensor *some = tarn_to(tarn_cast(tarn_normal(TARN_SHAPE(few, columns), 0, 0.02, TARN_F32, tarn_device_cpu()), dtype), device);
@@ -39,7 +40,9 @@ static tarn_tensor *make_blocks(const tarn_tensor *like, tarn_dtype dtype)
         int64_t count = rows - row < few ? rows - row : few;
         tarn_copy(tarn_slice(all, 0, row, row + count), tarn_slice(some, 0, 0, count));
     }
-    return tarn_failed() ? NULL : all;
+    all = tarn_failed() ? NULL : tarn_scope_return(scope, all);
+    tarn_scope_close(scope);
+    return all;
 }
 
 /* Puts blocks in the place of every matrix of a module and its children; a tensor that stands in two places gets the same ones in both. */

@@ -198,10 +198,13 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
     tarn_scope *scope = tarn_scope_open();
     if (scope) {
         tarn_scope *inner = tarn_scope_open();
-        normed = p->cache || p->starts ? attention_with(attention, *y, p, i) : tarn_forward(attention, *y);
-        normed = normed ? tarn_scope_return(inner, normed) : NULL;
+        tarn_tensor *attended = p->cache || p->starts ? attention_with(attention, *y, p, i) : tarn_forward(attention, *y);
+        attended = attended ? tarn_scope_return(inner, attended) : NULL;
         tarn_scope_close(inner);
-        normed = add_and_normalise(&sum, normed, block->child[TARN__LLAMA_NORM_2]);
+        normed = add_and_normalise(&sum, attended, block->child[TARN__LLAMA_NORM_2]);
+        tarn_free(attended); /* room for the mlp */
+        tarn_free(*y);
+        *y = NULL;
         tarn_tensor *delta = normed ? tarn_forward(block->child[TARN__LLAMA_MLP], normed) : NULL;
         normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
     }

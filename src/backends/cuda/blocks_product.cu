@@ -14,6 +14,7 @@
 #define WARPS 8                       /* of a block */
 #define TILE ((int64_t)8 << 20)       /* elements of the weight that stand in scratch at a time: 16 MiB of 16 bits, which the second cache has room for */
 #define TILE_ROWS 4096                /* but no fewer rows than these: with less of y the product leaves multiprocessors idle */
+#define TILE_MOST ((int64_t)12 << 20) /* elements, with as many rows */
 #define EVEN 128                      /* elements of y, of 16 bits or more, that are a multiple of any alignment that is asked for */
 
 /* ---- x to bytes ------------------------------------------------------------------------------------------------------------ */
@@ -245,8 +246,9 @@ static int64_t parts_of(int64_t count, int64_t each)
 /* Tiles of about one size, a multiple of EVEN: then y's part of every tile is aligned as that of the first, and the product of all tiles but the last is the one whose scratch is known. */
 static int64_t tile_rows(const tarn__view *weight)
 {
-    int64_t rows = TILE / weight->shape[1], all = weight->shape[0];
-    int64_t tiles = parts_of(all, rows > TILE_ROWS ? rows : TILE_ROWS), each = parts_of(parts_of(all, tiles > 0 ? tiles : 1), EVEN) * EVEN;
+    int64_t rows = TILE / weight->shape[1], most = TILE_MOST / weight->shape[1], all = weight->shape[0];
+    rows = rows > TILE_ROWS ? rows : TILE_ROWS < most ? TILE_ROWS : most > EVEN ? most : EVEN;
+    int64_t tiles = parts_of(all, rows), each = parts_of(parts_of(all, tiles > 0 ? tiles : 1), EVEN) * EVEN;
     return each < all ? each : all;
 }
 
