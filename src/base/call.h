@@ -86,10 +86,6 @@ typedef struct tarn__matmul {
     int32_t tf32; /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
 } tarn__matmul;
 
-/* narrow_products: 16 bits, n and r multiples of 8, r at most so many, and where both results are wanted; rows of x and t lie dense, in whole packs of 16 bytes. */
-#define TARN__NARROW_RANK 48
-#define TARN__NARROW_BOTH 32
-
 /* conv2d: rows, then columns; every number is given, those that mean 1 are 1. */
 typedef struct tarn__conv2d {
     int64_t stride[2], padding[2], dilation[2];

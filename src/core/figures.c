@@ -38,15 +38,6 @@ static double of_product(const tarn__launch *launch)
     return 2 * count_of(launch->out[0]) * (double)a->shape[a->rank - 1];
 }
 
-/* Each element of x takes one multiplication and one addition for each column of what it is multiplied with. */
-static double of_narrow(const tarn__launch *launch)
-{
-    double columns = 0;
-    for (int i = 1; i < launch->inputs; i++)
-        columns += launch->in[i] ? (double)launch->in[i]->view.shape[1] : 0;
-    return 2 * count_of(launch->in[0]) * columns;
-}
-
 /* Each element of y takes one multiplication and one addition for each weight of its output channel. */
 static double of_convolution(const tarn_tensor *y, const tarn_tensor *weight)
 {
@@ -81,7 +72,6 @@ static double operations_of(const tarn__launch *launch)
     case TARN__K_matmul_gelu_grad:
     case TARN__K_matmul_blocks:
     case TARN__K_matmul_sums: return of_product(launch);
-    case TARN__K_narrow_products: return of_narrow(launch);
     case TARN__K_conv2d: return of_convolution(launch->out[0], launch->in[1]);
     case TARN__K_conv2d_grad_x: return of_convolution(launch->in[0], launch->in[1]);
     case TARN__K_conv2d_grad_weight: return of_convolution(launch->in[1], launch->out[0]);
@@ -101,7 +91,6 @@ static double operations_of(const tarn__launch *launch)
 tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
 {
     switch ((int)kernel) {
-    case TARN__K_narrow_products:
     case TARN__K_matmul:
     case TARN__K_matmul_gelu:
     case TARN__K_matmul_gelu_grad:

@@ -1,8 +1,7 @@
 /* adapted.c: linear layers that share x, with frozen weights and adapters of low rank: yᵢ = x · Wᵢᵀ + biasᵢ + scaleᵢ · (x · Aᵢᵀ) · Bᵢᵀ.
  *
  * An adapter's products are narrow: what they take is the way through memory. So all Aᵢ lie in one matrix for a while, and x is read once for all; the
- * adapter's part is written to yᵢ first, with the bias, and the layer's own product is added to it, which costs no pass of its own. Backward does the same, and where a
- * device has a kernel for it both narrow products with gᵢ come from one way through gᵢ:
+ * adapter's part is written to yᵢ first, with the bias, and the layer's own product is added to it, which costs no pass of its own. Backward does the same:
  *
  *   slopes of h = x · Aᵀ:  dhᵢ = scaleᵢ · gᵢ · Bᵢ       dBᵢ = scaleᵢ · gᵢᵀ · hᵢ
  *   dx = dh · A + Σ gᵢ · Wᵢ                             dA = dhᵀ · x */
@@ -10,8 +9,7 @@
 
 #include "ops/matmul.h"
 
-#define FEW_ROWS 64   /* fewer are read from the cache anyway, and copies of A would cost more */
-#define MANY_ROWS 256 /* are worth a kernel for narrow products */
+#define FEW_ROWS 64 /* fewer are read from the cache anyway, and copies of A would cost more */
 
 static const char function[] = "linear_adapted";
 
@@ -33,36 +31,6 @@ static bool multiply(double alpha, tarn_tensor *a, tarn_tensor *b, tarn_tensor *
 {
     tarn__matmul tail = {.alpha = alpha, .beta = beta, .tf32 = tarn__tf32()};
     return a && b && to && tarn__kernel_call(TARN__K_matmul, function, tail, TARN__IN(a, b, bias), TARN__OUT(to), .reads_output = beta != 0);
-}
-
-/* Rows of whole packs of 16 bytes. */
-static bool has_packs(const tarn_tensor *x)
-{
-    const tarn__view *v = &x->view;
-    return v->stride[1] == 1 && v->stride[0] % 8 == 0 && v->shape[1] % 8 == 0 && x->start % 8 == 0;
-}
-
-static bool fits_narrow(tarn_tensor *x, tarn_tensor *s, tarn_tensor *t)
-{
-    int64_t rank = s ? s->view.shape[1] : t->view.shape[1];
-    return x->view.shape[0] >= MANY_ROWS && rank % 8 == 0 && rank <= (s && t ? TARN__NARROW_BOTH : TARN__NARROW_RANK) && has_packs(x) &&
-           (!t || has_packs(t)) && tarn__has_kernel(tarn__device(x), TARN__K_narrow_products, x->view.dtype);
-}
-
-/* p (rows, r) = alpha · x @ s and q (n, r) = alpha · xᵀ @ t + beta · q, each with its operand or NULL: in one way through x where the device has that. */
-static bool multiply_narrow(double alpha, tarn_tensor *x, tarn_tensor *s, tarn_tensor *p, tarn_tensor *t, double beta, tarn_tensor *q)
-{
-    tarn__matmul tail = {.alpha = alpha, .beta = beta};
-    if (!x || (p && !s) || (q && !t) || (s && !p) || (t && !q))
-        return false;
-    if (fits_narrow(x, s, t))
-        return tarn__kernel_call(TARN__K_narrow_products, function, tail, TARN__IN(x, s, t), TARN__OUT(p, q), .reads_output = beta != 0 ? 2 : 0);
-    if (p && q)
-        return multiply_narrow(alpha, x, s, p, NULL, 0, NULL) && multiply_narrow(alpha, x, NULL, NULL, t, beta, q);
-    if (p)
-        return multiply(alpha, x, s, NULL, 0, p);
-    bool lies_turned = q->view.stride[0] == 1 && q->view.shape[1] > 1;
-    return lies_turned ? multiply(alpha, tarn__transposed(t), x, NULL, beta, tarn__transposed(q)) : multiply(alpha, tarn__transposed(x), t, NULL, beta, q);
 }
 
 /* `count` rows or columns of a matrix from `first`. A view in the open scope. */
@@ -90,12 +58,12 @@ static int64_t all_ranks(const adapted_record *r)
 static bool put_b(const tarn__backward *b, int layer, tarn_tensor *g, tarn_tensor *h, tarn_tensor *slopes)
 {
     double scale = ((const adapted_record *)b->params)->scale[layer];
-    tarn_tensor *matrix = b->saved[FIRST_SAVED + 2 * layer + 1];
     int input = FIRST_A + 2 * layer + 1;
     tarn__sink sink;
-    if (!tarn__wants(b, input))
-        return multiply_narrow(scale, g, matrix, slopes, NULL, 0, NULL);
-    return tarn__sink_open(b, input, &sink) && multiply_narrow(scale, g, matrix, slopes, h, sink.beta, sink.to) && tarn__sink_close(b, input, &sink);
+    if (!multiply(scale, g, b->saved[FIRST_SAVED + 2 * layer + 1], NULL, 0, slopes))
+        return false;
+    return !tarn__wants(b, input) || (tarn__sink_open(b, input, &sink) && multiply(scale, tarn__transposed(g), h, NULL, sink.beta, sink.to) &&
+                                      tarn__sink_close(b, input, &sink));
 }
 
 /* dh (rows, all ranks): 0 for a layer whose result nobody used. dB on the way. */
@@ -141,10 +109,9 @@ static bool put_a(const tarn__backward *b, tarn_tensor *const *g, tarn_tensor *s
         if (!r->rank[i] || !g[i] || !tarn__wants(b, a))
             continue;
         if (r->rank[i] == all)
-            return tarn__sink_open(b, a, &sink) && multiply_narrow(1, x, NULL, NULL, slopes, sink.beta, tarn__transposed(sink.to)) &&
-                   tarn__sink_close(b, a, &sink);
+            return tarn__sink_open(b, a, &sink) && multiply(1, tarn__transposed(slopes), x, NULL, sink.beta, sink.to) && tarn__sink_close(b, a, &sink);
         if (!sums && !(x && (sums = tarn__tensor_new(b->function, TARN_SHAPE(all, x->view.shape[1]), tarn__grad_dtype(b, a), tarn__device(x))) &&
-                       multiply_narrow(1, x, NULL, NULL, slopes, 0, tarn__transposed(sums))))
+                       multiply(1, tarn__transposed(slopes), x, NULL, 0, sums)))
             return false;
         if (!tarn__put(b, a, part_of(sums, 0, first, r->rank[i])))
             return false;
@@ -188,7 +155,7 @@ static tarn_tensor *narrow(tarn_tensor *rows, const tarn__adapted_layer *layers,
 {
     tarn_tensor *h = tarn__tensor_new(function, TARN_SHAPE(rows->view.shape[0], all_ranks(r)), rows->view.dtype, tarn__device(rows));
     if (h && all)
-        return multiply_narrow(1, rows, tarn__transposed(all), h, NULL, 0, NULL) ? h : NULL;
+        return multiply(1, rows, tarn__transposed(all), NULL, 0, h) ? h : NULL;
     bool good = h != NULL;
     for (int64_t i = 0, first = 0; good && i < r->count; first += r->rank[i++])
         good = !layers[i].a || multiply(1, rows, tarn__transposed(layers[i].a), NULL, 0, part_of(h, 1, first, r->rank[i]));

@@ -1,5 +1,6 @@
 /* test_train.c: `tarn train`, `tarn eval` and `tarn predict`, as their users meet them: what they print, how they end, and what a run that
  * was stopped or killed leaves behind. */
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -197,6 +198,59 @@ static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **stat
     }
 }
 
+/* Fills a pipe to its last byte, so that whoever writes to it waits. Returns its end for writing. */
+static int fill_pipe(const char *path)
+{
+    static const char blanks[4096];
+    int end = open(path, O_WRONLY | O_NONBLOCK);
+    assert_true(end >= 0);
+    for (size_t count = sizeof(blanks); count > 0; count /= 2)
+        while (write(end, blanks, count) > 0)
+            continue;
+    return end;
+}
+
+/* SIGTERM every 20 ms until the run has ended: how it did, and how long that took. One that goes on for 20 s is killed. */
+static int stop_again_and_again(pid_t child, double *seconds)
+{
+    struct timespec begin, now;
+    int status, ended;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        kill(child, SIGTERM);
+        sleep_ms(20);
+        ended = waitpid(child, &status, WNOHANG);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        *seconds = (double)(now.tv_sec - begin.tv_sec) + (double)(now.tv_nsec - begin.tv_nsec) * 1e-9;
+    } while (ended == 0 && *seconds < 20);
+    if (ended == 0) {
+        kill(child, SIGKILL);
+        ended = waitpid(child, &status, 0);
+    }
+    assert_int_equal(ended, child);
+    return status;
+}
+
+/* What the run has to say when it stops cannot be written, so that it waits. */
+static void signals_of_one_second_are_one_request_and_the_next_ends_the_run(void **state)
+{
+    (void)state;
+    char folder[600], output[600];
+    double seconds;
+    snprintf(folder, sizeof(folder), "%s", scratch("impatient"));
+    snprintf(output, sizeof(output), "%s.pipe", folder);
+    assert_int_equal(mkfifo(output, 0600), 0);
+    pid_t child = start(line("train --data digits:200 --steps 1000000 --model mlp --hidden 16 --log-every 5 --device cpu --out %s", folder), output);
+    int reader = open(output, O_RDONLY | O_NONBLOCK);
+    wait_for_metrics(folder, child);
+    int writer = fill_pipe(output), status = stop_again_and_again(child, &seconds);
+    close(reader);
+    close(writer);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGTERM);
+    assert_true(seconds > 1);
+}
+
 static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **state)
 {
     (void)state;
@@ -287,6 +341,7 @@ int main(void)
         in_scope(a_configuration_is_read_and_flags_come_after_it),
         in_scope(a_run_prints_plain_lines_in_a_pipe_and_objects_as_json),
         in_scope(a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit),
+        in_scope(signals_of_one_second_are_one_request_and_the_next_ends_the_run),
         in_scope(a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit),
         in_scope(a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer),
         in_scope(eval_prints_a_table_of_classes),

@@ -1,81 +1,10 @@
 /*
- * Narrow products on a CUDA device, both results of one way through x and each alone, against sums in f64; and layers with adapters, which are made of them,
- * against the CPU. Without a device every test is skipped.
+ * Layers with adapters on a CUDA device, values and gradients against the CPU; without a device every test is skipped.
  */
 #include "ops/adapted.h"
 #include "support/gpu.h"
 
 #define CPU tarn_device_cpu()
-
-/* Sums over k of left[i, k] · right[j, k] · alpha against what was found; right for numbers of 16 bits with sums in f32, as a share of the terms' size. */
-static void sums_are_right(const double *found, const double *before, const double *left, const double *right, int64_t m, int64_t n, int64_t k, double alpha,
-                           double tolerance)
-{
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++) {
-            double sum = 0, size = 1e-30;
-            for (int64_t l = 0; l < k; l++) {
-                double term = alpha * left[i * k + l] * right[j * k + l];
-                sum += term;
-                size += term * term;
-            }
-            sum += before ? before[i * n + j] : 0;
-            assert_true(fabs(found[i * n + j] - sum) <= tolerance * (sqrt(size) + fabs(sum)));
-        }
-}
-
-typedef struct trial {
-    int64_t rows, columns, rank;
-    bool has_p, has_q, is_turned; /* s is a transposed view, and so is q */
-} trial;
-
-static tarn_tensor *turned(tarn_tensor *x)
-{
-    return good(tarn_transpose(x, 0, 1));
-}
-
-static void narrow_products_are_right(const trial *t, tarn_dtype dtype)
-{
-    bool flips = t->is_turned;
-    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(t->rows, t->columns), 0, 1, dtype, gpu));
-    tarn_tensor *s = good(tarn_normal(flips ? TARN_SHAPE(t->rank, t->columns) : TARN_SHAPE(t->columns, t->rank), 0, 1, dtype, gpu));
-    tarn_tensor *wide = good(tarn_normal(TARN_SHAPE(t->rows, t->rank + 16), 0, 1, dtype, gpu)), *right = good(tarn_slice(wide, 1, 8, 8 + t->rank));
-    tarn_tensor *p = good(tarn_zeros(TARN_SHAPE(t->rows, t->rank), dtype, gpu));
-    tarn_tensor *q = good(tarn_normal(flips ? TARN_SHAPE(t->rank, t->columns) : TARN_SHAPE(t->columns, t->rank), 0, 1, TARN_F32, gpu));
-    s = flips ? turned(s) : s;
-    tarn_tensor *to = flips ? turned(q) : q;
-    double *before = values_of(good(tarn_contiguous(to)));
-    tarn__matmul tail = {.alpha = 0.5, .beta = 1};
-    assert_true(tarn__kernel_call(TARN__K_narrow_products, "test", tail, TARN__IN(x, t->has_p ? s : NULL, t->has_q ? right : NULL),
-                                  TARN__OUT(t->has_p ? p : NULL, t->has_q ? to : NULL), .reads_output = 2));
-    double *of_x = values_of(x), *of_x_turned = values_of(good(tarn_contiguous(turned(x)))), *of_s = values_of(good(tarn_contiguous(turned(s)))),
-           *of_t = values_of(good(tarn_contiguous(turned(right)))), *of_p = values_of(p), *of_q = values_of(good(tarn_contiguous(to)));
-    if (t->has_p)
-        sums_are_right(of_p, NULL, of_x, of_s, t->rows, t->rank, t->columns, 0.5, dtype == TARN_BF16 ? 8e-3 : 1e-3);
-    if (t->has_q)
-        sums_are_right(of_q, before, of_x_turned, of_t, t->columns, t->rank, t->rows, 0.5, 1e-5);
-    assert_int_equal(tarn_stats().fallbacks, 0);
-    free(before), free(of_x), free(of_x_turned), free(of_s), free(of_t), free(of_p), free(of_q);
-    assert_ok();
-}
-
-static void narrow_products_are_sums(void **state)
-{
-    NEEDS_GPU();
-    static const trial all[] = {{256, 256, 16, true, true, false}, {300, 520, 16, true, true, false}, {1000, 40, 8, true, true, false},
-                                {333, 264, 32, true, true, true},  {257, 8, 24, true, true, false},   {700, 1032, 48, true, false, true},
-                                {321, 304, 48, false, true, true}, {64, 256, 40, true, false, false}, {5, 16, 16, false, true, false},
-                                {2000, 72, 16, true, true, true},  {129, 70 * 8, 32, false, true, true}};
-    tarn_stats_reset();
-    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
-        for (int d = 0; d < 2; d++) {
-            tarn_scope *scope = tarn_scope_open();
-            narrow_products_are_right(&all[i], d ? TARN_F16 : TARN_BF16);
-            tarn_scope_close(scope);
-        }
-}
-
-/* ---- layers ---------------------------------------------------------------------------------------------------------------- */
 
 enum { LAYERS = 3, IN = 136 };
 static const int64_t outs[LAYERS] = {264, 72, 16};
@@ -184,7 +113,6 @@ int main(void)
 {
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(narrow_products_are_sums),
         ON_GPU(layers_with_adapters_agree_with_the_cpu),
         ON_GPU(runs_have_the_same_bits),
     };

@@ -1,4 +1,5 @@
-/* refuse.h: calls with bad input. Each must raise an error that names its function, and an operation must work afterwards. The tests are in
+/* refuse.h: calls with bad input: NULL, wrong ranks, shapes that do not fit, wrong dtypes and devices, sizes that overflow, numbers that make no sense. Each must raise
+ * an error that names its function, and an operation must work afterwards. Functions that take anything are called too, and must not raise. The tests are in
  * tests/<folder>/test_bad_input*.c; tests/project/bad_input.sh fails when a public function stands in none of them. */
 #ifndef TESTS_REFUSE_H
 #define TESTS_REFUSE_H

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_DEVICES 64
@@ -198,7 +197,6 @@ static void fill_table(void)
     tarn__cuda_binary(rows);
     tarn__cuda_binary_grad(rows);
     tarn__cuda_swiglu(rows);
-    tarn__cuda_narrow(rows);
     tarn__cuda_compare(rows);
     tarn__cuda_copy(rows);
     tarn__cuda_blocks(rows);
@@ -228,18 +226,6 @@ static void fill_table(void)
     tarn__cuda_optimizer(rows);
     tarn__cuda_clip(rows);
     tarn__cuda_scale_grad(rows);
-}
-
-/* Takes out the kernels that TARN_CUDA_WITHOUT names, with commas between them. */
-static void leave_out(const char *names)
-{
-    while (names && *names) {
-        size_t length = strcspn(names, ",");
-        for (int i = 0; i < TARN__KERNEL_COUNT; i++)
-            if (strlen(tarn__kernel_names[i]) == length && memcmp(tarn__kernel_names[i], names, length) == 0)
-                rows[i] = (tarn__kernel_row){0};
-        names += length + (names[length] == ',');
-    }
 }
 
 const tarn__kernel_row *tarn__cuda_rows(void)
@@ -298,6 +284,5 @@ const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_
     backend.kernels_hash = tarn__kernels_hash();
     backend.version = host->version;
     fill_table();
-    leave_out(getenv("TARN_CUDA_WITHOUT"));
     return &backend;
 }

@@ -72,7 +72,6 @@ void tarn__cuda_unary(tarn__kernel_row *rows);
 void tarn__cuda_binary(tarn__kernel_row *rows);
 void tarn__cuda_binary_grad(tarn__kernel_row *rows);
 void tarn__cuda_swiglu(tarn__kernel_row *rows);
-void tarn__cuda_narrow(tarn__kernel_row *rows);
 void tarn__cuda_compare(tarn__kernel_row *rows);
 void tarn__cuda_copy(tarn__kernel_row *rows);
 void tarn__cuda_blocks(tarn__kernel_row *rows);

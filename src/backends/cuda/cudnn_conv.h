@@ -2,6 +2,7 @@
 #ifndef TARN__CUDNN_CONV_H
 #define TARN__CUDNN_CONV_H
 
+#include "backends/cuda/conv_truth.h"
 #include "backends/cuda/cudnn.h"
 
 enum { TARN__CONV_FORWARD, TARN__CONV_GRAD_X, TARN__CONV_GRAD_WEIGHT };
@@ -58,18 +59,12 @@ uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv);
  * none can. */
 bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count);
 
-/* cudnn_conv_exact.c: what a convolution in f32 is, by columns, as far as it is compared; on the host. */
-typedef struct tarn__cudnn_conv_truth {
-    float *values; /* and room for as many */
-    int64_t count;
-    double size, allowed; /* root of the mean square; distance, by the larger of that and an element's size */
-} tarn__cudnn_conv_truth;
-
-/* Computes it into the operands' result, of `count` elements, which is overwritten. False where that cannot be done. Waits for the device. */
-bool tarn__cudnn_conv_know_truth(tarn__cudnn_conv_truth *truth, const tarn__cudnn_conv *conv, int index, const tarn__cudnn_conv_operands *operands,
+/* cudnn_conv_exact.c: what a convolution in f32 is, by columns: computed into the operands' result, of `count` elements, which is overwritten. False where that cannot
+ * be done. Waits for the device. */
+bool tarn__cudnn_conv_know_truth(tarn__conv_truth *truth, const tarn__cudnn_conv *conv, int index, const tarn__cudnn_conv_operands *operands,
                                  const void *result, int64_t count, cudaStream_t stream);
-bool tarn__cudnn_conv_is_true(const tarn__cudnn_conv_truth *truth, const void *result, cudaStream_t stream);
-void tarn__cudnn_conv_forget_truth(tarn__cudnn_conv_truth *truth);
+bool tarn__cudnn_conv_is_true(const tarn__conv_truth *truth, const void *result, cudaStream_t stream);
+void tarn__cudnn_conv_forget_truth(tarn__conv_truth *truth);
 
 /* True where a choice is worth measuring. */
 bool tarn__cudnn_conv_must_measure(const tarn__cudnn_conv *conv);

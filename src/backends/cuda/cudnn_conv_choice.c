@@ -116,7 +116,7 @@ static bool must_be_exact(const tarn__cudnn_conv *v)
 /* Leaves out candidates that do not give f32. False where there is no memory to see that in. */
 static bool leave_out_inexact(bench *t)
 {
-    tarn__cudnn_conv_truth truth;
+    tarn__conv_truth truth;
     int left = 0;
     if (!tarn__cudnn_conv_know_truth(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count, t->stream))
         return false;

@@ -2,17 +2,11 @@
  *
  * An engine's notes do not tell all: without one of a tensor core or a transform, gradients of weights came out 5e-5 off where sums of two thousand terms in f32 are
  * 5e-6 off. So what a candidate makes of random numbers is held against what columns make of them (conv_columns.c). */
-#include <math.h>
 #include <stdlib.h>
 
 #include "backends/cuda/cudnn_conv.h"
 
 #define MOST_COMPARED (INT64_C(1) << 20) /* elements */
-#define ROUNDING (4 * 0x1p-24)           /* distance that is allowed for each root of a term: twice that of terms added one after another */
-#define LEAST 1e-6
-#define MOST 1e-5
-#define MOST_OF_LONG_SUMS 1e-4
-#define LONG_SUM 10000 /* terms */
 
 static int64_t terms_of(const tarn__cudnn_conv *v)
 {
@@ -20,13 +14,6 @@ static int64_t terms_of(const tarn__cudnn_conv *v)
     return v->what == TARN__CONV_FORWARD  ? v->in / v->groups * taps
            : v->what == TARN__CONV_GRAD_X ? v->out / v->groups * taps
                                           : v->images * v->result[0] * v->result[1];
-}
-
-/* By the size of an element, or of all. */
-static double allowed_for(int64_t terms)
-{
-    double most = terms > LONG_SUM ? MOST_OF_LONG_SUMS : MOST, allowed = ROUNDING * sqrt((double)terms);
-    return allowed < LEAST ? LEAST : allowed < most ? allowed : most;
 }
 
 /* By columns, with scratch of its own. False where there is none, or it fails: that is no fault of the device. */
@@ -69,35 +56,26 @@ static bool read_back(float *to, const void *from, int64_t count, cudaStream_t s
            cudaStreamSynchronize(stream) == cudaSuccess;
 }
 
-bool tarn__cudnn_conv_know_truth(tarn__cudnn_conv_truth *truth, const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at, const void *result,
+bool tarn__cudnn_conv_know_truth(tarn__conv_truth *truth, const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at, const void *result,
                                  int64_t count, cudaStream_t stream)
 {
-    double squares = 0;
-    *truth = (tarn__cudnn_conv_truth){.count = count < MOST_COMPARED ? count : MOST_COMPARED};
-    truth->allowed = allowed_for(terms_of(v));
+    *truth = (tarn__conv_truth){.count = count < MOST_COMPARED ? count : MOST_COMPARED};
     truth->values = malloc(sizeof(float) * 2 * (size_t)truth->count);
     if (!truth->values || !run_plainly(v, index, at, stream) || !read_back(truth->values, result, truth->count, stream)) {
         tarn__cudnn_conv_forget_truth(truth);
         return false;
     }
-    for (int64_t i = 0; i < truth->count; i++)
-        squares += (double)truth->values[i] * (double)truth->values[i];
-    truth->size = sqrt(squares / (double)truth->count);
+    tarn__conv_truth_measure(truth, terms_of(v));
     return true;
 }
 
-bool tarn__cudnn_conv_is_true(const tarn__cudnn_conv_truth *truth, const void *result, cudaStream_t stream)
+bool tarn__cudnn_conv_is_true(const tarn__conv_truth *truth, const void *result, cudaStream_t stream)
 {
     float *got = truth->values + truth->count;
-    bool is_good = read_back(got, result, truth->count, stream);
-    for (int64_t i = 0; is_good && i < truth->count; i++) {
-        double wanted = (double)truth->values[i], size = fabs(wanted) > truth->size ? fabs(wanted) : truth->size;
-        is_good = fabs((double)got[i] - wanted) <= truth->allowed * size; /* not so where one is not a number */
-    }
-    return is_good;
+    return read_back(got, result, truth->count, stream) && tarn__conv_truth_is_near(truth, got);
 }
 
-void tarn__cudnn_conv_forget_truth(tarn__cudnn_conv_truth *truth)
+void tarn__cudnn_conv_forget_truth(tarn__conv_truth *truth)
 {
     free(truth->values);
     truth->values = NULL;

@@ -136,13 +136,13 @@ __device__ __forceinline__ void multiply_along(float (*sum)[4], const float (*we
 
 /* ---- starting ---------------------------------------------------------------------------------------------------------------- */
 
-/* With more shared memory than a kernel has without asking; the most that it will ever need is asked for once on each device. False where a device has not as much. */
-template <auto kernel, typename A> static bool start(const tarn__call *call, const A &a, int64_t blocks, size_t bytes, size_t most)
+/* With more shared memory than a kernel has without asking, which is asked for once on each device. False where a device has not as much. */
+template <auto kernel, typename A> static bool start(const tarn__call *call, const A &a, int64_t blocks, size_t bytes)
 {
     static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; threads that ask at once get the same */
     std::atomic<int8_t> &answer = answers[call->device];
     if (answer.load(std::memory_order_relaxed) == 0) {
-        bool is_allowed = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most) == cudaSuccess;
+        bool is_allowed = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
         answer.store(is_allowed ? 1 : -1, std::memory_order_relaxed);
         if (!is_allowed)
             cudaGetLastError(); /* not kept for the next poll to find */
@@ -151,11 +151,6 @@ template <auto kernel, typename A> static bool start(const tarn__call *call, con
         return false;
     kernel<<<blocks_for(blocks, 1), MMA_THREADS, bytes, stream_of(call)>>>(a);
     return true;
-}
-
-template <auto kernel, typename A> static bool start(const tarn__call *call, const A &a, int64_t blocks, size_t bytes)
-{
-    return start<kernel>(call, a, blocks, bytes, bytes);
 }
 
 #endif
