@@ -199,6 +199,7 @@ static void a_run_can_be_made_longer(void **state)
     assert_int_equal(result.step, 10);
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.epochs = 2}), 0, &result);
     assert_int_equal(result.step, 20);
+    run(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 0.01, .batch_size = 30}), 0, &result); /* as it was */
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.steps = 5}));
     assert_error(TARN_ERROR_ARGUMENT, "at step 20 already");
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 1}));
