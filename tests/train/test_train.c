@@ -90,7 +90,7 @@ static void a_run_learns_and_leaves_its_files(void **state)
 {
     (void)state;
     static const char *const names[] = {"config.json",  "model.safetensors", "best.safetensors", "optimizer.safetensors",
-                                        "trainer.json", "metrics.jsonl",     "curves.html"};
+                                        "trainer.json", "metrics.jsonl",     "report.html"};
     tarn_train_options options = small("learns");
     options.epochs = 6;
     tarn_train_result result;
