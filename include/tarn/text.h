@@ -31,6 +31,10 @@ TARN_API tarn_tokenizer *tarn_tokenizer_bytes(void);
  * owns it. */
 TARN_API tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t length);
 
+/* The same of all the documents of files: a text file is one, and of a file whose name ends in .jsonl, or of any with `json_lines`, the text under
+ * `field` in each line (NULL: "text"). */
+TARN_API tarn_tokenizer *tarn_tokenizer_characters_files(const char *const *paths, int count, const char *field, bool json_lines);
+
 /* Frees a tokenizer. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_tokenizer_free(tarn_tokenizer *tokenizer);
 
@@ -163,7 +167,9 @@ typedef struct tarn_bpe_options {
     const char *pattern;   /* how text falls into words, as in a tokenizer.json; NULL: GPT-2's */
     int64_t min_frequency; /* pairs that are rarer are not merged; 0: any */
     tarn_bpe_ties ties;
-    bool no_special; /* no special tokens at all */
+    bool no_special;       /* no special tokens at all */
+    bool json_lines;       /* all files are JSON lines; else those whose names end in .jsonl are */
+    const char *field;     /* where the text stands in JSON lines; NULL: "text" */
 } tarn_bpe_options;
 
 /* Learns a byte-level BPE of at most `vocabulary` tokens from texts: the special tokens, the 256 bytes, and one merge after the other of
@@ -174,7 +180,7 @@ TARN_API tarn_tokenizer *tarn_bpe_train_sized(const char *const *texts, const si
 #define tarn_bpe_train(texts, lengths, count, vocabulary, ...) \
     tarn_bpe_train_sized(texts, lengths, count, vocabulary, __VA_ARGS__, sizeof(tarn_bpe_options))
 
-/* The same from files, each one text. */
+/* The same from files: a text file is one text, and so is each line of JSON lines. */
 TARN_API tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, int64_t vocabulary,
                                                     const tarn_bpe_options *options, size_t options_size);
 #define tarn_bpe_train_files(paths, count, vocabulary, ...) \

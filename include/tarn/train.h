@@ -3,7 +3,7 @@
  * Classifiers learn from samples with labels, language models (gpt2, llama and their like) from text. What a run is follows from its data.
  *
  * A run's folder holds config.json (what the run is), model.safetensors (the last weights), best.safetensors (the best ones),
- * optimizer.safetensors and trainer.json (where it stands), metrics.jsonl (one JSON object a line), curves.html and events for TensorBoard.
+ * optimizer.safetensors and trainer.json (where it stands), metrics.jsonl (one JSON object a line), report.html and events for TensorBoard.
  * That of a language model is a Hugging Face model folder, with tokenizer.json, and "best" in it is another one, of the best weights.
  * Fine-tuning begins with a model that is there (the option `base`). Where adapters alone are trained, the folder and its "best" are folders of adapters, as PEFT has them: adapter_config.json
  * and adapter_model.safetensors in the place of the weights, and frozen.json, by which what is frozen is known again.

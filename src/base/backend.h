@@ -70,6 +70,11 @@ typedef struct tarn__backend {
     bool (*lane_wait)(int index, void *lane); /* the host waits */
     void (*lane_mark)(int index, void *lane, void *from, void *to); /* the next copy is sent between these two events; NULL: not here */
 
+    /* What was chosen by measuring, where other choices would give other bits (else NULL). `choices_tell` hands on what this process has used, each as a
+     * line of text. `choices_take` has such a line hold for what is chosen from now on; one of another device or version is passed over. */
+    void (*choices_tell)(int index, void (*take)(void *ctx, const char *line), void *ctx);
+    void (*choices_take)(int index, const char *line);
+
     const char *(*failure)(void); /* why the last call of this thread failed */
 
     const tarn__kernel_row *kernels; /* TARN__KERNEL_COUNT rows */

@@ -138,6 +138,6 @@ int tarn__demo(const tarn__options *options)
         return status;
     status = write_some(folder, options);
     if (status == TARN__DONE)
-        printf("\nthe model is in %s: tarn generate %s \"int \"; its curves are in %s/curves.html\n", folder, folder, folder);
+        printf("\nthe model is in %s: tarn generate %s \"int \"; its curves are in %s/report.html\n", folder, folder, folder);
     return status;
 }

@@ -80,6 +80,7 @@ typedef struct tarn__options {
     const char *template_name, *val; /* NULL: not given */
     int64_t show;
     tarn_train_options train;
+    const char *zero; /* an option of these that was given as 0, which they do not tell from one that was not; NULL: none */
     char *const *words; /* what is no option: a configuration, a run, images, texts, a model and a prompt */
     int word_count;
 } tarn__options;

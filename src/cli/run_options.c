@@ -2,6 +2,7 @@
 #include "cli/run_options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* "batch_size" → "batch-size" */
@@ -60,11 +61,18 @@ static const char *sentence(const char *function)
     return at ? at + strlen(function) : tarn_error();
 }
 
+static bool is_zero(const tarn_option *option, const char *text)
+{
+    return (option->type == TARN_OPTION_WHOLE || option->type == TARN_OPTION_REAL) && strtod(text, NULL) == 0;
+}
+
 int tarn__run_option_set(const char *command_name, const tarn_option *option, const char *text, tarn__options *options)
 {
     char flag[32];
-    if (tarn_train_options_set(&options->train, option->name, text))
+    if (tarn_train_options_set(&options->train, option->name, text)) {
+        options->zero = is_zero(option, text) ? option->name : options->zero;
         return TARN__DONE;
+    }
     const char *problem = strchr(sentence("train_options_set: "), ':'); /* after the option's name */
     fprintf(stderr, "tarn %s: --%s%s\n", command_name, flag_of(option->name, flag, sizeof(flag)), problem ? problem : ": is not taken");
     tarn_clear_error();

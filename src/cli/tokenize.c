@@ -62,16 +62,18 @@ static int read_file(const char *path, input *in)
 
 /* ---- the tokenizer --------------------------------------------------------------------------------------------------------- */
 
-/* The characters of all files together, and of --text. */
+/* The characters of --text, or of all files as they are, or, where they are read for what they say, of their documents. */
 static tarn_tokenizer *make_characters(const tarn__options *o)
 {
+    if (o->text)
+        return tarn_tokenizer_characters(o->text, strlen(o->text));
+    if (o->prepare || o->out)
+        return tarn_tokenizer_characters_files((const char *const *)o->words, o->word_count, o->field, o->json_lines);
     input all = {0};
-    int status = o->text && !append(&all, o->text, strlen(o->text)) ? out_of_memory() : TARN__DONE;
+    int status = TARN__DONE;
     for (int i = 0; status == TARN__DONE && i < o->word_count; i++)
         status = read_file(o->words[i], &all);
-    tarn_tokenizer *tokenizer = status == TARN__DONE ? tarn_tokenizer_characters(all.text, all.length) : NULL;
-    if (!tokenizer && status == TARN__DONE)
-        tarn__complain("tokenize");
+    tarn_tokenizer *tokenizer = status == TARN__DONE ? tarn_tokenizer_characters(all.text ? all.text : "", all.length) : NULL;
     free(all.text);
     return tokenizer;
 }
@@ -79,13 +81,14 @@ static tarn_tokenizer *make_characters(const tarn__options *o)
 static tarn_tokenizer *make_tokenizer(const tarn__options *o)
 {
     tarn_tokenizer *tokenizer = NULL;
-    if (o->tokenizer && strcmp(o->tokenizer, "characters") == 0)
-        return make_characters(o);
     if (o->vocabulary)
-        tokenizer = tarn_bpe_train_files((const char *const *)o->words, o->word_count, o->vocabulary, NULL);
+        tokenizer = tarn_bpe_train_files((const char *const *)o->words, o->word_count, o->vocabulary,
+                                         &(tarn_bpe_options){.json_lines = o->json_lines, .field = o->field});
+    else if (strcmp(o->tokenizer, "characters") == 0)
+        tokenizer = make_characters(o);
     else
         tokenizer = strcmp(o->tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(o->tokenizer);
-    if (!tokenizer)
+    if (!tokenizer && tarn_failed())
         tarn__complain("tokenize");
     return tokenizer;
 }
@@ -298,10 +301,10 @@ static int check(const tarn__options *o)
         return misuse("--json has no place with --out, which prints nothing, unless --prepare is there");
     if (o->out && !prepares && !learns && (o->text || o->word_count) && strcmp(o->tokenizer, "characters") != 0)
         return misuse("--out writes the tokenizer alone, so --text and files have no place unless it is characters");
-    if (!prepares &&
-        (o->validation != 0 || o->shard_tokens || o->field || o->separator || o->no_separator || o->json_lines || o->parse_special))
-        return misuse(
-            "--validation, --shard-tokens, --json-lines, --field, --separator, --no-separator and --parse-special belong to --prepare");
+    if (!prepares && (o->validation != 0 || o->shard_tokens || o->separator || o->no_separator || o->parse_special))
+        return misuse("--validation, --shard-tokens, --separator, --no-separator and --parse-special belong to --prepare");
+    if (!(makes && o->word_count) && (o->field || o->json_lines))
+        return misuse("--json-lines and --field say how --train, --prepare, and --out of characters read files");
     if (o->decode && (o->pieces || o->special_as_text || o->add_special))
         return misuse("--pieces, --special-as-text and --add-special have no place with --decode");
     return o->text && o->word_count ? misuse("--text and files exclude each other") : TARN__DONE;

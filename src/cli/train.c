@@ -121,13 +121,27 @@ static void print_memory(const tarn_train_plan *p)
     printf("%s of activations\n", tarn__bytes_text(p->activation_bytes));
 }
 
-static void print_plan(const tarn_train_plan *p)
+/* Why `auto` took a device: what comes before it is not here. */
+static void print_choice(const char *device)
+{
+    const char *why = tarn_backend_missing("cuda"); /* until the next question */
+    printf("              taken by auto%s%s", why[0] ? "; cuda is not here: " : "", why);
+    if (strcmp(device, "cpu") == 0) {
+        why = tarn_backend_missing("opencl");
+        printf("; opencl %s%s", why[0] ? "is not here: " : "has no GPU", why);
+    }
+    printf("\n");
+}
+
+static void print_plan(const tarn_train_plan *p, bool is_auto)
 {
     const tarn_train_options *o = &p->options;
     tarn_device_info info = {.description = ""};
     tarn_device_query(tarn_device_parse(p->device), &info);
     tarn__heading("%s %s", p->first_step ? "going on with" : o->base[0] ? "fine-tuning" : "training", o->model);
     printf("  device      %s, %s; %s\n", p->device, info.description[0] ? info.description : "unknown processor", o->precision);
+    if (is_auto)
+        print_choice(p->device);
     print_data(p);
     print_base(o);
     printf("  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);
@@ -359,7 +373,7 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
     if (options->json && !options->quiet)
         print_plan_json(&plan);
     else if (!options->quiet)
-        print_plan(&plan);
+        print_plan(&plan, strcmp(options->train.device, "auto") == 0 || (!options->resume && !options->train.device[0]));
     if (options->dry_run)
         return TARN__DONE;
     if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps))
@@ -379,6 +393,10 @@ int tarn__train(const tarn__options *options)
 {
     if (options->resume && options->word_count) {
         fprintf(stderr, "tarn train: --resume takes its configuration from the run; leave out '%s'\n", options->words[0]);
+        return TARN__MISUSED;
+    }
+    if (options->resume && options->zero) {
+        fprintf(stderr, "tarn train: %s: 0 is no change: with --resume a run keeps what it has; give another value, or begin a new run\n", options->zero);
         return TARN__MISUSED;
     }
     tarn_trainer *trainer = options->resume ? tarn_trainer_resume(options->resume, &options->train) : tarn_trainer_new(&options->train);

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "text/documents.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -66,14 +67,20 @@ const tarn__tokenizer_kind tarn__kind_characters = {"characters", encode_charact
 
 #define CODES 0x110000
 
-/* Marks the characters of a text: a bit for each code. */
-static bool mark(uint8_t *seen, const char *text, size_t length)
+/* The characters of texts: a bit for each code. */
+typedef struct alphabet {
+    const char *function; /* for errors */
+    uint8_t *seen;
+} alphabet;
+
+static bool mark(void *ctx, const char *text, size_t length)
 {
+    const alphabet *a = ctx;
     for (size_t at = 0, bytes; at < length; at += bytes) {
         uint32_t code;
         if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
-            return not_utf8("tokenizer_characters", text, at);
-        seen[code / 8] |= (uint8_t)(1 << code % 8);
+            return not_utf8(a->function, text, at);
+        a->seen[code / 8] |= (uint8_t)(1 << code % 8);
     }
     return true;
 }
@@ -90,21 +97,50 @@ static bool add_marked(tarn_tokenizer *tokenizer, const uint8_t *seen)
     return true;
 }
 
-tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t length)
+static bool begin(alphabet *a)
 {
-    if (tarn_failed())
-        return NULL;
-    if (!text || length == 0) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters: a text with at least one character is required");
-        return NULL;
-    }
-    tarn_tokenizer *tokenizer = tarn__tokenizer_new(&tarn__kind_characters);
-    uint8_t *seen = tokenizer ? tarn__alloc(CODES / 8) : NULL;
-    bool good =
-        seen && mark(seen, text, length) && add_marked(tokenizer, seen) && tarn__tokenizer_finish(tokenizer, "tokenizer_characters", "");
-    tarn__release(seen, CODES / 8);
+    a->seen = tarn__alloc(CODES / 8);
+    return a->seen != NULL;
+}
+
+/* The tokenizer of what was marked; frees the marks. */
+static tarn_tokenizer *end(alphabet *a, bool good)
+{
+    tarn_tokenizer *tokenizer = good ? tarn__tokenizer_new(&tarn__kind_characters) : NULL;
+    good = tokenizer && add_marked(tokenizer, a->seen) &&
+           (tokenizer->pieces.count > 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: a text with at least one character is required", a->function)) &&
+           tarn__tokenizer_finish(tokenizer, a->function, "");
+    tarn__release(a->seen, CODES / 8);
     if (good)
         return tokenizer;
     tarn_tokenizer_free(tokenizer);
     return NULL;
+}
+
+tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t length)
+{
+    alphabet a = {.function = "tokenizer_characters"};
+    if (tarn_failed())
+        return NULL;
+    if (!text) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters: a text is required, not NULL");
+        return NULL;
+    }
+    return end(&a, begin(&a) && mark(&a, text, length));
+}
+
+tarn_tokenizer *tarn_tokenizer_characters_files(const char *const *paths, int count, const char *field, bool json_lines)
+{
+    alphabet a = {.function = "tokenizer_characters_files"};
+    if (tarn_failed())
+        return NULL;
+    if (!paths || count < 1) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters_files: at least one path is required");
+        return NULL;
+    }
+    bool good = begin(&a);
+    for (int i = 0; good && i < count; i++)
+        good = paths[i] && paths[i][0] ? tarn__documents_each(a.function, paths[i], field, json_lines, mark, &a)
+                                       : tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters_files: path %d is NULL or empty", i);
+    return end(&a, good);
 }

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "formats/document.h"
+#include "text/documents.h"
 #include "text/utf8.h"
 
 #define BLOCK ((size_t)1 << 20)
@@ -93,30 +94,17 @@ static bool encode_text_block(const job *j, tarn__coder *coder, block *b)
     return good;
 }
 
-static bool is_blank(const char *line, size_t length)
-{
-    while (length > 0 && (*line == ' ' || *line == '\t' || *line == '\r'))
-        line++, length--;
-    return length == 0;
-}
-
-static size_t line_length(const char *text, size_t length)
-{
-    const char *end = memchr(text, '\n', length);
-    return end ? (size_t)(end - text) : length;
-}
-
 static bool encode_lines(const job *j, tarn__coder *coder, block *b)
 {
     tarn__buffer text = {0};
     int64_t line = b->first_line, document = b->first_document;
     bool good = true;
     for (size_t at = 0, length; good && at < b->length; at += length + 1, line++) {
-        length = line_length(b->text + at, b->length - at);
-        if (is_blank(b->text + at, length))
+        length = tarn__line_length(b->text + at, b->length - at);
+        if (tarn__is_blank(b->text + at, length))
             continue;
         text.count = 0;
-        good = tarn__line_text(&text, b->text + at, length, j->field, b->path, line) &&
+        good = tarn__line_text("shards_prepare", &text, b->text + at, length, j->field, b->path, line) &&
                encode_text(j, coder, text.data ? text.data : "", text.count, true, &b->ids[is_valid_document(j, document)]);
         document++;
     }
@@ -273,8 +261,8 @@ static bool add_lines(job *j, const char *path, const char *text, size_t length)
     for (size_t at = 0; at < length;) {
         block b = {.text = text + at, .path = path, .is_lines = true, .first_line = line, .first_document = j->documents};
         while (at < length && b.length < BLOCK) {
-            size_t one = line_length(text + at, length - at), step = one + (at + one < length);
-            j->documents += !is_blank(text + at, one);
+            size_t one = tarn__line_length(text + at, length - at), step = one + (at + one < length);
+            j->documents += !tarn__is_blank(text + at, one);
             b.length += step;
             at += step;
             line++;
@@ -285,19 +273,13 @@ static bool add_lines(job *j, const char *path, const char *text, size_t length)
     return true;
 }
 
-static bool is_lines(const job *j, const char *path)
-{
-    size_t length = strlen(path);
-    return j->options.json_lines || (length > 6 && strcmp(path + length - 6, ".jsonl") == 0);
-}
-
 /* The map stays until the batch that uses it is written. */
 static bool add_input(job *j, const char *path)
 {
     tarn__map map;
     if (!tarn__map_open(&map, "shards_prepare", path))
         return false;
-    bool good = map.bytes == 0 || ((is_lines(j, path) ? add_lines : add_text_file)(j, path, map.memory, map.bytes) && flush(j));
+    bool good = map.bytes == 0 || ((tarn__is_lines(path, j->options.json_lines) ? add_lines : add_text_file)(j, path, map.memory, map.bytes) && flush(j));
     if (!good)
         clear_batch(j);
     tarn__map_close(&map);

@@ -46,7 +46,4 @@ bool tarn__shard_finish(tarn__shard_writer *writer);
 /* Frees the writer's memory; with `remove`, the files too. */
 void tarn__shard_writer_free(tarn__shard_writer *writer, bool remove);
 
-/* The text in a line of JSON, under a field. False with an error that names the file and the line. Without jansson an error says so. */
-bool tarn__line_text(tarn__buffer *text, const char *line, size_t length, const char *field, const char *path, int64_t number);
-
 #endif

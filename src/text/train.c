@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/memory.h"
+#include "text/documents.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -67,8 +67,9 @@ static bool count_word(const char *text, size_t length, void *ctx)
 }
 
 /* Special tokens in a text separate words and are not learnt. */
-static bool count_text(trainer *t, const char *text, size_t length)
+static bool count_text(void *ctx, const char *text, size_t length)
 {
+    trainer *t = ctx;
     size_t done = 0, at;
     const tarn__added_token *token;
     while ((token = tarn__added_next(&t->tokenizer->added, false, true, text, length, done, &at)) != NULL) {
@@ -436,14 +437,8 @@ tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, 
         return NULL;
     }
     bool good = begin(&t);
-    for (int i = 0; good && i < count; i++) {
-        tarn__map map;
-        if (!paths[i] || !paths[i][0])
-            good = tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train_files: path %d is NULL or empty", i);
-        else if ((good = tarn__map_open(&map, "bpe_train_files", paths[i])) == true) {
-            good = count_text(&t, map.bytes ? map.memory : "", map.bytes);
-            tarn__map_close(&map);
-        }
-    }
+    for (int i = 0; good && i < count; i++)
+        good = paths[i] && paths[i][0] ? tarn__documents_each(t.function, paths[i], t.options.field, t.options.json_lines, count_text, &t)
+                                       : tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train_files: path %d is NULL or empty", i);
     return end(&t, good && spell_words(&t) && learn(&t, vocabulary));
 }

@@ -11,9 +11,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "core/device.h"
 #include "train/base.h"
 
 #define FORMAT 1 /* of trainer.json */
+#define MOST_CHOICES 100000
 
 enum { MODEL, OPTIMIZER, PLACE, FILES };
 
@@ -84,6 +86,43 @@ static bool read_frozen(const char *function, const tarn_trainer *t, const tarn_
                                  t->options.base, text));
 }
 
+/* What the device has chosen by measuring: other choices would give other bits. */
+typedef struct told {
+    tarn__document *document;
+    bool is_good;
+} told;
+
+static void add_choice(void *ctx, const char *line)
+{
+    told *to = ctx;
+    to->is_good = to->is_good && tarn__document_add_text(to->document, "choices", line);
+}
+
+static bool write_choices(const tarn_trainer *t, tarn__document *document)
+{
+    const tarn__backend *backend = tarn__backend_of(t->device, "trainer_run");
+    told to = {document, backend != NULL};
+    if (backend && backend->choices_tell)
+        backend->choices_tell(t->device.index, add_choice, &to);
+    return to.is_good;
+}
+
+static bool read_choices(const char *function, const tarn_trainer *t, const tarn__document *document)
+{
+    const tarn__backend *backend = tarn__backend_of(t->device, function);
+    size_t count = 0;
+    if (!backend || (tarn__document_has(document, "choices") && !tarn__document_count(document, "choices", MOST_CHOICES, &count)))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const char *line = tarn__document_text_at(document, "choices", i);
+        if (!line)
+            return false;
+        if (backend->choices_take)
+            backend->choices_take(t->device.index, line);
+    }
+    return true;
+}
+
 static bool write_place(const tarn_trainer *t, const tarn__generator *random, const char *path)
 {
     const tarn__place *p = &t->place;
@@ -96,7 +135,7 @@ static bool write_place(const tarn_trainer *t, const tarn__generator *random, co
                 tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
                 tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
                 tarn__document_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
-                write_frozen(t, document) && tarn__document_set_real(document, "seconds", p->seconds) && tarn__document_set_bool(document, "finished", p->finished) &&
+                write_frozen(t, document) && write_choices(t, document) && tarn__document_set_real(document, "seconds", p->seconds) && tarn__document_set_bool(document, "finished", p->finished) &&
                 tarn__document_save(document, path);
     tarn__document_free(document);
     return good;
@@ -129,7 +168,7 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
                 tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
                 tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
                 tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished) &&
-                read_frozen(function, t, document, path);
+                read_frozen(function, t, document, path) && read_choices(function, t, document);
     tarn__document_free(document);
     if (good)
         t->place = p;

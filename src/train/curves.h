@@ -1,4 +1,4 @@
-/* curves.h: a run as one page for a browser: curves.html, with its settings and a chart for each thing that was measured. It needs no other file, no
+/* curves.h: a run as one page for a browser: report.html, with its settings and a chart for each thing that was measured. It needs no other file, no
  * network and no script; a small script adds a read-out under the pointer. */
 #ifndef TARN__CURVES_H
 #define TARN__CURVES_H

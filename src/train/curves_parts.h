@@ -1,4 +1,4 @@
-/* curves_parts.h: what the files that make curves.html share: the page as it is written, the scale of an axis, and a chart. */
+/* curves_parts.h: what the files that make report.html share: the page as it is written, the scale of an axis, and a chart. */
 #ifndef TARN__CURVES_PARTS_H
 #define TARN__CURVES_PARTS_H
 

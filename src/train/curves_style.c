@@ -1,4 +1,4 @@
-/* curves_style.c: how curves.html looks, and the script of its read-out. The script finds the point of each line that is nearest to the pointer and
+/* curves_style.c: how report.html looks, and the script of its read-out. The script finds the point of each line that is nearest to the pointer and
  * turns its place back into a value by the scale that the drawing carries; it writes texts only as texts. */
 #include "train/curves_parts.h"
 

@@ -1,4 +1,4 @@
-/* metrics.c: the records of a run: metrics.jsonl, one JSON object a line, events for TensorBoard, and curves.html.
+/* metrics.c: the records of a run: metrics.jsonl, one JSON object a line, events for TensorBoard, and report.html.
  *
  * Lines are added as they come. What a stopped program wrote after its last checkpoint did not last: when the run goes on from there, those
  * lines are dropped and written anew. */
@@ -80,7 +80,7 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
     if (!metrics)
         return NULL;
     tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
-    tarn__path_in(t->options.out, "curves.html", &metrics->curves);
+    tarn__path_in(t->options.out, "report.html", &metrics->curves);
     snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
     bool goes_on = tarn__path_exists(metrics->path.text); /* a program was here before, though it may not have come to a checkpoint */
     if (tarn__facts_of(t, &metrics->facts) && drop_what_did_not_last(metrics->path.text, t->place.step)) {

@@ -368,7 +368,7 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
 {
     for (int i = 0; i < ROWS; i++) {
         const row *r = &rows[i];
-        if (!is_set(r, changes))
+        if (!is_set(r, changes) || memcmp((char *)options + r->offset, (const char *)changes + r->offset, r->bytes) == 0)
             continue;
         if (!r->option.when_resumed)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s cannot be changed when a run is gone on with; begin a new run", function,

@@ -37,6 +37,12 @@ static void a_tokenizer_is_learnt_and_used(void **state)
     write_text("learn.txt", "ab ab ab abc abc");
     expect_with(0, "", "tokenize --train 259 --out %s %s", scratch("learnt"), scratch("learn.txt"));
     expect_with(0, "257 258\n", "tokenize --tokenizer %s --text 'ab ab'", scratch("learnt"), "");
+    write_text("learn.jsonl", "{\"text\": \"\\u00e9\\u00e9\"}\n\n{\"text\": \"x\"}\n");
+    expect_with(0, "", "tokenize --train 258 --out %s %s", scratch("lines"), scratch("learn.jsonl"));
+    expect_with(0, "257\n", "tokenize --tokenizer %s --text é", scratch("lines"), "");
+    expect_with(0, "", "tokenize --tokenizer characters --out %s %s", scratch("two"), scratch("learn.jsonl"));
+    expect_with(0, "1 0\n", "tokenize --tokenizer %s --text éx", scratch("two"), "");
+    expect_with(1, "line 1: no object with a text under \"body\"", "tokenize --train 258 --field body --out %s %s 2>&1", scratch("none"), scratch("learn.jsonl"));
     expect_with(0, "257 0\n", "tokenize --tokenizer %s/tokenizer.json --text 'ab<|endoftext|>'", scratch("learnt"), "");
     expect_with(0, "28\t<", "tokenize --special-as-text --pieces --tokenizer %s --text '<|endoftext|>'", scratch("learnt"), "");
     expect_with(0, "no more than", "tokenize --train 5000 --out %s %s 2>&1", scratch("more"), scratch("learn.txt"));
@@ -76,6 +82,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command("tokenize --tokenizer bytes --prepare x 2>&1", 2, "files are missing");
     expect_command("tokenize --tokenizer bytes --prepare x --decode y 2>&1", 2, "no place");
     expect_command("tokenize --tokenizer bytes --validation 0.5 --text a 2>&1", 2, "belong to --prepare");
+    expect_command("tokenize --tokenizer bytes --field body --text a 2>&1", 2, "say how --train");
+    expect_command("tokenize --tokenizer bytes --json-lines y 2>&1", 2, "say how --train");
     expect_command("tokenize --tokenizer bytes --prepare x --validation 2 y 2>&1", 2, "outside 0 to 1");
     expect_command("tokenize --tokenizer bytes --prepare x --validation a y 2>&1", 2, "not a number");
     expect_command("tokenize --tokenizer bytes --decode --pieces --text 1 2>&1", 2, "no place with --decode");

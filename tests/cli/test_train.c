@@ -71,6 +71,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"train --threads 999", "outside 0 to 256", 2},
         {"train /nosuch.json", "/nosuch.json", 2},
         {"train --resume /nosuch", "/nosuch", 1},
+        {"train --resume /nosuch --patience 0", "patience: 0 is no change", 2},
+        {"train --data digits:3 --dry-run", "train: trainer_new: 'digits:3'", 2},
         {"train --resume /nosuch --lr 1 x", "'x' is not expected", 2},
         {"eval", "a run's folder is missing", 2},
         {"eval /nosuch", "/nosuch", 1},
@@ -94,6 +96,9 @@ static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)
     assert_non_null(strstr(command_output, "cpu"));
     assert_non_null(strstr(command_output, "400 samples of 1 × 28 × 28 to train on, 80 to judge by, 10 classes"));
     assert_non_null(strstr(command_output, "memory      about"));
+    assert_null(strstr(command_output, "taken by auto"));
+    expect_command(line("train --data digits:50 --device auto --out %s --dry-run", scratch("dry")), 0, "taken by auto");
+    assert_null(strstr(command_output, "cuda is not here: no libtarn-opencl"));
     assert_false(is_there(scratch("dry")));
 }
 

@@ -187,7 +187,7 @@ static void options_seeds(fuzz_seed_fn use, void *ctx)
 
 static bool take_metrics(const void *from, size_t count)
 {
-    return tarn__curves_write_metrics(scratch("curves.html"), "fuzz", &(tarn__curves_fact){"name", "<value>"}, 1,
+    return tarn__curves_write_metrics(scratch("report.html"), "fuzz", &(tarn__curves_fact){"name", "<value>"}, 1,
                                       fuzz_write("metrics.jsonl", from, count));
 }
 

@@ -286,6 +286,21 @@ static bool synchronize(int index)
     return true;
 }
 
+/* One choice for all devices, which is what was taken last. */
+static char choice[64] = "mirror 1";
+
+static void choices_tell(int index, void (*take)(void *ctx, const char *line), void *ctx)
+{
+    (void)index;
+    take(ctx, choice);
+}
+
+static void choices_take(int index, const char *line)
+{
+    (void)index;
+    snprintf(choice, sizeof(choice), "%s", line);
+}
+
 static const char *failure(void)
 {
     return "the mirror never fails";
@@ -315,6 +330,8 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
         .lane_send = lane_send,
         .lane_join = lane_join,
         .lane_wait = lane_wait,
+        .choices_tell = choices_tell,
+        .choices_take = choices_take,
         .failure = failure,
         .kernels = rows,
     };

@@ -20,6 +20,13 @@ static void tokenizers(void **state)
     REFUSE(tarn_tokenizer_characters, tarn_tokenizer_characters(NULL, 3));
     REFUSE(tarn_tokenizer_characters, tarn_tokenizer_characters("", 0));
     REFUSE(tarn_tokenizer_characters, tarn_tokenizer_characters("\x80", 1));
+    const char *empty = write_text("empty.txt", ""), *nowhere = "/nonexistent-folder/x", *none = NULL;
+    REFUSE(tarn_tokenizer_characters_files, tarn_tokenizer_characters_files(NULL, 1, NULL, false));
+    REFUSE(tarn_tokenizer_characters_files, tarn_tokenizer_characters_files(&empty, 0, NULL, false));
+    REFUSE(tarn_tokenizer_characters_files, tarn_tokenizer_characters_files(&empty, 1, NULL, false));
+    REFUSE(tarn_tokenizer_characters_files, tarn_tokenizer_characters_files(&empty, 1, NULL, true));
+    REFUSE(tarn_tokenizer_characters_files, tarn_tokenizer_characters_files(&nowhere, 1, NULL, false));
+    REFUSE(tarn_tokenizer_characters_files, tarn_tokenizer_characters_files(&none, 1, NULL, false));
     REFUSE(tarn_tokenizer_save, tarn_tokenizer_save(NULL, "x"));
     REFUSE(tarn_tokenizer_save, tarn_tokenizer_save(t, NULL));
     REFUSE(tarn_tokenizer_save, tarn_tokenizer_save(t, ""));

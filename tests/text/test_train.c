@@ -144,6 +144,31 @@ static void several_texts_are_learnt_from_together(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* What JSON puts around a text, and how it writes letters, is not learnt. */
+static void lines_of_json_are_texts(void **state)
+{
+    (void)state;
+    needs_pcre2();
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    const char *lines = write_text("lines.jsonl", "{\"text\": \"ab\\u00e9\", \"other\": \"xy xy xy\"}\r\n\n{\"text\": \"cab\"}");
+    tarn_tokenizer *t = tarn_bpe_train_files(&lines, 1, 300, NULL), *other = train("ab\u00E9\ncab", 300, NULL);
+    assert_ok();
+    assert_int_equal(tarn_tokenizer_count(t), tarn_tokenizer_count(other));
+    expect_piece(t, 257, "ab");
+    assert_true(tarn_tokenizer_hash(t) == tarn_tokenizer_hash(other));
+    tarn_tokenizer_free(t);
+    tarn_tokenizer_free(other);
+    lines = write_text("lines.txt", "{\"body\": \"xyxy\"}\n");
+    t = tarn_bpe_train_files(&lines, 1, 300, &(tarn_bpe_options){.json_lines = true, .field = "body"});
+    assert_ok();
+    expect_piece(t, 257, "xy");
+    assert_int_equal(tarn_tokenizer_count(t), 259);
+    tarn_tokenizer_free(t);
+    assert_null(tarn_bpe_train_files(&lines, 1, 300, &(tarn_bpe_options){.json_lines = true}));
+    assert_error_about(TARN_ERROR_FORMAT, "bpe_train_files", "line 1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +179,7 @@ int main(void)
         in_scope(special_tokens_come_first_and_are_not_learnt),
         in_scope(special_tokens_are_written_as_nothing_else_is),
         in_scope(several_texts_are_learnt_from_together),
+        in_scope(lines_of_json_are_texts),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

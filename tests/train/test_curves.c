@@ -161,7 +161,7 @@ static void a_page_holds_what_it_was_given(void **state)
     const tarn__curves_chart charts[] = {
         {"Loss", losses, 2, TARN__AIM_LOW, false}, {"Accuracy", &one, 1, TARN__AIM_HIGH, true}, {"Nothing", NULL, 0, 0, false}};
     const tarn__curves_fact facts[] = {{"model", "lenet"}, {"batch size", "64"}};
-    const char *path = scratch("curves.html");
+    const char *path = scratch("report.html");
     int files = scratch_count();
     assert_true(tarn__curves_write(path, "lenet on digits", facts, 2, charts, 3));
     assert_int_equal(scratch_count(), files + 1); /* nothing temporary stays */
@@ -303,7 +303,7 @@ static void mistakes_are_refused(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "chart 0");
     assert_false(tarn__curves_write(path, "x", NULL, 0, &empty, 1));
     assert_error(TARN_ERROR_ARGUMENT, "chart 0");
-    assert_false(tarn__curves_write("/nowhere/curves.html", "x", NULL, 0, NULL, 0));
+    assert_false(tarn__curves_write("/nowhere/report.html", "x", NULL, 0, NULL, 0));
     assert_error(TARN_ERROR_IO, "curves_write: ");
 }
 

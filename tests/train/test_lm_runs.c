@@ -123,7 +123,7 @@ static void a_run_learns_and_leaves_a_model_folder(void **state)
     (void)state;
     static const char *const names[] = {
         "config.json",   "model.safetensors", "tokenizer.json",   "optimizer.safetensors",  "trainer.json",
-        "metrics.jsonl", "curves.html",       "best/config.json", "best/model.safetensors", "best/tokenizer.json"};
+        "metrics.jsonl", "report.html",       "best/config.json", "best/model.safetensors", "best/tokenizer.json"};
     struct stat about;
     tarn_train_options options = small("learns");
     options.steps = 120;

@@ -17,7 +17,7 @@ static char *page_of(const tarn_train_options *options)
     if (!trainer || !tarn_trainer_run(trainer, NULL, NULL, NULL))
         fail_msg("%s", tarn_error());
     tarn_trainer_free(trainer);
-    snprintf(path, sizeof(path), "%s/curves.html", options->out);
+    snprintf(path, sizeof(path), "%s/report.html", options->out);
     char *file = get_file(path, &count), *page = malloc(count + 1);
     assert_non_null(page);
     memcpy(page, file, count);

@@ -90,7 +90,7 @@ static void a_run_learns_and_leaves_its_files(void **state)
 {
     (void)state;
     static const char *const names[] = {"config.json",  "model.safetensors", "best.safetensors", "optimizer.safetensors",
-                                        "trainer.json", "metrics.jsonl",     "curves.html"};
+                                        "trainer.json", "metrics.jsonl",     "report.html"};
     tarn_train_options options = small("learns");
     options.epochs = 6;
     tarn_train_result result;
@@ -199,6 +199,7 @@ static void a_run_can_be_made_longer(void **state)
     assert_int_equal(result.step, 10);
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.epochs = 2}), 0, &result);
     assert_int_equal(result.step, 20);
+    run(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 0.01, .batch_size = 30}), 0, &result); /* as it was */
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.steps = 5}));
     assert_error(TARN_ERROR_ARGUMENT, "at step 20 already");
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 1}));

@@ -1,4 +1,5 @@
 /* backend.c: NVIDIA GPUs as a backend: the devices, their memory, streams and events, and the kernel table. */
+#include "backends/cuda/choice.h"
 #include "backends/cuda/cudnn.h"
 
 #include <pthread.h>
@@ -262,6 +263,8 @@ static tarn__backend backend = {
     .lane_join = tarn__cuda_lane_join,
     .lane_wait = tarn__cuda_lane_wait,
     .lane_mark = tarn__cuda_lane_mark,
+    .choices_tell = tarn__cuda_choices_tell,
+    .choices_take = tarn__cuda_choices_take,
     .failure = tarn__cuda_failure,
     .kernels = rows,
 };

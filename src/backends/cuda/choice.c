@@ -1,8 +1,10 @@
-/* choice.c: candidates timed on the device, and choices kept on disk, so that later runs choose the same and get the same bits. */
+/* choice.c: candidates timed on the device, and choices kept on disk, so that later runs choose the same and get the same bits. Those that a run has used
+ * are kept with its checkpoints, too, and count before the ones on disk. */
 #include "backends/cuda/choice.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,7 @@
 #include <unistd.h>
 
 #define MOST_BYTES 1024 /* of one key and its value */
+#define MOST_FAMILIES 16
 
 bool tarn__cuda_may_measure(void)
 {
@@ -18,6 +21,15 @@ bool tarn__cuda_may_measure(void)
 }
 
 /* ---- the file -------------------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and the files of all families */
+static tarn__cuda_choices *families[MOST_FAMILIES];      /* that have read a file */
+static int family_count;
+static struct given {
+    int index;
+    char *line;
+} *given; /* by tarn__cuda_choices_take() */
+static int given_count;
 
 /* The folder, made where it is missing; false when there is no place for it. */
 static bool cache_folder(char *folder, size_t size)
@@ -34,18 +46,20 @@ static bool cache_folder(char *folder, size_t size)
     return mkdir(folder, 0777) == 0 || errno == EEXIST;
 }
 
-static void name_file(const tarn__cuda_choices *choices, int index, char *path, size_t size)
+static void name_file(const tarn__cuda_choices *choices, int index, struct tarn__cuda_choice_file *file)
 {
     char folder[640], name[300];
     struct cudaDeviceProp properties;
-    path[0] = 0;
-    if (!cache_folder(folder, sizeof(folder)) || cudaGetDeviceProperties(&properties, index) != cudaSuccess)
+    file->name[0] = file->path[0] = 0;
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess)
         return;
     snprintf(name, sizeof(name), "%s", properties.name);
     for (char *c = name; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9')))
             *c = '-';
-    snprintf(path, size, "%s/%.16s-%s-%zu", folder, choices->family, name, choices->version);
+    snprintf(file->name, sizeof(file->name), "%.16s-%s-%zu", choices->family, name, choices->version);
+    if (cache_folder(folder, sizeof(folder)))
+        snprintf(file->path, sizeof(file->path), "%s/%s", folder, file->name);
 }
 
 /* Bytes as hexadecimal digits, and back. */
@@ -68,61 +82,150 @@ static bool read_hex(const char *text, void *bytes, size_t count)
     return text[2 * count] == '\n' || text[2 * count] == 0;
 }
 
+static size_t bytes_of(const tarn__cuda_choices *choices)
+{
+    return choices->key_bytes + choices->value_bytes;
+}
+
+static char *record_at(const tarn__cuda_choices *choices, const struct tarn__cuda_choice_file *file, int i)
+{
+    return file->records + (bytes_of(choices) + 1) * (size_t)i;
+}
+
+/* The last record with a key, NULL where there is none: one that could not be used any more has been made again behind it. */
+static char *find_record(const tarn__cuda_choices *choices, const struct tarn__cuda_choice_file *file, const void *key)
+{
+    for (int i = file->count - 1; i >= 0; i--)
+        if (memcmp(record_at(choices, file, i), key, choices->key_bytes) == 0)
+            return record_at(choices, file, i);
+    return NULL;
+}
+
+/* One that there is no memory for is chosen again by the next program. */
+static void add_record(const tarn__cuda_choices *choices, struct tarn__cuda_choice_file *file, const void *record, bool is_used)
+{
+    size_t bytes = bytes_of(choices);
+    char *more = realloc(file->records, (bytes + 1) * (size_t)(file->count + 1));
+    if (!more)
+        return;
+    file->records = more;
+    char *at = record_at(choices, file, file->count++);
+    memcpy(at, record, bytes);
+    at[bytes] = is_used;
+}
+
 /* A line that is not a whole choice (another version's, or cut off) is passed over. */
-static void read_file(struct tarn__cuda_choice_file *memory, size_t bytes)
+static void read_file(const tarn__cuda_choices *choices, struct tarn__cuda_choice_file *file)
 {
     char line[2 * MOST_BYTES + 16], record[MOST_BYTES];
-    FILE *file = memory->path[0] ? fopen(memory->path, "re") : NULL;
-    while (file && fgets(line, sizeof(line), file)) {
-        if (!read_hex(line, record, bytes))
-            continue;
-        char *more = realloc(memory->records, bytes * (size_t)(memory->count + 1));
-        if (!more)
-            break;
-        memory->records = more;
-        memcpy(memory->records + bytes * (size_t)memory->count++, record, bytes);
-    }
-    if (file)
-        fclose(file);
+    FILE *from = file->path[0] ? fopen(file->path, "re") : NULL;
+    while (from && fgets(line, sizeof(line), from))
+        if (read_hex(line, record, bytes_of(choices)))
+            add_record(choices, file, record, false);
+    if (from)
+        fclose(from);
+}
+
+/* Takes a line that was given, if it is of this file. */
+static void take_given(const tarn__cuda_choices *choices, struct tarn__cuda_choice_file *file, const char *line)
+{
+    char record[MOST_BYTES];
+    size_t length = strlen(file->name);
+    if (length == 0 || strncmp(line, file->name, length) != 0 || line[length] != ' ' || !read_hex(line + length + 1, record, bytes_of(choices)))
+        return;
+    const char *known = find_record(choices, file, record);
+    if (!known || memcmp(known, record, bytes_of(choices)) != 0)
+        add_record(choices, file, record, false);
 }
 
 static struct tarn__cuda_choice_file *file_of(tarn__cuda_choices *choices, int index)
 {
     struct tarn__cuda_choice_file *file = &choices->files[index];
-    if (!file->is_read) {
-        name_file(choices, index, file->path, sizeof(file->path));
-        read_file(file, choices->key_bytes + choices->value_bytes);
-        file->is_read = true;
-    }
+    bool is_known = false;
+    if (file->is_read)
+        return file;
+    name_file(choices, index, file);
+    read_file(choices, file);
+    file->is_read = true;
+    for (int i = 0; i < given_count; i++)
+        if (given[i].index == index)
+            take_given(choices, file, given[i].line);
+    for (int i = 0; i < family_count; i++)
+        is_known = is_known || families[i] == choices;
+    if (!is_known && family_count < MOST_FAMILIES)
+        families[family_count++] = choices;
     return file;
 }
 
 bool tarn__cuda_choice_find(tarn__cuda_choices *choices, int index, const void *key, void *value)
 {
-    const struct tarn__cuda_choice_file *file = file_of(choices, index);
-    size_t bytes = choices->key_bytes + choices->value_bytes;
-    for (int i = file->count - 1; i >= 0; i--) /* one that could not be used any more has been made again */
-        if (memcmp(file->records + bytes * (size_t)i, key, choices->key_bytes) == 0) {
-            memcpy(value, file->records + bytes * (size_t)i + choices->key_bytes, choices->value_bytes);
-            return true;
-        }
-    return false;
+    pthread_mutex_lock(&lock);
+    char *record = find_record(choices, file_of(choices, index), key);
+    if (record) {
+        memcpy(value, record + choices->key_bytes, choices->value_bytes);
+        record[bytes_of(choices)] = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return record != NULL;
 }
 
 /* One write of one line: two programs that choose at once both keep theirs. */
-void tarn__cuda_choice_keep(tarn__cuda_choices *choices, int index, const void *key, const void *value)
+static void append_line(const char *path, const char *line)
 {
-    const char *path = file_of(choices, index)->path;
-    char line[2 * MOST_BYTES + 2];
-    write_hex(key, choices->key_bytes, line);
-    write_hex(value, choices->value_bytes, line + 2 * choices->key_bytes);
-    strcat(line, "\n");
     int file = path[0] ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
     if (file >= 0) {
         ssize_t written = write(file, line, strlen(line));
         (void)written; /* a choice that is not kept is made again */
         close(file);
     }
+}
+
+void tarn__cuda_choice_keep(tarn__cuda_choices *choices, int index, const void *key, const void *value)
+{
+    char line[2 * MOST_BYTES + 2], record[MOST_BYTES];
+    memcpy(record, key, choices->key_bytes);
+    memcpy(record + choices->key_bytes, value, choices->value_bytes);
+    write_hex(record, bytes_of(choices), line);
+    strcat(line, "\n");
+    pthread_mutex_lock(&lock);
+    struct tarn__cuda_choice_file *file = file_of(choices, index);
+    add_record(choices, file, record, true);
+    append_line(file->path, line);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- with a run ------------------------------------------------------------------------------------------------------------ */
+
+void tarn__cuda_choices_tell(int index, void (*take)(void *ctx, const char *line), void *ctx)
+{
+    char line[sizeof(families[0]->files[0].name) + 2 * MOST_BYTES + 2];
+    pthread_mutex_lock(&lock);
+    for (int k = 0; k < family_count; k++) {
+        const struct tarn__cuda_choice_file *file = &families[k]->files[index];
+        for (int i = 0; i < file->count; i++) {
+            const char *record = record_at(families[k], file, i);
+            if (!record[bytes_of(families[k])] || !file->name[0] || find_record(families[k], file, record) != record)
+                continue;
+            int length = snprintf(line, sizeof(line), "%s ", file->name);
+            write_hex(record, bytes_of(families[k]), line + length);
+            take(ctx, line);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void tarn__cuda_choices_take(int index, const char *line)
+{
+    pthread_mutex_lock(&lock);
+    struct given *more = realloc(given, sizeof(*given) * (size_t)(given_count + 1));
+    char *copy = more ? strdup(line) : NULL;
+    given = more ? more : given;
+    if (copy)
+        given[given_count++] = (struct given){index, copy};
+    for (int k = 0; k < family_count; k++)
+        if (families[k]->files[index].is_read)
+            take_given(families[k], &families[k]->files[index], line);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------------- */

@@ -20,21 +20,26 @@ bool tarn__cuda_may_measure(void);
 /* ---- remembering ----------------------------------------------------------------------------------------------------------- */
 
 /* The choices of one family of kernels, one file a device: $XDG_CACHE_HOME/tarn/FAMILY-DEVICE-VERSION. A line is a key and a value, bytes as
- * hexadecimal digits, so both must be without padding. All zero but the first four fields; not locked. */
+ * hexadecimal digits, so both must be without padding. All zero but the first four fields; lives as long as the program. */
 typedef struct tarn__cuda_choices {
     const char *family;
     size_t version; /* of the library that the candidates come from */
     size_t key_bytes, value_bytes;
     struct tarn__cuda_choice_file {
         bool is_read;
-        char path[1024];
-        char *records;
+        char name[400];  /* FAMILY-DEVICE-VERSION */
+        char path[1100]; /* empty: there is no place for it */
+        char *records;   /* key, value, and whether this process has used it */
         int count;
     } files[TARN__CUDA_MAX_DEVICES];
 } tarn__cuda_choices;
 
 bool tarn__cuda_choice_find(tarn__cuda_choices *choices, int index, const void *key, void *value);
 void tarn__cuda_choice_keep(tarn__cuda_choices *choices, int index, const void *key, const void *value);
+
+/* As tarn__backend has them. A line is the name of the file, a space, and the line that would stand there. */
+void tarn__cuda_choices_tell(int index, void (*take)(void *ctx, const char *line), void *ctx);
+void tarn__cuda_choices_take(int index, const char *line);
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,81 @@
+/* test_choices.c: a run goes on with the algorithms that it began with, where nothing is kept on disk but its checkpoint. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <tarn/train.h>
+#include <unistd.h>
+
+#include "support/files.h"
+#include "support/gpu.h"
+
+/* Trains in this program, from the beginning or from the checkpoint. */
+static int train(const char *folder, bool is_new)
+{
+    tarn_train_options first = {.model = "mlp", .data = "digits:600", .hidden = {1024}, .hidden_count = 1, .batch_size = 256, .steps = 6, .device = "cuda"};
+    tarn_train_options more = {.steps = 12};
+    tarn_train_result result;
+    snprintf(first.out, sizeof(first.out), "%s", folder);
+    tarn_trainer *trainer = is_new ? tarn_trainer_new(&first) : tarn_trainer_resume(folder, &more);
+    bool good = trainer && tarn_trainer_run(trainer, NULL, NULL, &result);
+    if (!good)
+        fprintf(stderr, "%s\n", tarn_error());
+    tarn_trainer_free(trainer);
+    return good ? 0 : 1;
+}
+
+/* Choices are read once a program, so each run is one. */
+static int train_in_a_program(const char *cache, const char *folder, const char *what)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("XDG_CACHE_HOME", cache, 1);
+        execl("/proc/self/exe", "test_choices", what, folder, (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Files of choices in a cache. */
+static int count_files(const char *cache)
+{
+    char folder[1300];
+    int files = 0;
+    snprintf(folder, sizeof(folder), "%s/tarn", cache);
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        files += entry->d_name[0] != '.';
+    if (dir)
+        closedir(dir);
+    return files;
+}
+
+static void a_run_goes_on_with_its_choices(void **state)
+{
+    NEEDS_GPU();
+    char folder[1200], first[1200], second[1200], path[1300];
+    size_t length;
+    snprintf(folder, sizeof(folder), "%s", scratch("run"));
+    snprintf(first, sizeof(first), "%s", scratch("first"));
+    snprintf(second, sizeof(second), "%s", scratch("second"));
+    assert_int_equal(train_in_a_program(first, folder, "new"), 0);
+    assert_true(count_files(first) > 0);
+    snprintf(path, sizeof(path), "%s/trainer.json", folder);
+    char *place = get_file(path, &length);
+    assert_non_null(strstr(place, "\"matmul-"));
+    free(place);
+    assert_int_equal(train_in_a_program(second, folder, "more"), 0);
+    assert_int_equal(count_files(second), 0); /* nothing was measured */
+}
+
+int main(int count, char **words)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_run_goes_on_with_its_choices, open_gpu, close_gpu)};
+    if (count == 3)
+        return train(words[2], strcmp(words[1], "new") == 0);
+    unsetenv("TARN_TUNE");
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
