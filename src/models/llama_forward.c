@@ -7,6 +7,10 @@
 #include "models/llama.h"
 #include "nn/adapter.h"
 #include "ops/index.h"
+#include "ops/swiglu.h"
+
+#define MANY_ROWS 64
+#define PART_ROWS 4096 /* of a weight: what keeps a GPU busy with a prompt of some hundred tokens */
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
@@ -48,9 +52,37 @@ static bool pass_together(const tarn_module *module, int first, int count, tarn_
     return good;
 }
 
+/* Many rows of x, of which nothing is recorded, and a weight of blocks, which devices open by parts. */
+static bool comes_in_parts(const tarn_module *up, const tarn_tensor *x)
+{
+    return !tarn_grad_enabled() && tarn_dtype_block(own(up, "weight")->view.dtype) > 1 && !up->adapter && tarn_count(x) / x->view.shape[x->view.rank - 1] >= MANY_ROWS;
+}
+
+/* silu(gate) · up in gate's place, and of up one part at a time: the widest that a prompt needs, so room for one and a half of them is enough, not for three. */
+static tarn_tensor *gated_in_parts(const tarn_module *mlp, tarn_tensor *x)
+{
+    tarn_module *up = mlp->child[TARN__LLAMA_UP];
+    tarn_tensor *weight = own(up, "weight"), *bias = own(up, "bias"), *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x);
+    bool good = gate != NULL;
+    tarn__seen(up, gate); /* what up makes is as large */
+    for (int64_t first = 0, inner = weight->view.shape[0]; good && first < inner; first += PART_ROWS) {
+        int64_t end = inner - first < PART_ROWS ? inner : first + PART_ROWS;
+        tarn_scope *scope = tarn_scope_open();
+        tarn_tensor *part = scope ? tarn_linear_apply(x, tarn_slice(weight, 0, first, end), bias ? tarn_slice(bias, 0, first, end) : NULL) : NULL;
+        good = part && tarn__swiglu_inplace(tarn_slice(gate, -1, first, end), part);
+        tarn_scope_close(scope);
+    }
+    return good ? gate : NULL;
+}
+
 tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
+    if (comes_in_parts(mlp->child[TARN__LLAMA_UP], x)) {
+        tarn_tensor *gated = gated_in_parts(mlp, x), *y = gated ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated) : NULL;
+        tarn_free(gated);
+        return y;
+    }
     tarn_tensor *part[2]; /* gate, up */
     tarn_tensor *gated = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
     if (!gated)
@@ -188,31 +220,43 @@ static tarn_tensor *cross_and_normalise(tarn_tensor **x, tarn_tensor *delta, tar
     return *x ? tarn_forward(norm, *x) : NULL;
 }
 
-/* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed. */
+/* What attention makes of y. */
+static tarn_tensor *attended_to(tarn_module *attention, tarn_tensor *y, const place *p, int64_t layer)
+{
+    tarn_scope *scope = tarn_scope_open();
+    if (!scope)
+        return NULL;
+    y = p->cache || p->starts ? attention_with(attention, y, p, layer) : tarn_forward(attention, y);
+    y = y ? tarn_scope_return(scope, y) : NULL;
+    tarn_scope_close(scope);
+    return y;
+}
+
+static void free_and_forget(tarn_tensor **x)
+{
+    tarn_free(*x);
+    *x = NULL;
+}
+
+/* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed as soon as nothing needs them; on failure they may be gone. */
 static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS], *block = blocks->child[i];
-    tarn_module *attention = block->child[TARN__LLAMA_ATTENTION];
     tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__LLAMA_NORM_1] : body->child[TARN__LLAMA_NORM];
-    tarn_tensor *sum = *x, *normed = NULL;
     tarn_scope *scope = tarn_scope_open();
-    if (scope) {
-        tarn_scope *inner = tarn_scope_open();
-        tarn_tensor *attended = p->cache || p->starts ? attention_with(attention, *y, p, i) : tarn_forward(attention, *y);
-        attended = attended ? tarn_scope_return(inner, attended) : NULL;
-        tarn_scope_close(inner);
-        normed = add_and_normalise(&sum, attended, block->child[TARN__LLAMA_NORM_2]);
-        tarn_free(attended); /* room for the mlp */
-        tarn_free(*y);
-        *y = NULL;
-        tarn_tensor *delta = normed ? tarn_forward(block->child[TARN__LLAMA_MLP], normed) : NULL;
-        normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
+    tarn_tensor *sum = *x, *delta = scope ? attended_to(block->child[TARN__LLAMA_ATTENTION], *y, p, i) : NULL;
+    tarn_tensor *normed = add_and_normalise(&sum, delta, block->child[TARN__LLAMA_NORM_2]);
+    if (normed) {
+        free_and_forget(&delta);
+        free_and_forget(x);
+        free_and_forget(y);
+        delta = tarn_forward(block->child[TARN__LLAMA_MLP], normed);
     }
-    bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
+    if (normed && delta)
+        normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
+    bool good = normed && delta && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);
     if (good) {
-        tarn_free(*x);
-        tarn_free(*y);
         *x = sum;
         *y = normed;
     }

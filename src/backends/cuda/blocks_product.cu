@@ -8,14 +8,14 @@
 #include "backends/cuda/blocks_open.cuh"
 #include "backends/cuda/blocks_units.cuh"
 
-#define MOST_ROWS 16                  /* of x that are multiplied as bytes */
-#define PIECE 2048                    /* elements of a row that a warp has in shared memory: whole packs of 16 bytes of every dtype */
-#define PIECE_BYTES (64 * 34)         /* of the largest: Q8_0 */
-#define WARPS 8                       /* of a block */
-#define TILE ((int64_t)8 << 20)       /* elements of the weight that stand in scratch at a time: 16 MiB of 16 bits, which the second cache has room for */
-#define TILE_ROWS 4096                /* but no fewer rows than these: with less of y the product leaves multiprocessors idle */
-#define TILE_MOST ((int64_t)12 << 20) /* elements, with as many rows */
-#define EVEN 128                      /* elements of y, of 16 bits or more, that are a multiple of any alignment that is asked for */
+#define MOST_ROWS 16                   /* of x that are multiplied as bytes */
+#define PIECE 2048                     /* elements of a row that a warp has in shared memory: whole packs of 16 bytes of every dtype */
+#define PIECE_BYTES (64 * 34)          /* of the largest: Q8_0 */
+#define WARPS 8                        /* of a block */
+#define TILE ((int64_t)8 << 20)        /* elements of the weight that stand in scratch at a time: 16 MiB of 16 bits, which the second cache has room for */
+#define TILE_ROWS 4096                 /* but no fewer rows than these: with less of y the product leaves multiprocessors idle */
+#define TILE_WHOLE ((int64_t)12 << 20) /* elements of a weight that may be opened whole: of a larger one at most half at a time, so that a small model needs little room beside itself */
+#define EVEN 128                       /* elements of y, of 16 bits or more, that are a multiple of any alignment that is asked for */
 
 /* ---- x to bytes ------------------------------------------------------------------------------------------------------------ */
 
@@ -246,8 +246,10 @@ static int64_t parts_of(int64_t count, int64_t each)
 /* Tiles of about one size, a multiple of EVEN: then y's part of every tile is aligned as that of the first, and the product of all tiles but the last is the one whose scratch is known. */
 static int64_t tile_rows(const tarn__view *weight)
 {
-    int64_t rows = TILE / weight->shape[1], most = TILE_MOST / weight->shape[1], all = weight->shape[0];
-    rows = rows > TILE_ROWS ? rows : TILE_ROWS < most ? TILE_ROWS : most > EVEN ? most : EVEN;
+    int64_t rows = TILE / weight->shape[1], all = weight->shape[0], half = parts_of(all, 2);
+    rows = rows > TILE_ROWS ? rows : TILE_ROWS;
+    if (all * weight->shape[1] > TILE_WHOLE && rows > half)
+        rows = half;
     int64_t tiles = parts_of(all, rows), each = parts_of(parts_of(all, tiles > 0 ? tiles : 1), EVEN) * EVEN;
     return each < all ? each : all;
 }
