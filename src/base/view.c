@@ -46,6 +46,49 @@ void tarn__view_pack(tarn__view *view)
     }
 }
 
+int64_t tarn__axis_size(const tarn__view *view, int axis)
+{
+    return view->rank ? view->shape[axis] : 1;
+}
+
+int64_t tarn__axis_stride(const tarn__view *view, int axis)
+{
+    return view && view->rank ? view->stride[axis] : 0;
+}
+
+tarn__view tarn__view_across(const tarn__view *view, int axis, const tarn__view *like)
+{
+    tarn__view rest = *view;
+    rest.rank = 0;
+    for (int i = 0; i < view->rank; i++)
+        if (i != axis) {
+            rest.shape[rest.rank] = like->shape[i];
+            rest.stride[rest.rank++] = view->stride[i];
+        }
+    return rest;
+}
+
+tarn__view tarn__view_repeated(const tarn__view *index, const tarn__view *like, int axis)
+{
+    tarn__view wide = *like;
+    wide.memory = index->memory;
+    wide.base = index->base;
+    wide.offset = index->offset;
+    wide.dtype = index->dtype;
+    for (int i = 0; i < like->rank; i++)
+        wide.stride[i] = i == axis ? index->stride[0] : 0;
+    return wide;
+}
+
+int tarn__view_innermost(const tarn__view *view)
+{
+    int axis = 0;
+    for (int i = 0; i < view->rank; i++)
+        if (view->stride[i] == 1 && view->shape[i] > 1)
+            axis = i;
+    return axis;
+}
+
 static int64_t stride_at(const tarn__view *view, int axis, int rank)
 {
     int own = view ? axis - (rank - view->rank) : -1;
@@ -120,4 +163,15 @@ void tarn__nest_make(tarn__nest *nest, int operands, const tarn__view *const *vi
     }
     if (nest->rank > 0)
         nest->rank = kept + 1;
+}
+
+bool tarn__nest_is_dense(const tarn__nest *nest, int operand)
+{
+    int64_t expected = 1;
+    for (int i = nest->rank - 1; i >= 0; i--) {
+        if (nest->stride[operand][i] != expected)
+            return false;
+        expected *= nest->shape[i];
+    }
+    return true;
 }

@@ -32,6 +32,19 @@ bool tarn__view_order(const tarn__view *view, int *order);
 /* Fills in row-major strides for the view's shape. */
 void tarn__view_pack(tarn__view *view);
 
+/* An axis' size and stride: 1 and 0 where the view has rank 0, a stride of 0 where there is none. */
+int64_t tarn__axis_size(const tarn__view *view, int axis);
+int64_t tarn__axis_stride(const tarn__view *view, int axis);
+
+/* The view without an axis, cut to the sizes of `like`, which may be smaller. */
+tarn__view tarn__view_across(const tarn__view *view, int axis, const tarn__view *like);
+
+/* A 1-D index along an axis as an index of every element of `like`. */
+tarn__view tarn__view_repeated(const tarn__view *index, const tarn__view *like, int axis);
+
+/* The axis along which elements are neighbours, 0 where there is none. */
+int tarn__view_innermost(const tarn__view *view);
+
 /* The loop nest over several operands of one shape: size-1 axes dropped, axes sorted so that the first operand's strides fall, and
  * neighbours merged where every operand allows it. rank 0 means one element. */
 #define TARN__MAX_OPERANDS 6
@@ -45,5 +58,8 @@ typedef struct tarn__nest {
 
 /* Every view broadcasts to the first one's shape: axes align at the end, sizes are equal or 1, and a NULL view has stride 0 everywhere. */
 void tarn__nest_make(tarn__nest *nest, int operands, const tarn__view *const *views);
+
+/* True when an operand's elements lie in one piece, in the nest's order. */
+bool tarn__nest_is_dense(const tarn__nest *nest, int operand);
 
 #endif

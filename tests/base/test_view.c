@@ -185,6 +185,43 @@ static void density_ignores_size_one_and_empty_axes(void **state)
     assert_int_equal(tarn__view_count(&scalar), 1);
 }
 
+static void an_axis_is_taken_out_and_cut_to_another_views_sizes(void **state)
+{
+    (void)state;
+    tarn__view view = {.offset = 7, .dtype = TARN_F32, .rank = 3, .shape = {4, 5, 6}, .stride = {60, -6, 1}}, like = {.rank = 3, .shape = {2, 9, 3}}, scalar = {.rank = 0};
+    tarn__view rest = tarn__view_across(&view, 1, &like);
+    assert_int_equal(rest.rank, 2);
+    assert_true(rest.shape[0] == 2 && rest.shape[1] == 3 && rest.stride[0] == 60 && rest.stride[1] == 1 && rest.offset == 7);
+    assert_int_equal(tarn__view_across(&scalar, 0, &scalar).rank, 0);
+    assert_true(tarn__axis_size(&view, 1) == 5 && tarn__axis_stride(&view, 1) == -6);
+    assert_true(tarn__axis_size(&scalar, 0) == 1 && tarn__axis_stride(&scalar, 0) == 0 && tarn__axis_stride(NULL, 2) == 0);
+}
+
+static void an_index_along_an_axis_is_one_of_every_element(void **state)
+{
+    (void)state;
+    int64_t places[8];
+    tarn__view like = packed(3, (const int64_t[]){2, 3, 4}), index = {.memory = places, .offset = 1, .dtype = TARN_I64, .rank = 1, .shape = {3}, .stride = {2}, .base = 16};
+    tarn__view wide = tarn__view_repeated(&index, &like, 1);
+    assert_true(wide.memory == places && wide.offset == 1 && wide.dtype == TARN_I64 && wide.base == 16 && wide.rank == 3);
+    assert_true(wide.shape[0] == 2 && wide.shape[1] == 3 && wide.shape[2] == 4);
+    assert_true(wide.stride[0] == 0 && wide.stride[1] == 2 && wide.stride[2] == 0);
+}
+
+static void neighbours_and_pieces_are_known_by_strides(void **state)
+{
+    (void)state;
+    tarn__view view = packed(3, (const int64_t[]){2, 3, 4}), turned = {.rank = 3, .shape = {4, 3, 2}, .stride = {1, 4, 12}};
+    tarn__view one = {.rank = 2, .shape = {3, 1}, .stride = {2, 1}}, expanded = {.rank = 3, .shape = {2, 3, 4}, .stride = {0, 4, 1}};
+    assert_int_equal(tarn__view_innermost(&view), 2);
+    assert_int_equal(tarn__view_innermost(&turned), 0);
+    assert_int_equal(tarn__view_innermost(&one), 0);
+    tarn__nest nest;
+    tarn__nest_make(&nest, 2, (const tarn__view *const[]){&view, &expanded});
+    assert_true(tarn__nest_is_dense(&nest, 0));
+    assert_false(tarn__nest_is_dense(&nest, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +229,9 @@ int main(void)
         cmocka_unit_test(dense_views_of_any_rank_collapse_to_one_loop),
         cmocka_unit_test(permuted_operands_of_one_layout_collapse_too),
         cmocka_unit_test(density_ignores_size_one_and_empty_axes),
+        cmocka_unit_test(an_axis_is_taken_out_and_cut_to_another_views_sizes),
+        cmocka_unit_test(an_index_along_an_axis_is_one_of_every_element),
+        cmocka_unit_test(neighbours_and_pieces_are_known_by_strides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,29 +23,6 @@
 /* ---- shared ---------------------------------------------------------------------------------------------------------------- */
 
 /* Rank 0 counts as one axis of size 1. */
-static int64_t axis_size(const tarn__view *view, int axis)
-{
-    return view->rank ? view->shape[axis] : 1;
-}
-
-static int64_t axis_stride(const tarn__view *view, int axis)
-{
-    return view->rank ? view->stride[axis] : 0;
-}
-
-/* The view without an axis, cut to the sizes of `like`, which may be smaller. */
-static tarn__view across(const tarn__view *view, int axis, const tarn__view *like)
-{
-    tarn__view rest = *view;
-    rest.rank = 0;
-    for (int i = 0; i < view->rank; i++)
-        if (i != axis) {
-            rest.shape[rest.rank] = like->shape[i];
-            rest.stride[rest.rank++] = view->stride[i];
-        }
-    return rest;
-}
-
 static void make_nest(tarn__nest *nest, int operands, const tarn__view *const *views)
 {
     tarn__nest_make(nest, operands, views);
@@ -100,18 +77,6 @@ static void find_fault(const tarn__call *call, const tarn__view *index, int64_t 
             return;
         }
     }
-}
-
-/* A 1-D index of slices as an index of every element. */
-static tarn__view repeated(const tarn__view *index, const tarn__view *like, int axis)
-{
-    tarn__view wide = *like;
-    wide.memory = index->memory;
-    wide.offset = index->offset;
-    wide.dtype = index->dtype;
-    for (int i = 0; i < like->rank; i++)
-        wide.stride[i] = i == axis ? index->stride[0] : 0;
-    return wide;
 }
 
 /* ---- gather ---------------------------------------------------------------------------------------------------------------- */
@@ -172,7 +137,7 @@ static bool gather(const tarn__view *x, const tarn__view *index, const tarn__vie
     }
     gather_job job = {.to = tarn__view_at(y), .index = tarn__view_at(index), .from = tarn__view_at(x),
                       .size = (int64_t)tarn__dtype_bytes(x->dtype), .index_size = (int64_t)tarn__dtype_bytes(index->dtype),
-                      .limit = axis_size(x, axis), .step = axis_stride(x, axis), .load_index = tarn__load[index->dtype][COMPUTE_I64]};
+                      .limit = tarn__axis_size(x, axis), .step = tarn__axis_stride(x, axis), .load_index = tarn__load[index->dtype][COMPUTE_I64]};
     make_nest(&job.nest, 3, (const tarn__view *[]){y, index, &lines});
     tarn__parallel_for(job.nest.count, GRAIN, gather_range, &job);
     return !atomic_load(&job.bad);
@@ -182,7 +147,7 @@ static void kernel_gather(const tarn__call *call)
 {
     const tarn__along *along = call->params;
     if (!gather(call->in[0], call->in[1], call->out[0], along->axis))
-        find_fault(call, call->in[1], axis_size(call->in[0], along->axis));
+        find_fault(call, call->in[1], tarn__axis_size(call->in[0], along->axis));
 }
 
 /* ---- index_select ---------------------------------------------------------------------------------------------------------- */
@@ -220,7 +185,7 @@ static void kernel_index_select(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *index = call->in[1], *y = call->out[0];
     int axis = ((const tarn__along *)call->params)->axis;
-    tarn__view y_rest = across(y, axis, y), x_rest = across(x, axis, y);
+    tarn__view y_rest = tarn__view_across(y, axis, y), x_rest = tarn__view_across(x, axis, y);
     select_job job = {.index = index, .to = tarn__view_at(y), .from = tarn__view_at(x), .size = (int64_t)tarn__dtype_bytes(x->dtype),
                       .count = y->shape[axis], .limit = x->shape[axis], .to_step = y->stride[axis], .from_step = x->stride[axis]};
     make_nest(&job.nest, 2, (const tarn__view *[]){&y_rest, &x_rest});
@@ -232,7 +197,7 @@ static void kernel_index_select(const tarn__call *call)
         tarn__parallel_for(job.nest.count / job.row * job.count, grain > 0 ? grain : 1, select_range, &job);
         good = !atomic_load(&job.bad);
     } else {
-        tarn__view wide = repeated(index, y, axis);
+        tarn__view wide = tarn__view_repeated(index, y, axis);
         good = gather(x, &wide, y, axis);
     }
     if (!good)
@@ -368,9 +333,10 @@ static void scatter_range(int64_t begin, int64_t end, void *ctx)
 /* False when an index was bad. */
 static bool scatter_add(const tarn__view *index, const tarn__view *source, const tarn__view *y, int axis)
 {
-    tarn__view y_rest = across(y, axis, index), index_rest = across(index, axis, index), source_rest = across(source, axis, index);
-    scatter_job job = {.y = y, .index = index, .source = source, .length = axis_size(index, axis), .limit = axis_size(y, axis),
-                       .y_step = axis_stride(y, axis), .index_step = axis_stride(index, axis), .source_step = axis_stride(source, axis),
+    tarn__view y_rest = tarn__view_across(y, axis, index), index_rest = tarn__view_across(index, axis, index);
+    tarn__view source_rest = tarn__view_across(source, axis, index);
+    scatter_job job = {.y = y, .index = index, .source = source, .length = tarn__axis_size(index, axis), .limit = tarn__axis_size(y, axis),
+                       .y_step = tarn__axis_stride(y, axis), .index_step = tarn__axis_stride(index, axis), .source_step = tarn__axis_stride(source, axis),
                        .y_size = (int64_t)tarn__dtype_bytes(y->dtype), .index_size = (int64_t)tarn__dtype_bytes(index->dtype),
                        .source_size = (int64_t)tarn__dtype_bytes(source->dtype)};
     make_nest(&job.nest, 3, (const tarn__view *[]){&y_rest, &index_rest, &source_rest});
@@ -393,7 +359,7 @@ static void kernel_scatter_add(const tarn__call *call)
     int axis = ((const tarn__along *)call->params)->axis;
     tarn__view sum = open_sum(call);
     if (!scatter_add(call->in[0], call->in[1], &sum, axis))
-        find_fault(call, call->in[0], axis_size(&sum, axis));
+        find_fault(call, call->in[0], tarn__axis_size(&sum, axis));
     close_sum(call, &sum);
 }
 
@@ -494,7 +460,7 @@ static size_t scratch_index_add(const tarn__call *call)
 static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
 {
     const tarn__view *index = call->in[0], *source = call->in[1];
-    tarn__view y_rest = across(y, axis, y), source_rest = across(source, axis, y);
+    tarn__view y_rest = tarn__view_across(y, axis, y), source_rest = tarn__view_across(source, axis, y);
     int64_t *begin = (int64_t *)((char *)call->scratch + wide_bytes(call->out[0])), limit = y->shape[axis];
     entry *entries = (entry *)(begin + MOST_BUCKETS + 2);
     rows_job job = {.y = y, .source = source, .begin = begin, .entries = entries, .y_step = y->stride[axis],
@@ -503,7 +469,7 @@ static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
     make_nest(&job.nest, 2, (const tarn__view *[]){&y_rest, &source_rest});
     int64_t row = job.nest.shape[job.nest.rank - 1];
     if (job.nest.stride[0][job.nest.rank - 1] != 1 || row < ROW_MIN || limit == 0) {
-        tarn__view wide = repeated(index, source, axis);
+        tarn__view wide = tarn__view_repeated(index, source, axis);
         return scatter_add(&wide, source, y, axis);
     }
     bool good = sort_into_buckets(index, limit, begin, entries);
@@ -566,7 +532,7 @@ static void hot_range(int64_t begin, int64_t end, void *ctx)
 static void kernel_one_hot(const tarn__call *call)
 {
     const tarn__view *index = call->in[0], *y = call->out[0];
-    tarn__view rows = across(y, y->rank - 1, y);
+    tarn__view rows = tarn__view_across(y, y->rank - 1, y);
     hot_job job = {.y = y, .index = index};
     make_nest(&job.nest, 2, (const tarn__view *[]){&rows, index});
     int64_t grain = GRAIN / (y->shape[y->rank - 1] + 1);
@@ -618,7 +584,7 @@ static void kernel_put_rows(const tarn__call *call)
 {
     const tarn__view *index = call->in[0], *x = call->in[1], *y = call->out[0];
     int axis = ((const tarn__along *)call->params)->axis;
-    tarn__view place = *y, wide = repeated(index, x, 0);
+    tarn__view place = *y, wide = tarn__view_repeated(index, x, 0);
     memcpy(place.shape, x->shape, sizeof(place.shape));
     put_job job = {.index = index,
                    .to = tarn__view_at(y),

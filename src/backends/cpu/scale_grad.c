@@ -150,20 +150,10 @@ static void add_chunks(int64_t first, int64_t end, void *ctx)
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------------------ */
 
-/* The axis along which x's elements are neighbours. */
-static int innermost(const tarn__view *x)
-{
-    int axis = 0;
-    for (int i = 0; i < x->rank; i++)
-        if (x->stride[i] == 1 && x->shape[i] > 1)
-            axis = i;
-    return axis;
-}
-
 static void make_job(job *j, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *w = call->in[1], *g = call->in[2], *gx = call->out[0], *gw = call->out[1];
-    int axis = innermost(x);
+    int axis = tarn__view_innermost(x);
     *j = (job){.by_row = gw->shape[axis] == 1, .w = w, .gw = gw, .w_along = w->stride[axis], .gw_along = gw->stride[axis]};
     const tarn__view *views[] = {x, g, gx, j->by_row ? w : NULL, j->by_row ? gw : NULL};
     rows_make(&j->r, axis, 5, views);

@@ -257,15 +257,10 @@ static void line_range(int64_t begin, int64_t end, void *ctx)
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
-static int64_t size_at(const tarn__view *view, int axis)
-{
-    return view->rank ? view->shape[axis] : 1;
-}
-
 static int64_t taken_of(const tarn__call *call)
 {
     int axis = ((const tarn__along *)call->params)->axis;
-    return size_at(call->out[0] ? call->out[0] : call->out[1], axis);
+    return tarn__axis_size(call->out[0] ? call->out[0] : call->out[1], axis);
 }
 
 static bool by_heap(int64_t length, int64_t taken)
@@ -275,13 +270,13 @@ static bool by_heap(int64_t length, int64_t taken)
 
 static int64_t slot_bytes(const tarn__call *call)
 {
-    int64_t length = size_at(call->in[0], ((const tarn__along *)call->params)->axis), taken = taken_of(call);
+    int64_t length = tarn__axis_size(call->in[0], ((const tarn__along *)call->params)->axis), taken = taken_of(call);
     return (int64_t)sizeof(pair) * (by_heap(length, taken) ? taken : 2 * length);
 }
 
 static int64_t line_count(const tarn__call *call)
 {
-    int64_t length = size_at(call->in[0], ((const tarn__along *)call->params)->axis);
+    int64_t length = tarn__axis_size(call->in[0], ((const tarn__along *)call->params)->axis);
     return length > 0 ? tarn__view_count(call->in[0]) / length : 0;
 }
 
@@ -292,23 +287,6 @@ static size_t scratch(const tarn__call *call)
     return (size_t)(slot_bytes(call) * (lines < slots ? lines : slots));
 }
 
-static tarn__view across(const tarn__view *view, int axis)
-{
-    tarn__view rest = *view;
-    rest.rank = 0;
-    for (int i = 0; i < view->rank; i++)
-        if (i != axis) {
-            rest.shape[rest.rank] = view->shape[i];
-            rest.stride[rest.rank++] = view->stride[i];
-        }
-    return rest;
-}
-
-static int64_t step_of(const tarn__view *view, int axis)
-{
-    return view && view->rank ? view->stride[axis] : 0;
-}
-
 static void run(const tarn__call *call)
 {
     const tarn__along *along = call->params;
@@ -316,15 +294,16 @@ static void run(const tarn__call *call)
     int axis = along->axis;
     line_job job = {.order = order_of(x->dtype, along->reverse != 0), .x = tarn__view_at(x),
                     .values = values ? tarn__view_at(values) : NULL, .indices = indices ? tarn__view_at(indices) : NULL,
-                    .length = size_at(x, axis), .taken = taken_of(call), .x_step = step_of(x, axis), .values_step = step_of(values, axis),
-                    .indices_step = step_of(indices, axis), .scratch = call->scratch, .slot_bytes = slot_bytes(call)};
+                    .length = tarn__axis_size(x, axis), .taken = taken_of(call), .x_step = tarn__axis_stride(x, axis),
+                    .values_step = tarn__axis_stride(values, axis), .indices_step = tarn__axis_stride(indices, axis), .scratch = call->scratch, .slot_bytes = slot_bytes(call)};
     if (job.length == 0 || job.taken == 0)
         return;
     job.heap = by_heap(job.length, job.taken);
     job.slots = (int64_t)call->scratch_bytes / job.slot_bytes;
     for (int i = 0; i < MOST_SLOTS; i++)
         atomic_flag_clear_explicit(&job.taken_slot[i], memory_order_relaxed);
-    tarn__view rests[] = {across(x, axis), values ? across(values, axis) : *x, indices ? across(indices, axis) : *x};
+    tarn__view rests[] = {tarn__view_across(x, axis, x), values ? tarn__view_across(values, axis, values) : *x,
+                          indices ? tarn__view_across(indices, axis, indices) : *x};
     tarn__nest_make(&job.nest, 3, (const tarn__view *[]){&rests[0], values ? &rests[1] : NULL, indices ? &rests[2] : NULL});
     int64_t grain = GRAIN / job.length;
     tarn__parallel_for(job.nest.count, grain > 0 ? grain : 1, line_range, &job);

@@ -41,17 +41,6 @@ typedef struct plan {
     operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
 } plan;
 
-static bool is_linear(const tarn__nest *nest, int k)
-{
-    int64_t expected = 1;
-    for (int i = nest->rank - 1; i >= 0; i--) {
-        if (nest->stride[k][i] != expected)
-            return false;
-        expected *= nest->shape[i];
-    }
-    return true;
-}
-
 static void store_bytes(const void *from, void *to, int64_t stride, int64_t n)
 {
     const uint8_t *source = from;
@@ -65,7 +54,7 @@ static const tarn_dtype native_dtype[] = {TARN_F32, TARN_F64, TARN_I64};
 static operand describe(const plan *p, const tarn__view *view, int k)
 {
     operand o = {.base = tarn__view_at(view), .size = (int64_t)tarn__dtype_bytes(view->dtype), .stride = p->nest.stride[k],
-                 .linear = is_linear(&p->nest, k), .native = view->dtype == native_dtype[p->job->compute],
+                 .linear = tarn__nest_is_dense(&p->nest, k), .native = view->dtype == native_dtype[p->job->compute],
                  .load = tarn__load[view->dtype][p->job->compute], .store = tarn__store[view->dtype][p->job->compute]};
     return o;
 }

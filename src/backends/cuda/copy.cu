@@ -100,18 +100,6 @@ static void launch_units(const tarn__call *call, const tarn__nest *nest, int uni
 
 /* ---- which way ------------------------------------------------------------------------------------------------------------- */
 
-/* True when operand k's elements lie in one piece, in the nest's order. */
-static bool is_piece(const tarn__nest *nest, int k)
-{
-    int64_t expected = 1;
-    for (int i = nest->rank - 1; i >= 0; i--) {
-        if (nest->stride[k][i] != expected)
-            return false;
-        expected *= nest->shape[i];
-    }
-    return true;
-}
-
 /* A copy is a window that is the whole target. */
 static bool move_window(const tarn__call *call, const tarn__nest *nest, int unit)
 {
@@ -125,7 +113,7 @@ static void move_bits(const tarn__call *call, const tarn__nest *nest, int size)
 {
     void *to = tarn__view_at(call->out[0]);
     const void *from = tarn__view_at(call->in[0]);
-    if (is_piece(nest, 0) && is_piece(nest, 1)) {
+    if (tarn__nest_is_dense(nest, 0) && tarn__nest_is_dense(nest, 1)) {
         cudaMemcpyAsync(to, from, (size_t)(nest->count * size), cudaMemcpyDeviceToDevice, stream_of(call));
         return;
     }
@@ -253,7 +241,7 @@ static void kernel_copy(const tarn__call *call)
         return;
     if (from == call->out[0]->dtype)
         move_bits(call, &nest, (int)tarn__dtype_bytes(from));
-    else if (is_piece(&nest, 0) && is_piece(&nest, 1) && convert_flat(call, nest.count))
+    else if (tarn__nest_is_dense(&nest, 0) && tarn__nest_is_dense(&nest, 1) && convert_flat(call, nest.count))
         return;
     else if (from == TARN_F64)
         convert_single<double>(call, &nest);

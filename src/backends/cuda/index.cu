@@ -99,7 +99,7 @@ static void take(const tarn__call *call, const tarn__view *index)
     const tarn__view *views[] = {y, index, &lines};
     tarn__nest nest;
     tarn__nest_make(&nest, 3, views);
-    int64_t limit = axis_size(x, axis), step = axis_stride(x, axis);
+    int64_t limit = tarn__axis_size(x, axis), step = tarn__axis_stride(x, axis);
     size_t size = tarn__dtype_bytes(x->dtype), bytes = size;
     for (int n = 16 / (int)size; n > 1 && bytes == size; n /= 2)
         if (pack_rows(&nest, tarn__view_at(y), tarn__view_at(x), &step, size, n))
@@ -120,7 +120,7 @@ static void run_gather(const tarn__call *call)
 
 static void run_index_select(const tarn__call *call)
 {
-    tarn__view wide = repeated(call->in[1], call->out[0], ((const tarn__along *)call->params)->axis);
+    tarn__view wide = tarn__view_repeated(call->in[1], call->out[0], ((const tarn__along *)call->params)->axis);
     take(call, &wide);
 }
 
@@ -237,7 +237,7 @@ static void run_put_rows(const tarn__call *call)
     int axis = ((const tarn__along *)call->params)->axis;
     if (tarn__view_count(x) == 0)
         return;
-    tarn__view place = *y, wide = repeated(call->in[0], x, 0);
+    tarn__view place = *y, wide = tarn__view_repeated(call->in[0], x, 0);
     for (int i = 0; i < x->rank; i++)
         place.shape[i] = x->shape[i];
     const tarn__view *views[] = {&place, &wide, x};

@@ -182,11 +182,11 @@ static void plan_sorted(add_plan *p, int64_t entries, int64_t columns, tarn_dtyp
 
 static void plan_lines(add_plan *p, const tarn__view *index, const tarn__view *source, const tarn__view *y, int axis)
 {
-    tarn__view rest[] = {across(y, axis, index), across(index, axis, index), across(source, axis, index)};
+    tarn__view rest[] = {tarn__view_across(y, axis, index), tarn__view_across(index, axis, index), tarn__view_across(source, axis, index)};
     const tarn__view *views[] = {&rest[0], &rest[1], &rest[2]};
     tarn__nest_make(&p->lines, 3, views);
-    p->length = axis_size(index, axis);
-    p->limit = axis_size(y, axis);
+    p->length = tarn__axis_size(index, axis);
+    p->limit = tarn__axis_size(y, axis);
     int64_t lines = p->lines.count, wider = p->length > p->limit ? p->length : p->limit;
     if (lines * p->length == 0) {
         p->way = NOTHING;
@@ -212,7 +212,7 @@ static add_plan plan_slices(const tarn__call *call)
     const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0];
     int axis = ((const tarn__along *)call->params)->axis;
     add_plan p = {};
-    tarn__view rest[] = {across(y, axis, y), across(source, axis, y)};
+    tarn__view rest[] = {tarn__view_across(y, axis, y), tarn__view_across(source, axis, y)};
     const tarn__view *views[] = {&rest[0], &rest[1]};
     tarn__nest_make(&p.columns, 2, views);
     p.length = index->shape[0];
@@ -222,7 +222,7 @@ static add_plan plan_slices(const tarn__call *call)
     } else if (p.length <= FEW_SLICES && p.length * ((p.columns.count + THREADS - 1) / THREADS) < MOST_SMALL) {
         p.way = FEW;
     } else if (p.length >= MOST_SMALL || p.limit >= MOST_SMALL) {
-        tarn__view wide = repeated(index, source, axis);
+        tarn__view wide = tarn__view_repeated(index, source, axis);
         plan_lines(&p, &wide, source, y, axis);
     } else {
         plan_sorted(&p, p.length, p.columns.count, y->dtype);
@@ -296,8 +296,8 @@ static add_args args_of(const tarn__call *call, const add_plan *p)
     a.limit = p->limit;
     a.length = p->length;
     a.count = p->length;
-    a.y_step = axis_stride(y, axis);
-    a.source_step = axis_stride(source, axis);
+    a.y_step = tarn__axis_stride(y, axis);
+    a.source_step = tarn__axis_stride(source, axis);
     a.columns = 1;
     a.chunk = p->chunk;
     a.faults = faults_of(call);
@@ -401,7 +401,7 @@ void tarn__cuda_run_scatter_add(const tarn__call *call)
 {
     add_plan p = plan_scatter(call);
     if (p.way != NOTHING)
-        run_lines(call, &p, axis_stride(call->in[0], ((const tarn__along *)call->params)->axis));
+        run_lines(call, &p, tarn__axis_stride(call->in[0], ((const tarn__along *)call->params)->axis));
 }
 
 static void clear(const tarn__call *call)

@@ -1,33 +1,9 @@
-/* lines.cuh: what kernels along one axis share (indexing, sorting, running sums): the axis, what lies across it, and elements whose dtype
+/* lines.cuh: what kernels along one axis share (indexing, sorting, running sums): elements whose dtype
  * is known when the kernel is compiled, or only when it runs. */
 #ifndef TARN__LINES_CUH
 #define TARN__LINES_CUH
 
 #include "backends/cuda/element.cuh"
-
-/* Rank 0 counts as one axis of size 1. */
-static inline int64_t axis_size(const tarn__view *view, int axis)
-{
-    return view->rank ? view->shape[axis] : 1;
-}
-
-static inline int64_t axis_stride(const tarn__view *view, int axis)
-{
-    return view->rank ? view->stride[axis] : 0;
-}
-
-/* The view without an axis, cut to the sizes of `like`, which may be smaller. */
-static inline tarn__view across(const tarn__view *view, int axis, const tarn__view *like)
-{
-    tarn__view rest = *view;
-    rest.rank = 0;
-    for (int i = 0; i < view->rank; i++)
-        if (i != axis) {
-            rest.shape[rest.rank] = like->shape[i];
-            rest.stride[rest.rank++] = view->stride[i];
-        }
-    return rest;
-}
 
 static inline int64_t magnitude(int64_t stride)
 {

@@ -184,16 +184,6 @@ static __global__ void __launch_bounds__(WARP * SLICES) combine_columns(const __
 
 /* ---- starting them ---------------------------------------------------------------------------------------------------------- */
 
-/* The axis along which x's elements are neighbours. */
-static int innermost(const tarn__view *x)
-{
-    int axis = 0;
-    for (int i = 0; i < x->rank; i++)
-        if (x->stride[i] == 1 && x->shape[i] > 1)
-            axis = i;
-    return axis;
-}
-
 /* How many elements the kernels move at once: 16 bytes of them, or 1. gx may be f32 where the others have 16 bits. */
 static int pack_width(const scale_args &a)
 {
@@ -231,7 +221,7 @@ static void cut_columns(scale_args *a)
 static bool make_args(const tarn__call *call, scale_args *a, int *width)
 {
     const tarn__view *views[OPERANDS] = {call->in[0], call->in[2], call->out[0], call->in[1], call->out[1]};
-    const int axis = innermost(call->in[0]);
+    const int axis = tarn__view_innermost(call->in[0]);
     const bool by_row = call->out[1]->shape[axis] == 1;
     tarn__nest nest;
     *a = scale_args{};

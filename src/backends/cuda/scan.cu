@@ -300,15 +300,15 @@ static bool make_plan(const tarn__call *call, scan_plan *p)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];
     const tarn__along *along = (const tarn__along *)call->params;
-    tarn__view rest[] = {across(y, along->axis, y), across(x, along->axis, x)};
+    tarn__view rest[] = {tarn__view_across(y, along->axis, y), tarn__view_across(x, along->axis, x)};
     const tarn__view *views[] = {&rest[0], &rest[1]};
     if (tarn__view_count(y) == 0)
         return false;
     *p = scan_plan();
     tarn__nest_make(&p->nest, 2, views);
-    p->length = axis_size(x, along->axis);
-    p->x_step = p->length > 1 ? axis_stride(x, along->axis) : 1;
-    p->y_step = p->length > 1 ? axis_stride(y, along->axis) : 1;
+    p->length = tarn__axis_size(x, along->axis);
+    p->x_step = p->length > 1 ? tarn__axis_stride(x, along->axis) : 1;
+    p->y_step = p->length > 1 ? tarn__axis_stride(y, along->axis) : 1;
     int last = p->nest.rank - 1;
     p->by_columns = last >= 0 && p->nest.shape[last] >= FEWEST_COLUMNS && magnitude(p->nest.stride[0][last]) < magnitude(p->y_step);
     p->is_packed = !p->by_columns && has_packs(p, x, y);

@@ -218,7 +218,7 @@ template <typename E> static __global__ void __launch_bounds__(THREADS) merge_ke
 
 static int64_t kept_of(const tarn__call *call)
 {
-    return axis_size(call->out[0] ? call->out[0] : call->out[1], ((const tarn__along *)call->params)->axis);
+    return tarn__axis_size(call->out[0] ? call->out[0] : call->out[1], ((const tarn__along *)call->params)->axis);
 }
 
 /* Shapes: tiles of a line, what is kept of them, and how tiles lie in a block. */
@@ -226,7 +226,7 @@ template <typename E> static sort_args shape_of(const tarn__call *call)
 {
     sort_args a = {};
     int64_t most = (int64_t)(TILE_BYTES / sizeof(E));
-    a.length = axis_size(call->in[0], ((const tarn__along *)call->params)->axis);
+    a.length = tarn__axis_size(call->in[0], ((const tarn__along *)call->params)->axis);
     a.kept = kept_of(call);
     a.lines = a.length > 0 ? tarn__view_count(call->in[0]) / a.length : 0;
     a.span = a.length < most ? a.length : most;
@@ -274,14 +274,14 @@ template <typename E> static void sort_lines(const tarn__call *call)
     a.values = data_of<void>(values);
     a.indices = data_of<int64_t>(indices);
     a.order = order_of(x->dtype, along->reverse != 0);
-    a.x_step = axis_stride(x, axis);
-    a.values_step = values ? axis_stride(values, axis) : 0;
-    a.indices_step = indices ? axis_stride(indices, axis) : 0;
-    tarn__view rest[3] = {across(x, axis, x)};
+    a.x_step = tarn__axis_stride(x, axis);
+    a.values_step = values ? tarn__axis_stride(values, axis) : 0;
+    a.indices_step = indices ? tarn__axis_stride(indices, axis) : 0;
+    tarn__view rest[3] = {tarn__view_across(x, axis, x)};
     if (values)
-        rest[1] = across(values, axis, values);
+        rest[1] = tarn__view_across(values, axis, values);
     if (indices)
-        rest[2] = across(indices, axis, indices);
+        rest[2] = tarn__view_across(indices, axis, indices);
     const tarn__view *views[] = {&rest[0], values ? &rest[1] : NULL, indices ? &rest[2] : NULL};
     tarn__nest nest;
     tarn__nest_make(&nest, 3, views);

@@ -8,18 +8,6 @@
 #define RUN 256 /* elements a work-item moves, as copy.cl has them: of a row, */
 #define PER 4   /* and where work-items run in lockstep */
 
-/* True when operand k's elements lie in one piece, in the nest's order. */
-static bool is_piece(const tarn__nest *nest, int k)
-{
-    int64_t expected = 1;
-    for (int i = nest->rank - 1; i >= 0; i--) {
-        if (nest->stride[k][i] != expected)
-            return false;
-        expected *= nest->shape[i];
-    }
-    return true;
-}
-
 /* Where work-items run in lockstep they have some elements each, and divide places out in 32 bits if those are enough; else each has a run of the last axis. */
 static bool name_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
 {
@@ -89,7 +77,7 @@ static void kernel_copy(const tarn__call *call)
         return;
     if (from->dtype != to->dtype)
         convert(call, &nest);
-    else if (is_piece(&nest, 0) && is_piece(&nest, 1))
+    else if (tarn__nest_is_dense(&nest, 0) && tarn__nest_is_dense(&nest, 1))
         tarn__cl_copy_bytes(call, to->memory, to->offset * size, from->memory, from->offset * size, (size_t)(nest.count * size));
     else if (!tarn__cl_transpose(call, &nest))
         move(call, &nest);

@@ -2,29 +2,6 @@
  * a GPU some neighbours at once. */
 #include "backends/opencl/element.h"
 
-static int64_t axis_size(const tarn__view *view, int axis)
-{
-    return view->rank ? view->shape[axis] : 1;
-}
-
-static int64_t axis_stride(const tarn__view *view, int axis)
-{
-    return view->rank ? view->stride[axis] : 0;
-}
-
-/* An index along one axis as an index of every element of `like`. */
-static tarn__view repeated(const tarn__view *index, const tarn__view *like, int axis)
-{
-    tarn__view wide = *like;
-    wide.memory = index->memory;
-    wide.base = index->base;
-    wide.offset = index->offset;
-    wide.dtype = index->dtype;
-    for (int i = 0; i < like->rank; i++)
-        wide.stride[i] = i == axis ? index->stride[0] : 0;
-    return wide;
-}
-
 typedef struct job {
     const char *kernel;
     const tarn__view *view[3]; /* the nest's operands, of which `index` names places */
@@ -69,7 +46,7 @@ static void gather(const tarn__call *call, const tarn__view *index, int axis)
         lines.shape[i] = y->shape[i];
         lines.stride[i] = i == axis ? 0 : x->stride[i];
     }
-    run(call, &(job){"gather", {y, index, &lines}, 0, 1, 2, axis_size(x, axis), axis_stride(x, axis)});
+    run(call, &(job){"gather", {y, index, &lines}, 0, 1, 2, tarn__axis_size(x, axis), tarn__axis_stride(x, axis)});
 }
 
 static void kernel_gather(const tarn__call *call)
@@ -80,7 +57,7 @@ static void kernel_gather(const tarn__call *call)
 static void kernel_index_select(const tarn__call *call)
 {
     int axis = ((const tarn__along *)call->params)->axis;
-    tarn__view wide = repeated(call->in[1], call->out[0], axis);
+    tarn__view wide = tarn__view_repeated(call->in[1], call->out[0], axis);
     gather(call, &wide, axis);
 }
 
@@ -88,7 +65,7 @@ static void kernel_put_rows(const tarn__call *call)
 {
     const tarn__view *index = call->in[0], *x = call->in[1], *y = call->out[0];
     int axis = ((const tarn__along *)call->params)->axis;
-    tarn__view place = *y, wide = repeated(index, x, 0);
+    tarn__view place = *y, wide = tarn__view_repeated(index, x, 0);
     for (int i = 0; i < x->rank; i++)
         place.shape[i] = x->shape[i];
     run(call, &(job){"put_rows", {&place, x, &wide}, 0, 2, 1, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]});

@@ -27,10 +27,10 @@ static void describe(job *j, const tarn__call *call, bool is_slices)
 {
     const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0], *like = is_slices ? source : index;
     int axis = ((const tarn__along *)call->params)->axis, own = is_slices ? 0 : axis;
-    tarn__view y_rest = tarn__cl_across(y, axis, like), source_rest = tarn__cl_across(source, axis, like), index_rest = tarn__cl_across(index, own, index);
-    *j = (job){.y_step = tarn__cl_axis_stride(y, axis), .source_step = tarn__cl_axis_stride(source, axis)};
-    j->sorting = (tarn__cl_sorting){.x = index, .length = tarn__cl_axis_size(index, own), .step = tarn__cl_axis_stride(index, own),
-                                    .options = index->dtype == TARN_I32 ? "-DI=i32" : "-DI=i64", .key = {(uint64_t)tarn__cl_axis_size(y, axis)}};
+    tarn__view y_rest = tarn__view_across(y, axis, like), source_rest = tarn__view_across(source, axis, like), index_rest = tarn__view_across(index, own, index);
+    *j = (job){.y_step = tarn__axis_stride(y, axis), .source_step = tarn__axis_stride(source, axis)};
+    j->sorting = (tarn__cl_sorting){.x = index, .length = tarn__axis_size(index, own), .step = tarn__axis_stride(index, own),
+                                    .options = index->dtype == TARN_I32 ? "-DI=i32" : "-DI=i64", .key = {(uint64_t)tarn__axis_size(y, axis)}};
     j->line_pairs = is_slices ? 0 : j->sorting.length;
     tarn__cl_nest_in_order(&j->sorting.lines, 1, (const tarn__view *[]){&index_rest});
     tarn__cl_nest_in_order(&j->lines, 2, (const tarn__view *[]){&y_rest, &source_rest});

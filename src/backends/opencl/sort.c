@@ -7,28 +7,6 @@
 #define RUN 16  /* pairs of a run at first, */
 #define RUN_IN_LOCKSTEP 128
 
-int64_t tarn__cl_axis_size(const tarn__view *view, int axis)
-{
-    return view->rank ? view->shape[axis] : 1;
-}
-
-int64_t tarn__cl_axis_stride(const tarn__view *view, int axis)
-{
-    return view && view->rank ? view->stride[axis] : 0;
-}
-
-tarn__view tarn__cl_across(const tarn__view *view, int axis, const tarn__view *like)
-{
-    tarn__view rest = *view;
-    rest.rank = 0;
-    for (int i = 0; i < view->rank; i++)
-        if (i != axis) {
-            rest.shape[rest.rank] = like->shape[i];
-            rest.stride[rest.rank++] = view->stride[i];
-        }
-    return rest;
-}
-
 /* ---- lines ----------------------------------------------------------------------------------------------------------------- */
 
 size_t tarn__cl_sort_scratch(int64_t pairs)
@@ -116,7 +94,7 @@ typedef struct results {
 static results results_of(const tarn__call *call)
 {
     results r = {call->out[0], call->outputs > 1 ? call->out[1] : NULL, 0};
-    r.taken = tarn__cl_axis_size(r.values ? r.values : r.indices, ((const tarn__along *)call->params)->axis);
+    r.taken = tarn__axis_size(r.values ? r.values : r.indices, ((const tarn__along *)call->params)->axis);
     return r;
 }
 
@@ -132,8 +110,8 @@ static void write_sorted(const tarn__call *call, const tarn__cl_sorting *s, cons
     tarn__cl_long(&launch, s->length);
     tarn__cl_long(&launch, r->taken);
     tarn__cl_long(&launch, s->step);
-    tarn__cl_long(&launch, tarn__cl_axis_stride(r->values, axis));
-    tarn__cl_long(&launch, tarn__cl_axis_stride(r->indices, axis));
+    tarn__cl_long(&launch, tarn__axis_stride(r->values, axis));
+    tarn__cl_long(&launch, tarn__axis_stride(r->indices, axis));
     tarn__cl_value(&launch, &s->lines, sizeof(s->lines));
     tarn__cl_over(&launch, s->lines.count * r->taken);
 }
@@ -144,10 +122,10 @@ static void run(const tarn__call *call)
     const tarn__view *x = call->in[0];
     results r = results_of(call);
     int axis = along->axis;
-    tarn__cl_sorting s = {.x = x, .length = tarn__cl_axis_size(x, axis), .step = tarn__cl_axis_stride(x, axis), .options = bits_of(x->dtype)};
+    tarn__cl_sorting s = {.x = x, .length = tarn__axis_size(x, axis), .step = tarn__axis_stride(x, axis), .options = bits_of(x->dtype)};
     key_of(x->dtype, along->reverse != 0, s.key);
-    tarn__view none = *x, rests[] = {tarn__cl_across(x, axis, x), r.values ? tarn__cl_across(r.values, axis, x) : none,
-                                     r.indices ? tarn__cl_across(r.indices, axis, x) : none};
+    tarn__view none = *x, rests[] = {tarn__view_across(x, axis, x), r.values ? tarn__view_across(r.values, axis, x) : none,
+                                     r.indices ? tarn__view_across(r.indices, axis, x) : none};
     tarn__nest_make(&s.lines, 3, (const tarn__view *[]){&rests[0], r.values ? &rests[1] : NULL, r.indices ? &rests[2] : NULL});
     if (s.length == 0 || r.taken == 0 || s.lines.count == 0)
         return;

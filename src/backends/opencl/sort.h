@@ -20,9 +20,4 @@ bool tarn__cl_sort_ready(const tarn__call *call, const tarn__cl_sorting *sorting
 /* Sorts; returns how many bytes into the call's scratch the sorted pairs lie. */
 int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *sorting);
 
-/* The view without an axis, cut to the sizes of `like`; and what rank 0 has for one. */
-tarn__view tarn__cl_across(const tarn__view *view, int axis, const tarn__view *like);
-int64_t tarn__cl_axis_size(const tarn__view *view, int axis);
-int64_t tarn__cl_axis_stride(const tarn__view *view, int axis);
-
 #endif
