@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/parts.h"
+
 /* One operand as a matrix: rows or columns dense. */
 typedef struct matrix {
     char *base;
@@ -300,28 +302,6 @@ static void run_plan(const tarn__call *call, job *j, tarn__cuda_plan *plan)
         copy_view(call, &j->c.view, call->out[0]);
 }
 
-/* a's sums along its last axis, into a vector seen as a column. */
-typedef struct sums_call {
-    tarn__view column;
-    tarn__reduce params;
-    tarn__call call;
-} sums_call;
-
-static void describe_sums(sums_call *s, const tarn__call *call)
-{
-    s->column = *call->out[1];
-    s->column.rank = 2;
-    s->column.shape[1] = 1;
-    s->column.stride[1] = 1;
-    s->params = (tarn__reduce){.scale = 1};
-    s->call = *call;
-    s->call.inputs = s->call.outputs = 1;
-    s->call.reads_output = 0;
-    s->call.out[0] = &s->column;
-    s->call.params = &s->params;
-    s->call.params_bytes = sizeof(s->params);
-}
-
 static size_t matmul_scratch(const tarn__call *call)
 {
     job j = describe(call, TARN__K_matmul);
@@ -388,8 +368,8 @@ static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
     product.out[0] = to;
     size_t first = matmul_scratch(&product), second = 0;
     if (kernel == TARN__K_matmul_sums) {
-        sums_call sums;
-        describe_sums(&sums, call);
+        tarn__sums_part sums;
+        tarn__describe_sums(&sums, call);
         second = tarn__cuda_rows()[TARN__K_sum].scratch ? tarn__cuda_rows()[TARN__K_sum].scratch(&sums.call) : 0;
     }
     return first > second ? first : second;
@@ -431,8 +411,8 @@ static void run_fused(const tarn__call *call, tarn__kernel kernel)
         run_product(call, 2, call->out[0]);
         run_elementwise(call, TARN__K_gelu_grad, call->in[2], call->out[0], call->out[0]);
     } else {
-        sums_call sums;
-        describe_sums(&sums, call);
+        tarn__sums_part sums;
+        tarn__describe_sums(&sums, call);
         run_product(call, 2, call->out[0]);
         tarn__cuda_rows()[TARN__K_sum].run(&sums.call);
     }

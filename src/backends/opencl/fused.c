@@ -1,51 +1,6 @@
 /* fused.c: products with what goes before or after them, made of their parts. */
 #include "backends/opencl/opencl.h"
-
-/* The product alone, into `to`. */
-static tarn__call product_of(const tarn__call *call, int inputs, const tarn__view *to)
-{
-    tarn__call part = *call;
-    part.inputs = inputs;
-    part.outputs = 1;
-    part.out[0] = to;
-    return part;
-}
-
-static tarn__call elementwise_of(const tarn__call *call, const tarn__elementwise *none, const tarn__view *first, const tarn__view *second,
-                                 const tarn__view *to)
-{
-    tarn__call part = *call;
-    part.inputs = second ? 2 : 1;
-    part.outputs = 1;
-    part.in[0] = first;
-    part.in[1] = second;
-    part.out[0] = to;
-    part.params = none;
-    part.params_bytes = sizeof(*none);
-    return part;
-}
-
-/* a's sums along its last axis, into a vector seen as a column. */
-typedef struct sums {
-    tarn__view column;
-    tarn__reduce params;
-    tarn__call call;
-} sums;
-
-static void describe_sums(sums *s, const tarn__call *call)
-{
-    s->column = *call->out[1];
-    s->column.rank = 2;
-    s->column.shape[1] = 1;
-    s->column.stride[1] = 1;
-    s->params = (tarn__reduce){.scale = 1};
-    s->call = *call;
-    s->call.inputs = s->call.outputs = 1;
-    s->call.reads_output = 0;
-    s->call.out[0] = &s->column;
-    s->call.params = &s->params;
-    s->call.params_bytes = sizeof(s->params);
-}
+#include "base/parts.h"
 
 static size_t scratch_of(tarn__kernel kernel, const tarn__call *call)
 {
@@ -63,37 +18,37 @@ static void run(tarn__kernel kernel, tarn__call *call)
 
 static size_t gelu_scratch(const tarn__call *call)
 {
-    tarn__call product = product_of(call, 3, call->out[1]);
+    tarn__call product = tarn__product_part(call, 3, call->out[1]);
     return scratch_of(TARN__K_matmul, &product);
 }
 
 static void kernel_matmul_gelu(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = product_of(call, 3, call->out[1]), gelu = elementwise_of(call, &none, call->out[1], NULL, call->out[0]);
+    tarn__call product = tarn__product_part(call, 3, call->out[1]), gelu = tarn__elementwise_part(call, &none, call->out[1], NULL, call->out[0]);
     run(TARN__K_matmul, &product);
     run(TARN__K_gelu, &gelu);
 }
 
 static size_t gelu_grad_scratch(const tarn__call *call)
 {
-    tarn__call product = product_of(call, 2, call->out[0]);
+    tarn__call product = tarn__product_part(call, 2, call->out[0]);
     return scratch_of(TARN__K_matmul, &product);
 }
 
 static void kernel_matmul_gelu_grad(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = product_of(call, 2, call->out[0]), slope = elementwise_of(call, &none, call->in[2], call->out[0], call->out[0]);
+    tarn__call product = tarn__product_part(call, 2, call->out[0]), slope = tarn__elementwise_part(call, &none, call->in[2], call->out[0], call->out[0]);
     run(TARN__K_matmul, &product);
     run(TARN__K_gelu_grad, &slope);
 }
 
 static size_t sums_scratch(const tarn__call *call)
 {
-    sums s;
-    describe_sums(&s, call);
-    tarn__call product = product_of(call, 2, call->out[0]);
+    tarn__sums_part s;
+    tarn__describe_sums(&s, call);
+    tarn__call product = tarn__product_part(call, 2, call->out[0]);
     size_t first = scratch_of(TARN__K_matmul, &product), second = scratch_of(TARN__K_sum, &s.call);
     return first > second ? first : second;
 }
@@ -101,9 +56,9 @@ static size_t sums_scratch(const tarn__call *call)
 /* The sums first: where they are none of this device's, nothing has been added to the product's result yet. */
 static void kernel_matmul_sums(const tarn__call *call)
 {
-    sums s;
-    describe_sums(&s, call);
-    tarn__call product = product_of(call, 2, call->out[0]);
+    tarn__sums_part s;
+    tarn__describe_sums(&s, call);
+    tarn__call product = tarn__product_part(call, 2, call->out[0]);
     run(TARN__K_sum, &s.call);
     run(TARN__K_matmul, &product);
 }

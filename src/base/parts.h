@@ -1,0 +1,54 @@
+/* parts.h: the calls that a fused one is made of, where a backend makes it of others. */
+#ifndef TARN__PARTS_H
+#define TARN__PARTS_H
+
+#include "base/call.h"
+
+/* The product alone, into `to`. */
+static inline tarn__call tarn__product_part(const tarn__call *call, int inputs, const tarn__view *to)
+{
+    tarn__call part = *call;
+    part.inputs = inputs;
+    part.outputs = 1;
+    part.out[0] = to;
+    return part;
+}
+
+/* An element-wise operation of one operand or two. */
+static inline tarn__call tarn__elementwise_part(const tarn__call *call, const tarn__elementwise *none, const tarn__view *first, const tarn__view *second,
+                                                const tarn__view *to)
+{
+    tarn__call part = *call;
+    part.inputs = second ? 2 : 1;
+    part.outputs = 1;
+    part.in[0] = first;
+    part.in[1] = second;
+    part.out[0] = to;
+    part.params = none;
+    part.params_bytes = sizeof(*none);
+    return part;
+}
+
+/* matmul_sums: a's sums along its last axis, into a vector seen as a column. */
+typedef struct tarn__sums_part {
+    tarn__view column;
+    tarn__reduce params;
+    tarn__call call;
+} tarn__sums_part;
+
+static inline void tarn__describe_sums(tarn__sums_part *s, const tarn__call *call)
+{
+    s->column = *call->out[1];
+    s->column.rank = 2;
+    s->column.shape[1] = 1;
+    s->column.stride[1] = 1;
+    s->params = (tarn__reduce){.scale = 1};
+    s->call = *call;
+    s->call.inputs = s->call.outputs = 1;
+    s->call.reads_output = 0;
+    s->call.out[0] = &s->column;
+    s->call.params = &s->params;
+    s->call.params_bytes = sizeof(s->params);
+}
+
+#endif
