@@ -39,6 +39,15 @@ TARN__UNUSED static bool dense_rows_make(dense_rows *d, int operands, const tarn
     return true;
 }
 
+/* Where an operand's row begins: a place in the axes before the last. */
+TARN__UNUSED static int64_t dense_row_offset(const tarn__nest *nest, int operand, int64_t row)
+{
+    int64_t offset = 0;
+    for (int i = nest->rank - 2; i >= 0; row /= nest->shape[i--])
+        offset += row % nest->shape[i] * nest->stride[operand][i];
+    return offset;
+}
+
 TARN__UNUSED static void dense_rows_range(int64_t begin, int64_t end, void *ctx)
 {
     const dense_rows *d = ctx;
@@ -47,9 +56,7 @@ TARN__UNUSED static void dense_rows_range(int64_t begin, int64_t end, void *ctx)
         char *at[TARN__MAX_OPERANDS];
         int64_t first = begin % d->pieces * DENSE_PIECE, left = d->nest.shape[last] - first;
         for (int k = 0; k < d->operands; k++) {
-            int64_t offset = k < 2 ? first : 0, row = begin / d->pieces;
-            for (int i = last - 1; i >= 0; row /= d->nest.shape[i--])
-                offset += row % d->nest.shape[i] * d->nest.stride[k][i];
+            int64_t offset = dense_row_offset(&d->nest, k, begin / d->pieces) + (k < 2 ? first : 0);
             at[k] = (char *)tarn__view_at(d->view[k]) + offset * (int64_t)tarn__dtype_bytes(d->view[k]->dtype);
         }
         d->work(at, left < DENSE_PIECE ? left : DENSE_PIECE);

@@ -301,16 +301,11 @@ static void share_rows(int64_t begin, int64_t end, void *ctx)
 {
     const share_plan *p = ctx;
     const tarn__view *views[] = {p->call->out[0], p->call->in[0], p->call->in[1], p->call->in[2]};
-    int last = p->nest.rank - 1;
-    int64_t n = p->nest.shape[last], size = (int64_t)tarn__dtype_bytes(views[0]->dtype);
+    int64_t n = p->nest.shape[p->nest.rank - 1], size = (int64_t)tarn__dtype_bytes(views[0]->dtype);
     for (int64_t row = begin; row < end; row++) {
         char *at[4];
-        for (int k = 0; k < 4; k++) {
-            int64_t offset = 0, rest = row;
-            for (int i = last - 1; i >= 0; rest /= p->nest.shape[i--])
-                offset += rest % p->nest.shape[i] * p->nest.stride[k][i];
-            at[k] = (char *)tarn__view_at(views[k]) + offset * size;
-        }
+        for (int k = 0; k < 4; k++)
+            at[k] = (char *)tarn__view_at(views[k]) + dense_row_offset(&p->nest, k, row) * size;
         if (size == 4)
             share_row_f32((void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], n, p->stream);
         else
