@@ -18,14 +18,6 @@
 #include "backends/cpu/slots.h"
 #include "backends/cpu/squares.h"
 
-#if defined(__AVX512F__)
-#define VECTOR_BYTES 64
-#elif defined(__AVX__)
-#define VECTOR_BYTES 32
-#else
-#define VECTOR_BYTES 16
-#endif
-
 /* Rows of the register tile: with three vectors each they fill the registers, less what they are multiplied with. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define MR 8

@@ -91,10 +91,10 @@ ONE_KIND copy_dense_rows(row_moves m)
                 memcpy(to, m.from + r * m.from_row, (size_t)bytes);
         }
 #if defined(__aarch64__)
-    } else if (bytes >= TARN__VECTOR) {
+    } else if (bytes >= VECTOR_BYTES) {
         copy_vector_rows(m);
 #else
-    } else if (bytes >= TARN__VECTOR) {
+    } else if (bytes >= VECTOR_BYTES) {
         COPY_BY(tarn__u32v)
 #endif
     } else if (bytes >= 16) {
@@ -137,10 +137,10 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
 #endif
 
 /* The even elements of a, then the odd ones of b; and a turned round. */
-#if TARN__VECTOR == 64
+#if VECTOR_BYTES == 64
 #define EVEN_AND_ODD(a, b) CHOOSE(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31)
 #define TURNED(a) CHOOSE(a, a, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
-#elif TARN__VECTOR == 32
+#elif VECTOR_BYTES == 32
 #define EVEN_AND_ODD(a, b) CHOOSE(a, b, 0, 2, 4, 6, 9, 11, 13, 15)
 #define TURNED(a) CHOOSE(a, a, 7, 6, 5, 4, 3, 2, 1, 0)
 #else
@@ -148,7 +148,7 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
 #define TURNED(a) CHOOSE(a, a, 3, 2, 1, 0)
 #endif
 
-enum { WORDS = TARN__VECTOR / 4 };
+enum { WORDS = VECTOR_BYTES / 4 };
 
 /* The second vector begins one element early: the element after the last one of a row need not be there. */
 static inline void pick_2(uint32_t *to, const uint32_t *from, int64_t i)

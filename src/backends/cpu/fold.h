@@ -13,7 +13,7 @@
 #include "backends/cpu/level.h"
 
 /* Lengths such that an f32 accumulator takes 64 steps: several vectors of them by rows, four rows a step by columns. */
-#define TARN__PIECE (16 * TARN__STRANDS * TARN__VECTOR) /* elements taken at once by rows */
+#define TARN__PIECE (16 * TARN__STRANDS * VECTOR_BYTES) /* elements taken at once by rows */
 #define TARN__BLOCK 256                                 /* rows taken into narrow accumulators by columns */
 #define TARN__ROWS 16                                   /* rows taken at once by columns */
 #define TARN__COLUMNS 2048                              /* columns of a tile, at most */

@@ -13,14 +13,7 @@
 #endif
 
 #include "backends/cpu/convert.h"
-
-#if defined(__AVX512F__)
-#define TARN__VECTOR 64
-#elif defined(__AVX__)
-#define TARN__VECTOR 32
-#else
-#define TARN__VECTOR 16
-#endif
+#include "backends/cpu/level.h"
 
 /* Vectors that a sum along memory runs in side by side. AArch64 adds four in a cycle and has 32 registers. */
 #if defined(__aarch64__)
@@ -29,13 +22,13 @@
 #define TARN__STRANDS 4
 #endif
 
-typedef float tarn__f32v __attribute__((vector_size(TARN__VECTOR)));
-typedef double tarn__f64v __attribute__((vector_size(TARN__VECTOR)));
-typedef int32_t tarn__i32v __attribute__((vector_size(TARN__VECTOR)));
-typedef int64_t tarn__i64v __attribute__((vector_size(TARN__VECTOR)));
-typedef uint32_t tarn__u32v __attribute__((vector_size(TARN__VECTOR)));
-typedef float tarn__f32half __attribute__((vector_size(TARN__VECTOR / 2)));
-typedef uint16_t tarn__u16half __attribute__((vector_size(TARN__VECTOR / 2)));
+typedef float tarn__f32v __attribute__((vector_size(VECTOR_BYTES)));
+typedef double tarn__f64v __attribute__((vector_size(VECTOR_BYTES)));
+typedef int32_t tarn__i32v __attribute__((vector_size(VECTOR_BYTES)));
+typedef int64_t tarn__i64v __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t tarn__u32v __attribute__((vector_size(VECTOR_BYTES)));
+typedef float tarn__f32half __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
 
 /* a where the mask's bits are set, b elsewhere. */
 #define TARN__SELECT(vector, mask_vector, mask, a, b) ((vector)(((mask_vector)(a) & (mask)) | ((mask_vector)(b) & ~(mask))))

@@ -20,6 +20,15 @@
 #endif
 #define TARN__AT_WIDE_LEVEL(name) TARN__PASTE(name, TARN__WIDE_LEVEL)
 
+/* The level's vectors. */
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+
 /* Each family puts its kernels into the table. */
 void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows);

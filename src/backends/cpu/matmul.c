@@ -35,14 +35,6 @@
 #endif
 #define DEALT_ROWS 8 /* that are packed for all panels before the next ones */
 
-#if defined(__AVX512F__)
-#define VECTOR_BYTES 64
-#elif defined(__AVX__)
-#define VECTOR_BYTES 32
-#else
-#define VECTOR_BYTES 16
-#endif
-
 /* Rows of the register tile: with two vectors each they fill the registers, less three. Of a matrix as it lies, row i begins at a pointer and none, one or two
  * rows behind it: few registers for many rows. */
 #if defined(__aarch64__)

@@ -12,14 +12,6 @@
 #define BLOCK 1024
 #define ROWS_GRAIN 16384 /* elements a thread takes at a time, in whole rows */
 
-#if defined(__AVX512F__)
-#define VECTOR_BYTES 64
-#elif defined(__AVX__)
-#define VECTOR_BYTES 32
-#else
-#define VECTOR_BYTES 16
-#endif
-
 /* Vectors that a sum runs in side by side, a search for the largest, and several sums at once. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
