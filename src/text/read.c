@@ -1,8 +1,10 @@
 /* read.c: the parts that all files of tokenizers have: vocabulary, merges, added tokens. */
 #include "text/read.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -134,6 +136,22 @@ bool tarn__read_added(const tarn__reading *reading, json_t *about, int64_t id)
                                 "the added token '%.100s' is found only as a word of its own (single_word), which tarn cannot do",
                                 token.text);
     return tarn__added_add(reading->tokenizer, "tokenizer_open", reading->name, &token);
+}
+
+bool tarn__read_decoder(const tarn__reading *reading, json_t *list, tarn__read_token_fn read)
+{
+    const char *text;
+    json_t *about;
+    json_object_foreach(list, text, about)
+    {
+        char *end;
+        errno = 0;
+        long long id = strtoll(text, &end, 10);
+        bool is_number = text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0;
+        if (!read(reading, about, is_number ? id : -1))
+            return false;
+    }
+    return true;
 }
 
 bool tarn__read_pattern(const tarn__reading *reading, const char *pattern)

@@ -33,4 +33,8 @@ bool tarn__read_splits(const tarn__reading *reading, json_t *pre_tokenizer);  /*
 bool tarn__read_around(const tarn__reading *reading, json_t *post_processor); /* what add_special adds */
 bool tarn__read_pattern(const tarn__reading *reading, const char *pattern);
 
+/* {"50256": {"content": "<|endoftext|>", …}}: each by `read`, with an id of -1 where the text is no number. */
+typedef bool (*tarn__read_token_fn)(const tarn__reading *reading, json_t *about, int64_t id);
+bool tarn__read_decoder(const tarn__reading *reading, json_t *list, tarn__read_token_fn read);
+
 #endif

@@ -1,7 +1,5 @@
 /* read_config.c: tokenizer_config.json, which lies beside a tokenizer: the tokens that begin and end a text, whether they are added to
  * one, tokens that a tokenizer.model lacks, and the chat template (also in a file of its own). */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -47,22 +45,6 @@ static bool read_token(const tarn__reading *reading, json_t *about, int64_t id)
            tarn__read_flag(reading, about, "rstrip", false, &known->strip_right);
 }
 
-static bool read_tokens(const tarn__reading *reading, json_t *list)
-{
-    const char *text;
-    json_t *about;
-    json_object_foreach(list, text, about)
-    {
-        char *end;
-        errno = 0;
-        long long id = strtoll(text, &end, 10);
-        bool is_number = text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0;
-        if (!read_token(reading, about, is_number ? id : -1))
-            return false;
-    }
-    return true;
-}
-
 /* ---- a tokenizer.model ----------------------------------------------------------------------------------------------------- */
 
 static bool is_llama(json_t *config)
@@ -82,7 +64,7 @@ static bool read_model_settings(const tarn__reading *reading, json_t *config)
             json_string_value(json_object_get(config, "tokenizer_class")));
     if (!tarn__read_flag(reading, config, "legacy", true, &is_legacy) ||
         !tarn__read_flag(reading, config, "add_prefix_space", spm->prefix != TARN__PREFIX_NONE, &has_prefix) ||
-        !read_tokens(reading, json_object_get(config, "added_tokens_decoder")))
+        !tarn__read_decoder(reading, json_object_get(config, "added_tokens_decoder"), read_token))
         return false;
     spm->prefix = !has_prefix ? TARN__PREFIX_NONE : is_legacy ? TARN__PREFIX_ALWAYS : TARN__PREFIX_FIRST;
     spm->is_late = spm->prefix_if_missing = !is_legacy; /* as the class writes its tokenizer.json */

@@ -1,6 +1,4 @@
 /* read_parts.c: a vocabulary in JSON, a text with one merge a line, and a tokenizer_config.json that says whose tokenizer it is. */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -67,28 +65,11 @@ static const family *find_family(const tarn__reading *reading, json_t *config)
     return NULL;
 }
 
-/* {"50256": {"content": "<|endoftext|>", …}} */
-static bool read_decoder(const tarn__reading *reading, json_t *list)
-{
-    const char *text;
-    json_t *about;
-    json_object_foreach(list, text, about)
-    {
-        char *end;
-        errno = 0;
-        long long id = strtoll(text, &end, 10);
-        bool is_number = text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0;
-        if (!tarn__read_added(reading, about, is_number ? id : -1))
-            return false;
-    }
-    return true;
-}
-
 static bool read_special(const tarn__reading *reading, json_t *config)
 {
     json_t *list = json_object_get(config, "added_tokens_decoder");
     if (json_is_object(list))
-        return read_decoder(reading, list);
+        return tarn__read_decoder(reading, list, tarn__read_added);
     int32_t id = tarn__pieces_find_written(&reading->tokenizer->pieces, END_OF_TEXT, strlen(END_OF_TEXT));
     char text[] = END_OF_TEXT;
     const tarn__added_token token = {.text = text, .length = strlen(text), .id = id, .special = true};
