@@ -94,6 +94,19 @@ __device__ __forceinline__ float from_magic(int sum)
     return __int_as_float(sum) - 12582912.0f;
 }
 
+/* Gives the eight words of each half of a pair of x, with their number. */
+template <typename F> __device__ __forceinline__ void each_word(const held_x &x, int pair, F take)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int4 a = x.bytes(0, pair, half), b = x.bytes(0, pair, 2 + half);
+        const int of_a[4] = {a.x, a.y, a.z, a.w}, of_b[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            take(half * 4 + i, of_a[i], of_b[i]);
+    }
+}
+
 /* x · 64 elements. The upper four bits of bytes are taken 16 times as large as they are. */
 __device__ __forceinline__ float q4_k_pair(const char *piece, int lane, const held_x &x, int pair)
 {
@@ -101,16 +114,10 @@ __device__ __forceinline__ float q4_k_pair(const char *piece, int lane, const he
     const uint4 head = *(const uint4 *)block, low = *(const uint4 *)(block + 16 + lane % 4 * 32), high = *(const uint4 *)(block + 32 + lane % 4 * 32);
     const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     int sums[2] = {MAGIC, MAGIC};
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int4 a = x.bytes(0, pair, half), b = x.bytes(0, pair, 2 + half);
-        const int of_a[4] = {a.x, a.y, a.z, a.w}, of_b[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            sums[0] = dot_unsigned(words[half * 4 + i] & 0x0f0f0f0fu, of_a[i], sums[0]);
-            sums[1] = dot_unsigned(words[half * 4 + i] & 0xf0f0f0f0u, of_b[i], sums[1]);
-        }
-    }
+    each_word(x, pair, [&](int i, int a, int b) {
+        sums[0] = dot_unsigned(words[i] & 0x0f0f0f0fu, a, sums[0]);
+        sums[1] = dot_unsigned(words[i] & 0xf0f0f0f0u, b, sums[1]);
+    });
     /* six bits of scales and leasts: the first four groups' lie together, of the others two bits above those and four in the last word */
     const bool is_late = lane % 4 >= 2;
     const uint32_t shift = lane % 2 * 16, above = is_late ? shift + 2 : shift, mask = is_late ? 0x3030u : 0x3f3fu, rest = is_late ? 0x0f0fu : 0;
@@ -129,16 +136,10 @@ __device__ __forceinline__ float q8_0_pair(const char *piece, int lane, const he
     for (int i = 0; i < 17; i++)
         words[i] = from[i];
     int sums[2] = {MAGIC, MAGIC};
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int4 a = x.bytes(0, pair, half), b = x.bytes(0, pair, 2 + half);
-        const int of_a[4] = {a.x, a.y, a.z, a.w}, of_b[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            sums[0] = __dp4a((int)__byte_perm(words[half * 4 + i], words[half * 4 + i + 1], 0x5432), of_a[i], sums[0]);
-            sums[1] = __dp4a((int)words[9 + half * 4 + i], of_b[i], sums[1]);
-        }
-    }
+    each_word(x, pair, [&](int i, int a, int b) {
+        sums[0] = __dp4a((int)__byte_perm(words[i], words[i + 1], 0x5432), a, sums[0]);
+        sums[1] = __dp4a((int)words[9 + i], b, sums[1]);
+    });
     const float2 of_x = *(const float2 *)x.scales(pair);
     return scale_of((uint16_t)words[0]) * of_x.x * from_magic(sums[0]) + scale_of((uint16_t)(words[8] >> 16)) * of_x.y * from_magic(sums[1]);
 }
