@@ -49,6 +49,14 @@ tarn__cudnn_tensor tarn__cudnn_conv_x(const tarn__cudnn_conv *conv);
 tarn__cudnn_tensor tarn__cudnn_conv_w(const tarn__cudnn_conv *conv);
 tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *conv);
 
+/* A convolution as a call, whose views have no addresses yet. The call points into it. */
+typedef struct tarn__conv_as_call {
+    tarn__conv2d params;
+    tarn__view x, w, y, bias;
+    tarn__call call;
+} tarn__conv_as_call;
+void tarn__conv_describe_call(tarn__conv_as_call *as, const tarn__cudnn_conv *conv, int index, cudaStream_t stream);
+
 /* cudnn_conv_plan.c: the plan of a convolution on a device, made at first need, kept for good; NULL: see tarn__cuda_failure(). */
 tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_conv *conv);
 bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands, cudaStream_t stream);

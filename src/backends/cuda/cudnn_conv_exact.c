@@ -36,18 +36,10 @@ static bool run_columns(tarn__call *call, int what)
 
 static bool run_plainly(const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at, cudaStream_t stream)
 {
-    tarn__cudnn_tensor tensors[] = {tarn__cudnn_conv_x(v), tarn__cudnn_conv_w(v), tarn__cudnn_conv_y(v)};
-    tarn__view x = tarn__cudnn_view(&tensors[0], at->x), w = tarn__cudnn_view(&tensors[1], at->w), y = tarn__cudnn_view(&tensors[2], at->y);
-    tarn__view bias = {.memory = at->bias, .dtype = (tarn_dtype)v->in_dtype, .rank = 1, .shape = {v->out}, .stride = {1}};
-    tarn__conv2d params = {.stride = {v->stride[0], v->stride[1]}, .padding = {v->padding[0], v->padding[1]}, .dilation = {v->dilation[0], v->dilation[1]},
-                           .groups = v->groups};
-    tarn__call call = {.inputs = v->adds_bias ? 3 : 2, .outputs = 1, .device = index, .stream = stream, .function = "conv2d", .params = &params,
-                       .params_bytes = sizeof(params)};
-    call.in[0] = v->what == TARN__CONV_GRAD_X ? &y : &x;
-    call.in[1] = v->what == TARN__CONV_GRAD_WEIGHT ? &y : &w;
-    call.in[2] = v->adds_bias ? &bias : NULL;
-    call.out[0] = v->what == TARN__CONV_FORWARD ? &y : v->what == TARN__CONV_GRAD_X ? &x : &w;
-    return run_columns(&call, (int)v->what);
+    tarn__conv_as_call as;
+    tarn__conv_describe_call(&as, v, index, stream);
+    as.x.memory = at->x, as.w.memory = at->w, as.y.memory = at->y, as.bias.memory = at->bias;
+    return run_columns(&as.call, (int)v->what);
 }
 
 static bool read_back(float *to, const void *from, int64_t count, cudaStream_t stream)

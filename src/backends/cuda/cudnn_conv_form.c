@@ -153,9 +153,7 @@ typedef struct bench {
     void *results[2];
     size_t result_bytes;
     int *differ;
-    tarn__conv2d params;
-    tarn__view x, w, y, bias;
-    tarn__call call;
+    tarn__conv_as_call as; /* on images in their order and a weight by rows */
 } bench;
 
 static size_t bytes_of(const tarn__view *v)
@@ -163,36 +161,18 @@ static size_t bytes_of(const tarn__view *v)
     return ((size_t)tarn__view_count(v) * tarn__dtype_bytes(v->dtype) + 255) / 256 * 256;
 }
 
-/* A call as it was asked for, on images in their order and a weight by rows, without addresses. */
-static void describe_call(bench *t, int index, cudaStream_t stream)
-{
-    const tarn__cudnn_conv *v = t->asked;
-    tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
-    t->params = (tarn__conv2d){.stride = {v->stride[0], v->stride[1]}, .padding = {v->padding[0], v->padding[1]},
-                               .dilation = {v->dilation[0], v->dilation[1]}, .groups = v->groups, .tf32 = (int32_t)v->tf32};
-    t->x = tarn__cudnn_view(&x, NULL), t->w = tarn__cudnn_view(&w, NULL), t->y = tarn__cudnn_view(&y, NULL);
-    t->bias = (tarn__view){.dtype = (tarn_dtype)v->in_dtype, .rank = 1, .shape = {v->out}, .stride = {1}};
-    tarn__view_pack(&t->w);
-    t->call = (tarn__call){.inputs = v->adds_bias ? 3 : 2, .outputs = 1, .device = index, .stream = stream, .function = "conv2d",
-                           .params = &t->params, .params_bytes = sizeof(t->params)};
-    t->call.in[0] = v->what == TARN__CONV_GRAD_X ? &t->y : &t->x;
-    t->call.in[1] = v->what == TARN__CONV_GRAD_WEIGHT ? &t->y : &t->w;
-    t->call.in[2] = v->adds_bias ? &t->bias : NULL;
-    t->call.out[0] = v->what == TARN__CONV_FORWARD ? &t->y : v->what == TARN__CONV_GRAD_X ? &t->x : &t->w;
-}
-
 /* Memory of its own, given back by the caller: x, w, y and a bias full of random numbers, a second result, and the scratch that any form needs. */
 static bool take_memory(bench *t, cudaStream_t stream)
 {
-    tarn__view *views[] = {&t->x, &t->w, &t->y, &t->bias};
+    tarn__view *views[] = {&t->as.x, &t->as.w, &t->as.y, &t->as.bias};
     size_t operands = 0, scratch = 0;
     for (int i = 0; i < 4; i++)
         operands += bytes_of(views[i]);
     for (int i = 0; i < t->count; i++) {
-        size_t bytes = tarn__conv_form_walk(&t->call, &t->forms[i], false);
+        size_t bytes = tarn__conv_form_walk(&t->as.call, &t->forms[i], false);
         scratch = bytes > scratch ? bytes : scratch;
     }
-    t->result_bytes = bytes_of(t->call.out[0]);
+    t->result_bytes = bytes_of(t->as.call.out[0]);
     if (cudaMalloc((void **)&t->memory, operands + t->result_bytes + 256 + scratch) != cudaSuccess) {
         cudaGetLastError();
         t->memory = NULL;
@@ -201,11 +181,11 @@ static bool take_memory(bench *t, cudaStream_t stream)
     char *at = t->memory;
     for (int i = 0; i < 4; at += bytes_of(views[i++]))
         views[i]->memory = at;
-    t->results[0] = t->call.out[0]->memory;
+    t->results[0] = t->as.call.out[0]->memory;
     t->results[1] = at;
     t->differ = (int *)(void *)(at + t->result_bytes);
-    t->call.scratch = at + t->result_bytes + 256;
-    t->call.scratch_bytes = scratch;
+    t->as.call.scratch = at + t->result_bytes + 256;
+    t->as.call.scratch_bytes = scratch;
     return tarn__cuda_noise(t->memory, operands, (tarn_dtype)t->asked->in_dtype, stream);
 }
 
@@ -213,8 +193,8 @@ static bool take_memory(bench *t, cudaStream_t stream)
 static bool run_candidate(void *context, int candidate, int result)
 {
     bench *t = context;
-    tarn__view to = *t->call.out[0];
-    tarn__call call = t->call;
+    tarn__view to = *t->as.call.out[0];
+    tarn__call call = t->as.call;
     to.memory = t->results[result];
     call.out[0] = &to;
     tarn__cuda_device *device = tarn__cuda_at(call.device);
@@ -232,7 +212,8 @@ static int fastest(int index, const tarn__cudnn_conv *asked, const tarn__conv_fo
     cudaStream_t stream = tarn__cuda_at(index)->stream;
     bench t = {.asked = asked, .forms = forms, .count = count};
     int best = 0;
-    describe_call(&t, index, stream);
+    tarn__conv_describe_call(&t.as, asked, index, stream);
+    tarn__view_pack(&t.as.w);
     if (take_memory(&t, stream)) {
         best = tarn__cuda_race_run(&(tarn__cuda_race){.count = count, .context = &t, .run = run_candidate, .results = {t.results[0], t.results[1]},
                                                       .result_bytes = t.result_bytes, .differ = t.differ, .stream = stream});

@@ -48,6 +48,21 @@ tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *v)
     return tensor_of(ID_Y, dtype_if(v, TARN__CONV_FORWARD), v->channels_last, v->images, v->out, v->result[0], v->result[1]);
 }
 
+void tarn__conv_describe_call(tarn__conv_as_call *as, const tarn__cudnn_conv *v, int index, cudaStream_t stream)
+{
+    tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
+    as->params = (tarn__conv2d){.stride = {v->stride[0], v->stride[1]}, .padding = {v->padding[0], v->padding[1]},
+                                .dilation = {v->dilation[0], v->dilation[1]}, .groups = v->groups, .tf32 = (int32_t)v->tf32};
+    as->x = tarn__cudnn_view(&x, NULL), as->w = tarn__cudnn_view(&w, NULL), as->y = tarn__cudnn_view(&y, NULL);
+    as->bias = (tarn__view){.dtype = (tarn_dtype)v->in_dtype, .rank = 1, .shape = {v->out}, .stride = {1}};
+    as->call = (tarn__call){.inputs = v->adds_bias ? 3 : 2, .outputs = 1, .device = index, .stream = stream, .function = "conv2d",
+                            .params = &as->params, .params_bytes = sizeof(as->params)};
+    as->call.in[0] = v->what == TARN__CONV_GRAD_X ? &as->y : &as->x;
+    as->call.in[1] = v->what == TARN__CONV_GRAD_WEIGHT ? &as->y : &as->w;
+    as->call.in[2] = v->adds_bias ? &as->bias : NULL;
+    as->call.out[0] = v->what == TARN__CONV_FORWARD ? &as->y : v->what == TARN__CONV_GRAD_X ? &as->x : &as->w;
+}
+
 /* ---- the graph ------------------------------------------------------------------------------------------------------------- */
 
 static void *describe_windows(tarn__cudnn_graph *graph, const tarn__cudnn_conv *v)
