@@ -244,7 +244,8 @@ bool tarn__run(const tarn__launch *launch)
         out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
     tarn__count_kernel(device.backend, launch->kernel);
     bool good = tarn__is_profiling() ? run_profiled(backend, launch, device, in, out, false) : run_row(backend, launch, device, in, out);
-    return good && backend->declined && backend->declined(device.index) ? run_on_cpu(launch, device) : good;
+    bool declined = backend->declined && backend->declined(device.index);
+    return good && declined ? run_on_cpu(launch, device) : good;
 }
 
 /* ---- the two calls that the core itself needs ------------------------------------------------------------------------------ */

@@ -59,15 +59,19 @@ static attention describe(const tarn__call *call, bool backward)
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
 
-/* A GPU's group has 64 by 64 weights, or 32 by 32 where it may have few items or little memory; an item of a processor 32 by 32 alone, or fewer rows where there
- * are no more. */
-static tile tile_of(const tarn__cl_device *device, tarn_dtype dtype, const attention *a)
+#define MOST_ACROSS 16
+#define FEW_ROWS 8
+#define WIDE_BYTES (48 << 10) /* of a group's memory, for one of 256 items */
+
+/* A GPU's group has 64 by 64 weights, or 32 by 32 where it may have few items or little memory; an item of a processor, and of a GPU whose groups may not have
+ * so many, 32 by 32 alone, or 8 rows of them where there are no more, or no memory for more. `most` is what a group may have across; 0: the least. */
+static tile tile_of(const tarn__cl_device *device, tarn_dtype dtype, const attention *a, int most)
 {
     int window = a->depth <= 64 ? 64 : 128;
     bool wide = dtype == TARN_F64;
-    if (!device->local_is_real)
-        return (tile){1, a->rows <= 8 ? 8 : 32, wide ? 8 : 16, wide ? 4 : 2, 32, window, 8};
-    if (!wide && !device->is_cpu && device->max_group >= 256 && device->local_bytes >= 48 << 10)
+    if (!device->local_is_real || most < 8)
+        return (tile){1, a->rows <= FEW_ROWS || most == 0 ? FEW_ROWS : 32, wide ? 8 : 16, wide ? 4 : 2, 32, window, 8};
+    if (most >= MOST_ACROSS && !wide && !device->is_cpu && device->max_group >= 256 && device->local_bytes >= WIDE_BYTES)
         return (tile){16, 4, 4, 1, 16, window, 4};
     return (tile){8, 4, 4, 1, 16, window, 4};
 }
@@ -76,11 +80,6 @@ static int side_of(const tile *t)
 {
     return t->across * t->rows_each;
 }
-
-typedef struct program {
-    const char *source, *kernel;
-    char options[320];
-} program;
 
 /* True when rows are dense, and they and D are made of whole fours. */
 static bool is_in_fours(const tarn__view *x)
@@ -97,16 +96,30 @@ static bool are_in_fours(const tarn__call *call, bool backward)
 }
 
 /* What all of them are given; `own` is the kernel's. */
-static program program_of(const char *source, const char *kernel, const tarn__call *call, const tile *t, bool backward, const char *own)
+static void write_options(const tarn__call *call, const tile *t, bool backward, const char *own, char *options, size_t size)
 {
-    program p = {.source = source, .kernel = kernel};
     tarn_dtype dtype = call->in[0]->dtype, g = backward ? call->in[6]->dtype : dtype;
-    snprintf(p.options, sizeof(p.options),
-             "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d -DWINDOW=%d -DREGISTERS=%d%s %s",
+    snprintf(options, size, "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d -DWINDOW=%d -DREGISTERS=%d%s %s",
              dtype == TARN_F64 ? "double" : "float", tarn__cl_type(dtype), tarn__cl_type(g), call->in[3] ? tarn__cl_type(call->in[3]->dtype) : "i64",
              t->across, t->rows_each, t->lanes, t->vectors, t->step, t->window, t->registers,
              t->across > 1 && are_in_fours(call, backward) ? " -DIN_FOURS" : "", own);
-    return p;
+}
+
+/* The kernel with the largest tile that the device has room for. */
+static tarn__cl_launch begin(const tarn__call *call, const attention *a, tile *t, const char *kernel, bool backward, const char *own)
+{
+    const char *source = backward ? "attention_grad" : "attention";
+    char options[320];
+    *t = tile_of(tarn__cl_at(call->device), call->in[0]->dtype, a, MOST_ACROSS);
+    while (t->across > 1 || t->rows_each > FEW_ROWS) {
+        write_options(call, t, backward, own, options, sizeof(options));
+        tarn__cl_launch l = tarn__cl_try(call, source, kernel, options, (size_t)(t->across * t->across));
+        if (l.good)
+            return l;
+        *t = tile_of(tarn__cl_at(call->device), call->in[0]->dtype, a, t->across / 2);
+    }
+    write_options(call, t, backward, own, options, sizeof(options));
+    return tarn__cl_begin(call, source, kernel, options);
 }
 
 /* The last arguments of all of them: heads have `lines` rows or keys in blocks, each with one group, or one for each window of D. */
@@ -132,14 +145,12 @@ static void launch(tarn__cl_launch *l, const tarn__call *call, const attention *
 static void kernel_attention(const tarn__call *call)
 {
     attention a = describe(call, false);
-    const tarn__cl_device *device = tarn__cl_at(call->device);
-    if (!device || tarn__view_count(call->out[0]) == 0)
+    if (!tarn__cl_at(call->device) || tarn__view_count(call->out[0]) == 0)
         return;
-    tile t = tile_of(device, call->in[0]->dtype, &a);
+    tile t;
     char own[32];
     snprintf(own, sizeof(own), "-DT_L=%s", tarn__cl_type(call->out[1] ? call->out[1]->dtype : tarn__wide_dtype(call->in[0]->dtype)));
-    program p = program_of("attention", "forward", call, &t, false, own);
-    tarn__cl_launch l = tarn__cl_begin(call, p.source, p.kernel, p.options);
+    tarn__cl_launch l = begin(call, &a, &t, "forward", false, own);
     for (int i = 0; i < 4; i++)
         tarn__cl_view(&l, call->in[i]);
     tarn__cl_view(&l, call->out[0]);
@@ -159,32 +170,15 @@ static size_t grad_scratch(const tarn__call *call)
     return (size_t)(q->shape[0] * q->shape[1] * q->shape[2] * 3) * (q->dtype == TARN_F64 ? 8 : 4);
 }
 
-typedef struct programs {
-    program sums, rows, keys;
-} programs;
-
 static const char *type_of(const tarn__view *view)
 {
     return tarn__cl_type(view ? view->dtype : TARN_F32);
 }
 
-static programs programs_of(const tarn__call *call, const tile *t)
-{
-    char own[64];
-    programs p;
-    snprintf(own, sizeof(own), "-DSUMS -DT_L=%s", type_of(call->in[5]));
-    p.sums = program_of("attention_grad", "row_sums", call, t, true, own);
-    snprintf(own, sizeof(own), "-DROWS -DT_GQ=%s", type_of(call->out[0]));
-    p.rows = program_of("attention_grad", "row_slopes", call, t, true, own);
-    snprintf(own, sizeof(own), "-DKEYS -DT_GK=%s -DT_GV=%s", type_of(call->out[1]), type_of(call->out[2]));
-    p.keys = program_of("attention_grad", "key_slopes", call, t, true, own);
-    return p;
-}
-
 /* A launch with the operands that all have: q, k, v, g, lengths. */
-static tarn__cl_launch begin(const tarn__call *call, const program *p)
+static tarn__cl_launch begin_grad(const tarn__call *call, const attention *a, tile *t, const char *kernel, const char *own)
 {
-    tarn__cl_launch l = tarn__cl_begin(call, p->source, p->kernel, p->options);
+    tarn__cl_launch l = begin(call, a, t, kernel, true, own);
     for (int i = 0; i < 3; i++)
         tarn__cl_view(&l, call->in[i]);
     tarn__cl_view(&l, call->in[6]);
@@ -192,49 +186,54 @@ static tarn__cl_launch begin(const tarn__call *call, const program *p)
     return l;
 }
 
-static void run_sums(const tarn__call *call, attention *a, const tile *t, const program *p, const tarn__view *sums)
+static void run_sums(const tarn__call *call, attention *a, const tarn__view *sums)
 {
-    tarn__cl_launch l = begin(call, p);
+    char own[48];
+    tile t;
+    snprintf(own, sizeof(own), "-DSUMS -DT_L=%s", type_of(call->in[5]));
+    tarn__cl_launch l = begin_grad(call, a, &t, "row_sums", own);
     tarn__cl_view(&l, call->in[5]);
     tarn__cl_view(&l, sums);
-    give_shape(&l, call, a, t, a->rows, false, a->causal);
-    launch(&l, call, a, t, a->heads);
+    give_shape(&l, call, a, &t, a->rows, false, a->causal);
+    launch(&l, call, a, &t, a->heads);
 }
 
-static void run_rows(const tarn__call *call, attention *a, const tile *t, const program *p, const tarn__view *sums)
+static void run_rows(const tarn__call *call, attention *a, const tarn__view *sums)
 {
-    tarn__cl_launch l = begin(call, p);
+    char own[48];
+    tile t;
+    snprintf(own, sizeof(own), "-DROWS -DT_GQ=%s", type_of(call->out[0]));
+    tarn__cl_launch l = begin_grad(call, a, &t, "row_slopes", own);
     tarn__cl_view(&l, sums);
     tarn__cl_view(&l, call->out[0]);
-    give_shape(&l, call, a, t, a->rows, true, a->causal);
-    launch(&l, call, a, t, a->heads);
+    give_shape(&l, call, a, &t, a->rows, true, a->causal);
+    launch(&l, call, a, &t, a->heads);
 }
 
-static void run_keys(const tarn__call *call, attention *a, const tile *t, const program *p, const tarn__view *sums)
+static void run_keys(const tarn__call *call, attention *a, const tarn__view *sums)
 {
-    tarn__cl_launch l = begin(call, p);
+    char own[64];
+    tile t;
+    snprintf(own, sizeof(own), "-DKEYS -DT_GK=%s -DT_GV=%s", type_of(call->out[1]), type_of(call->out[2]));
+    tarn__cl_launch l = begin_grad(call, a, &t, "key_slopes", own);
     tarn__cl_view(&l, sums);
     tarn__cl_view(&l, call->out[1]);
     tarn__cl_view(&l, call->out[2]);
-    give_shape(&l, call, a, t, a->keys, true, false);
-    launch(&l, call, a, t, a->kv_heads);
+    give_shape(&l, call, a, &t, a->keys, true, false);
+    launch(&l, call, a, &t, a->kv_heads);
 }
 
 static void kernel_attention_grad(const tarn__call *call)
 {
     attention a = describe(call, true);
-    const tarn__cl_device *device = tarn__cl_at(call->device);
-    if (!device)
+    if (!tarn__cl_at(call->device))
         return;
-    tile t = tile_of(device, call->in[0]->dtype, &a);
-    programs p = programs_of(call, &t);
-    bool has_keys = call->out[1] || call->out[2];
     tarn__view sums = tarn__cl_scratch_view(call, 0, call->in[0]->dtype == TARN_F64 ? TARN_F64 : TARN_F32);
-    run_sums(call, &a, &t, &p.sums, &sums);
+    run_sums(call, &a, &sums);
     if (call->out[0])
-        run_rows(call, &a, &t, &p.rows, &sums);
-    if (has_keys)
-        run_keys(call, &a, &t, &p.keys, &sums);
+        run_rows(call, &a, &sums);
+    if (call->out[1] || call->out[2])
+        run_keys(call, &a, &sums);
 }
 
 void tarn__cl_attention(tarn__kernel_row *rows)

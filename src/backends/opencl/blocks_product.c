@@ -69,14 +69,23 @@ static tarn__view dense_x(const tarn__call *call, job *j)
     return held;
 }
 
-static void run_few(const tarn__call *call, const tarn__cl_device *device, job *j)
+static tarn__cl_launch try_few(const tarn__call *call, const job *j, size_t items)
 {
     char options[128];
-    size_t items = device->local_is_real ? GROUP : 1;
-    tarn__view x = dense_x(call, j);
     snprintf(options, sizeof(options), "-DBLOCK=%s -DT_C=%s -DT_BIAS=%s -DROWS=%d -DITEMS=%zu", block_name(j->weight), tarn__cl_type(j->y->dtype),
              tarn__cl_type(j->bias ? j->bias->dtype : TARN_F32), j->sizes.rows == 1 ? 1 : FEW_ROWS, items);
-    tarn__cl_launch l = tarn__cl_begin(call, "blocks_product", "multiply", options);
+    return items > 1 ? tarn__cl_try(call, "blocks_product", "multiply", options, items) : tarn__cl_begin(call, "blocks_product", "multiply", options);
+}
+
+static void run_few(const tarn__call *call, const tarn__cl_device *device, job *j)
+{
+    size_t items = device->local_is_real ? GROUP : 1;
+    tarn__view x = dense_x(call, j);
+    tarn__cl_launch l = try_few(call, j, items);
+    while (!l.good && items > 1) {
+        items = tarn__cl_group_left(&l);
+        l = try_few(call, j, items);
+    }
     tarn__cl_view(&l, &x);
     tarn__cl_view(&l, j->weight);
     tarn__cl_view(&l, j->bias);
@@ -97,7 +106,7 @@ static void decode(const tarn__call *call, const job *j, int64_t first, int64_t 
     tarn__cl_view(&l, &from);
     tarn__cl_view(&l, to);
     tarn__cl_value(&l, &j->sizes, sizeof(j->sizes));
-    tarn__cl_go(&l, 2, (size_t[]){(size_t)((j->sizes.in + 31) / 32), (size_t)rows}, (size_t[]){16, 1});
+    tarn__cl_go_apart(&l, 2, (size_t[]){(size_t)((j->sizes.in + 31) / 32), (size_t)rows}, 16);
 }
 
 /* The product with `rows` rows of the weight from `first`, which stand at `weight`. */

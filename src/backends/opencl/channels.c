@@ -126,10 +126,10 @@ void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const ta
     c->local = is_lone ? tarn__cl_group_of(device, 64) : c->group;
     const bool quads = c->group > 1 && c->values > FEW_VALUES && is_in_fours(c);
     cut(s, is_lone ? LONE_LINE : quads ? LONG_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
-    snprintf(c->options, sizeof(c->options),
-             "-DGROUP=%zu -DWIDTH=%zu -DLANES=%d -DINDEX=%s%s%s%s%s -DT_X=%s -DT_TO=%s -DT_G=%s -DT_BESIDE=%s -DT_PASSED=%s", c->group,
-             width_of(c->group, quads ? s->segment / 4 : s->segment), has_lanes ? 16 : quads ? 4 : 1, is_small(c) ? "int" : "long",
-             is_dense(c) ? " -DDENSE" : "", quads ? " -DQUADS" : "", c->values <= FEW_VALUES ? " -DWIDE" : "", has_relu ? " -DRELU" : "", type_of(x, x), type_of(views[TO], x), type_of(views[UP], x),
+    c->steps = quads ? s->segment / 4 : s->segment;
+    snprintf(c->options, sizeof(c->options), "-DLANES=%d -DINDEX=%s%s%s%s%s -DT_X=%s -DT_TO=%s -DT_G=%s -DT_BESIDE=%s -DT_PASSED=%s",
+             has_lanes ? 16 : quads ? 4 : 1, is_small(c) ? "int" : "long", is_dense(c) ? " -DDENSE" : "", quads ? " -DQUADS" : "",
+             c->values <= FEW_VALUES ? " -DWIDE" : "", has_relu ? " -DRELU" : "", type_of(x, x), type_of(views[TO], x), type_of(views[UP], x),
              type_of(views[BESIDE], x), type_of(views[PASSED], x));
 }
 
@@ -147,26 +147,51 @@ size_t tarn__cl_channels_scratch(const tarn__cl_channels *c)
 
 /* ---- launches -------------------------------------------------------------------------------------------------------------- */
 
+/* A kernel with groups of `*group` work-items, or as many as it may have. `steps` 0: no stretch is shared. */
+static tarn__cl_launch begin(const tarn__call *call, const char *kernel, const char *what, const char *own, int64_t steps, size_t *group)
+{
+    char options[384], width[32] = "";
+    for (;;) {
+        if (steps > 0)
+            snprintf(width, sizeof(width), " -DWIDTH=%zu", width_of(*group, steps));
+        snprintf(options, sizeof(options), "-DGROUP=%zu%s -D%s %s", *group, width, what, own);
+        if (*group == 1)
+            return tarn__cl_begin(call, "channels", kernel, options);
+        tarn__cl_launch launch = tarn__cl_try(call, "channels", kernel, options, *group);
+        if (launch.good)
+            return launch;
+        *group = tarn__cl_group_left(&launch);
+    }
+}
+
 static bool is_ready(const tarn__call *call, const tarn__cl_channels *c, const char *kernel, const char *what)
 {
-    char options[384];
-    snprintf(options, sizeof(options), "%s -D%s", c->options, what);
-    return tarn__cl_ready(call, "channels", kernel, options);
+    size_t group = c->group;
+    tarn__cl_launch launch = begin(call, kernel, what, c->options, c->steps, &group);
+    return tarn__cl_leave(&launch);
 }
 
 /* A pass over all elements: a chunk for each group, or for each work-item. */
-static tarn__cl_launch begin_pass(const tarn__call *call, const tarn__cl_channels *c, const char *kernel, const char *what)
+typedef struct pass {
+    tarn__cl_launch launch;
+    size_t group;
+} pass;
+
+static pass begin_pass(const tarn__call *call, const tarn__cl_channels *c, const char *kernel, const char *what)
 {
-    char options[384];
-    snprintf(options, sizeof(options), "%s -D%s", c->options, what);
-    tarn__cl_launch launch = tarn__cl_begin(call, "channels", kernel, options);
-    tarn__cl_value(&launch, &c->set, sizeof(c->set));
-    return launch;
+    pass p = {.group = c->group};
+    p.launch = begin(call, kernel, what, c->options, c->steps, &p.group);
+    tarn__cl_value(&p.launch, &c->set, sizeof(c->set));
+    return p;
 }
 
-static void go_pass(tarn__cl_launch *launch, const tarn__cl_channels *c)
+static void go_pass(pass *p, const tarn__cl_channels *c)
 {
-    tarn__cl_go(launch, 1, (size_t[]){(size_t)(c->set.sets * c->set.chunks) * c->group}, (size_t[]){c->local});
+    const size_t count = (size_t)(c->set.sets * c->set.chunks);
+    if (p->group > 1)
+        tarn__cl_go(&p->launch, 1, (size_t[]){count * p->group}, &p->group);
+    else
+        tarn__cl_go_apart(&p->launch, 1, &count, c->group > 1 ? 1 : c->local);
 }
 
 static void put_scratch(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_channels *c, bool has_numbers, bool has_parts)
@@ -178,147 +203,147 @@ static void put_scratch(tarn__cl_launch *launch, const tarn__call *call, const t
 }
 
 /* Kernels that go over sets, a work-item for each, or where they add up chunks, on a device with real local memory a group. */
-typedef struct settling {
-    size_t group;
-    char options[256];
-} settling;
-
-static settling describe_settling(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v, const char *what, bool has_tree)
+static pass begin_settling(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v, const char *kernel, const char *what, bool has_tree)
 {
     const tarn__cl_device *device = tarn__cl_at(call->device);
     const tarn__view *x = c->view[X];
-    settling s = {.group = has_tree && device->local_is_real ? tarn__cl_group_of(device, 64) : 1};
-    snprintf(s.options, sizeof(s.options),
-             "-DGROUP=%zu -DLANES=1 -DT_X=f32 -D%s -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", s.group, what,
-             type_of(v->weight, x), type_of(v->bias, x), type_of(v->given_mean, x), type_of(v->given_variance, x), type_of(v->running_mean, x),
-             type_of(v->running_variance, x), type_of(v->gweight, x), type_of(v->gbias, x));
-    return s;
+    char own[192];
+    pass p = {.group = has_tree && device->local_is_real ? tarn__cl_group_of(device, 64) : 1};
+    snprintf(own, sizeof(own), "-DLANES=1 -DT_X=f32 -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", type_of(v->weight, x),
+             type_of(v->bias, x), type_of(v->given_mean, x), type_of(v->given_variance, x), type_of(v->running_mean, x), type_of(v->running_variance, x),
+             type_of(v->gweight, x), type_of(v->gbias, x));
+    p.launch = begin(call, kernel, what, own, 0, &p.group);
+    tarn__cl_value(&p.launch, &c->set, sizeof(c->set));
+    return p;
 }
 
-static tarn__cl_launch begin_settling(const tarn__call *call, const tarn__cl_channels *c, const settling *s, const char *kernel)
+static void go_settling(pass *p, int64_t count)
 {
-    tarn__cl_launch launch = tarn__cl_begin(call, "channels", kernel, s->options);
-    tarn__cl_value(&launch, &c->set, sizeof(c->set));
-    return launch;
-}
-
-static void go_settling(tarn__cl_launch *launch, const settling *s, int64_t count)
-{
-    tarn__cl_go(launch, 1, (size_t[]){(size_t)count * s->group}, s->group > 1 ? &s->group : NULL);
+    tarn__cl_go(&p->launch, 1, (size_t[]){(size_t)count * p->group}, p->group > 1 ? &p->group : NULL);
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------------------------- */
 
-static void settle_moments(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v, const settling *s)
+static pass begin_moments(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    tarn__cl_launch launch = begin_settling(call, c, s, "settle_moments");
-    tarn__cl_long(&launch, c->members);
-    put_scratch(&launch, call, c, true, true);
-    tarn__cl_vector(&launch, v->weight);
-    tarn__cl_vector(&launch, v->bias);
-    tarn__cl_vector(&launch, v->given_mean);
-    tarn__cl_vector(&launch, v->given_variance);
-    tarn__cl_view(&launch, v->mean);
-    tarn__cl_view(&launch, v->rstd);
-    tarn__cl_vector(&launch, v->running_mean);
-    tarn__cl_vector(&launch, v->running_variance);
-    tarn__cl_real(&launch, v->epsilon);
-    tarn__cl_real(&launch, v->momentum);
-    tarn__cl_real(&launch, (double)c->values);
-    tarn__cl_int(&launch, v->training);
-    go_settling(&launch, s, c->set.sets / c->members);
+    return begin_settling(call, c, v, "settle_moments", "SETTLE_MOMENTS", true);
+}
+
+static void settle_moments(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    pass p = begin_moments(call, c, v);
+    tarn__cl_launch *launch = &p.launch;
+    tarn__cl_long(launch, c->members);
+    put_scratch(launch, call, c, true, true);
+    tarn__cl_vector(launch, v->weight);
+    tarn__cl_vector(launch, v->bias);
+    tarn__cl_vector(launch, v->given_mean);
+    tarn__cl_vector(launch, v->given_variance);
+    tarn__cl_view(launch, v->mean);
+    tarn__cl_view(launch, v->rstd);
+    tarn__cl_vector(launch, v->running_mean);
+    tarn__cl_vector(launch, v->running_variance);
+    tarn__cl_real(launch, v->epsilon);
+    tarn__cl_real(launch, v->momentum);
+    tarn__cl_real(launch, (double)c->values);
+    tarn__cl_int(launch, v->training);
+    go_settling(&p, c->set.sets / c->members);
 }
 
 void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(call, c, v, "SETTLE_MOMENTS", true);
+    pass settling = begin_moments(call, c, v);
     /* running statistics must not be taken in by a call that the CPU then does again */
-    if (!tarn__cl_ready(call, "channels", "settle_moments", s.options) || !is_ready(call, c, "channel_normalise", "NORMALISE") ||
+    if (!tarn__cl_leave(&settling.launch) || !is_ready(call, c, "channel_normalise", "NORMALISE") ||
         (v->training && !is_ready(call, c, "channel_moments", "MOMENTS")))
         return;
     if (v->training) {
-        tarn__cl_launch launch = begin_pass(call, c, "channel_moments", "MOMENTS");
-        tarn__cl_view(&launch, c->view[X]);
-        put_scratch(&launch, call, c, false, true);
-        go_pass(&launch, c);
+        pass p = begin_pass(call, c, "channel_moments", "MOMENTS");
+        tarn__cl_launch *launch = &p.launch;
+        tarn__cl_view(launch, c->view[X]);
+        put_scratch(launch, call, c, false, true);
+        go_pass(&p, c);
     }
-    settle_moments(call, c, v, &s);
-    tarn__cl_launch launch = begin_pass(call, c, "channel_normalise", "NORMALISE");
-    tarn__cl_view(&launch, c->view[X]);
-    tarn__cl_view(&launch, c->view[TO]);
-    tarn__cl_view(&launch, c->view[BESIDE]);
-    put_scratch(&launch, call, c, true, false);
-    go_pass(&launch, c);
+    settle_moments(call, c, v);
+    pass p = begin_pass(call, c, "channel_normalise", "NORMALISE");
+    tarn__cl_launch *launch = &p.launch;
+    tarn__cl_view(launch, c->view[X]);
+    tarn__cl_view(launch, c->view[TO]);
+    tarn__cl_view(launch, c->view[BESIDE]);
+    put_scratch(launch, call, c, true, false);
+    go_pass(&p, c);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------- */
 
 static void fetch_numbers(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(call, c, v, "FETCH", false);
-    tarn__cl_launch launch = begin_settling(call, c, &s, "fetch_numbers");
-    tarn__cl_long(&launch, c->members);
-    put_scratch(&launch, call, c, true, false);
-    tarn__cl_vector(&launch, v->weight);
-    tarn__cl_vector(&launch, v->bias);
-    tarn__cl_view(&launch, v->mean);
-    tarn__cl_view(&launch, v->rstd);
-    go_settling(&launch, &s, c->set.sets);
+    pass p = begin_settling(call, c, v, "fetch_numbers", "FETCH", false);
+    tarn__cl_launch *launch = &p.launch;
+    tarn__cl_long(launch, c->members);
+    put_scratch(launch, call, c, true, false);
+    tarn__cl_vector(launch, v->weight);
+    tarn__cl_vector(launch, v->bias);
+    tarn__cl_view(launch, v->mean);
+    tarn__cl_view(launch, v->rstd);
+    go_settling(&p, c->set.sets);
 }
 
 static void sum_chunks(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    tarn__cl_launch launch = begin_pass(call, c, "channel_sums", "SUMS");
-    tarn__cl_view(&launch, c->view[X]);
-    tarn__cl_view(&launch, c->view[UP]);
-    tarn__cl_view(&launch, c->view[BESIDE]);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_scratch(&launch, call, numbers_bytes(c));
-    tarn__cl_real(&launch, v->least);
-    go_pass(&launch, c);
+    pass p = begin_pass(call, c, "channel_sums", "SUMS");
+    tarn__cl_launch *launch = &p.launch;
+    tarn__cl_view(launch, c->view[X]);
+    tarn__cl_view(launch, c->view[UP]);
+    tarn__cl_view(launch, c->view[BESIDE]);
+    tarn__cl_scratch(launch, call, 0);
+    tarn__cl_scratch(launch, call, numbers_bytes(c));
+    tarn__cl_real(launch, v->least);
+    go_pass(&p, c);
 }
 
 static void settle_sums(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(call, c, v, "SETTLE_SUMS", true);
-    tarn__cl_launch launch = begin_settling(call, c, &s, "settle_sums");
-    tarn__cl_long(&launch, c->members);
-    put_scratch(&launch, call, c, true, true);
-    tarn__cl_vector(&launch, v->gweight);
-    tarn__cl_vector(&launch, v->gbias);
-    tarn__cl_real(&launch, (double)c->values);
-    go_settling(&launch, &s, c->set.sets);
+    pass p = begin_settling(call, c, v, "settle_sums", "SETTLE_SUMS", true);
+    tarn__cl_launch *launch = &p.launch;
+    tarn__cl_long(launch, c->members);
+    put_scratch(launch, call, c, true, true);
+    tarn__cl_vector(launch, v->gweight);
+    tarn__cl_vector(launch, v->gbias);
+    tarn__cl_real(launch, (double)c->values);
+    go_settling(&p, c->set.sets);
 }
 
 static void add_parts(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(call, c, v, "ADD_PARTS", false);
-    tarn__cl_launch launch = begin_settling(call, c, &s, "add_parts");
-    put_scratch(&launch, call, c, true, false);
-    tarn__cl_vector(&launch, v->gweight);
-    tarn__cl_vector(&launch, v->gbias);
-    go_settling(&launch, &s, c->set.channels);
+    pass p = begin_settling(call, c, v, "add_parts", "ADD_PARTS", false);
+    tarn__cl_launch *launch = &p.launch;
+    put_scratch(launch, call, c, true, false);
+    tarn__cl_vector(launch, v->gweight);
+    tarn__cl_vector(launch, v->gbias);
+    go_settling(&p, c->set.channels);
 }
 
 static void average_sums(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    settling s = describe_settling(call, c, v, "AVERAGE", false);
-    tarn__cl_launch launch = begin_settling(call, c, &s, "average_sums");
-    tarn__cl_long(&launch, c->members);
-    put_scratch(&launch, call, c, true, false);
-    tarn__cl_real(&launch, (double)c->values);
-    go_settling(&launch, &s, c->set.sets / c->members);
+    pass p = begin_settling(call, c, v, "average_sums", "AVERAGE", false);
+    tarn__cl_launch *launch = &p.launch;
+    tarn__cl_long(launch, c->members);
+    put_scratch(launch, call, c, true, false);
+    tarn__cl_real(launch, (double)c->values);
+    go_settling(&p, c->set.sets / c->members);
 }
 
 static void make_slopes(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    tarn__cl_launch launch = begin_pass(call, c, "channel_slopes", "SLOPES");
+    pass p = begin_pass(call, c, "channel_slopes", "SLOPES");
+    tarn__cl_launch *launch = &p.launch;
     for (int k = 0; k < OPERANDS; k++)
-        tarn__cl_view(&launch, c->view[k]);
-    put_scratch(&launch, call, c, true, false);
-    tarn__cl_real(&launch, v->least);
-    tarn__cl_int(&launch, v->training);
-    go_pass(&launch, c);
+        tarn__cl_view(launch, c->view[k]);
+    put_scratch(launch, call, c, true, false);
+    tarn__cl_real(launch, v->least);
+    tarn__cl_int(launch, v->training);
+    go_pass(&p, c);
 }
 
 void tarn__cl_channels_backward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)

@@ -28,7 +28,8 @@ typedef struct tarn__cl_channels {
     int64_t members, values; /* sets that share a mean, neighbours, and elements that do */
     bool has_relu;
     size_t group, local;
-    char options[320];
+    int64_t steps;     /* of a work-item in a line, if it had it alone */
+    char options[320]; /* but for those of the group */
 } tarn__cl_channels;
 
 /* Vectors of a number for each channel, or of each of the sets that share a mean; NULL where there is none. */

@@ -3,40 +3,31 @@
 
 #include "backends/opencl/rows.h"
 
-/* Work-items of a chunk, a segment, or all of them. */
-static size_t group_of(const tarn__call *call, size_t most)
-{
-    const tarn__cl_device *device = tarn__cl_at(call->device);
-    return device->local_is_real ? tarn__cl_group_of(device, most) : 1;
-}
-
 static void run_chunks(const tarn__call *call)
 {
-    const size_t group = group_of(call, 256);
     const int64_t count = call->in[1]->shape[0];
-    char options[96];
-    snprintf(options, sizeof(options), "-DCHUNKS -DDENSE -DGROUP=%zu -DLANES=%d -DT_X=%s", group, group > 1 ? 1 : 16, tarn__cl_type(call->in[0]->dtype));
-    tarn__cl_launch launch = tarn__cl_begin(call, "clip", "square_chunks", options);
+    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_at(call->device), 256, true);
+    char own[48];
+    snprintf(own, sizeof(own), " -DCHUNKS -DT_X=%s", tarn__cl_type(call->in[0]->dtype));
+    tarn__cl_launch launch = tarn__cl_begin_rows(call, "clip", "square_chunks", &form, own);
     tarn__cl_view(&launch, call->in[0]);
     tarn__cl_view(&launch, call->in[1]);
     tarn__cl_scratch(&launch, call, 0);
     tarn__cl_long(&launch, count);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)count * group}, (size_t[]){group});
+    tarn__cl_go_rows(&launch, &form, count);
 }
 
 static void run_square_sums(const tarn__call *call)
 {
-    const size_t group = group_of(call, 64);
     const int64_t segments = call->out[0]->shape[0];
-    char options[96];
+    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_at(call->device), 64, false);
     run_chunks(call);
-    snprintf(options, sizeof(options), "-DSEGMENTS -DGROUP=%zu -DLANES=1 -DT_X=f32", group);
-    tarn__cl_launch launch = tarn__cl_begin(call, "clip", "square_segments", options);
+    tarn__cl_launch launch = tarn__cl_begin_rows(call, "clip", "square_segments", &form, " -DSEGMENTS -DT_X=f32");
     tarn__cl_view(&launch, call->in[2]);
     tarn__cl_scratch(&launch, call, 0);
     tarn__cl_view(&launch, call->out[0]);
     tarn__cl_long(&launch, segments);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)segments * group}, (size_t[]){group});
+    tarn__cl_go_rows(&launch, &form, segments);
 }
 
 static size_t square_sums_scratch(const tarn__call *call)
@@ -47,10 +38,10 @@ static size_t square_sums_scratch(const tarn__call *call)
 static void run_clip_factor(const tarn__call *call)
 {
     const tarn__clip *clip = call->params;
-    const size_t group = group_of(call, 64);
-    char options[96];
-    snprintf(options, sizeof(options), "-DFACTOR -DGROUP=%zu -DLANES=1 -DT_X=f32 -DT_NORM=%s", group, tarn__cl_type(call->out[0]->dtype));
-    tarn__cl_launch launch = tarn__cl_begin(call, "clip", "clip_factor", options);
+    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_at(call->device), 64, false);
+    char own[48];
+    snprintf(own, sizeof(own), " -DFACTOR -DT_X=f32 -DT_NORM=%s", tarn__cl_type(call->out[0]->dtype));
+    tarn__cl_launch launch = tarn__cl_begin_rows(call, "clip", "clip_factor", &form, own);
     tarn__cl_view(&launch, call->in[0]);
     tarn__cl_long(&launch, call->in[0]->shape[0]);
     tarn__cl_view(&launch, call->out[0]);
@@ -58,7 +49,7 @@ static void run_clip_factor(const tarn__call *call)
     tarn__cl_real(&launch, clip->max_norm);
     tarn__cl_real(&launch, 1e-6);
     tarn__cl_int(&launch, clip->again);
-    tarn__cl_go(&launch, 1, &group, &group);
+    tarn__cl_go_rows(&launch, &form, 1);
 }
 
 void tarn__cl_clip(tarn__kernel_row *rows)

@@ -78,6 +78,14 @@ static bool is_set(const char *name, const char *value)
     return text && strcmp(text, value) == 0;
 }
 
+/* What there is, or less where a variable has a smaller number above 0. */
+static size_t at_most(const char *name, size_t value)
+{
+    const char *text = getenv(name);
+    unsigned long long limit = text ? strtoull(text, NULL, 10) : 0;
+    return limit > 0 && limit < value ? (size_t)limit : value;
+}
+
 static void ask_features(tarn__cl_device *d)
 {
     char extensions[8192];
@@ -94,12 +102,10 @@ static void ask_features(tarn__cl_device *d)
     clGetDeviceInfo(d->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(d->units), &d->units, NULL);
     d->local_is_real = local == CL_LOCAL || is_set("TARN_OPENCL_LOCAL", "1");
     d->in_lockstep = !d->is_cpu || d->local_is_real;
-    d->local_bytes = (size_t)local_bytes;
     d->shares_memory = shared != CL_FALSE;
-    const char *limit = getenv("TARN_OPENCL_MEMORY");
-    d->memory_total = (size_t)memory;
-    if (limit && strtoull(limit, NULL, 10) < d->memory_total)
-        d->memory_total = (size_t)strtoull(limit, NULL, 10);
+    d->memory_total = at_most("TARN_OPENCL_MEMORY", (size_t)memory);
+    d->local_bytes = at_most("TARN_OPENCL_GROUP_MEMORY", (size_t)local_bytes);
+    d->kernel_group = at_most("TARN_OPENCL_GROUP", SIZE_MAX);
 }
 
 /* What every program is compiled with. Division and roots are rounded as on the CPU where the device can. */

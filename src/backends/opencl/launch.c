@@ -3,13 +3,15 @@
 
 #include "backends/opencl/opencl.h"
 
-static _Thread_local bool has_declined; /* the calling thread's last call */
+/* Of the calling thread's last call. */
+static _Thread_local bool has_declined;
+static _Thread_local bool has_begun; /* something of it is on its way */
 
 bool tarn__cl_declined(int index)
 {
     (void)index;
     bool declined = has_declined;
-    has_declined = false;
+    has_declined = has_begun = false;
     return declined;
 }
 
@@ -20,38 +22,61 @@ const char *tarn__cl_type(tarn_dtype dtype)
 
 /* ---- beginning ------------------------------------------------------------------------------------------------------------- */
 
-tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options)
+tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options, size_t items)
 {
-    tarn__cl_launch launch = {.device = tarn__cl_at(call->device), .name = kernel};
+    tarn__cl_launch launch = {.device = tarn__cl_at(call->device), .name = kernel, .reads_output = call->reads_output != 0};
     if (!launch.device || has_declined)
         return launch;
     pthread_mutex_lock(&launch.device->lock);
     const tarn__cl_kernel *found = tarn__cl_kernel_of(launch.device, source, kernel, options);
-    if (found) {
-        launch.kernel = found->kernel;
-        launch.most_items = found->most_items;
-        launch.good = true;
-        return launch;
-    }
-    has_declined = true;
-    pthread_mutex_unlock(&launch.device->lock);
+    launch.kernel = found ? found->kernel : NULL;
+    launch.most_items = found ? found->most_items : 0;
+    launch.good = launch.most_items >= items;
+    if (!launch.good)
+        pthread_mutex_unlock(&launch.device->lock);
     return launch;
 }
 
-bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kernel, const char *options)
+size_t tarn__cl_group_left(const tarn__cl_launch *launch)
 {
-    tarn__cl_launch launch = tarn__cl_begin(call, source, kernel, options);
-    if (launch.good)
-        pthread_mutex_unlock(&launch.device->lock);
-    return launch.good;
+    size_t group = 1;
+    while (2 * group <= launch->most_items)
+        group *= 2;
+    return group;
+}
+
+static void end(tarn__cl_launch *launch)
+{
+    launch->good = false;
+    pthread_mutex_unlock(&launch->device->lock);
+}
+
+bool tarn__cl_leave(tarn__cl_launch *launch)
+{
+    const bool was_good = launch->good;
+    if (was_good)
+        end(launch);
+    return was_good;
 }
 
 /* Ends a launch that failed. */
 static void give_up(tarn__cl_launch *launch)
 {
     tarn__cl_set_failed(launch->device);
-    launch->good = false;
-    pthread_mutex_unlock(&launch->device->lock);
+    end(launch);
+}
+
+tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options)
+{
+    tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, 1);
+    has_declined = has_declined || (launch.device && !launch.good);
+    return launch;
+}
+
+bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kernel, const char *options)
+{
+    tarn__cl_launch launch = tarn__cl_begin(call, source, kernel, options);
+    return tarn__cl_leave(&launch);
 }
 
 /* ---- arguments ------------------------------------------------------------------------------------------------------------- */
@@ -148,6 +173,30 @@ static bool read_record(tarn__cl_device *d)
            tarn__cl_good(clFlush(d->queue), "sending work to the device");
 }
 
+/* True where a driver says only now that it has too little for such groups. A call that has begun is not done again if that could change what it reads. */
+static bool is_too_large(const tarn__cl_launch *launch, cl_int error)
+{
+    return (error == CL_INVALID_WORK_GROUP_SIZE || error == CL_INVALID_WORK_ITEM_SIZE || error == CL_OUT_OF_RESOURCES) && !(has_begun && launch->reads_output);
+}
+
+/* `whole` is made of whole groups; none of the sizes is 0. */
+static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, const size_t *group)
+{
+    tarn__cl_device *d = launch->device;
+    cl_int error = clEnqueueNDRangeKernel(d->queue, launch->kernel, (cl_uint)rank, NULL, whole, group, 0, NULL, NULL);
+    bool good = error == CL_SUCCESS;
+    if (is_too_large(launch, error)) {
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: the kernel '%s' is not started: %s (OpenCL %d)", d->index, launch->name, tarn__cl_error_name(error), error);
+        has_declined = good = true;
+    } else if (!good) {
+        tarn__cl_fail("the kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
+    } else {
+        has_begun = true;
+        good = !launch->has_fault || read_record(d);
+    }
+    good ? end(launch) : give_up(launch);
+}
+
 void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local)
 {
     size_t group[3] = {1, 1, 1}, whole[3], items = 1;
@@ -163,20 +212,18 @@ void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const 
         whole[i] = (global[i] + group[i] - 1) / group[i] * group[i];
         items *= group[i];
     }
-    tarn__cl_device *d = launch->device;
-    if (items > launch->most_items) { /* the driver has too few registers for this group: not a kernel for this device */
-        has_declined = true;
-    } else if (!is_empty) {
-        cl_int error = clEnqueueNDRangeKernel(d->queue, launch->kernel, (cl_uint)rank, NULL, whole, group, 0, NULL, NULL);
-        if (error != CL_SUCCESS)
-            tarn__cl_fail("the kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
-        if (error != CL_SUCCESS || (launch->has_fault && !read_record(d))) {
-            give_up(launch);
-            return;
-        }
-    }
-    launch->good = false;
-    pthread_mutex_unlock(&d->lock);
+    has_declined = has_declined || items > launch->most_items;
+    if (has_declined || is_empty)
+        end(launch);
+    else
+        enqueue(launch, rank, whole, group);
+}
+
+void tarn__cl_go_apart(tarn__cl_launch *launch, int rank, const size_t *global, size_t most)
+{
+    size_t group[3] = {tarn__cl_group_left(launch), 1, 1};
+    group[0] = group[0] < most ? group[0] : most;
+    tarn__cl_go(launch, rank, global, group);
 }
 
 void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset, size_t bytes)
@@ -184,6 +231,7 @@ void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, co
     tarn__cl_device *d = tarn__cl_at(call->device);
     if (!d || bytes == 0)
         return;
+    has_begun = true;
     if (!tarn__cl_good(clEnqueueCopyBuffer(d->queue, (cl_mem)from, to, (size_t)from_offset, (size_t)to_offset, bytes, 0, NULL, NULL), "a copy on the device")) {
         pthread_mutex_lock(&d->lock);
         tarn__cl_set_failed(d);

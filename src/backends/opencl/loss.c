@@ -12,7 +12,7 @@ static void run(const tarn__call *call, const char *what, tarn__view *operand)
     const tarn__view *views[OPERANDS];
     const char *type[OPERANDS];
     tarn__cl_row_set rows;
-    char options[256];
+    char own[160];
     for (int k = 0; k < OPERANDS; k++) {
         views[k] = operand[k].memory ? &operand[k] : NULL;
         type[k] = tarn__cl_type(views[k] ? operand[k].dtype : TARN_F32);
@@ -26,9 +26,9 @@ static void run(const tarn__call *call, const char *what, tarn__view *operand)
     tarn__cl_rows_of(&two, 1, 2, lines);
     tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &two, 1, 2, lines);
     tarn__cl_row_quads(&two, &form, 1, 2, lines);
-    snprintf(options, sizeof(options), "%s%s -DT_X=%s -DT_TARGET=%s -DT_LOSS=%s -DT_G=%s -DT_SLOPES=%s", form.options, what, type[LOGITS], type[TARGET],
-             type[LOSS], type[GRADIENT], type[SLOPES]);
-    tarn__cl_launch launch = tarn__cl_begin(call, "loss", "cross_entropy", options);
+    snprintf(own, sizeof(own), "%s -DT_X=%s -DT_TARGET=%s -DT_LOSS=%s -DT_G=%s -DT_SLOPES=%s", what, type[LOGITS], type[TARGET], type[LOSS], type[GRADIENT],
+             type[SLOPES]);
+    tarn__cl_launch launch = tarn__cl_begin_rows(call, "loss", "cross_entropy", &form, own);
     tarn__cl_value(&launch, &rows, sizeof(rows));
     for (int k = 0; k < OPERANDS; k++)
         tarn__cl_view(&launch, views[k]);

@@ -28,8 +28,9 @@ typedef struct tarn__cl_device {
     bool is_cpu;
     bool in_lockstep;   /* neighbouring work-items run together, and should touch neighbours: a GPU, or what is used like one */
     bool shares_memory; /* with the host */
-    size_t max_group;   /* work-items in a group at most */
+    size_t max_group;   /* work-items in a group at most; a kernel may have fewer */
     size_t local_bytes; /* of a group at most */
+    size_t kernel_group; /* kernels' groups are used as if drivers allowed no more: TARN_OPENCL_GROUP */
     cl_uint units;      /* compute units */
     int index;
     char name[128], vendor[64], driver[64];
@@ -57,8 +58,8 @@ tarn__cl_device *tarn__cl_at(int index);
 /* ---- the launch API -------------------------------------------------------------------------------------------------------- */
 
 /* One launch in the making. Begin locks the device, go unlocks it: between them only the calls below, and none of another launch. A program that
- * does not compile makes the call one for the CPU (see `declined` of a backend); an argument or an enqueue that fails makes the device's next poll
- * fail. */
+ * does not compile, and a group that the device does not start, make the call one for the CPU (see `declined` of a backend); an argument or an enqueue that
+ * fails makes the device's next poll fail. */
 typedef struct tarn__cl_launch {
     tarn__cl_device *device;
     cl_kernel kernel;
@@ -66,12 +67,19 @@ typedef struct tarn__cl_launch {
     size_t most_items; /* of a group of this kernel */
     bool good;         /* the device is locked */
     bool has_fault;
+    bool reads_output; /* the call does */
     const char *name;
 } tarn__cl_launch;
 
 /* `source` is a file's name without ".cl"; `kernel` its __kernel function; `options` what is added to the compiler's ("-DT=bf16 -DOP=tanh"), or "".
  * Texts are copied. Programs are compiled once for a device and options, and kept, here and on disk. */
 tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options);
+
+/* The same for a kernel that has another form, where this one does not compile or the device has no room for a group of `items`: then the launch is not good, nothing
+ * is locked, and the call stands as before. */
+tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options, size_t items);
+/* The largest power of two that a group of a kernel that was tried may have; 1 where it does not compile. */
+size_t tarn__cl_group_left(const tarn__cl_launch *launch);
 
 /* TWO arguments: __global void *, and a long, the place of the view's first element, in ELEMENTS; of blocks, in BYTES. NULL: a null pointer and 0. */
 void tarn__cl_view(tarn__cl_launch *launch, const tarn__view *view);
@@ -88,7 +96,11 @@ void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call);
 /* Enqueues it. `local` NULL: of the core's choice, in one dimension. `global` is rounded up to a multiple of the group, so kernels check their index
  * against the size; where a size is 0 nothing runs. Few different group sizes: PoCL compiles a kernel for each. */
 void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local);
+/* The same where work-items of a group do not meet: groups of `most` along the first axis, or as many as the kernel may have; `most` is a power of two. */
+void tarn__cl_go_apart(tarn__cl_launch *launch, int rank, const size_t *global, size_t most);
 
+/* Ends a launch that is not made: true where it could have been. */
+bool tarn__cl_leave(tarn__cl_launch *launch);
 /* True when this program compiles; else the call is one for the CPU. Asked first, of all its programs, by a kernel of several launches, so that it
  * never stops half way. */
 bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kernel, const char *options);
@@ -130,7 +142,7 @@ typedef struct tarn__cl_kernel {
     uint64_t hash;
     char *source, *function, *options;
     cl_kernel kernel; /* NULL: the program does not compile */
-    size_t most_items;
+    size_t most_items; /* of a group; 0: the memory of a group does not do */
 } tarn__cl_kernel;
 
 /* Under the device's lock. NULL when it does not compile, or memory is short. */

@@ -42,7 +42,7 @@ static void update(const tarn__call *call, const rule *r)
         tarn__cl_real(&launch, reals[i]);
     tarn__cl_int(&launch, step->now.step == 1);
     tarn__cl_int(&launch, step->nesterov);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)nest.count}, (size_t[]){tarn__cl_group_of(device, device->is_cpu ? 1024 : 256)});
+    tarn__cl_go_apart(&launch, 1, (size_t[]){(size_t)nest.count}, device->is_cpu ? 1024 : 256);
 }
 
 static void run_sgd(const tarn__call *call)

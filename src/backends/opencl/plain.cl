@@ -1,4 +1,5 @@
-/* plain.cl: products of integers, and of nothing (k = 0): a work-item an element of the result, the terms in order.
+/* plain.cl: products of integers, of nothing (k = 0), and on devices whose groups are too small for tiles: a work-item an element of the result, the terms in
+ * order.
  *
  * Options: product.cl's, T_A and T_B, the dtypes of the operands. */
 #include "product.cl"

@@ -130,8 +130,7 @@ void tarn__cl_combine(const tarn__call *call, const tarn__cl_product *p, const t
     tarn__cl_launch l = tarn__cl_begin(call, g.source, g.kernel, g.options);
     tarn__cl_view(&l, parts);
     tarn__cl_give_result(&l, p, &p->c, s, false);
-    size_t across = tarn__cl_at(call->device)->is_cpu ? 16 : 64;
-    tarn__cl_go(&l, 3, (size_t[]){(size_t)s->n, (size_t)s->m, (size_t)p->batches.count}, (size_t[]){across, 1, 1});
+    tarn__cl_go_apart(&l, 3, (size_t[]){(size_t)s->n, (size_t)s->m, (size_t)p->batches.count}, tarn__cl_at(call->device)->is_cpu ? 16 : 64);
 }
 
 static void run_plain(const tarn__call *call, const tarn__cl_product *p)
@@ -139,7 +138,7 @@ static void run_plain(const tarn__call *call, const tarn__cl_product *p)
     tarn__cl_product_program g = program_of(p, "plain", "plain", false, "");
     tarn__cl_launch l = tarn__cl_product_begin(call, &g, &p->a, &p->b);
     tarn__cl_give_result(&l, p, &p->c, &p->sizes, false);
-    tarn__cl_go(&l, 3, (size_t[]){(size_t)p->sizes.n, (size_t)p->sizes.m, (size_t)p->batches.count}, (size_t[]){16, 1, 1});
+    tarn__cl_go_apart(&l, 3, (size_t[]){(size_t)p->sizes.n, (size_t)p->sizes.m, (size_t)p->batches.count}, 16);
 }
 
 /* ---- a few rows ------------------------------------------------------------------------------------------------------------ */
@@ -172,19 +171,31 @@ static tarn__cl_product thin_of(const tarn__cl_product *p)
     return p->sizes.m > THIN_ROWS || (p->sizes.n <= THIN_ROWS && p->sizes.n < p->sizes.m) ? turned(p) : *p;
 }
 
+/* With groups of `items`; 1: the form for processors. */
+static tarn__cl_launch try_thin(const tarn__call *call, const tarn__cl_product *p, size_t items)
+{
+    char own[48], lanes[32] = "";
+    if (items > 1)
+        snprintf(lanes, sizeof(lanes), " -DON_GPU -DLANES=%zu", items);
+    snprintf(own, sizeof(own), " -DROWS=%d%s", p->sizes.m == 1 ? 1 : THIN_ROWS, lanes);
+    tarn__cl_product_program g = program_of(p, "thin", "thin", false, own);
+    return items > 1 ? tarn__cl_try(call, g.source, g.kernel, g.options, items) : tarn__cl_begin(call, g.source, g.kernel, g.options);
+}
+
 static void run_thin(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *product)
 {
     tarn__cl_product p = thin_of(product);
-    char own[48];
-    snprintf(own, sizeof(own), " -DROWS=%d%s", p.sizes.m == 1 ? 1 : THIN_ROWS, device->local_is_real ? " -DON_GPU -DLANES=64" : "");
-    tarn__cl_product_program g = program_of(&p, "thin", "thin", false, own);
-    tarn__cl_launch l = tarn__cl_product_begin(call, &g, &p.a, &p.b);
+    size_t items = device->local_is_real ? THIN_GROUP : 1, count = (size_t)p.batches.count, columns = (size_t)p.sizes.n;
+    tarn__cl_launch l = try_thin(call, &p, items);
+    while (!l.good && items > 1) {
+        items = tarn__cl_group_left(&l);
+        l = try_thin(call, &p, items);
+    }
+    tarn__cl_view(&l, &p.a);
+    tarn__cl_view(&l, &p.b);
     tarn__cl_give_result(&l, &p, &p.c, &p.sizes, false);
-    size_t count = (size_t)p.batches.count, columns = (size_t)p.sizes.n;
-    if (!device->local_is_real)
-        tarn__cl_go(&l, 3, (size_t[]){(columns + 15) / 16, 1, count}, (size_t[]){1, 1, 1});
-    else
-        tarn__cl_go(&l, 3, (size_t[]){p.sizes.b_down == 1 ? columns * THIN_GROUP : columns, 1, count}, (size_t[]){THIN_GROUP, 1, 1});
+    size_t across = items == 1 ? (columns + 15) / 16 : p.sizes.b_down == 1 ? columns * items : columns;
+    tarn__cl_go(&l, 3, (size_t[]){across, 1, count}, (size_t[]){items, 1, 1});
 }
 
 /* ---- tiles of groups ------------------------------------------------------------------------------------------------------- */
@@ -221,7 +232,21 @@ static tarn__cl_product_program tiles_program(const tarn__cl_device *device, con
     return program_of(p, "tiles", "tile", are_parts, own);
 }
 
-static void run_tiles(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *p, int64_t scratch)
+/* A launch with the product's tile, or with the first one after it that the device has room for. */
+static tarn__cl_launch try_tiles(const tarn__call *call, const tarn__cl_device *device, tarn__cl_product *p, const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
+{
+    tarn__cl_launch l;
+    do {
+        tarn__cl_product_program g = tiles_program(device, p, c, s, are_parts);
+        if (p->is_trial)
+            return tarn__cl_begin(call, g.source, g.kernel, g.options);
+        l = tarn__cl_try(call, g.source, g.kernel, g.options, (size_t)(p->tile.across * p->tile.down));
+    } while (!l.good && tarn__cl_next_tile(device, sums_of(p), l.most_items, &p->tile));
+    return l;
+}
+
+/* A product that no tile fits has a work-item for each element. */
+static void run_tiles(const tarn__call *call, const tarn__cl_device *device, tarn__cl_product *p, int64_t scratch)
 {
     tarn__cl_sizes s = p->sizes;
     tarn__cl_choose_splits(device, p, &s);
@@ -231,8 +256,13 @@ static void run_tiles(const tarn__call *call, const tarn__cl_device *device, con
     if (are_parts)
         own.c_down = s.n, own.c_across = 1;
     const tarn__view *c = are_parts ? &parts : &p->c;
-    tarn__cl_product_program g = tiles_program(device, p, c, &own, are_parts);
-    tarn__cl_launch l = tarn__cl_product_begin(call, &g, &p->a, &p->b);
+    tarn__cl_launch l = try_tiles(call, device, p, c, &own, are_parts);
+    if (!l.good && !p->is_trial) {
+        run_plain(call, p);
+        return;
+    }
+    tarn__cl_view(&l, &p->a);
+    tarn__cl_view(&l, &p->b);
     tarn__cl_give_result(&l, p, c, &own, are_parts);
     size_t across = (size_t)p->tile.across, down = (size_t)p->tile.down;
     tarn__cl_go(&l, 3,

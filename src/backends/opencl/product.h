@@ -1,7 +1,8 @@
 /* product.h: a batched matrix product as the kernels of products see it, and the ways it is made: for matmul, convolutions and whatever else is a product.
  *
  * On a device whose groups have no fast memory of their own, operands are packed in panels in scratch and a work-item makes a tile of the result (panels.cl). On a GPU
- * a group makes a tile straight from the operands (tiles.cl). A few rows are multiplied as they lie (thin.cl), integers one by one (plain.cl). */
+ * a group makes a tile straight from the operands (tiles.cl). A few rows are multiplied as they lie (thin.cl), integers, and what no tile fits, one by one
+ * (plain.cl). */
 #ifndef TARN__OPENCL_PRODUCT_H
 #define TARN__OPENCL_PRODUCT_H
 
@@ -32,6 +33,7 @@ typedef struct tarn__cl_product {
     tarn__view bias;               /* memory NULL: none */
     tarn__cl_tile tile;            /* rows 0: that of its sizes */
     bool b_is_packed;              /* in panels of the tile's width; b_room says how far batches are apart */
+    bool is_trial;                 /* of the tile: no other will do */
     double alpha, beta;
 } tarn__cl_product;
 
@@ -49,6 +51,9 @@ int64_t tarn__cl_packed_count(int64_t lines, int64_t depth, int64_t width);
 /* The tile of a product of `batches` times (m, k) by (k, n), whose sums are f32 or f64. It is given by device and sizes alone; the first large product of f32
  * measures. The tile changes no bit of a result. */
 tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k, int64_t batches);
+
+/* The first tile of groups after this one that fits, with groups of `most_items` work-items or fewer, 0 for any; false where there is none. */
+bool tarn__cl_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t most_items, tarn__cl_tile *tile);
 
 /* Parts of k where the result has too few tiles to keep the device busy: their number depends on the shape and the device alone, not on the tile. */
 void tarn__cl_choose_splits(const tarn__cl_device *device, const tarn__cl_product *product, tarn__cl_sizes *sizes);

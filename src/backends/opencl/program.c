@@ -199,6 +199,18 @@ static bool make_room(tarn__cl_device *d)
     return true;
 }
 
+/* Registers and memory may be too little for a group as large as the device has. */
+static size_t most_items(const tarn__cl_device *d, cl_kernel kernel)
+{
+    size_t items = 0;
+    cl_ulong bytes = 0;
+    if (clGetKernelWorkGroupInfo(kernel, d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof(items), &items, NULL) != CL_SUCCESS)
+        items = d->max_group;
+    if (clGetKernelWorkGroupInfo(kernel, d->id, CL_KERNEL_LOCAL_MEM_SIZE, sizeof(bytes), &bytes, NULL) == CL_SUCCESS && bytes > d->local_bytes)
+        return 0;
+    return items < d->kernel_group ? items : d->kernel_group;
+}
+
 static void make_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
 {
     const program *p = program_of(d, k->source, k->options);
@@ -208,8 +220,8 @@ static void make_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
     k->kernel = clCreateKernel(p->program, k->function, &error);
     if (error != CL_SUCCESS)
         tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl has no kernel '%s' with %s: %s", d->index, k->source, k->function, k->options, tarn__cl_error_name(error));
-    else if (clGetKernelWorkGroupInfo(k->kernel, d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof(k->most_items), &k->most_items, NULL) != CL_SUCCESS)
-        k->most_items = d->max_group;
+    else
+        k->most_items = most_items(d, k->kernel);
 }
 
 static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char *source, const char *function, const char *options)

@@ -5,6 +5,7 @@
 #include "backends/opencl/reduce.h"
 
 #define GROUP 128
+#define LEAST_GROUP 8   /* as reduce.cl merges them */
 #define LANES 8         /* as reduce.cl has it */
 #define WANTED 2048     /* chunks of all outputs together, where there are elements enough */
 #define LEAST_CHUNK 2048
@@ -26,6 +27,7 @@ typedef struct plan {
     int64_t parts; /* bytes into scratch: the chunks' states */
     bool is_small, is_columns;
     const char *form;
+    size_t group; /* work-items, in the form of groups */
     tarn__cl_options options;
 } plan;
 
@@ -75,7 +77,7 @@ static void cut(plan *p, bool has_lone_columns)
 static void make_plan(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
 {
     const tarn__cl_device *device = tarn__cl_at(call->device);
-    *p = (plan){.form = "rows"};
+    *p = (plan){.form = "rows", .group = GROUP};
     make_axes(&p->kept, r, false);
     make_axes(&p->inner, r, true);
     p->outputs = p->kept.count;
@@ -93,6 +95,7 @@ static void make_plan(plan *p, const tarn__call *call, const tarn__cl_reduction 
 static void write_options(plan *p, const tarn__cl_reduction *r)
 {
     tarn__nest all;
+    p->options = (tarn__cl_options){.length = 0};
     tarn__nest_make(&all, 3, (const tarn__view *[]){r->x, r->y, r->z});
     tarn__cl_option_compute(&p->options, r->compute);
     p->is_small = tarn__cl_option_index(&p->options, &all);
@@ -102,34 +105,47 @@ static void write_options(plan *p, const tarn__cl_reduction *r)
     if (p->inner.rank <= 1)
         tarn__cl_option(&p->options, " -DIS_FLAT");
     if (p->form[0] == 'g')
-        tarn__cl_option(&p->options, " -DGROUP=%d", GROUP);
+        tarn__cl_option(&p->options, " -DGROUP=%zu", p->group);
     if (p->chunks > 1)
         tarn__cl_option(&p->options, " -DIS_PARTIAL");
 }
 
 /* ---- running it ------------------------------------------------------------------------------------------------------------ */
 
-static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r, const plan *p, const char *kernel)
+/* The kernel of the plan's form. Where a group may not have so many work-items it has fewer, and where those are too few each works alone. */
+static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r, plan *p)
 {
-    tarn__cl_launch launch = tarn__cl_begin(call, "reduce", kernel, p->options.text);
+    write_options(p, r);
+    while (p->form[0] == 'g') {
+        tarn__cl_launch launch = tarn__cl_try(call, "reduce", p->form, p->options.text, p->group);
+        if (launch.good)
+            return launch;
+        p->group = tarn__cl_group_left(&launch);
+        p->form = p->group < LEAST_GROUP ? "rows" : p->form;
+        write_options(p, r);
+    }
+    return tarn__cl_begin(call, "reduce", p->form, p->options.text);
+}
+
+static void put_arguments(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
+{
     if (r->is_state)
-        tarn__cl_scratch(&launch, call, 0);
+        tarn__cl_scratch(launch, call, 0);
     else
-        tarn__cl_view(&launch, r->y);
-    tarn__cl_view(&launch, r->x);
-    tarn__cl_view(&launch, r->z);
+        tarn__cl_view(launch, r->y);
+    tarn__cl_view(launch, r->x);
+    tarn__cl_view(launch, r->z);
     if (p->chunks > 1)
-        tarn__cl_scratch(&launch, call, p->parts);
+        tarn__cl_scratch(launch, call, p->parts);
     else
-        tarn__cl_view(&launch, NULL);
-    tarn__cl_number(&launch, r->compute, (tarn__number){r->scale, 1});
-    tarn__cl_number(&launch, r->compute, (tarn__number){r->correction, 0});
-    tarn__cl_long(&launch, p->outputs);
-    tarn__cl_long(&launch, p->chunk);
-    tarn__cl_long(&launch, p->chunks);
-    tarn__cl_value(&launch, &p->kept, sizeof(p->kept));
-    tarn__cl_value(&launch, &p->inner, sizeof(p->inner));
-    return launch;
+        tarn__cl_view(launch, NULL);
+    tarn__cl_number(launch, r->compute, (tarn__number){r->scale, 1});
+    tarn__cl_number(launch, r->compute, (tarn__number){r->correction, 0});
+    tarn__cl_long(launch, p->outputs);
+    tarn__cl_long(launch, p->chunk);
+    tarn__cl_long(launch, p->chunks);
+    tarn__cl_value(launch, &p->kept, sizeof(p->kept));
+    tarn__cl_value(launch, &p->inner, sizeof(p->inner));
 }
 
 size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction)
@@ -139,44 +155,49 @@ size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction 
     return (size_t)(p.parts + (p.chunks > 1 ? TARN__CL_STATE_BYTES * p.outputs * p.chunks : 0));
 }
 
-static void prepare(plan *p, const tarn__call *call, const tarn__cl_reduction *reduction)
-{
-    make_plan(p, call, reduction);
-    write_options(p, reduction);
-}
-
 bool tarn__cl_reduce_ready(const tarn__call *call, const tarn__cl_reduction *reduction)
 {
     plan p;
-    prepare(&p, call, reduction);
-    return tarn__cl_ready(call, "reduce", p.form, p.options.text);
+    make_plan(&p, call, reduction);
+    tarn__cl_launch launch = begin(call, reduction, &p);
+    return tarn__cl_leave(&launch);
+}
+
+/* Merges the chunks' states. */
+static void combine(const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
+{
+    tarn__cl_launch launch = {.good = false};
+    if (p->chunks > MANY_CHUNKS && p->form[0] == 'g')
+        launch = tarn__cl_try(call, "reduce", "combine_groups", p->options.text, p->group);
+    const bool has_groups = launch.good;
+    if (!has_groups)
+        launch = tarn__cl_begin(call, "reduce", "combine", p->options.text);
+    put_arguments(&launch, call, r, p);
+    if (has_groups)
+        tarn__cl_go(&launch, 1, (size_t[]){(size_t)p->outputs * p->group}, &p->group);
+    else
+        tarn__cl_over(&launch, p->outputs);
 }
 
 /* Every element is read once (a variance's twice, the second time from a cache). */
 void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction)
 {
     plan p;
-    prepare(&p, call, reduction);
+    make_plan(&p, call, reduction);
     if (p.outputs == 0)
         return;
-    tarn__cl_launch launch = begin(call, reduction, &p, p.form);
-    size_t groups = (size_t)(p.outputs * p.chunks) * GROUP, group = GROUP;
+    tarn__cl_launch launch = begin(call, reduction, &p);
+    put_arguments(&launch, call, reduction, &p);
     if (p.form[0] == 'g') {
-        tarn__cl_go(&launch, 1, &groups, &group);
+        tarn__cl_go(&launch, 1, (size_t[]){(size_t)(p.outputs * p.chunks) * p.group}, &p.group);
     } else if (p.form[0] == 'a') {
         int64_t length = p.kept.shape[p.kept.rank - 1];
         tarn__cl_over(&launch, p.outputs / length * ((length + LANES - 1) / LANES) * p.chunks);
     } else {
         tarn__cl_over(&launch, p.outputs * p.chunks);
     }
-    if (p.chunks > MANY_CHUNKS && p.form[0] == 'g') {
-        groups = (size_t)p.outputs * GROUP;
-        launch = begin(call, reduction, &p, "combine_groups");
-        tarn__cl_go(&launch, 1, &groups, &group);
-    } else if (p.chunks > 1) {
-        launch = begin(call, reduction, &p, "combine");
-        tarn__cl_over(&launch, p.outputs);
-    }
+    if (p.chunks > 1)
+        combine(call, reduction, &p);
 }
 
 tarn__cl_compute tarn__cl_state_of(const tarn__call *call, tarn_dtype dtype)

@@ -2,7 +2,6 @@
 #include "backends/opencl/rows.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define MANY_LANES 16
 #define SIDE_BY_SIDE 64  /* work-items of a group that have a row each */
@@ -45,41 +44,50 @@ size_t tarn__cl_group_of(const tarn__cl_device *device, size_t most)
     return group;
 }
 
-static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set *rows, bool is_dense, tarn__cl_row_form *form)
+/* A work-item has a row alone, and no neighbours. */
+static void make_lone(tarn__cl_row_form *form)
 {
-    const tarn__nest *nest = &rows->nest;
-    bool side_by_side = nest->rank > 0 && nest->stride[0][nest->rank - 1] == 1 && nest->shape[nest->rank - 1] >= 8 && !is_dense;
-    form->group = form->lanes = 1;
-    form->local = tarn__cl_group_of(device, SIDE_BY_SIDE);
-    if (side_by_side || rows->length <= TARN__CL_SHORT_ROW)
-        return;
-    if (device->local_is_real) {
-        form->group = form->local = tarn__cl_group_of(device, rows->length > LONG_ROW ? 256 : 64);
-        return;
-    }
-    form->local = 1;
-    form->lanes = is_dense ? MANY_LANES : 1;
+    form->group = form->local = 1;
+    form->lanes = form->is_dense ? MANY_LANES : 1;
+    form->has_quads = false;
 }
 
-static void name_form(tarn__cl_row_form *form, bool is_small, bool is_dense)
+static void share(tarn__cl_row_form *form, const tarn__cl_device *device, size_t most)
 {
-    snprintf(form->options, sizeof(form->options), "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s", form->group, form->lanes, is_small ? "int" : "long",
-             is_dense ? " -DDENSE" : "");
+    form->lanes = 1;
+    form->group = form->local = device->local_is_real ? tarn__cl_group_of(device, most) : 1;
+    if (form->group == 1)
+        make_lone(form);
+}
+
+tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most, bool is_dense)
+{
+    tarn__cl_row_form form = {.is_dense = is_dense};
+    share(&form, device, most);
+    return form;
+}
+
+static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form)
+{
+    const tarn__nest *nest = &rows->nest;
+    bool side_by_side = nest->rank > 0 && nest->stride[0][nest->rank - 1] == 1 && nest->shape[nest->rank - 1] >= 8 && !form->is_dense;
+    form->group = form->lanes = 1;
+    form->local = tarn__cl_group_of(device, SIDE_BY_SIDE);
+    if (!side_by_side && rows->length > TARN__CL_SHORT_ROW)
+        share(form, device, rows->length > LONG_ROW ? 256 : 64);
 }
 
 tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
 {
-    tarn__cl_row_form form;
-    bool is_dense = true, is_small = rows->count < SMALL;
+    tarn__cl_row_form form = {.is_small = rows->count < SMALL, .is_dense = true};
     for (int k = 0; k < count; k++) {
         if (!has_elements(views[k], axis, rows->length))
             continue;
-        is_dense = is_dense && (rows->length == 1 || rows->along[k] == 1);
+        form.is_dense = form.is_dense && (rows->length == 1 || rows->along[k] == 1);
         int64_t step = rows->along[k] < 0 ? -rows->along[k] : rows->along[k];
-        is_small = is_small && rows->length < SMALL && (step == 0 || rows->length < SMALL / step);
+        form.is_small = form.is_small && rows->length < SMALL && (step == 0 || rows->length < SMALL / step);
     }
-    choose_sharing(device, rows, is_dense, &form);
-    name_form(&form, is_small, is_dense);
+    choose_sharing(device, rows, &form);
     return form;
 }
 
@@ -111,7 +119,6 @@ int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *row
     if (form->group == 1 || group > device->max_group || fours % (int64_t)group != 0 || held > MOST_HELD || !are_in_fours(rows, axis, count, views))
         return 0;
     form->group = form->local = group;
-    name_form(form, true, true);
     return (int)held;
 }
 
@@ -120,8 +127,7 @@ void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, i
     if (form->group == 1 || !are_in_fours(rows, axis, count, views))
         return;
     form->lanes = 4;
-    name_form(form, true, true);
-    snprintf(form->options + strlen(form->options), sizeof(form->options) - strlen(form->options), " -DQUADS");
+    form->has_quads = true;
 }
 
 bool tarn__cl_vector_in_fours(const tarn__view *vector)
@@ -129,9 +135,34 @@ bool tarn__cl_vector_in_fours(const tarn__view *vector)
     return !vector || (is_in_fours(vector) && vector->rank == 1 && vector->stride[0] == 1);
 }
 
+void tarn__cl_row_options(const tarn__cl_row_form *form, const char *own, char *options, size_t size)
+{
+    snprintf(options, size, "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s%s%s", form->group, form->lanes, form->is_small ? "int" : "long",
+             form->is_dense ? " -DDENSE" : "", form->has_quads ? " -DQUADS" : "", own);
+}
+
+tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel, tarn__cl_row_form *form, const char *own)
+{
+    char options[384];
+    while (form->group > 1) {
+        tarn__cl_row_options(form, own, options, sizeof(options));
+        tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, form->group);
+        if (launch.good)
+            return launch;
+        form->group = form->local = tarn__cl_group_left(&launch);
+        if (form->group == 1)
+            make_lone(form);
+    }
+    tarn__cl_row_options(form, own, options, sizeof(options));
+    return tarn__cl_begin(call, source, kernel, options);
+}
+
 void tarn__cl_go_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count)
 {
-    tarn__cl_go(launch, 1, (size_t[]){(size_t)count * form->group}, (size_t[]){form->local});
+    if (form->group == 1)
+        tarn__cl_go_apart(launch, 1, (size_t[]){(size_t)count}, form->local);
+    else
+        tarn__cl_go(launch, 1, (size_t[]){(size_t)count * form->group}, &form->group);
 }
 
 void tarn__cl_vector(tarn__cl_launch *launch, const tarn__view *vector)

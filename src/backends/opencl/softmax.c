@@ -12,7 +12,7 @@ static void run(const tarn__call *call, const char *kernel, const char *what, co
     const tarn__view *x = views[IN], *up = views[UP];
     const int count = up ? OPERANDS : UP;
     tarn__cl_row_set rows;
-    char options[256];
+    char own[128];
     tarn__cl_rows_of(&rows, params->axis, count, views);
     if (rows.count == 0)
         return;
@@ -20,11 +20,11 @@ static void run(const tarn__call *call, const char *kernel, const char *what, co
     tarn__cl_row_quads(&rows, &form, params->axis, count, views);
     const char *result = tarn__cl_type(views[OUT]->dtype);
     if (up)
-        snprintf(options, sizeof(options), "%s -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", form.options, what, params->from_x ? " -DFROM_X" : "",
-                 tarn__cl_type(x->dtype), result, tarn__cl_type(up->dtype));
+        snprintf(own, sizeof(own), " -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", what, params->from_x ? " -DFROM_X" : "", tarn__cl_type(x->dtype), result,
+                 tarn__cl_type(up->dtype));
     else
-        snprintf(options, sizeof(options), "%s -DFORWARD%s -DT_X=%s -DT_Y=%s", form.options, what, tarn__cl_type(x->dtype), result);
-    tarn__cl_launch launch = tarn__cl_begin(call, "softmax", kernel, options);
+        snprintf(own, sizeof(own), " -DFORWARD%s -DT_X=%s -DT_Y=%s", what, tarn__cl_type(x->dtype), result);
+    tarn__cl_launch launch = tarn__cl_begin_rows(call, "softmax", kernel, &form, own);
     tarn__cl_value(&launch, &rows, sizeof(rows));
     for (int k = 0; k < count; k++)
         tarn__cl_view(&launch, views[k]);

@@ -63,6 +63,21 @@ static const tarn__cl_tile *first_group_tile(const tarn__cl_device *device, tarn
     return &group_tiles[COUNT(group_tiles) - 1];
 }
 
+bool tarn__cl_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t most_items, tarn__cl_tile *tile)
+{
+    int next = 0;
+    while (next < COUNT(group_tiles) && memcmp(&group_tiles[next], tile, sizeof(*tile)) != 0)
+        next++;
+    for (next++; next < COUNT(group_tiles); next++) {
+        const tarn__cl_tile *t = &group_tiles[next];
+        if (fits(device, t, sums) && is_for(device, t) && (most_items == 0 || (size_t)(t->across * t->down) <= most_items)) {
+            *tile = *t;
+            return true;
+        }
+    }
+    return false;
+}
+
 static const tarn__cl_tile *tile_by_rule(const tarn__cl_device *device)
 {
     return device->local_is_real ? first_group_tile(device, TARN_F32, 64) : &panel_tiles[0];
@@ -94,7 +109,7 @@ static bool set_up(trial *t, tarn__cl_device *device)
     int64_t side = device->is_cpu ? SIDE_ON_CPU : SIDE_ON_GPU, k = device->is_cpu ? SIDE_ON_CPU : TERMS_ON_GPU;
     size_t bytes[] = {(size_t)(side * k) * 4, (size_t)(side * k) * 4, (size_t)(side * side) * 4};
     *t = (trial){.device = device};
-    t->product = (tarn__cl_product){.batches = {.operands = 4, .count = 1}, .alpha = 1};
+    t->product = (tarn__cl_product){.batches = {.operands = 4, .count = 1}, .alpha = 1, .is_trial = true};
     t->product.sizes = (tarn__cl_sizes){.m = side, .n = side, .k = k, .splits = 1, .part = k, .c_down = side, .c_across = 1, .a_down = k, .a_across = 1,
                                         .b_down = side, .b_across = 1};
     bool good = true;
@@ -189,7 +204,7 @@ static const tarn__cl_tile *measure(tarn__cl_device *device)
 
 /* ---- the choice ------------------------------------------------------------------------------------------------------------ */
 
-/* What the choice depends on: the device, its driver and units, the tiles, and the text of the kernel. */
+/* What the choice depends on: the device, its driver, units and groups, the tiles, and the text of the kernel. */
 static bool write_key(const tarn__cl_device *d, char *key, size_t size)
 {
     char *text = tarn__cl_text(d->local_is_real ? "tiles" : "panels"), name[64];
@@ -201,7 +216,8 @@ static bool write_key(const tarn__cl_device *d, char *key, size_t size)
     for (const char *at = text; *at; at++)
         hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
     free(text);
-    int length = snprintf(key, size, "tile\n%s\n%s\n%u units\n%s\n%016llx\n", d->name, d->driver, d->units, d->options, (unsigned long long)hash);
+    int length = snprintf(key, size, "tile\n%s\n%s\n%u units\n%zu in a group, %zu bytes\n%s\n%016llx\n", d->name, d->driver, d->units, d->kernel_group, d->local_bytes,
+                          d->options, (unsigned long long)hash);
     list_of(d, &list, &count);
     for (int i = 0; i < count && length < (int)size; i++) {
         name_tile(&list[i], name, sizeof(name));
