@@ -4,13 +4,6 @@
 
 #include "backends/cpu/rows.h"
 
-/* Whether the next row is read while one is written. Memory then works all the time; without it AArch64 takes half as long again. */
-#if defined(__aarch64__)
-#define GOES_AHEAD 1
-#else
-#define GOES_AHEAD 0
-#endif
-
 /* Of a row: mean (0 for rmsnorm) and 1 / deviation. Where the mean is no more than a deviation away from 0, x̂ is x · rstd - mean · rstd, one
  * operation, which loses no more than the rounding of the mean does; else the difference comes first. */
 typedef struct scaling {
