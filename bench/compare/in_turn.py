@@ -27,7 +27,12 @@ IMAGES = {
     "flip": [("flip", {"axes": [-1]}), ("contiguous", {})],
     "pad": [("pad", {"before": [0, 0, 1, 1], "after": [0, 0, 1, 1]})],
 }
-ROWS = {"softmax": [("softmax", {"axis": -1})], "log_softmax": [("log_softmax", {"axis": -1})]}
+ROWS = {
+    "softmax": [("softmax", {"axis": -1})],
+    "log_softmax": [("log_softmax", {"axis": -1})],
+    "layernorm": [("layernorm", {"epsilon": 1e-5})],
+    "rmsnorm": [("rmsnorm", {"epsilon": 1e-5})],
+}
 
 
 def described(row, dtype, size):

@@ -48,6 +48,40 @@ static void rows_of_every_length_layout_and_dtype_are_normalised(void **state)
         }
 }
 
+/* Rows far from 0 among others that are near: two rows near each other, two far ones, one of each. */
+static tarn_tensor *scattered(int64_t rows, int64_t length)
+{
+    float *offset = malloc((size_t)rows * sizeof(float));
+    for (int64_t r = 0; r < rows; r++)
+        offset[r] = r % 5 == 2 || r % 5 == 3 ? 20.0f : 0.0f;
+    tarn_tensor *far_off = good(tarn_from_f32(offset, TARN_SHAPE(rows, 1), tarn_device_cpu()));
+    free(offset);
+    return good(tarn_add(normal(TARN_SHAPE(rows, length), TARN_F32), far_off));
+}
+
+static void rows_far_from_zero_are_normalised_as_well_as_near_ones(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {40, 1024, 1030};
+    for (int i = 0; i < 3; i++) {
+        tarn_tensor *w = normal(TARN_SHAPE(lengths[i]), TARN_F32), *b = normal(TARN_SHAPE(lengths[i]), TARN_F32);
+        assert_norm(scattered(20, lengths[i]), w, b, true, 3e-6);
+        assert_norm(scattered(20, lengths[i]), w, NULL, false, 2e-6);
+    }
+}
+
+static void a_row_of_equal_elements_becomes_the_bias(void **state)
+{
+    (void)state;
+    static const double values[] = {1234.567, -0.1, 3e19, 1e30};
+    tarn_tensor *w = normal(TARN_SHAPE(100), TARN_F32), *b = normal(TARN_SHAPE(100), TARN_F32);
+    for (int i = 0; i < 4; i++) {
+        tarn_tensor *x = good(tarn_full(TARN_SHAPE(1, 100), values[i], TARN_F32, tarn_device_cpu()));
+        tarn_tensor *y = good(tarn_layernorm(x, w, b, 1e-5));
+        assert_memory_equal(tarn_data(y), tarn_data(b), 100 * sizeof(float));
+    }
+}
+
 static tarn_tensor *layernorm(tarn_tensor *const *in, int count, void *ctx)
 {
     (void)ctx;
@@ -80,10 +114,9 @@ static void gradients_agree_with_differences_with_and_without_weight_and_bias(vo
     }
 }
 
-static void gradients_in_f32_are_those_in_f64(void **state)
+static void assert_gradients_of_f64(tarn_tensor *x)
 {
-    (void)state;
-    tarn_tensor *x = normal(TARN_SHAPE(700, 96), TARN_F32), *w = normal(TARN_SHAPE(96), TARN_F32), *b = normal(TARN_SHAPE(96), TARN_F32);
+    tarn_tensor *w = normal(TARN_SHAPE(96), TARN_F32), *b = normal(TARN_SHAPE(96), TARN_F32);
     tarn_tensor *g = normal(TARN_SHAPE(700, 96), TARN_F32), *narrow[] = {x, w, b}, *wide[3];
     for (int k = 0; k < 3; k++) {
         wide[k] = good(tarn_requires_grad(good(tarn_cast(narrow[k], TARN_F64)), true));
@@ -95,11 +128,18 @@ static void gradients_in_f32_are_those_in_f64(void **state)
         assert_close(good(tarn_cast(good(tarn_grad(narrow[k])), TARN_F64)), good(tarn_grad(wide[k])), 2e-5); /* sums of 700 terms */
 }
 
+static void gradients_in_f32_are_those_in_f64(void **state)
+{
+    (void)state;
+    assert_gradients_of_f64(normal(TARN_SHAPE(700, 96), TARN_F32));
+    assert_gradients_of_f64(scattered(700, 96));
+}
+
 static void the_bits_are_the_same_with_one_two_and_four_threads(void **state)
 {
     (void)state;
     int before = tarn_threads();
-    tarn_tensor *x = normal(TARN_SHAPE(3000, 70), TARN_F32), *w = normal(TARN_SHAPE(70), TARN_F32), *b = normal(TARN_SHAPE(70), TARN_F32);
+    tarn_tensor *x = scattered(3000, 70), *w = normal(TARN_SHAPE(70), TARN_F32), *b = normal(TARN_SHAPE(70), TARN_F32);
     tarn_tensor *g = normal(TARN_SHAPE(3000, 70), TARN_F32), *one[4] = {0};
     for (int threads = 1; threads <= 4; threads *= 2) {
         tarn_set_threads(threads);
@@ -178,6 +218,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(rows_of_every_length_layout_and_dtype_are_normalised),
+        in_scope(rows_far_from_zero_are_normalised_as_well_as_near_ones),
+        in_scope(a_row_of_equal_elements_becomes_the_bias),
         in_scope(gradients_agree_with_differences_with_and_without_weight_and_bias),
         in_scope(gradients_in_f32_are_those_in_f64),
         in_scope(the_bits_are_the_same_with_one_two_and_four_threads),

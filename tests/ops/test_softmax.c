@@ -136,6 +136,35 @@ static void gradients_agree_with_differences_on_every_axis(void **state)
         }
 }
 
+/* y · (g - Σ y · g) from the y that was given. Every third row has one large element, which leaves little of the difference. */
+static void gradients_keep_their_digits_in_rows_with_and_without_a_large_element(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {7, 40, 1024, 1030};
+    for (int i = 0; i < 4; i++) {
+        int64_t n = lengths[i], rows = 7;
+        tarn_tensor *x = good(tarn_normal(TARN_SHAPE(rows, n), 0, 1, TARN_F32, tarn_device_cpu()));
+        tarn_tensor *g = good(tarn_normal(TARN_SHAPE(rows, n), 1, 1, TARN_F32, tarn_device_cpu()));
+        for (int64_t r = 1; r < rows; r += 3)
+            ((float *)tarn_data(x))[r * n + r] = 22;
+        good(tarn_requires_grad(x, true));
+        tarn_tensor *y = good(tarn_softmax(x, -1));
+        assert_true(tarn_backward_from(y, g, NULL));
+        double *vy = values_of(y), *vg = values_of(g), *got = values_of(good(tarn_grad(x)));
+        for (int64_t r = 0; r < rows; r++) {
+            double dot = 0;
+            for (int64_t k = r * n; k < (r + 1) * n; k++)
+                dot += vy[k] * vg[k];
+            for (int64_t k = r * n; k < (r + 1) * n; k++) {
+                double expected = vy[k] * (vg[k] - dot), off = fabs(got[k] - expected);
+                if (off > 1e-6 * (r % 3 == 1 ? fabs(expected) : vy[k] * (fabs(vg[k]) + fabs(dot))))
+                    fail_msg("row %d of %d, element %d is %.9g, not %.9g", (int)r, (int)n, (int)(k - r * n), got[k], expected);
+            }
+        }
+        free(vy), free(vg), free(got);
+    }
+}
+
 static void the_bits_are_the_same_with_one_two_and_four_threads(void **state)
 {
     (void)state;
@@ -178,6 +207,7 @@ int main(void)
         in_scope(small_results_keep_their_digits_beside_masked_ones),
         in_scope(rank_0_is_one_and_empty_tensors_stay_empty),
         in_scope(gradients_agree_with_differences_on_every_axis),
+        in_scope(gradients_keep_their_digits_in_rows_with_and_without_a_large_element),
         in_scope(the_bits_are_the_same_with_one_two_and_four_threads),
         in_scope(integers_and_wrong_axes_are_refused),
     };

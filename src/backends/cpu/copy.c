@@ -244,6 +244,43 @@ static void identity_8(int64_t n, const void *const *in, void *const *out, const
         memcpy(out[0], in[0], (size_t)n * 8);
 }
 
+/* Both sides dense, and one of them in the type computed in: no tile between them. */
+typedef struct conversion {
+    char *to;
+    const char *from;
+    int64_t to_size, from_size;
+    tarn__load_fn load;   /* NULL where `from` is in that type, which is stored then */
+    tarn__store_fn store;
+} conversion;
+
+static void convert_range(int64_t begin, int64_t end, void *ctx)
+{
+    const conversion *c = ctx;
+    char *to = c->to + begin * c->to_size;
+    const char *from = c->from + begin * c->from_size;
+    if (c->load)
+        c->load(from, 1, to, end - begin);
+    else
+        c->store(from, to, 1, end - begin);
+}
+
+static bool convert_dense(const tarn__view *to, const tarn__view *from, int compute)
+{
+    static const tarn_dtype native[] = {[COMPUTE_F32] = TARN_F32, [COMPUTE_F64] = TARN_F64, [COMPUTE_I64] = TARN_I64};
+    conversion c = {.to = tarn__view_at(to), .from = tarn__view_at(from), .to_size = (int64_t)tarn__dtype_bytes(to->dtype),
+                    .from_size = (int64_t)tarn__dtype_bytes(from->dtype), .store = tarn__store[to->dtype][compute]};
+    tarn__nest nest;
+    tarn__nest_make(&nest, 2, (const tarn__view *[]){to, from});
+    if (to->dtype == native[compute])
+        c.load = tarn__load[from->dtype][compute];
+    else if (from->dtype != native[compute])
+        return false;
+    if (nest.rank != 1 || nest.stride[0][0] != 1 || nest.stride[1][0] != 1 || nest.count * c.to_size >= TARN__STREAM_MIN)
+        return false;
+    tarn__parallel_for(nest.count, GRAIN_BYTES / 8, convert_range, &c);
+    return true;
+}
+
 static void kernel_copy(const tarn__call *call)
 {
     tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
@@ -253,6 +290,8 @@ static void kernel_copy(const tarn__call *call)
     }
     /* Integers go through i64, so that nothing is lost; f64 to a narrow float is rounded once. */
     int compute = !tarn__is_float(from) ? COMPUTE_I64 : from == TARN_F64 || to == TARN_F64 ? COMPUTE_F64 : COMPUTE_F32;
+    if (convert_dense(call->out[0], call->in[0], compute))
+        return;
     tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? identity_4 : identity_8, .compute = compute};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }

@@ -2,119 +2,36 @@
  *
  * A row is read once from memory: mean, spread and result are found while it is in the cache. The gradients of weight and bias are sums over
  * rows: rows are cut into chunks by their number alone, each chunk adds up its own rows in order, and the chunks are added in order. */
+#include "backends/cpu/channels.h"
 #include "backends/cpu/drop.h"
-#include "backends/cpu/rows.h"
+#include "backends/cpu/norm_job.h"
 
 #define MOST_CHUNKS 256
-#define LEAST_ROWS 16                /* in a chunk */
-#define SHORT_ROW 32                 /* rows this short are computed in f64: their gradient is what little normalising leaves */
+#define LEAST_ROWS 16 /* in a chunk */
 #define PARTIAL_ELEMENTS (INT64_C(4) << 20) /* of all chunks' sums together */
-
-/* Blocks of one type. `mean` is 0 for rmsnorm. Weight and bias are never NULL: ones and zeros stand in. */
-typedef struct maths {
-    int64_t size;
-    double (*sum)(const void *x, int64_t n);
-    double (*spread)(const void *x, double mean, int64_t n);
-    void (*normalise)(const void *x, const void *weight, const void *bias, void *y, double mean, double rstd, int64_t n);
-    /* The sums of g · weight and of g · weight · (x - mean) · rstd; adds g · (x - mean) · rstd and g to what is there, where wanted. */
-    void (*sums)(const void *x, const void *g, const void *weight, void *gweight, void *gbias, double mean, double rstd, int64_t n, double *sums);
-    void (*grad)(const void *x, const void *g, const void *weight, void *gx, double mean, double rstd, const double *means, int64_t n);
-    void (*plus)(const void *x, const void *y, void *sum, int64_t n);
-    void (*add)(const void *x, double *sum, int64_t n);
-} maths;
-
-#define EACH UNROLLED for (int64_t i = 0; i < n; i++)
-#define EACH_BLOCK(begin, n, length)                                                                                                      \
-    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); begin += BLOCK)
-
-#define T float
-#define NAMED(x) x##_f32
-#include "backends/cpu/norm_blocks.h"
-
-#define T double
-#define NAMED(x) x##_f64
-#include "backends/cpu/norm_blocks.h"
-
-/* ---- weight and bias ------------------------------------------------------------------------------------------------------- */
-
-typedef struct job {
-    row_set r; /* forward: y, x, mean, rstd; backward: gx (or x), x, mean, rstd, g. Of a sum, x is that; then its terms, or the gradient that it has itself */
-    const maths *maths;
-    bool centred; /* layernorm */
-    double epsilon;
-    const tarn__random *random; /* a sum's second term is dropped out by it; NULL: it is not */
-    char *dropped;              /* where its gradient goes, dense; NULL: nowhere */
-    const tarn__view *weight, *bias;
-    bool wants_gx;
-    int64_t chunk_rows, chunks;
-    char *partial;                /* (chunks, 2, length) */
-    const tarn__view *gweight, *gbias;
-} job;
-
-static void choose_maths(job *j)
-{
-    if (j->r.length <= SHORT_ROW)
-        j->r.compute = COMPUTE_F64;
-    j->maths = j->r.compute == COMPUTE_F64 ? &maths_f64 : &maths_f32;
-}
-
-/* n elements of a vector in the type computed in; `stand_in` where there is none. */
-static const void *fetch_vector(const job *j, const tarn__view *vector, int64_t begin, int64_t n, void *buffer, double stand_in)
-{
-    if (!vector) {
-        tarn__load[TARN_F64][j->r.compute](&stand_in, 0, buffer, n);
-        return buffer;
-    }
-    int64_t stride = vector->stride[vector->rank - 1];
-    const char *from = (char *)tarn__view_at(vector) + begin * stride * (int64_t)tarn__dtype_bytes(vector->dtype);
-    if (stride == 1 && (int64_t)tarn__dtype_bytes(vector->dtype) == j->maths->size)
-        return from;
-    tarn__load[vector->dtype][j->r.compute](from, stride, buffer, n);
-    return buffer;
-}
-
-/* A vector of at most one block need not be fetched for every row. */
-typedef struct vectors {
-    _Alignas(64) char weight_buffer[BLOCK * 8];
-    _Alignas(64) char bias_buffer[BLOCK * 8];
-    const void *weight, *bias;
-} vectors;
-
-static void fetch_vectors(const job *j, int64_t begin, int64_t n, vectors *v)
-{
-    v->weight = fetch_vector(j, j->weight, begin, n, v->weight_buffer, 1);
-    v->bias = fetch_vector(j, j->bias, begin, n, v->bias_buffer, 0);
-}
-
-static void write_number(const job *j, int k, int64_t row, double value)
-{
-    char *to = row_at(&j->r, k, row);
-    if (to)
-        tarn__store[j->r.operand[k].dtype][COMPUTE_F64](&value, to, 1, 1);
-}
-
-static double read_number(const job *j, int k, int64_t row)
-{
-    double value = 0;
-    const char *from = row_at(&j->r, k, row);
-    if (from)
-        tarn__load[j->r.operand[k].dtype][COMPUTE_F64](from, 1, &value, 1);
-    return value;
-}
 
 /* ---- forward --------------------------------------------------------------------------------------------------------------- */
 
-/* The mean of row x (0 for rmsnorm) and 1 / deviation. */
-static void measure(const job *j, const char *x, char *buffer, double *mean, double *rstd)
+static scaling scaling_from(const job *j, double mean, double squares)
+{
+    return scaling_of(j->centred ? mean : 0, 1 / sqrt(squares / (double)j->r.length + j->epsilon));
+}
+
+static scaling measure(const job *j, const char *x, char *buffer)
 {
     const row_set *r = &j->r;
-    double sum = 0, spread = 0;
-    EACH_BLOCK(begin, n, j->centred ? r->length : 0)
-        sum += j->maths->sum(fetch(r, 1, x, begin, n, buffer), n);
-    *mean = sum / (double)r->length;
-    EACH_BLOCK(begin, n, r->length)
-        spread += j->maths->spread(fetch(r, 1, x, begin, n, buffer), *mean, n);
-    *rstd = 1 / sqrt(spread / (double)r->length + j->epsilon);
+    double mean = 0, squares = 0, sums[2];
+    EACH_BLOCK(begin, n, r->length) {
+        const void *block = fetch(r, 1, x, begin, n, buffer);
+        j->maths->powers(block, j->centred, n, sums);
+        if (j->centred)
+            j->maths->moments(block, n, sums);
+        if (begin > 0)
+            tarn__merge_moments(&mean, &squares, (double)begin, sums[0], sums[1], (double)n);
+        else
+            mean = sums[0], squares = sums[1];
+    }
+    return scaling_from(j, mean, squares);
 }
 
 /* A block of a sum's second term in the type computed in. What is dropped out is rounded first. */
@@ -144,22 +61,42 @@ static void sum_row(const job *j, int64_t row, char *sum, char *buffer, char *ot
 static void norm_row(const job *j, int64_t row, vectors *v, char *buffer)
 {
     const row_set *r = &j->r;
-    const maths *m = j->maths;
     char *x = row_at(r, 1, row);
     char *y = row_at(r, 0, row);
-    double mean, rstd;
     if (r->operand[4].base)
         sum_row(j, row, x, buffer, buffer + BLOCK * 8);
-    measure(j, x, buffer, &mean, &rstd);
+    scaling c = measure(j, x, buffer);
     EACH_BLOCK(begin, n, r->length) {
         char *to = place(r, 0, y, begin, buffer);
         if (r->length > BLOCK)
             fetch_vectors(j, begin, n, v);
-        m->normalise(fetch(r, 1, x, begin, n, buffer), v->weight, v->bias, to, mean, rstd, n);
+        j->maths->normalise(fetch(r, 1, x, begin, n, buffer), v->weight, v->bias, to, &c, n);
         put_back(r, 0, y, begin, n, to);
     }
-    write_number(j, 2, row, mean);
-    write_number(j, 3, row, rstd);
+    write_number(j, 2, row, c.mean);
+    write_number(j, 3, row, c.rstd);
+}
+
+/* A row is written while the sums of the next one are found: memory is read and written at the same time. */
+static void norm_rows_ahead(const job *j, int64_t row, int64_t end, const vectors *v)
+{
+    const maths *m = j->maths;
+    int64_t n = j->r.length;
+    const char *x = row_at(&j->r, 1, row);
+    double sums[2];
+    m->powers(x, j->centred, n, sums);
+    for (const char *next; row < end; row++, x = next) {
+        if (j->centred)
+            m->moments(x, n, sums);
+        scaling c = scaling_from(j, sums[0], sums[1]);
+        next = row + 1 < end ? row_at(&j->r, 1, row + 1) : NULL;
+        if (next)
+            m->normalise_ahead(x, v->weight, v->bias, row_at(&j->r, 0, row), &c, next, j->centred, n, sums);
+        else
+            m->normalise(x, v->weight, v->bias, row_at(&j->r, 0, row), &c, n);
+        write_number(j, 2, row, c.mean);
+        write_number(j, 3, row, c.rstd);
+    }
 }
 
 static void norm_rows(int64_t begin, int64_t end, void *ctx)
@@ -169,8 +106,11 @@ static void norm_rows(int64_t begin, int64_t end, void *ctx)
     _Alignas(64) char buffer[2 * BLOCK * 8];
     if (j->r.length <= BLOCK)
         fetch_vectors(j, 0, j->r.length, &v);
-    for (; begin < end; begin++)
-        norm_row(j, begin, &v, buffer);
+    if (goes_ahead(j) && !j->r.operand[4].base)
+        norm_rows_ahead(j, begin, end, &v);
+    else
+        for (; begin < end; begin++)
+            norm_row(j, begin, &v, buffer);
 }
 
 static void run_forward(job *j, int count, const tarn__view *const *views)
@@ -204,31 +144,44 @@ typedef struct grad_buffers {
     _Alignas(64) char own[BLOCK * 8];
 } grad_buffers;
 
+static slope slope_of(const job *j, int64_t row, char *buffer)
+{
+    slope s = {.x = row_at(&j->r, 1, row), .g = row_at(&j->r, 4, row)};
+    s.c = j->r.length <= SHORT_ROW ? measure(j, s.x, buffer) /* the saved ones were rounded */
+                                   : scaling_of(read_number(j, 2, row), read_number(j, 3, row));
+    return s;
+}
+
+static void turn_to_means(const job *j, slope *s)
+{
+    s->sums[0] = j->centred ? s->sums[0] / (double)j->r.length : 0;
+    s->sums[1] /= (double)j->r.length;
+}
+
 /* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the first mean. */
 static void grad_row(const job *j, int64_t row, grad_buffers *b, char *gweight, char *gbias)
 {
     const row_set *r = &j->r;
     const maths *m = j->maths;
-    const char *x = row_at(r, 1, row), *g = row_at(r, 4, row);
-    double mean = read_number(j, 2, row), rstd = read_number(j, 3, row), sums[2] = {0, 0};
-    if (r->length <= SHORT_ROW) /* the saved ones were rounded */
-        measure(j, x, b->x, &mean, &rstd);
+    slope s = slope_of(j, row, b->x);
+    const char *x = s.x, *g = s.g;
     EACH_BLOCK(begin, n, r->length) {
         if (r->length > BLOCK)
             fetch_vectors(j, begin, n, &b->v);
-        m->sums(fetch(r, 1, x, begin, n, b->x), fetch(r, 4, g, begin, n, b->g), b->v.weight, gweight ? gweight + begin * m->size : NULL,
-                gbias ? gbias + begin * m->size : NULL, mean, rstd, n, sums);
+        s.x = fetch(r, 1, x, begin, n, b->x), s.g = fetch(r, 4, g, begin, n, b->g);
+        m->sums(&s, b->v.weight, gweight ? gweight + begin * m->size : NULL, gbias ? gbias + begin * m->size : NULL, j->centred, n);
     }
     if (!j->wants_gx)
         return;
     char *gx = row_at(r, 0, row);
     const char *own = row_at(r, 5, row);
-    double means[2] = {j->centred ? sums[0] / (double)r->length : 0, sums[1] / (double)r->length};
+    turn_to_means(j, &s);
     EACH_BLOCK(begin, n, r->length) {
         void *to = place(r, 0, gx, begin, b->x);
         if (r->length > BLOCK)
             fetch_vectors(j, begin, n, &b->v);
-        m->grad(fetch(r, 1, x, begin, n, b->x), fetch(r, 4, g, begin, n, b->g), b->v.weight, to, mean, rstd, means, n);
+        s.x = fetch(r, 1, x, begin, n, b->x), s.g = fetch(r, 4, g, begin, n, b->g);
+        m->grad(&s, b->v.weight, to, n);
         if (own)
             m->plus(to, fetch(r, 5, own, begin, n, b->own), to, n);
         put_back(r, 0, gx, begin, n, to);
@@ -238,20 +191,46 @@ static void grad_row(const job *j, int64_t row, grad_buffers *b, char *gweight, 
     }
 }
 
+static void grad_rows_ahead(const job *j, int64_t row, int64_t last, grad_buffers *b, char *gweight, char *gbias)
+{
+    const maths *m = j->maths;
+    const void *weight = b->v.weight;
+    int64_t n = j->r.length;
+    slope s = slope_of(j, row, b->x), next = s;
+    m->sums(&s, weight, gweight, gbias, j->centred, n);
+    for (; row < last; row++, s = next) {
+        char *gx = row_at(&j->r, 0, row);
+        bool more = row + 1 < last;
+        turn_to_means(j, &s);
+        if (more)
+            next = slope_of(j, row + 1, b->x);
+        if (more && !s.c.is_far && !next.c.is_far) {
+            m->grad_ahead(&s, weight, gx, &next, gweight, gbias, j->centred, n);
+            continue;
+        }
+        m->grad(&s, weight, gx, n);
+        if (more)
+            m->sums(&next, weight, gweight, gbias, j->centred, n);
+    }
+}
+
 static void grad_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     grad_buffers b;
     int64_t bytes = j->r.length * j->maths->size;
+    bool ahead = goes_ahead(j) && is_native(&j->r, 4) && j->wants_gx && j->gweight && !j->r.operand[5].base && !j->dropped;
     if (j->r.length <= BLOCK)
         fetch_vectors(j, 0, j->r.length, &b.v);
     for (; begin < end; begin++) {
-        char *partial = j->partial + 2 * begin * bytes;
+        char *partial = j->partial + 2 * begin * bytes, *gweight = j->gweight ? partial : NULL, *gbias = j->gbias ? partial + bytes : NULL;
         int64_t row = begin * j->chunk_rows, last = row + j->chunk_rows < j->r.count ? row + j->chunk_rows : j->r.count;
         if (j->gweight || j->gbias)
             memset(partial, 0, (size_t)(2 * bytes));
-        for (; row < last; row++)
-            grad_row(j, row, &b, j->gweight ? partial : NULL, j->gbias ? partial + bytes : NULL);
+        if (ahead)
+            grad_rows_ahead(j, row, last, &b, gweight, gbias);
+        for (; !ahead && row < last; row++)
+            grad_row(j, row, &b, gweight, gbias);
     }
 }
 

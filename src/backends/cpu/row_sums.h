@@ -34,6 +34,14 @@ TARN__UNUSED static inline NAMED(lanes) NAMED(larger)(NAMED(lanes) a, NAMED(lane
 #endif
 }
 
+TARN__UNUSED static inline T NAMED(largest)(NAMED(lanes) v)
+{
+    T most = v[0];
+    for (int lane = 1; lane < LANES; lane++)
+        most = v[lane] > most ? v[lane] : most;
+    return most;
+}
+
 /* The largest element; NaN is passed over, and finds its way into the result by other sums. */
 TARN__UNUSED static T NAMED(block_max)(const T *x, int64_t n)
 {

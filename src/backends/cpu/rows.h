@@ -41,6 +41,13 @@
 #define ROW_AHEAD(at) ((void)(at))
 #endif
 
+/* Whether the next row is read while one is written. Memory then works all the time; without it norms take half as long again on AArch64. */
+#if defined(__aarch64__)
+#define GOES_AHEAD 1
+#else
+#define GOES_AHEAD 0
+#endif
+
 /* ---- where rows lie -------------------------------------------------------------------------------------------------------- */
 
 typedef struct operand {

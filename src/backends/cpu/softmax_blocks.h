@@ -1,6 +1,8 @@
 /* softmax_blocks.h: what softmax does to a block of a row, or to one line of a tile of columns, for one type: softmax.c includes it with
  * T, EXP and NAMED(x). Outputs may be their inputs. */
 
+#define LANES ((int)(VECTOR_BYTES / sizeof(T)))
+
 static double NAMED(most)(const void *x, int64_t n)
 {
     return (double)NAMED(block_max)(x, n);
@@ -26,9 +28,8 @@ static double NAMED(sum)(const void *x, int64_t n)
 }
 
 /* In f64, because a row with one large element leaves little of g - dot. */
-static double NAMED(dot)(const void *of, const void *from, int64_t n)
+static double NAMED(wide_dot)(const T *y, const T *g, int64_t n)
 {
-    const T *y = of, *g = from;
     double lane[DOT_LANES] = {0};
     int64_t whole = n / DOT_LANES * DOT_LANES;
     for (int64_t i = 0; i < whole; i += DOT_LANES)
@@ -42,17 +43,80 @@ static double NAMED(dot)(const void *of, const void *from, int64_t n)
     return sum;
 }
 
+#if GOES_AHEAD
+
+/* The dot product of next_y and next_g, and with gx, that row's gradient y · (g - dot). Without conversions, which take most of the time, where no
+ * element is large. */
+static inline __attribute__((always_inline)) double NAMED(dot_beside)(const T *y, const T *g, T *gx, T dot, const T *next_y, const T *next_g, int64_t n)
+{
+    NAMED(lanes) a[4] = {{0}}, most[4] = {{0}};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        NAMED(lanes) v[4];
+        for (int k = 0; gx && k < 4; k++)
+            v[k] = NAMED(lanes_at)(y + i + k * LANES) * (NAMED(lanes_at)(g + i + k * LANES) - dot);
+        LINE_AHEAD(next_y + i);
+        LINE_AHEAD(next_g + i);
+        for (int k = 0; k < 4; k++) {
+            NAMED(lanes) there = NAMED(lanes_at)(next_y + i + k * LANES);
+            a[k] += there * NAMED(lanes_at)(next_g + i + k * LANES);
+            most[k] = NAMED(larger)(most[k], there);
+        }
+        for (int k = 0; gx && k < 4; k++)
+            memcpy(gx + i + k * LANES, &v[k], sizeof(v[k]));
+    }
+    T largest = NAMED(largest)(NAMED(larger)(NAMED(larger)(most[0], most[1]), NAMED(larger)(most[2], most[3])));
+    double sum = NAMED(total)((a[0] + a[1]) + (a[2] + a[3]));
+    for (; i < n; i++) {
+        if (gx)
+            gx[i] = y[i] * (g[i] - dot);
+        largest = next_y[i] > largest ? next_y[i] : largest;
+        sum += (double)next_y[i] * (double)next_g[i];
+    }
+    return largest > (T)0.5 ? NAMED(wide_dot)(next_y, next_g, n) : (double)(T)sum;
+}
+
+static double NAMED(dot)(const void *y, const void *g, int64_t n)
+{
+    return NAMED(dot_beside)(NULL, NULL, NULL, 0, y, g, n);
+}
+
+static double NAMED(grad_ahead)(const void *y, const void *g, void *gx, double dot, const void *next_y, const void *next_g, int64_t n)
+{
+    return NAMED(dot_beside)(y, g, gx, (T)dot, next_y, next_g, n);
+}
+
+static bool NAMED(is_exact)(double dot)
+{
+    return (double)(T)dot == dot;
+}
+
+/* Two subtractions cost less than conversions. */
+static void NAMED(grad)(const void *of, const void *from, void *to, int64_t n, double dot)
+{
+    const T *y = of, *g = from;
+    T *gx = to, high = (T)dot, low = fabs((double)high) < (double)INFINITY ? (T)(dot - (double)high) : 0;
+    if (low != 0)
+        EACH gx[i] = y[i] * ((g[i] - high) - low);
+    else
+        EACH gx[i] = y[i] * (g[i] - high);
+}
+
+#else
+
+static double NAMED(dot)(const void *y, const void *g, int64_t n)
+{
+    return NAMED(wide_dot)(y, g, n);
+}
+
 static void NAMED(grad)(const void *of, const void *from, void *to, int64_t n, double dot)
 {
     const T *y = of, *g = from;
     T *gx = to;
-#if defined(__aarch64__)
-    T high = (T)dot, low = fabs((double)high) < (double)INFINITY ? (T)(dot - (double)high) : 0; /* two subtractions cost less than conversions */
-    EACH gx[i] = y[i] * ((g[i] - high) - low);
-#else
     EACH gx[i] = y[i] * (T)((double)g[i] - dot);
-#endif
 }
+
+#endif
 
 static void NAMED(log_grad)(const void *of, const void *from, void *to, int64_t n, double sum)
 {
@@ -152,6 +216,10 @@ static const maths NAMED(maths) = {
     .sum = NAMED(sum),
     .dot = NAMED(dot),
     .grad = NAMED(grad),
+#if GOES_AHEAD
+    .grad_ahead = NAMED(grad_ahead),
+    .is_exact = NAMED(is_exact),
+#endif
     .log_grad = NAMED(log_grad),
     .column_most = NAMED(column_most),
     .column_shift = NAMED(column_shift),
@@ -165,6 +233,7 @@ static const maths NAMED(maths) = {
     .column_log_grad = NAMED(column_log_grad),
 };
 
+#undef LANES
 #undef T
 #undef EXP
 #undef NAMED
