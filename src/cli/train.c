@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/train_show.h"
 
 #define ONE_REQUEST 1.0 /* seconds in which signals are one request to stop */
 
@@ -195,127 +196,6 @@ static void print_plan_json(const tarn_train_plan *p)
     tarn__json_end(&json);
 }
 
-/* ---- how it goes ----------------------------------------------------------------------------------------------------------- */
-
-typedef struct display {
-    bool json, quiet, terminal;
-} display;
-
-static void print_report_json(const tarn_train_report *r)
-{
-    tarn__json json = {stdout, false};
-    bool evaluation = r->kind == TARN_REPORT_EVALUATION;
-    tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "event", r->kind == TARN_REPORT_SAMPLE ? "sample" : evaluation ? "evaluation" : "training");
-    tarn__json_whole(&json, "step", r->step);
-    tarn__json_whole(&json, "epoch", r->epoch);
-    if (r->kind == TARN_REPORT_SAMPLE) {
-        tarn__json_bytes(&json, "text", r->text, r->text_length);
-        tarn__json_end(&json);
-        return;
-    }
-    tarn__json_real(&json, "loss", r->loss, 6);
-    if (!r->is_text)
-        tarn__json_real(&json, "accuracy", r->accuracy, 6);
-    if (evaluation) {
-        tarn__json_bool(&json, "best", r->is_best);
-    } else if (r->is_text) {
-        tarn__json_real(&json, "lr", r->lr, 9);
-        tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
-        tarn__json_real(&json, "tokens_per_second", r->tokens_per_second, 1);
-        tarn__json_whole(&json, "memory", r->memory);
-        tarn__json_real(&json, "validation", r->validation, 6);
-        tarn__json_real(&json, "of_peak", r->share_of_peak > 0 ? r->share_of_peak : (double)NAN, 4);
-        tarn__json_real(&json, "busy", r->busy > 0 ? r->busy : (double)NAN, 4);
-        tarn__json_real(&json, "seconds_left", r->seconds_left, 1);
-    } else {
-        tarn__json_real(&json, "lr", r->lr, 9);
-        tarn__json_real(&json, "images_per_second", r->images_per_second, 1);
-    }
-    tarn__json_real(&json, "seconds", r->seconds, 3);
-    tarn__json_end(&json);
-}
-
-/* "1:05:09", or "65 s" below two minutes; in `text`. */
-static const char *time_text(double seconds, char text[32])
-{
-    long long whole = (long long)(seconds + 0.5);
-    if (whole < 120)
-        snprintf(text, 32, "%lld s", whole);
-    else
-        snprintf(text, 32, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
-    return text;
-}
-
-/* What is known of: the last validation, how near to the peak, how busy the device is. Each with two blanks behind. */
-static void print_known(const tarn_train_report *r)
-{
-    if (!isnan(r->validation))
-        printf("validation %.4f  ", r->validation);
-    if (r->share_of_peak > 0)
-        printf("%.1f %% of peak  ", 100 * r->share_of_peak);
-    if (r->busy > 0)
-        printf("%.0f %% busy  ", 100 * r->busy);
-}
-
-/* One line that is written over and over. */
-static void print_bar(const tarn_train_report *r)
-{
-    enum { WIDTH = 30 };
-    char bar[WIDTH + 1], left[32];
-    int filled = (int)(WIDTH * r->step / r->steps);
-    memset(bar, '#', (size_t)filled);
-    memset(bar + filled, '.', (size_t)(WIDTH - filled));
-    bar[WIDTH] = 0;
-    printf("\r[%s] %lld of %lld  loss %.4f  ", bar, (long long)r->step, (long long)r->steps, r->loss);
-    if (r->is_text)
-        printf("norm %.2f  %.0f tokens/s  ", r->gradient_norm, r->tokens_per_second);
-    else
-        printf("%.1f %% right  %.0f images/s  ", 100 * r->accuracy, r->images_per_second);
-    print_known(r);
-    printf("%s left \033[K", time_text(r->seconds_left, left));
-}
-
-/* A report of a language model, in a line of its own or several. */
-static void print_text_report(const display *d, const tarn_train_report *r)
-{
-    const char *clear = d->terminal ? "\r\033[K" : "";
-    if (r->kind == TARN_REPORT_SAMPLE) {
-        printf("%s--- sample ---\n", clear);
-        fwrite(r->text, 1, r->text_length, stdout);
-        printf("\n---\n");
-    } else if (r->kind == TARN_REPORT_EVALUATION) {
-        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f%s\n", clear, (long long)r->step, (long long)r->epoch,
-               (long long)r->epochs, r->loss, r->is_best ? "  (best)" : "");
-    } else {
-        char left[32];
-        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  lr %.3g  norm %.3f  %.0f tokens/s  ", (long long)r->step, (long long)r->steps,
-               (long long)r->epoch, (long long)r->epochs, r->loss, r->lr, r->gradient_norm, r->tokens_per_second);
-        print_known(r);
-        printf("%s  %s left\n", tarn__bytes_text(r->memory), time_text(r->seconds_left, left));
-    }
-}
-
-static void show(const tarn_train_report *r, void *ctx)
-{
-    const display *d = ctx;
-    if (d->quiet)
-        return;
-    if (d->json)
-        print_report_json(r);
-    else if (d->terminal && r->kind == TARN_REPORT_TRAINING)
-        print_bar(r);
-    else if (r->is_text)
-        print_text_report(d, r);
-    else if (r->kind == TARN_REPORT_EVALUATION)
-        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f  %.2f %% right%s\n", d->terminal ? "\r\033[K" : "",
-               (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->is_best ? "  (best)" : "");
-    else
-        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  %.2f %% right  lr %.3g  %.0f images/s\n", (long long)r->step,
-               (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->lr, r->images_per_second);
-    fflush(stdout);
-}
-
 /* ---- the end --------------------------------------------------------------------------------------------------------------- */
 
 static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
@@ -335,7 +215,7 @@ static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
     tarn__json_end(&json);
 }
 
-static void print_end(const tarn_train_plan *p, const tarn_train_result *r, const display *d)
+static void print_end(const tarn_train_plan *p, const tarn_train_result *r, const tarn__display *d)
 {
     if (d->quiet)
         return;
@@ -367,7 +247,7 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
 {
     tarn_train_plan plan;
     tarn_train_result result;
-    display d = {options->json, options->quiet, isatty(STDOUT_FILENO) != 0};
+    tarn__display d = {options->json, options->quiet, isatty(STDOUT_FILENO) != 0};
     if (!tarn_trainer_plan(trainer, &plan))
         return tarn__complain("train");
     if (options->json && !options->quiet)
@@ -380,7 +260,7 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
         return tarn__complain("train");
     running = trainer;
     catch_signals();
-    if (!tarn_trainer_run(trainer, show, &d, &result)) {
+    if (!tarn_trainer_run(trainer, tarn__train_show, &d, &result)) {
         if (d.terminal && !d.quiet && !d.json)
             printf("\n");
         return tarn__complain("train");

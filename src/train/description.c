@@ -94,12 +94,13 @@ static void give_memory_back(survey *s, int channels)
     tarn__release(s->squares, sizeof(double) * (size_t)channels);
 }
 
-static bool look_at_label(survey *s, int64_t index)
+/* Which sample it is cannot be said: data may have been dealt out at random. */
+static bool look_at_label(survey *s)
 {
     double label = element(s->memory[1], s->field[1].dtype, 0);
     if (label < 0 || label >= MOST_CLASSES)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: sample %lld has the label %.0f; labels are classes, from 0 to %d", s->function,
-                           (long long)index, label, MOST_CLASSES - 1);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %.0f; labels are classes, from 0 to %d", s->function, label,
+                           MOST_CLASSES - 1);
     s->largest = (int64_t)label > s->largest ? (int64_t)label : s->largest;
     return true;
 }
@@ -108,7 +109,7 @@ static bool look_at_label(survey *s, int64_t index)
 static bool look_at_labels(survey *s, tarn_dataset *dataset)
 {
     for (int64_t i = 0; i < tarn_dataset_count(dataset); i++)
-        if (!tarn_dataset_read(dataset, i, s->memory) || !look_at_label(s, i))
+        if (!tarn_dataset_read(dataset, i, s->memory) || !look_at_label(s))
             return false;
     return true;
 }

@@ -1,5 +1,10 @@
 /* test_train_lm.c: `tarn train`, `tarn eval` and `tarn generate` with language models, as their users meet them. */
+#define _XOPEN_SOURCE 700 /* terminals */
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -181,6 +186,53 @@ static void wait_for_metrics(const char *folder, pid_t child)
     assert_true(about.st_size > 0);
 }
 
+/* What a run writes to a terminal of so many columns; in `text`. */
+static void read_terminal(int columns, const char *folder, char *text, size_t size)
+{
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY), own, status;
+    if (terminal < 0)
+        skip();
+    assert_true(grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    own = open(ptsname(terminal), O_RDWR | O_NOCTTY); /* so that it stays open */
+    assert_int_equal(ioctl(terminal, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = (unsigned short)columns}), 0);
+    pid_t child = start(small_run(folder, ""), ptsname(terminal));
+    size_t used = 0;
+    for (bool is_over = false; !is_over;) {
+        struct pollfd wait = {.fd = terminal, .events = POLLIN};
+        is_over = waitpid(child, &status, WNOHANG) == child;
+        while (poll(&wait, 1, is_over ? 0 : 20) > 0 && used < size - 1) {
+            ssize_t count = read(terminal, text + used, size - 1 - used);
+            assert_true(count > 0);
+            used += (size_t)count;
+        }
+    }
+    text[used] = 0;
+    close(own);
+    close(terminal);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void a_terminal_shows_one_line_that_fits_it(void **state)
+{
+    (void)state;
+    static char text[1 << 18];
+    static const char *const parts[] = {"] ", " of ", "loss ", "lr ", "norm ", " tokens/s", "validation ", " KiB", " s left"};
+    read_terminal(200, scratch("wide"), text, sizeof(text));
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        assert_contains(text, parts[i]);
+    assert_contains(text, "[##");
+    read_terminal(50, scratch("narrow"), text, sizeof(text));
+    int lines = 0;
+    for (char *at = strchr(text, '\r'); at; at = strchr(at + 1, '\r')) {
+        char *end = strstr(at, "\033[K"), *next = strchr(at + 1, '\r');
+        if (!end || (next && end > next) || end == at + 1)
+            continue;
+        lines++;
+        assert_true(end - at - 1 <= 49);
+    }
+    assert_true(lines > 1);
+}
+
 static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **state)
 {
     (void)state;
@@ -240,6 +292,7 @@ int main(void)
         in_scope(a_run_is_shown_judged_and_lets_write),
         in_scope(shards_are_trained_on),
         in_scope(the_demo_trains_and_writes),
+        in_scope(a_terminal_shows_one_line_that_fits_it),
         in_scope(a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit),
         in_scope(a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit),
         in_scope(a_loss_that_is_not_finite_names_step_and_layer),

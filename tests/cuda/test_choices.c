@@ -1,4 +1,5 @@
-/* test_choices.c: a run goes on with the algorithms that it began with, where nothing is kept on disk but its checkpoint. */
+/* test_choices.c: a run goes on with the algorithms that it began with, where nothing is kept on disk but its checkpoint, to the bits of a run that was never
+ * stopped. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,15 @@
 #include "support/files.h"
 #include "support/gpu.h"
 
-/* Trains in this program, from the beginning or from the checkpoint. */
-static int train(const char *folder, bool is_new)
+/* Trains in this program: 6 steps ("new"), 6 more ("more"), or 12 ("whole"). */
+static int train(const char *folder, const char *what)
 {
-    tarn_train_options first = {.model = "mlp", .data = "digits:600", .hidden = {1024}, .hidden_count = 1, .batch_size = 256, .steps = 6, .device = "cuda"};
+    tarn_train_options first = {.model = "mlp", .data = "digits:600", .hidden = {1024}, .hidden_count = 1, .batch_size = 256, .schedule = "constant", .device = "cuda"};
     tarn_train_options more = {.steps = 12};
     tarn_train_result result;
     snprintf(first.out, sizeof(first.out), "%s", folder);
-    tarn_trainer *trainer = is_new ? tarn_trainer_new(&first) : tarn_trainer_resume(folder, &more);
+    first.steps = strcmp(what, "new") == 0 ? 6 : 12;
+    tarn_trainer *trainer = strcmp(what, "more") == 0 ? tarn_trainer_resume(folder, &more) : tarn_trainer_new(&first);
     bool good = trainer && tarn_trainer_run(trainer, NULL, NULL, &result);
     if (!good)
         fprintf(stderr, "%s\n", tarn_error());
@@ -53,12 +55,26 @@ static int count_files(const char *cache)
     return files;
 }
 
+static void assert_same_file(const char *folder, const char *other, const char *name)
+{
+    char path[2][1300];
+    size_t length[2];
+    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
+    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
+    char *a = get_file(path[0], &length[0]), *b = get_file(path[1], &length[1]);
+    assert_int_equal(length[0], length[1]);
+    assert_memory_equal(a, b, length[0]);
+    free(a);
+    free(b);
+}
+
 static void a_run_goes_on_with_its_choices(void **state)
 {
     NEEDS_GPU();
-    char folder[1200], first[1200], second[1200], path[1300];
+    char folder[1200], whole[1200], first[1200], second[1200], path[1300];
     size_t length;
     snprintf(folder, sizeof(folder), "%s", scratch("run"));
+    snprintf(whole, sizeof(whole), "%s", scratch("whole"));
     snprintf(first, sizeof(first), "%s", scratch("first"));
     snprintf(second, sizeof(second), "%s", scratch("second"));
     assert_int_equal(train_in_a_program(first, folder, "new"), 0);
@@ -69,13 +85,16 @@ static void a_run_goes_on_with_its_choices(void **state)
     free(place);
     assert_int_equal(train_in_a_program(second, folder, "more"), 0);
     assert_int_equal(count_files(second), 0); /* nothing was measured */
+    assert_int_equal(train_in_a_program(first, whole, "whole"), 0);
+    assert_same_file(folder, whole, "model.safetensors");
+    assert_same_file(folder, whole, "optimizer.safetensors");
 }
 
 int main(int count, char **words)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_run_goes_on_with_its_choices, open_gpu, close_gpu)};
     if (count == 3)
-        return train(words[2], strcmp(words[1], "new") == 0);
+        return train(words[2], words[1]);
     unsetenv("TARN_TUNE");
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

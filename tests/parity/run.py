@@ -212,6 +212,11 @@ def run_layers(options):
     return run_verdicts("layers", importlib.import_module("layers").run, options)
 
 
+def run_resnet20(options):
+    """Weights trained by others, image by image."""
+    return run_verdicts("resnet20", importlib.import_module("resnet20").run, options)
+
+
 def run_gpt2(options):
     """GPT-2 of transformers and ours, from each other's folders."""
     return run_verdicts("gpt2", importlib.import_module("gpt2").run, options)
@@ -294,7 +299,7 @@ def run_mnist(options):
 
 
 # What is compared beside operations.
-EXTRAS = {"training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "layers": run_layers, "formats": run_formats, "gguf": run_gguf, "data": run_data,
+EXTRAS = {"training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "layers": run_layers, "resnet20": run_resnet20, "formats": run_formats, "gguf": run_gguf, "data": run_data,
           "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "chats": run_chats, "gpt2": run_gpt2, "llama": run_llama,
           "lora": run_lora, "generate": run_generate,
           "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}

@@ -246,6 +246,7 @@ FUNCTIONS = {
     "module_save": (c.c_bool, [POINTER, c.c_char_p]),
     "module_load_sized": (c.c_bool, [POINTER, c.c_char_p, POINTER, c.c_size_t]),
     "module_free": (None, [POINTER]),
+    "model_resnet20": (POINTER, [c.c_int64, Device]),
     "safetensors_open": (POINTER, [c.c_char_p]),
     "safetensors_close": (None, [POINTER]),
     "safetensors_count": (c.c_int, [POINTER]),
