@@ -80,11 +80,13 @@ bool tarn_set_error(tarn_code code, const char *format, ...)
 bool tarn__raise_within(const char *function)
 {
     tarn__error_record inner;
+    size_t length = strlen(function);
     tarn__error_save(&inner);
     const char *text = inner.text + strlen("tarn: ");
-    size_t length = strlen(function);
-    bool says_so = strncmp(text, function, length) == 0 && text[length] == ':';
-    return says_so ? tarn__raise(inner.code, "%s", text) : tarn__raise(inner.code, "%s: %s", function, text);
+    if (strncmp(text, function, length) != 0 || text[length] != ':')
+        return tarn__raise(inner.code, "%s: %s", function, text);
+    tarn__error_restore(&inner);
+    return false;
 }
 
 void tarn__error_save(tarn__error_record *saved)

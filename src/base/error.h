@@ -13,7 +13,7 @@
 
 bool tarn__raise_text(tarn_code code, const char *format, ...) TARN_PRINTF(2, 3);
 
-/* Puts "function: " before the pending error's sentence: for errors raised by what a function calls. Is false. */
+/* Puts "function: " before the pending error's sentence, unless it begins so: for errors raised by what a function calls. Is false. */
 bool tarn__raise_within(const char *function);
 
 /* Sends one line to the log callback. */

@@ -116,13 +116,12 @@ static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
     return tokens;
 }
 
-/* The conversation does not fit: the last question is taken back. */
+/* The conversation does not fit: the last question is taken back. Where turns are forgotten, there is none left but the question. */
 static void refuse(chat *c, int64_t count)
 {
-    fprintf(stderr,
-            "tarn chat: the conversation has %lld tokens, and the context is %lld: there is no room for an answer; the question was left out. /reset begins anew; "
-            "--on-full forget forgets the oldest turns\n",
-            (long long)count, (long long)c->context);
+    fprintf(stderr, "tarn chat: the %s %lld tokens, and the context is %lld: there is no room for an answer; the question was left out. %s\n",
+            c->forgets ? "question alone takes" : "conversation has", (long long)count, (long long)c->context,
+            c->forgets ? "Ask a shorter one, or take a larger --context" : "/reset begins anew; --on-full forget forgets the oldest turns");
     unsay(&c->history, c->history.count - 1, 1);
     c->status = c->is_asked ? c->status : TARN__FAILED;
 }

@@ -213,13 +213,6 @@ static bool check(const tarn__conversion *c)
     return true;
 }
 
-/* Errors of what is called here begin with their own function's name; ours comes before it. Is false. */
-static bool name_function(const tarn__conversion *c)
-{
-    const char *text = tarn_error() + strlen("tarn: ");
-    return strncmp(text, c->function, strlen(c->function)) == 0 ? false : tarn__raise_within(c->function);
-}
-
 static void release_jobs(tarn__conversion *c)
 {
     for (int i = 0; i < c->jobs; i++)
@@ -264,7 +257,7 @@ bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_sum
     tarn_scope_close(scope);
     release_jobs(&c);
     if (!good)
-        return name_function(&c);
+        return tarn__raise_within(c.function);
     if (summary)
         *summary = c.summary;
     return true;

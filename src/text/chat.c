@@ -154,6 +154,9 @@ static bool is_role(const tarn_chat_message *message, const char *role)
 /* Messages whose users and assistants must take turns, behind a system's text. */
 static bool check_turns(const tarn_chat_message *messages, int count)
 {
+    if (count > 0 && is_role(&messages[0], "system"))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "a message of 'system' stands where this model's template has no place for one: user and assistant take turns");
     for (int i = 0; i < count; i++)
         if (!is_role(&messages[i], i % 2 ? "assistant" : "user"))
             return tarn__raise(

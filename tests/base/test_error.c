@@ -125,6 +125,10 @@ static void an_error_is_raised_within_a_function(void **state)
     tarn__raise(TARN_ERROR_MEMORY, "out of %s", "it");
     assert_false(tarn__raise_within("zeros"));
     assert_string_equal(tarn_error(), "tarn: zeros: out of it");
+    assert_false(tarn__raise_within("zeros")); /* once is enough */
+    assert_string_equal(tarn_error(), "tarn: zeros: out of it");
+    assert_false(tarn__raise_within("zero"));
+    assert_string_equal(tarn_error(), "tarn: zero: zeros: out of it");
     assert_error(TARN_ERROR_MEMORY, "zeros");
 }
 

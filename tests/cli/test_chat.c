@@ -128,7 +128,8 @@ static void a_full_context_is_said(void **state)
     assert_int_equal(chat(lines, "--context 90 --on-full forget 2>&1"), 0);
     assert_contains(command_output, "(the context of 90 tokens was full: the oldest");
     assert_int_equal(chat("a question that is far too long for a context of so very few tokens as there are here\n", "--context 60 --on-full forget 2>&1"), 1);
-    assert_contains(command_output, "there is no room for an answer");
+    assert_contains(command_output, "the question alone takes");
+    assert_contains(command_output, "there is no room for an answer; the question was left out. Ask a shorter one");
 }
 
 static void an_interrupt_ends_an_answer_not_the_program(void **state)

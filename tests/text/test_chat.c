@@ -195,7 +195,7 @@ static void wrong_turns_are_refused(void **state)
     }
     tarn_tokenizer *t = open_with(MISTRAL); /* this one has no place for a system's text */
     assert_null(tarn_chat_render(t, talk, 2, false, &length));
-    assert_error_about(TARN_ERROR_ARGUMENT, "'system'", "take turns");
+    assert_error_about(TARN_ERROR_ARGUMENT, "'system' stands where this model's template has no place for one", "take turns");
     tarn_tokenizer_free(t);
 }
 
