@@ -18,6 +18,9 @@ int64_t tarn__platform_file_bytes(const char *path);
 /* The folder that this library (or the program it is linked into) lies in, without a final slash. */
 bool tarn__platform_own_folder(char *path, size_t size);
 
+/* $XDG_CACHE_HOME/tarn, or ~/.cache/tarn, and a folder below it unless that is NULL; made where they are missing. False when there is no place for them. */
+bool tarn__platform_cache_folder(const char *below, char *path, size_t size);
+
 /* Physical memory, in bytes; 0 when unknown. */
 int64_t tarn__platform_memory_total(void);
 int64_t tarn__platform_memory_free(void);

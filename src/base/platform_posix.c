@@ -3,6 +3,7 @@
 #include "base/platform.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,26 @@ bool tarn__platform_own_folder(char *path, size_t size)
     memcpy(path, info.dli_fname, (size_t)(slash - info.dli_fname));
     path[slash - info.dli_fname] = 0;
     return true;
+}
+
+static bool make_below(char *path, size_t size, const char *name)
+{
+    size_t length = strlen(path);
+    snprintf(path + length, size - length, "/%s", name);
+    return mkdir(path, 0777) == 0 || errno == EEXIST;
+}
+
+bool tarn__platform_cache_folder(const char *below, char *path, size_t size)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && cache[0] == '/')
+        snprintf(path, size, "%s", cache);
+    else if (home && home[0] == '/')
+        snprintf(path, size, "%s/.cache", home);
+    else
+        return false;
+    mkdir(path, 0777);
+    return make_below(path, size, "tarn") && (!below || make_below(path, size, below));
 }
 
 int64_t tarn__platform_memory_total(void)

@@ -2,14 +2,14 @@
  * are kept with its checkpoints, too, and count before the ones on disk. */
 #include "backends/cuda/choice.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/platform.h"
 
 #define MOST_BYTES 1024 /* of one key and its value */
 #define MOST_FAMILIES 16
@@ -31,21 +31,6 @@ static struct given {
 } *given; /* by tarn__cuda_choices_take() */
 static int given_count;
 
-/* The folder, made where it is missing; false when there is no place for it. */
-static bool cache_folder(char *folder, size_t size)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (cache && cache[0] == '/')
-        snprintf(folder, size, "%s", cache);
-    else if (home && home[0] == '/')
-        snprintf(folder, size, "%s/.cache", home);
-    else
-        return false;
-    mkdir(folder, 0777);
-    snprintf(folder + strlen(folder), size - strlen(folder), "/tarn");
-    return mkdir(folder, 0777) == 0 || errno == EEXIST;
-}
-
 static void name_file(const tarn__cuda_choices *choices, int index, struct tarn__cuda_choice_file *file)
 {
     char folder[640], name[300];
@@ -58,7 +43,7 @@ static void name_file(const tarn__cuda_choices *choices, int index, struct tarn_
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9')))
             *c = '-';
     snprintf(file->name, sizeof(file->name), "%.16s-%s-%zu", choices->family, name, choices->version);
-    if (cache_folder(folder, sizeof(folder)))
+    if (tarn__platform_cache_folder(NULL, folder, sizeof(folder)))
         snprintf(file->path, sizeof(file->path), "%s/%s", folder, file->name);
 }
 

@@ -3,14 +3,13 @@
  * A file is named by a hash of everything that what it holds depends on, its key: of a program the device's name, the driver's version, the options and the text. It holds a head, the
  * key, and the bytes, a program's binary. A file that is damaged, or another key's of the same hash, is passed over and written again. Files are written under another name
  * and moved, so that no other process sees half of one. TARN_OPENCL_CACHE=off does without. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backends/opencl/opencl.h"
+#include "base/platform.h"
 
 #define MOST_BYTES ((uint64_t)256 << 20) /* of a binary that is believed */
 
@@ -33,23 +32,11 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
 
 /* ---- names ------------------------------------------------------------------------------------------------------------------ */
 
-/* The folder, made where it is missing; false when there is no place for it, or none is wanted. */
+/* False when there is no place for it, or none is wanted. */
 static bool cache_folder(char *folder, size_t size)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *wish = getenv("TARN_OPENCL_CACHE");
-    if (wish && strcmp(wish, "off") == 0)
-        return false;
-    if (cache && cache[0] == '/')
-        snprintf(folder, size, "%s", cache);
-    else if (home && home[0] == '/')
-        snprintf(folder, size, "%s/.cache", home);
-    else
-        return false;
-    mkdir(folder, 0777);
-    snprintf(folder + strlen(folder), size - strlen(folder), "/tarn");
-    mkdir(folder, 0777);
-    snprintf(folder + strlen(folder), size - strlen(folder), "/opencl");
-    return mkdir(folder, 0777) == 0 || errno == EEXIST;
+    const char *wish = getenv("TARN_OPENCL_CACHE");
+    return !(wish && strcmp(wish, "off") == 0) && tarn__platform_cache_folder("opencl", folder, size);
 }
 
 /* The key; the caller frees it. */
