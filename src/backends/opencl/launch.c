@@ -117,11 +117,6 @@ void tarn__cl_real(tarn__cl_launch *launch, double value)
         set(launch, sizeof(narrow), &narrow);
 }
 
-void tarn__cl_local(tarn__cl_launch *launch, size_t bytes)
-{
-    set(launch, bytes, NULL);
-}
-
 static void set_memory(tarn__cl_launch *launch, void *memory, int64_t place)
 {
     cl_mem buffer = memory;

@@ -28,9 +28,9 @@ typedef struct tarn__cl_device {
     bool is_cpu;
     bool in_lockstep;   /* neighbouring work-items run together, and should touch neighbours: a GPU, or what is used like one */
     bool shares_memory; /* with the host */
-    size_t max_group;   /* work-items in a group at most; a kernel may have fewer */
+    size_t max_group;   /* work-items in a group at most; a kernel may have fewer, */
+    size_t kernel_group; /* and with TARN_OPENCL_GROUP no more than these */
     size_t local_bytes; /* of a group at most */
-    size_t kernel_group; /* kernels' groups are used as if drivers allowed no more: TARN_OPENCL_GROUP */
     cl_uint units;      /* compute units */
     int index;
     char name[128], vendor[64], driver[64];
@@ -89,7 +89,6 @@ void tarn__cl_value(tarn__cl_launch *launch, const void *value, size_t bytes); /
 void tarn__cl_int(tarn__cl_launch *launch, int32_t value);
 void tarn__cl_long(tarn__cl_launch *launch, int64_t value);
 void tarn__cl_real(tarn__cl_launch *launch, double value); /* `real` in the kernel: a double where the device has it, else a float */
-void tarn__cl_local(tarn__cl_launch *launch, size_t bytes);
 /* The LAST TWO arguments, FAULT_PARAMETERS in the kernel, of one that may find an index outside its axis. */
 void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call);
 
@@ -108,10 +107,10 @@ bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kern
 /* A plain copy of bytes within the device, in the queue's order; the two pieces do not overlap. */
 void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset, size_t bytes);
 
-/* "f32", "f64", "bf16", "f16", "i32", "i64", "u8", "boolean": as prelude.cl names it. */
 /* Whether the calling thread's last call was declined, and forgets it. */
 bool tarn__cl_declined(int index);
 
+/* "f32", "f64", "bf16", "f16", "i32", "i64", "u8", "boolean": as prelude.cl names it. */
 const char *tarn__cl_type(tarn_dtype dtype);
 
 /* ---- failures -------------------------------------------------------------------------------------------------------------- */
