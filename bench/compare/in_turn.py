@@ -3,8 +3,8 @@
 
   python3 in_turn.py [--library build/release/libtarn.so] [--dtype f32] [--size 67108864] [--runs 10] [--calls 1] ROW...
 
-Rows are those of `tarn bench ops` that are element-wise, broadcasts or reductions (add, gelu_erf, add-broadcast-row, sum-last), and those named in
-IMAGES and ROWS below. Prints the least time of each in milliseconds, tarn / PyTorch (below 1 is faster) and the share of a copy of the same bytes.
+Rows are those of `tarn bench ops` that are element-wise, broadcasts or reductions (add, gelu_erf, add-broadcast-row, sum-last), cast, expand-copy, and
+those named in IMAGES and ROWS below. Prints the least time of each in milliseconds, tarn / PyTorch (below 1 is faster) and the share of a copy of the same bytes.
 """
 import argparse
 import ctypes
@@ -47,6 +47,10 @@ def described(row, dtype, size):
         return [("shrink", {"begin": [0, 0, 1, 1], "end": [images[0], 64, 31, 31]}), ("contiguous", {})], images
     if row in IMAGES:
         return IMAGES[row], images
+    if row == "expand-copy":
+        return [("expand", {"shape": [16, rows // 16, columns]}), ("contiguous", {})], [1, rows // 16, columns]
+    if row == "cast":
+        return [("cast", {"dtype": 2 if dtype == torch.float32 else 0})], shape
     if row in ROWS:
         return ROWS[row], shape
     if rest.startswith("broadcast"):
@@ -107,7 +111,7 @@ def passes(tarn, fn, inputs, steps):
             x.grad = None
         result.backward(gradient, retain_graph=True)
 
-    saved = 0 if steps[0][0] in ("add", "sub", "sum", "mean", "stride", "shrink", "pad", "flip") else moved
+    saved = 0 if steps[0][0] in ("add", "sub", "sum", "mean", "stride", "shrink", "pad", "flip", "expand", "cast") else moved
     yield "backward", backward, backward_torch, saved + moved + result.numel() * result.element_size()
 
 
@@ -129,7 +133,7 @@ def main():
     print(f"{'row':<20}{'pass':<10}{'tarn':>10}{'PyTorch':>10}{'copy':>10}{'ratio':>8}{'of copy':>9}")
     for row in args.rows:
         steps, shape = described(row, dtype, args.size)
-        fn, make = ops_compare.work_of({"op": row, "dtype": args.dtype, "shape": shape})
+        fn, make = ops_compare.work_of({"op": row, "dtype": args.dtype, "shape": shape, "result": [16, *shape[1:]]})
         with tarn.scope():
             for name, ours, theirs, moved in passes(tarn, fn, make(), steps):
                 source, target = torch.zeros(2, moved // 2, dtype=torch.uint8)

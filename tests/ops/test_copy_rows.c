@@ -125,6 +125,20 @@ static void matrices_are_turned_whatever_their_size(void **state)
                 check_turned(dtypes[d], sides[i], sides[k], (int64_t)(i + k) % 3);
 }
 
+static void long_rows_that_are_repeated_are_whole_in_every_copy(void **state)
+{
+    (void)state;
+    enum { SLABS_HERE = 2, COPIES = 3, LENGTH = 70000 };
+    unsigned char *from = fill(SLABS_HERE * LENGTH * 4), *to = malloc((size_t)SLABS_HERE * COPIES * LENGTH * 4);
+    assert_non_null(to);
+    tarn_tensor *x = good(tarn_from(from, TARN_SHAPE(SLABS_HERE, 1, LENGTH), TARN_I32, CPU));
+    x = good(tarn_contiguous(good(tarn_expand(x, TARN_SHAPE(SLABS_HERE, COPIES, LENGTH)))));
+    assert_true(tarn_read(x, to, (size_t)SLABS_HERE * COPIES * LENGTH * 4));
+    for (int64_t row = 0; row < SLABS_HERE * COPIES; row++)
+        assert_memory_equal(to + row * LENGTH * 4, from + row / COPIES * LENGTH * 4, (size_t)LENGTH * 4);
+    free(from), free(to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +148,7 @@ int main(void)
         in_scope(every_third_element_is_copied_whatever_the_length),
         in_scope(rows_laid_into_a_frame_leave_the_frame_alone),
         in_scope(matrices_are_turned_whatever_their_size),
+        in_scope(long_rows_that_are_repeated_are_whole_in_every_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,6 +177,22 @@ static int64_t even_pieces(int64_t size, int64_t wanted)
     return wanted < 1 ? 1 : wanted;
 }
 
+/* A source that is repeated is repeated piece by piece, each while it is in a near cache. */
+static void repeat_pieces(tarn__nest *nest, int pieces)
+{
+    int repeats = pieces - 1;
+    if (repeats < 0 || nest->stride[1][repeats] != 0)
+        return;
+    int64_t shape = nest->shape[repeats];
+    nest->shape[repeats] = nest->shape[pieces];
+    nest->shape[pieces] = shape;
+    for (int k = 0; k < 2; k++) {
+        int64_t stride = nest->stride[k][repeats];
+        nest->stride[k][repeats] = nest->stride[k][pieces];
+        nest->stride[k][pieces] = stride;
+    }
+}
+
 static void choose_transposition(copy_plan *p)
 {
     tarn__nest *nest = &p->nest;
@@ -223,6 +239,8 @@ static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
         int64_t pieces = even_pieces(p.nest.shape[first], job / ROW_GRAIN_BYTES);
         job /= pieces;
         split_axis(&p.nest, first, pieces);
+        if (p.inner == 1)
+            repeat_pieces(&p.nest, first);
     }
     int64_t jobs = p.nest.count * p.size / job, grain = ROW_GRAIN_BYTES / job;
     tarn__parallel_for(jobs, grain > 0 ? grain : 1, copy_range, &p);
