@@ -87,7 +87,7 @@ static const option table[] = {
     {"dry-run", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(dry_run), 0, "say what would be done, and stop"},
     {"profile", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(profile), 0,
      "say where the time of a step goes, and write profile.json and trace.json (for Chrome or Perfetto) to the run's folder"},
-    {"profile-steps", WHOLE, 1, 10000, "10", "N", TARN__TRAIN, AT(profile_steps), 0, "with --profile: steps to look at, after the first ten"},
+    {"profile-steps", WHOLE, 1, 10000, NULL, "N", TARN__TRAIN, AT(profile_steps), 0, "with --profile: steps to look at, after the first ten; 10 unless given"},
     {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE | TARN__QUANTIZE | TARN__CONVERT, AT(quiet), 0, "print nothing but errors"},
     {"type", TEXT, 0, 0, NULL, "TYPE", TARN__QUANTIZE, AT(type), 0, "what weights become: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32"},
     {"adapter", TEXT, 0, 0, NULL, "FOLDER", WRITES | TARN__EVAL, AT(adapter), 0, "adapters of the model (LoRA), in a folder that PEFT or tarn wrote"},

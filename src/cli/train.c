@@ -256,7 +256,7 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
         print_plan(&plan, strcmp(options->train.device, "auto") == 0 || (!options->resume && !options->train.device[0]));
     if (options->dry_run)
         return TARN__DONE;
-    if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps))
+    if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps ? options->profile_steps : 10))
         return tarn__complain("train");
     running = trainer;
     catch_signals();
@@ -277,6 +277,10 @@ int tarn__train(const tarn__options *options)
     }
     if (options->resume && options->zero) {
         fprintf(stderr, "tarn train: %s: 0 is no change: with --resume a run keeps what it has; give another value, or begin a new run\n", options->zero);
+        return TARN__MISUSED;
+    }
+    if (options->profile_steps && !options->profile) {
+        fprintf(stderr, "tarn train: --profile-steps belongs to --profile\n");
         return TARN__MISUSED;
     }
     tarn_trainer *trainer = options->resume ? tarn_trainer_resume(options->resume, &options->train) : tarn_trainer_new(&options->train);

@@ -12,6 +12,8 @@
 #include "train/options.h"
 #include "train/trainer.h"
 
+#define USUAL_BETA2 0.999 /* as the table of options has it */
+
 enum { HIDDEN = 128 }; /* numbers in an mlp's hidden layer, unless said otherwise */
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
@@ -105,6 +107,8 @@ static bool check_together(const char *function, const tarn_trainer *t)
     const tarn_train_options *o = &t->options;
     if (o->momentum > 0 && strcmp(o->optimizer, "sgd") != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: momentum is for sgd; %s has its own", function, o->optimizer);
+    if (o->beta2 != USUAL_BETA2 && strcmp(o->optimizer, "sgd") == 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: beta2 is for adam and adamw; sgd keeps no squares", function);
     bool has_end = !has_stairs(o) && strcmp(o->schedule, "constant") != 0;
     if (o->min_lr > 0 && (o->min_lr > o->lr || !has_end))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is where a learning rate goes down to, but %s%s", function,

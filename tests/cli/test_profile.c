@@ -108,6 +108,7 @@ static void a_profile_may_be_quiet_and_is_refused_elsewhere(void **state)
     snprintf(path, sizeof(path), "%s/profile.json", scratch("quiet"));
     assert_int_equal(stat(path, &file), 0);
     expect_command("train --profile=yes 2>&1", 2, "on or absent");
+    expect_command("train --profile-steps 10 2>&1", 2, "belongs to --profile");
     expect_command("train --profile-steps 0 2>&1", 2, "'0' is outside 1 to 10000");
     expect_command("eval x --profile 2>&1", 2, "takes no --profile");
 }

@@ -67,6 +67,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"train --data nosuch:x --dry-run", "is no data", 2},
         {"train --data mnist:/nosuch --dry-run", "can be read in /nosuch", 1},
         {"train --momentum 0.9 --dry-run --data digits:50", "momentum is for sgd", 2},
+        {"train --beta2 0.9 --optimizer sgd --dry-run --data digits:50", "beta2 is for adam", 2},
         {"train --model mlp --data digits:50 --dry-run --device nosuch", "nosuch", 1},
         {"train --threads 999", "outside 0 to 256", 2},
         {"train /nosuch.json", "/nosuch.json", 2},

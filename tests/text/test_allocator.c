@@ -81,6 +81,13 @@ static void make_and_save(void)
     tarn_tokenizer_free(t);
 }
 
+static void learn_from_lines(void)
+{
+    const char *input = lines;
+    tarn_tokenizer_free(tarn_tokenizer_characters_files(&input, 1, "text", true));
+    tarn_tokenizer_free(tarn_bpe_train_files(&input, 1, 258, &(tarn_bpe_options){.json_lines = true}));
+}
+
 static void prepare(void)
 {
     const char *input = lines;
@@ -131,8 +138,10 @@ static void every_allocation_fails_in_turn(void **state)
     run_failing(open_model_and_encode, 1);
     if (TARN__HAVE_PCRE2)
         run_failing(train, 1);
-    if (TARN__HAVE_PCRE2 && TARN__HAVE_JANSSON)
+    if (TARN__HAVE_PCRE2 && TARN__HAVE_JANSSON) {
         run_failing(open_and_encode, 1);
+        run_failing(learn_from_lines, 1);
+    }
     if (TARN__HAVE_JANSSON)
         run_failing(prepare, 1);
     assert_true(tarn_set_allocator(NULL));
