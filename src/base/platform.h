@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Opens a shared object and finds its symbol; NULL with the loader's reason in `why`. It stays open for good. */
 void *tarn__platform_symbol(const char *path, const char *symbol, char *why, size_t why_size);
@@ -33,6 +34,9 @@ void *tarn__platform_large_memory(size_t bytes);
 
 /* The processor's name, "" when unknown. */
 void tarn__platform_cpu_name(char *name, size_t size);
+
+/* That of the first processor in a text such as /proc/cpuinfo. */
+void tarn__platform_name_cpu(FILE *cpuinfo, char *name, size_t size);
 
 /* This machine's name, with '_' for what has no place in a file's name; "localhost" when unknown. */
 void tarn__platform_host_name(char *name, size_t size);

@@ -105,21 +105,52 @@ void *tarn__platform_large_memory(size_t bytes)
     return memory;
 }
 
-void tarn__platform_cpu_name(char *name, size_t size)
+/* Arm's processors have numbers in place of a name. */
+static void name_arm(long maker, long part, char *name, size_t size)
 {
-    char line[256];
+    static const struct {
+        long part;
+        const char *name;
+    } arms[] = {{0xd03, "Cortex-A53"},  {0xd05, "Cortex-A55"},  {0xd07, "Cortex-A57"},  {0xd08, "Cortex-A72"},  {0xd0a, "Cortex-A75"},
+                {0xd0b, "Cortex-A76"},  {0xd0c, "Neoverse-N1"}, {0xd0d, "Cortex-A77"},  {0xd40, "Neoverse-V1"}, {0xd41, "Cortex-A78"},
+                {0xd44, "Cortex-X1"},   {0xd46, "Cortex-A510"}, {0xd47, "Cortex-A710"}, {0xd48, "Cortex-X2"},   {0xd49, "Neoverse-N2"},
+                {0xd4d, "Cortex-A715"}, {0xd4e, "Cortex-X3"},   {0xd4f, "Neoverse-V2"}};
+    for (size_t i = 0; maker == 0x41 && i < sizeof(arms) / sizeof(arms[0]); i++)
+        if (arms[i].part == part) {
+            snprintf(name, size, "Arm %s", arms[i].name);
+            return;
+        }
+    snprintf(name, size, "processor 0x%lx of maker 0x%lx", part, maker);
+}
+
+void tarn__platform_name_cpu(FILE *cpuinfo, char *name, size_t size)
+{
+    char line[4096];
+    long maker = -1;
     name[0] = 0;
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file && !name[0] && fgets(line, sizeof(line), file)) {
+    while (!name[0] && fgets(line, sizeof(line), cpuinfo)) {
         char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, "model name", 10) != 0)
+        if (!colon)
             continue;
         colon += strspn(colon, ": \t");
         colon[strcspn(colon, "\n")] = 0;
-        snprintf(name, size, "%s", colon);
+        if (strncmp(line, "model name", 10) == 0)
+            snprintf(name, size, "%s", colon);
+        else if (strncmp(line, "CPU implementer", 15) == 0)
+            maker = strtol(colon, NULL, 16);
+        else if (strncmp(line, "CPU part", 8) == 0 && maker >= 0)
+            name_arm(maker, strtol(colon, NULL, 16), name, size);
     }
-    if (file)
-        fclose(file);
+}
+
+void tarn__platform_cpu_name(char *name, size_t size)
+{
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    name[0] = 0;
+    if (!file)
+        return;
+    tarn__platform_name_cpu(file, name, size);
+    fclose(file);
 }
 
 void tarn__platform_host_name(char *name, size_t size)
