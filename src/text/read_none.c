@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "text/chat_line.h"
 #include "text/documents.h"
+#include "text/tokenizer.h"
 
 /* Is false. */
 static bool missing(const char *function)

@@ -286,11 +286,11 @@ static void assert_same_bits(const tarn_tensor *a, const tarn_tensor *b)
 }
 
 /* Trains, and says how far the loss fell; frozen stays frozen, bit for bit, has no gradient and no state. */
-static double train(tarn_module *model, int steps)
+static double train(tarn_module *model, int steps, float lr)
 {
     tarn_tensor *before[64], *after[64], *tokens = tokens_of(2, CONTEXT - 1), *targets = tokens_of(2, CONTEXT - 1);
     int frozen = copy_frozen(model, before);
-    tarn_optimizer *adam = tarn_adamw(model, &(tarn_adamw_options){.lr = 0.03f, .weight_decay = 0.1f});
+    tarn_optimizer *adam = tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .weight_decay = 0.1f});
     double first = 0, last = 0;
     for (int i = 0; i < steps; i++) {
         tarn_scope *scope = tarn_scope_open();
@@ -325,7 +325,7 @@ static void only_adapters_are_trained(void **state)
         tarn_module *model = make(kind, TARN_F32);
         stir(model); /* a head that can tell tokens apart */
         assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 4, .alpha = 16}));
-        assert_true(train(model, 40) > 0.3);
+        assert_true(train(model, 40, 0.03f) > 0.3);
         tarn_module_free(model);
     }
 }
@@ -374,7 +374,7 @@ static void adapters_train_on_a_base_in_blocks(void **state)
     for (int i = 0; i < 4; i++) {
         tarn_module *model = quantized(types[i / 2], dtypes[i % 2]);
         assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 8, .alpha = 16, .dtype = TARN_BF16}));
-        assert_true(train(model, 20) > 0.3);
+        assert_true(train(model, 20, 0.01f) > 1.5); /* three times the rate is too much here: the loss swings between 0.1 and 2.7 */
         tarn_tensor *tokens = tokens_of(1, CONTEXT), *logits = good(tarn_forward(model, tokens));
         assert_true(tarn_lora_merge(model));
         tarn_tensor *weight = tarn_module_find(model, "model.layers.0.self_attn.q_proj.weight");
