@@ -362,10 +362,7 @@ static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
     tarn__cuda_plan *plan = fused_plan(call, &j);
     if (plan)
         return round_up(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
-    tarn__call product = *call;
-    product.inputs = kernel == TARN__K_matmul_gelu ? 3 : 2;
-    product.outputs = 1;
-    product.out[0] = to;
+    tarn__call product = tarn__product_part(call, kernel == TARN__K_matmul_gelu ? 3 : 2, to);
     size_t first = matmul_scratch(&product), second = 0;
     if (kernel == TARN__K_matmul_sums) {
         tarn__sums_part sums;
@@ -377,23 +374,14 @@ static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
 
 static void run_product(const tarn__call *call, int inputs, const tarn__view *to)
 {
-    tarn__call product = *call;
-    product.inputs = inputs;
-    product.outputs = 1;
-    product.out[0] = to;
+    tarn__call product = tarn__product_part(call, inputs, to);
     kernel_matmul(&product);
 }
 
 static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const tarn__view *first, const tarn__view *second, const tarn__view *to)
 {
     tarn__elementwise none = {0};
-    tarn__call part = *call;
-    part.inputs = second ? 2 : 1;
-    part.outputs = 1;
-    part.in[0] = first;
-    part.in[1] = second;
-    part.out[0] = to;
-    part.params = &none;
+    tarn__call part = tarn__elementwise_part(call, &none, first, second, to);
     tarn__cuda_rows()[kernel].run(&part);
 }
 
