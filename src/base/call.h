@@ -83,7 +83,8 @@ typedef struct tarn__along {
 /* matmul: out = alpha · a @ b + beta · out (+ bias on the last axis). Batches are leading axes with strides, 0 where broadcast. */
 typedef struct tarn__matmul {
     double alpha, beta;
-    int32_t tf32; /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
+    int32_t tf32;       /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
+    int32_t saves_room; /* a device takes no form that needs much scratch */
 } tarn__matmul;
 
 /* conv2d: rows, then columns; every number is given, those that mean 1 are 1. */

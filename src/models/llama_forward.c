@@ -7,6 +7,10 @@
 #include "models/llama.h"
 #include "nn/adapter.h"
 #include "ops/index.h"
+#include "ops/swiglu.h"
+
+#define MANY_ROWS 64
+#define PART_ROWS 4096 /* of a weight: what keeps a GPU busy with a prompt of some hundred tokens */
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
@@ -48,9 +52,37 @@ static bool pass_together(const tarn_module *module, int first, int count, tarn_
     return good;
 }
 
+/* Many rows of x, of which nothing is recorded, and a weight of blocks, which devices open by parts. */
+static bool comes_in_parts(const tarn_module *up, const tarn_tensor *x)
+{
+    return !tarn_grad_enabled() && tarn_dtype_block(own(up, "weight")->view.dtype) > 1 && !up->adapter && tarn_count(x) / x->view.shape[x->view.rank - 1] >= MANY_ROWS;
+}
+
+/* silu(gate) · up in gate's place, and of up one part at a time: the widest that a prompt needs, so room for one and a half of them is enough, not for three. */
+static tarn_tensor *gated_in_parts(const tarn_module *mlp, tarn_tensor *x)
+{
+    tarn_module *up = mlp->child[TARN__LLAMA_UP];
+    tarn_tensor *weight = own(up, "weight"), *bias = own(up, "bias"), *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x);
+    bool good = gate != NULL;
+    tarn__seen(up, gate); /* what up makes is as large */
+    for (int64_t first = 0, inner = weight->view.shape[0]; good && first < inner; first += PART_ROWS) {
+        int64_t end = inner - first < PART_ROWS ? inner : first + PART_ROWS;
+        tarn_scope *scope = tarn_scope_open();
+        tarn_tensor *part = scope ? tarn_linear_apply(x, tarn_slice(weight, 0, first, end), bias ? tarn_slice(bias, 0, first, end) : NULL) : NULL;
+        good = part && tarn__swiglu_inplace(tarn_slice(gate, -1, first, end), part);
+        tarn_scope_close(scope);
+    }
+    return good ? gate : NULL;
+}
+
 tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
+    if (comes_in_parts(mlp->child[TARN__LLAMA_UP], x)) {
+        tarn_tensor *gated = gated_in_parts(mlp, x), *y = gated ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated) : NULL;
+        tarn_free(gated);
+        return y;
+    }
     tarn_tensor *part[2]; /* gate, up */
     tarn_tensor *gated = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
     if (!gated)

@@ -1,6 +1,6 @@
 /* swiglu.c: silu(gate) · up, what stands between the layers of a gated mlp, in one pass, and both gradients in one. In a thrifty section whoever needs the result
  * in backward has it made again. */
-#include "ops/op.h"
+#include "ops/swiglu.h"
 
 static bool check_swiglu(tarn_tensor **o)
 {
@@ -37,6 +37,16 @@ tarn_tensor *tarn_swiglu(tarn_tensor *gate, tarn_tensor *up)
     bool good = y && tarn__kernel_call(TARN__K_swiglu, "swiglu", none, TARN__IN(o[0], o[1]), TARN__OUT(y)) &&
                 tarn__finish("swiglu", swiglu_backward, none, TARN__INPUTS(o[0], o[1]), TARN__OUTPUTS(y), TARN__SAVED(o[0], o[1]), .remake = swiglu_again);
     return good ? y : NULL;
+}
+
+bool tarn__swiglu_inplace(tarn_tensor *gate, tarn_tensor *up)
+{
+    tarn_tensor *o[] = {gate, up};
+    tarn__elementwise none = {0};
+    if (!gate || !up || !check_swiglu(o))
+        return false;
+    tarn__touch(gate);
+    return tarn__kernel_call(TARN__K_swiglu, "swiglu", none, TARN__IN(gate, o[1]), TARN__OUT(gate), .reads_output = 1);
 }
 
 bool tarn__apply_swiglu(const tarn__invocation *v, tarn_tensor **out)

@@ -270,7 +270,7 @@ static void describe_tile(tile_call *t, const tarn__call *call, int64_t begin, i
     t->weight.memory = place, t->weight.dtype = t->x.dtype, t->weight.rank = 2;
     t->weight.shape[0] = t->x.shape[1], t->weight.shape[1] = end - begin;
     t->weight.stride[0] = 1, t->weight.stride[1] = t->x.shape[1];
-    t->params = tarn__matmul{1, 0, 0};
+    t->params = tarn__matmul{1, 0, 0, 1};
     t->call = *call;
     t->call.in[0] = &t->x, t->call.in[1] = &t->weight, t->call.in[2] = NULL, t->call.inputs = 3, t->call.out[0] = &t->y;
     if (bias) {

@@ -200,6 +200,7 @@ static tarn__cuda_product product_of(const tarn__call *call, job *j)
     p.in_dtype = (int32_t)call->in[0]->dtype, p.out_dtype = (int32_t)call->out[0]->dtype;
     p.tf32 = j->params->tf32 && call->in[0]->dtype == TARN_F32;
     p.accumulates = j->params->beta != 0;
+    p.room = (int64_t)(j->params->saves_room ? TARN__CUDA_LITTLE_WORKSPACE : TARN__CUDA_WORKSPACE);
     p.align_a = j->a.is_packed ? alignment_of(NULL, p.lda, p.batch_a, in) : alignment_of(j->a.base, p.lda, p.batch_a, in);
     p.align_b = j->b.is_packed ? alignment_of(NULL, p.ldb, p.batch_b, in) : alignment_of(j->b.base, p.ldb, p.batch_b, in);
     p.align_c = j->c.is_packed ? alignment_of(NULL, p.ldc, p.batch_c, out) : alignment_of(j->c.base, p.ldc, p.batch_c, out);

@@ -17,6 +17,7 @@ typedef struct tarn__cuda_product {
     int64_t lda, ldb, ldc;                  /* elements from one row (or column) to the next */
     int64_t batch_a, batch_b, batch_c;      /* elements from one batch to the next */
     int64_t ldx;                            /* of the epilogue's extra matrix */
+    int64_t room;                           /* bytes of workspace that an algorithm may take */
     int32_t a_by_columns, b_by_columns;     /* a's columns lie dense, not its rows */
     int32_t in_dtype, out_dtype;
     int32_t epilogue;                       /* cublasLtEpilogue_t */
@@ -56,6 +57,7 @@ cublasStatus_t tarn__cuda_plan_try(int index, const tarn__cuda_plan *plan, const
 /* matmul_choice.c: chooses plan->algorithm among `candidates` by measuring, or remembers an earlier choice. With gelu or its slope in the epilogue,
  * `plain` is the plan of the same product without it (NULL elsewhere), which is measured, too, with a pass behind it. */
 #define TARN__CUDA_WORKSPACE ((size_t)32 << 20)
+#define TARN__CUDA_LITTLE_WORKSPACE ((size_t)2 << 20)
 void tarn__cuda_choose(int index, tarn__cuda_plan *plan, const tarn__cuda_plan *plain, cublasLtMatmulHeuristicResult_t *candidates, int count);
 bool tarn__cuda_recall(int index, tarn__cuda_plan *plan);
 bool tarn__cuda_must_measure(const tarn__cuda_product *product);

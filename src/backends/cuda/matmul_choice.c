@@ -8,7 +8,7 @@
 #include "backends/cuda/choice.h"
 #include "backends/cuda/matmul.h"
 
-#define RULES "4" /* which algorithms are candidates: a change of that makes older choices void */
+#define RULES "5" /* which algorithms are candidates: a change of that makes older choices void */
 
 typedef struct choice {
     cublasLtMatmulAlgo_t algorithm;
@@ -35,7 +35,7 @@ bool tarn__cuda_recall(int index, tarn__cuda_plan *plan)
     plan->algorithm = one.algorithm;
     plan->workspace = (size_t)one.workspace;
     plan->is_slower = one.is_slower != 0;
-    return one.workspace <= TARN__CUDA_WORKSPACE;
+    return one.workspace <= (uint64_t)plan->product.room;
 }
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------------- */

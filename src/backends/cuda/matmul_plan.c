@@ -107,7 +107,7 @@ static int ask_heuristic(cublasLtHandle_t handle, const tarn__cuda_plan *plan, s
 /* The heuristic names eight at most, and other ones when it may use no workspace: for f32 these were up to a tenth faster. */
 static int find_candidates(cublasLtHandle_t handle, const tarn__cuda_plan *plan, cublasLtMatmulHeuristicResult_t *found)
 {
-    int count = ask_heuristic(handle, plan, TARN__CUDA_WORKSPACE, found, CANDIDATES / 2);
+    int count = ask_heuristic(handle, plan, (size_t)plan->product.room, found, CANDIDATES / 2);
     if (count > 0 && tarn__cuda_must_measure(&plan->product))
         count += ask_heuristic(handle, plan, 0, found + count, CANDIDATES - count);
     return count;

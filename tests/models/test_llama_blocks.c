@@ -1,0 +1,72 @@
+/* test_llama_blocks.c: the gated mlp of a Llama whose weights are blocks reads a prompt by parts: the same numbers, in less memory. On TARN_TEST_DEVICE, else the CPU. */
+#include <stdlib.h>
+#include <tarn/autograd.h>
+#include <tarn/profile.h>
+
+#include "models/llama.h"
+#include "support/check.h"
+
+#define CPU tarn_device_cpu()
+enum { WIDTH = 64, INNER = 4096 + 512, ROWS = 80 }; /* a whole part, and one that is not */
+
+static tarn_device device;
+
+/* Random blocks in the place of a layer's weight. Borrowed. */
+static tarn_tensor *pack(tarn_module *layer)
+{
+    tarn_tensor *dense = good(tarn_normal(tarn_shape_of(tarn__module_own(layer, "weight")), 0, 0.1, TARN_F32, CPU));
+    tarn_tensor *there = good(tarn_to(good(tarn_cast(dense, TARN_Q8_0)), device));
+    tarn__hold(there);
+    tarn__drop(layer->parameter[0].tensor);
+    layer->parameter[0].tensor = there;
+    return there;
+}
+
+static int64_t peak_of(tarn_module *mlp, tarn_tensor *x, tarn_tensor **y)
+{
+    tarn_stats_reset();
+    int64_t before = tarn_memory_of(device).used;
+    *y = good(tarn_forward(mlp, x));
+    return tarn_memory_of(device).peak_used - before;
+}
+
+static void a_prompt_comes_in_parts(void **state)
+{
+    (void)state;
+    const tarn_llama_config config = {.vocab = 32, .context = 128, .layers = 1, .heads = 2, .width = WIDTH, .inner = INNER, .epsilon = 1e-5, .rope_theta = 10000};
+    tarn_module *model = tarn_model_llama(&config, device, 1);
+    assert_ok();
+    tarn_module *mlp = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_BLOCKS]->child[0]->child[TARN__LLAMA_MLP];
+    tarn_tensor *w[3], *y, *part[2];
+    for (int i = 0; i < 3; i++)
+        w[i] = pack(mlp->child[i]);
+    tarn_tensor *x = good(tarn_to(good(tarn_normal(TARN_SHAPE(2, ROWS / 2, WIDTH), 0, 1, TARN_F32, CPU)), device));
+    tarn_no_grad_open();
+    int64_t peak = peak_of(mlp, x, &y), wide = ROWS * INNER * 4;
+    tarn_no_grad_close();
+    for (int i = 0; i < 2; i++)
+        part[i] = good(tarn_linear_apply(x, w[i], NULL));
+    tarn_tensor *wanted = good(tarn_linear_apply(good(tarn_swiglu(part[0], part[1])), w[2], NULL));
+    assert_close_for_size(good(tarn_to(y, CPU)), good(tarn_to(wanted, CPU)), 1e-5); /* f32 sums of 4608 in another order */
+    if (tarn_device_equal(device, CPU)) {
+        assert_close(y, wanted, 0);
+        assert_in_range((uint64_t)peak, (uint64_t)wide, (uint64_t)(2.2 * (double)wide)); /* gate, and a part of up: three of them before */
+    }
+    tarn_tensor *few = good(tarn_slice(x, 1, 0, 1)), *few_parts[2]; /* rows of a step: as before */
+    tarn_no_grad_open();
+    y = good(tarn_forward(mlp, few));
+    for (int i = 0; i < 2; i++)
+        few_parts[i] = good(tarn_linear_apply(few, w[i], NULL));
+    wanted = good(tarn_linear_apply(good(tarn_swiglu(few_parts[0], few_parts[1])), w[2], NULL));
+    tarn_no_grad_close();
+    assert_close_for_size(good(tarn_to(y, CPU)), good(tarn_to(wanted, CPU)), 1e-5);
+    tarn_module_free(model);
+}
+
+int main(void)
+{
+    const char *wanted = getenv("TARN_TEST_DEVICE");
+    device = wanted ? tarn_device_parse(wanted) : CPU;
+    const struct CMUnitTest tests[] = {in_scope(a_prompt_comes_in_parts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
