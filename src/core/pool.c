@@ -260,7 +260,10 @@ static void raise_out_of_memory(tarn__pool *pool, size_t bytes)
 {
     char name[32], table[700];
     tarn_device_info info = {0};
-    pool->backend->device_query(pool->device.index, &info);
+    if (!pool->backend->device_query(pool->device.index, &info)) { /* it is gone, and its memory with it */
+        tarn__raise(TARN_ERROR_DEVICE, "%s does not answer: %s", tarn_device_name(pool->device, name, sizeof(name)), pool->backend->failure());
+        return;
+    }
     tarn_memory_table(pool->device, table, sizeof(table));
     int64_t used = tarn_memory_of(pool->device).used;
     tarn__raise(TARN_ERROR_MEMORY, "out of memory on %s: %zu bytes asked for, %lld of %lld free; tensors hold %lld:\n%s",

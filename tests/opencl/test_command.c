@@ -20,6 +20,16 @@ static void a_kernel_that_is_lost_is_named(void **state)
     expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 0, "opencl:0 has no kernel 'relu' for this call; the CPU runs it");
     setenv("TARN_FALLBACK", "error", 1);
     expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 1, "opencl:0 has no kernel 'relu', and fallbacks are errors");
+    unsetenv("TARN_FALLBACK");
+}
+
+/* A word that names nothing is told, not passed over. */
+static void what_is_to_be_left_out_has_to_be_there(void **state)
+{
+    NEEDS_OPENCL();
+    setenv("TARN_OPENCL_WITHOUT", "relu,nonsense", 1);
+    expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 1, "TARN_OPENCL_WITHOUT names 'nonsense', which is neither a kernel");
+    unsetenv("TARN_OPENCL_WITHOUT");
 }
 
 int main(void)
@@ -27,6 +37,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_OPENCL(a_step_is_held_against_what_the_device_can),
         ON_OPENCL(a_kernel_that_is_lost_is_named),
+        ON_OPENCL(what_is_to_be_left_out_has_to_be_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

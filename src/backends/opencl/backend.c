@@ -48,6 +48,8 @@ const char *tarn__cl_error_name(cl_int error)
         {CL_INVALID_WORK_GROUP_SIZE, "invalid size of a group"},
         {CL_INVALID_WORK_ITEM_SIZE, "invalid size of a group's axis"},
         {CL_INVALID_BUFFER_SIZE, "invalid size of a buffer"},
+        {CL_INVALID_COMMAND_QUEUE, "the queue is not valid any more"},
+        {CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST, "what was waited for failed"},
         {-1001, "no driver is installed"}, /* of the loader */
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -69,6 +71,35 @@ void tarn__cl_set_failed(tarn__cl_device *device)
     if (!device->has_failed)
         snprintf(device->failure, sizeof(device->failure), "%s", failure);
     device->has_failed = true;
+}
+
+bool tarn__cl_is_lost(const tarn__cl_device *device)
+{
+    return __atomic_load_n(&device->is_lost, __ATOMIC_ACQUIRE);
+}
+
+bool tarn__cl_suspect(tarn__cl_device *device)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (tarn__cl_is_lost(device) || clFinish(device->queue) == CL_SUCCESS)
+        return false;
+    pthread_mutex_lock(&lock);
+    if (!tarn__cl_is_lost(device)) {
+        snprintf(device->loss, sizeof(device->loss), "%s is lost (%s); what lay there is gone, and nothing runs on it until the program is started again", device->name, failure);
+        __atomic_store_n(&device->is_lost, true, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&lock);
+    tarn__cl_fail("%s", device->loss);
+    return false;
+}
+
+tarn__cl_device *tarn__cl_alive(int index)
+{
+    tarn__cl_device *d = tarn__cl_at(index);
+    if (!d || !tarn__cl_is_lost(d))
+        return d;
+    tarn__cl_fail("%s", d->loss);
+    return NULL;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */
@@ -98,7 +129,7 @@ static void unreserve(tarn__cl_device *d, size_t bytes)
 
 static void *alloc(int index, size_t bytes)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     cl_int error;
     if (!d || !reserve(d, bytes))
         return NULL;
@@ -129,8 +160,8 @@ static void *stream_of(int index)
 
 static bool synchronize(int index)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
-    return d && tarn__cl_good(clFinish(d->queue), "waiting for the device");
+    tarn__cl_device *d = tarn__cl_alive(index);
+    return d && (tarn__cl_good(clFinish(d->queue), "waiting for the device") || tarn__cl_suspect(d));
 }
 
 /* Under the lock: hands a fault over that has been read, and clears the device's record behind everything enqueued. */
@@ -144,8 +175,10 @@ static bool take_fault(tarn__cl_device *d, tarn__fault *fault)
         return true;
     clReleaseEvent(d->reading);
     d->reading = NULL;
-    if (!tarn__cl_good(status, "a kernel") || !d->seen->raised)
-        return status == CL_COMPLETE;
+    if (!tarn__cl_good(status, "a kernel"))
+        return tarn__cl_suspect(d);
+    if (!d->seen->raised)
+        return true;
     *fault = (tarn__fault){.raised = 1, .function = (const char *)(uintptr_t)d->seen->function, .value = d->seen->value, .limit = d->seen->limit};
     d->seen->raised = 0;
     return tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(none), &none, 0, NULL, NULL), "clearing memory");
@@ -153,7 +186,7 @@ static bool take_fault(tarn__cl_device *d, tarn__fault *fault)
 
 static bool poll(int index, tarn__fault *fault)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     if (!d)
         return false;
     pthread_mutex_lock(&d->lock);
@@ -186,18 +219,18 @@ static void event_free(int index, void *event)
 
 static bool event_record(int index, void *event, void *stream)
 {
-    (void)index;
+    tarn__cl_device *d = tarn__cl_alive(index);
     cl_event *place = event;
     if (*place)
         clReleaseEvent(*place);
     *place = NULL;
-    return tarn__cl_good(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event");
+    return d && (tarn__cl_good(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event") || tarn__cl_suspect(d));
 }
 
 static bool event_wait(int index, void *event)
 {
-    (void)index;
-    return tarn__cl_good(clWaitForEvents(1, event), "waiting for an event");
+    tarn__cl_device *d = tarn__cl_alive(index);
+    return d && (tarn__cl_good(clWaitForEvents(1, event), "waiting for an event") || tarn__cl_suspect(d));
 }
 
 static bool event_elapsed(int index, void *from, void *to, double *microseconds)
@@ -293,7 +326,7 @@ TARN_API const tarn__backend *tarn_backend_entry(const tarn__host *host, char *w
 const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size)
 {
     static tarn__host lent;
-    if (!tarn__cl_find_devices(why, why_size))
+    if (!tarn__cl_knows_unwanted(why, why_size) || !tarn__cl_find_devices(why, why_size))
         return NULL;
     lent = *host;
     tarn__cl_host = &lent;

@@ -161,7 +161,7 @@ tarn__cl_device *tarn__cl_at(int index)
 
 bool tarn__cl_device_query(int index, tarn_device_info *info)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     if (!d)
         return false;
     snprintf(info->description, sizeof(info->description), "%s", d->name);

@@ -27,7 +27,7 @@ static bool has_queue(tarn__cl_device *d)
 
 void *tarn__cl_lane_new(int index, size_t bytes, void **host)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     lane *l = d && has_queue(d) ? calloc(1, sizeof(*l)) : NULL;
     if (!l)
         return NULL;
@@ -43,7 +43,7 @@ void *tarn__cl_lane_new(int index, size_t bytes, void **host)
 
 void tarn__cl_lane_free(int index, void *memory)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     lane *l = memory;
     if (l->done)
         clReleaseEvent(l->done);
@@ -87,14 +87,15 @@ static bool enqueue(tarn__cl_device *d, lane *l, cl_event before, size_t from, c
 
 bool tarn__cl_lane_send(int index, void *memory, size_t from, void *to, int64_t offset, size_t bytes)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     cl_event before = NULL;
-    if (!d || !tarn__cl_good(clEnqueueMarkerWithWaitList(d->queue, 0, NULL, &before), "recording an event") ||
-        !tarn__cl_good(clFlush(d->queue), "sending work to the device"))
+    if (!d)
         return false;
-    bool good = enqueue(d, memory, before, from, to, (size_t)offset, bytes);
-    clReleaseEvent(before);
-    return good;
+    bool good = tarn__cl_good(clEnqueueMarkerWithWaitList(d->queue, 0, NULL, &before), "recording an event") &&
+                tarn__cl_good(clFlush(d->queue), "sending work to the device") && enqueue(d, memory, before, from, to, (size_t)offset, bytes);
+    if (before)
+        clReleaseEvent(before);
+    return good || tarn__cl_suspect(d);
 }
 
 /* The last copy's event, held for the caller; NULL when none was sent. */
@@ -110,9 +111,9 @@ static cl_event last_copy(lane *l)
 
 bool tarn__cl_lane_join(int index, void *memory)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     cl_event done = last_copy(memory);
-    bool good = d && (!done || tarn__cl_good(clEnqueueBarrierWithWaitList(d->queue, 1, &done, NULL), "ordering queues"));
+    bool good = d && (!done || tarn__cl_good(clEnqueueBarrierWithWaitList(d->queue, 1, &done, NULL), "ordering queues") || tarn__cl_suspect(d));
     if (done)
         clReleaseEvent(done);
     return good;
@@ -120,8 +121,9 @@ bool tarn__cl_lane_join(int index, void *memory)
 
 bool tarn__cl_lane_wait(int index, void *memory)
 {
+    tarn__cl_device *d = tarn__cl_alive(index);
     cl_event done = last_copy(memory);
-    bool good = tarn__cl_at(index) && (!done || tarn__cl_good(clWaitForEvents(1, &done), "waiting for a copy"));
+    bool good = d && (!done || tarn__cl_good(clWaitForEvents(1, &done), "waiting for a copy") || tarn__cl_suspect(d));
     if (done)
         clReleaseEvent(done);
     return good;

@@ -25,7 +25,7 @@ const char *tarn__cl_type(tarn_dtype dtype)
 tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options, size_t items)
 {
     tarn__cl_launch launch = {.device = tarn__cl_at(call->device), .name = kernel, .reads_output = call->reads_output != 0};
-    if (!launch.device || has_declined)
+    if (!launch.device || has_declined || tarn__cl_is_lost(launch.device))
         return launch;
     pthread_mutex_lock(&launch.device->lock);
     const tarn__cl_kernel *found = tarn__cl_kernel_of(launch.device, source, kernel, options);
@@ -62,6 +62,7 @@ bool tarn__cl_leave(tarn__cl_launch *launch)
 /* Ends a launch that failed. */
 static void give_up(tarn__cl_launch *launch)
 {
+    tarn__cl_suspect(launch->device);
     tarn__cl_set_failed(launch->device);
     end(launch);
 }
@@ -69,7 +70,7 @@ static void give_up(tarn__cl_launch *launch)
 tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options)
 {
     tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, 1);
-    has_declined = has_declined || (launch.device && !launch.good);
+    has_declined = has_declined || (launch.device && !launch.good && !tarn__cl_is_lost(launch.device));
     return launch;
 }
 
@@ -168,10 +169,14 @@ static bool read_record(tarn__cl_device *d)
            tarn__cl_good(clFlush(d->queue), "sending work to the device");
 }
 
-/* True where a driver says only now that it has too little for such groups. A call that has begun is not done again if that could change what it reads. */
+/* True where a driver says only now that it has too little for such groups: a device that is lost says the same, but its queue does not end. A call that has begun is not done again if that
+ * could change what it reads. */
 static bool is_too_large(const tarn__cl_launch *launch, cl_int error)
 {
-    return (error == CL_INVALID_WORK_GROUP_SIZE || error == CL_INVALID_WORK_ITEM_SIZE || error == CL_OUT_OF_RESOURCES) && !(has_begun && launch->reads_output);
+    if (has_begun && launch->reads_output)
+        return false;
+    return error == CL_INVALID_WORK_GROUP_SIZE || error == CL_INVALID_WORK_ITEM_SIZE ||
+           (error == CL_OUT_OF_RESOURCES && clFinish(launch->device->queue) == CL_SUCCESS);
 }
 
 /* `whole` is made of whole groups; none of the sizes is 0. */
@@ -223,11 +228,12 @@ void tarn__cl_go_apart(tarn__cl_launch *launch, int rank, const size_t *global, 
 
 void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset, size_t bytes)
 {
-    tarn__cl_device *d = tarn__cl_at(call->device);
+    tarn__cl_device *d = tarn__cl_alive(call->device);
     if (!d || bytes == 0)
         return;
     has_begun = true;
     if (!tarn__cl_good(clEnqueueCopyBuffer(d->queue, (cl_mem)from, to, (size_t)from_offset, (size_t)to_offset, bytes, 0, NULL, NULL), "a copy on the device")) {
+        tarn__cl_suspect(d);
         pthread_mutex_lock(&d->lock);
         tarn__cl_set_failed(d);
         pthread_mutex_unlock(&d->lock);

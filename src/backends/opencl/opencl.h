@@ -50,10 +50,14 @@ typedef struct tarn__cl_device {
     cl_event reading;      /* NULL: no read is under way */
     bool has_failed;       /* since the last poll */
     char failure[256];
+    bool is_lost; /* for good: see tarn__cl_suspect */
+    char loss[512];
 } tarn__cl_device;
 
 /* The device at `index`; NULL when it cannot be set up: see tarn__cl_failure. */
 tarn__cl_device *tarn__cl_at(int index);
+/* The same; NULL, too, when it is lost. */
+tarn__cl_device *tarn__cl_alive(int index);
 
 /* ---- the launch API -------------------------------------------------------------------------------------------------------- */
 
@@ -124,6 +128,11 @@ const char *tarn__cl_error_name(cl_int error);
 /* The calling thread's last failure becomes the device's, for its next poll. */
 void tarn__cl_set_failed(tarn__cl_device *device);
 
+/* After something on a device failed. One whose queue does not come to its end either is lost, as when a driver took it away: it is given nothing more, and every later call fails with the
+ * sentence that says why. Returns false. */
+bool tarn__cl_suspect(tarn__cl_device *device);
+bool tarn__cl_is_lost(const tarn__cl_device *device);
+
 /* What the library lends. */
 extern const tarn__host *tarn__cl_host;
 
@@ -152,6 +161,8 @@ char *tarn__cl_text(const char *source);
 
 /* True when TARN_OPENCL_WITHOUT=tanh,panels names it: a kernel of the table, or a file. */
 bool tarn__cl_is_unwanted(const char *name);
+/* False, with the word in `why`, when it names something that there is not. */
+bool tarn__cl_knows_unwanted(char *why, size_t why_size);
 
 /* A program's binary of an earlier run, by the hash of everything that it depends on; NULL where there is none. Keeping one never fails: what cannot be kept is compiled
  * again by the next run. */

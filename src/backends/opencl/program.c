@@ -102,6 +102,29 @@ bool tarn__cl_is_unwanted(const char *name)
     return false;
 }
 
+static bool is_known(const char *word, size_t length)
+{
+    for (int k = 0; k < TARN__KERNEL_COUNT; k++)
+        if (strlen(tarn__kernel_names[k]) == length && strncmp(tarn__kernel_names[k], word, length) == 0)
+            return true;
+    for (int i = 0; i < tarn__cl_file_count; i++)
+        if (strncmp(tarn__cl_files[i].name, word, length) == 0 && strcmp(tarn__cl_files[i].name + length, ".cl") == 0)
+            return true;
+    return false;
+}
+
+bool tarn__cl_knows_unwanted(char *why, size_t why_size)
+{
+    for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',') {
+        int length = (int)strcspn(at, ",");
+        if (!is_known(at, (size_t)length)) {
+            snprintf(why, why_size, "TARN_OPENCL_WITHOUT names '%.*s', which is neither a kernel (tanh) nor a file of kernels (panels)", length, at);
+            return false;
+        }
+    }
+    return true;
+}
+
 /* ---- compiling ------------------------------------------------------------------------------------------------------------- */
 
 static void tell_why(const tarn__cl_device *d, const char *source, const char *options, cl_program made)

@@ -131,18 +131,20 @@ static bool copy_mapped(cl_mem memory, size_t offset, void *to, const void *from
 
 bool tarn__cl_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     if (!d)
         return false;
-    return d->shares_memory && bytes > SMALL_BYTES ? copy_mapped(memory, (size_t)offset, NULL, host, bytes, stream)
-                                                   : upload_pieces(d, memory, (size_t)offset, host, bytes, stream);
+    bool good = d->shares_memory && bytes > SMALL_BYTES ? copy_mapped(memory, (size_t)offset, NULL, host, bytes, stream)
+                                                        : upload_pieces(d, memory, (size_t)offset, host, bytes, stream);
+    return good || tarn__cl_suspect(d);
 }
 
 bool tarn__cl_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_alive(index);
     if (!d)
         return false;
-    return d->shares_memory ? copy_mapped((cl_mem)memory, (size_t)offset, host, NULL, bytes, stream)
-                            : download_pieces(d, (cl_mem)memory, (size_t)offset, host, bytes, stream);
+    bool good = d->shares_memory ? copy_mapped((cl_mem)memory, (size_t)offset, host, NULL, bytes, stream)
+                                 : download_pieces(d, (cl_mem)memory, (size_t)offset, host, bytes, stream);
+    return good || tarn__cl_suspect(d);
 }
