@@ -61,7 +61,7 @@ _tarn()
         return
         ;;
     --kv)
-        mapfile -t COMPREPLY < <(compgen -W "model f32 bf16 f16 int8" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "model f32 bf16 f16 q8_0" -- "$current")
         return
         ;;
     --on-full)

@@ -6,6 +6,10 @@
 
 #include "base/dtype.h"
 
+/* Elements of a row of codes that share a scale: numbers as blocks of Q8_0 have them, with bytes and scales each in a tensor of its own, for rows of any length. A code is q + 128. */
+#define TARN__CODES_GROUP 32
+#define TARN__CODES_ZERO 128
+
 /* 32 elements: q · scale. */
 typedef struct tarn__q8_0 {
     uint16_t scale;

@@ -6,7 +6,7 @@
 int tarn__language_options(const char *command, const tarn__options *o, tarn_kv *kv)
 {
     if (o->kv && !tarn_kv_parse(o->kv, kv)) {
-        fprintf(stderr, "tarn %s: --kv: '%s' is none of model, f32, bf16, f16 and int8\n", command, o->kv);
+        fprintf(stderr, "tarn %s: --kv: '%s' is none of model, f32, bf16, f16 and q8_0\n", command, o->kv);
         tarn_clear_error();
         return TARN__MISUSED;
     }

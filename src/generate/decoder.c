@@ -25,7 +25,7 @@ static bool check_options(const tarn_decoder_options *o, const tarn__model_facts
 static tarn_dtype stored_dtype(tarn_kv kv, tarn_dtype of_model)
 {
     static const tarn_dtype dtypes[] = {
-        [TARN_KV_F32] = TARN_F32, [TARN_KV_BF16] = TARN_BF16, [TARN_KV_F16] = TARN_F16, [TARN_KV_INT8] = TARN_U8};
+        [TARN_KV_F32] = TARN_F32, [TARN_KV_BF16] = TARN_BF16, [TARN_KV_F16] = TARN_F16, [TARN_KV_Q8_0] = TARN_U8};
     return kv == TARN_KV_MODEL ? of_model : dtypes[kv];
 }
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "generate/decoder.h"
 
-static const char *const names[] = {"model", "f32", "bf16", "f16", "int8"};
+static const char *const names[] = {"model", "f32", "bf16", "f16", "q8_0"};
 #define NAMES ((int)(sizeof(names) / sizeof(names[0])))
 
 const char *tarn_kv_name(tarn_kv kv)
@@ -28,7 +28,7 @@ bool tarn_kv_parse(const char *text, tarn_kv *kv)
         }
     if (!text || !kv)
         return tarn__raise(TARN_ERROR_ARGUMENT, "kv_parse: the %s is NULL", text ? "result" : "text");
-    return tarn__raise(TARN_ERROR_ARGUMENT, "kv_parse: '%.32s' is none of model, f32, bf16, f16 and int8", text);
+    return tarn__raise(TARN_ERROR_ARGUMENT, "kv_parse: '%.32s' is none of model, f32, bf16, f16 and q8_0", text);
 }
 
 static double mebibytes(int64_t bytes)
@@ -56,7 +56,7 @@ static int64_t layers_that_fit(const tarn__cache_shape *shape, const tarn_module
     return layers;
 }
 
-/* "in int8 2048 tokens would fit; …": what would fit in `free` bytes. */
+/* "in q8_0 2048 tokens would fit; …": what would fit in `free` bytes. */
 static void advise(char *text, size_t size, const tarn__cache_shape *shape, const tarn_module *model, int64_t free)
 {
     static const tarn_dtype kinds[] = {TARN_BF16, TARN_U8};
@@ -66,7 +66,7 @@ static void advise(char *text, size_t size, const tarn__cache_shape *shape, cons
         other.dtype = kinds[i];
         int64_t each = bytes_of(&other), fits = free / each;
         if (each < bytes_of(shape) && used < size)
-            used += (size_t)snprintf(text + used, size - used, "; with .kv = %s %s%lld tokens would", i ? "int8" : "bf16 or f16",
+            used += (size_t)snprintf(text + used, size - used, "; with .kv = %s %s%lld tokens would", i ? "q8_0" : "bf16 or f16",
                                      fits >= shape->room ? "all " : "", (long long)(fits >= shape->room ? shape->room : fits));
     }
     int64_t layers = tarn_device_equal(shape->device, tarn_device_cpu()) ? 0 : layers_that_fit(shape, model, free);

@@ -4,11 +4,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "ops/attention.h"
+#include "ops/codes.h"
 #include "ops/index.h"
 #include "ops/step.h"
-
-#define LARGEST_CODE 127
-#define ZERO_CODE 128 /* of an unsigned byte */
 
 /* ---- room ------------------------------------------------------------------------------------------------------------------ */
 
@@ -16,7 +14,7 @@ static bool open_part(tarn__cache_part *part, const tarn__cache_shape *s, tarn_d
 {
     part->rows = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, s->width), s->dtype, device));
     if (part->rows && s->dtype == TARN_U8)
-        part->scale = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, 1), TARN_F32, device));
+        part->scale = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, tarn__codes_scales(s->width)), TARN_F16, device));
     return !tarn_failed();
 }
 
@@ -68,8 +66,8 @@ void tarn__cache_close(tarn__cache *cache)
 
 int64_t tarn__cache_token_bytes(const tarn__cache_shape *s, int64_t layers)
 {
-    int64_t row = s->width * (int64_t)tarn_dtype_size(s->dtype) + (s->dtype == TARN_U8 ? (int64_t)sizeof(float) : 0);
-    return 2 * layers * s->heads * row;
+    int64_t scales = s->dtype == TARN_U8 ? tarn__codes_scales(s->width) * (int64_t)tarn_dtype_size(TARN_F16) : 0;
+    return 2 * layers * s->heads * (s->width * (int64_t)tarn_dtype_size(s->dtype) + scales);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------------- */
@@ -199,21 +197,6 @@ static bool lay(const tarn__cache *cache, int64_t layer, tarn_tensor *whole, tar
     return tarn__put_rows("cache", place, 2, side_of(cache, layer)->begin, tarn_cast(x, tarn_dtype_of(place)));
 }
 
-/* The codes of x [B, heads, T, width], and the scales of its rows [B, heads, T, 1]. A row that is not finite has a scale that is not. */
-static tarn_tensor *encode(tarn_tensor *x, tarn_tensor **scale)
-{
-    tarn_tensor *wide = tarn_cast(x, TARN_F32);
-    *scale = tarn_mul(tarn_max(tarn_abs(wide), TARN_AXES(3), true), tarn_scalar(1.0 / LARGEST_CODE));
-    tarn_tensor *nonzero = tarn_where(tarn_gt(*scale, tarn_scalar(0)), *scale, tarn_scalar(1));
-    tarn_tensor *code = tarn_clamp(tarn_div(wide, nonzero), -LARGEST_CODE, LARGEST_CODE);
-    return tarn_cast(tarn_add(code, tarn_scalar(ZERO_CODE + 0.5)), TARN_U8); /* which cuts off: rounded to the nearest */
-}
-
-static tarn_tensor *decode(tarn_tensor *code, tarn_tensor *scale, tarn_dtype dtype)
-{
-    return tarn_cast(tarn_mul(tarn_sub(tarn_cast(code, TARN_F32), tarn_scalar(ZERO_CODE)), scale), dtype);
-}
-
 /* What there is of a part up to the step's reach; NULL of NULL. */
 static tarn_tensor *seen(const tarn__cache *cache, tarn_tensor *whole)
 {
@@ -227,15 +210,17 @@ static bool put(const tarn__cache *cache, int64_t layer, const tarn__cache_part 
     tarn_tensor *scale;
     if (!part->scale)
         return lay(cache, layer, part->rows, x);
-    tarn_tensor *code = encode(x, &scale);
+    tarn_tensor *code = tarn__codes_encode(x, &scale);
     return code && lay(cache, layer, part->rows, code) && lay(cache, layer, part->scale, scale);
 }
 
 /* All that there is, in a dtype: a view where that is how it is stored. */
 static tarn_tensor *expanded(const tarn__cache *cache, const tarn__cache_part *part, tarn_dtype dtype)
 {
-    tarn_tensor *rows = seen(cache, part->rows);
-    return part->scale ? decode(rows, seen(cache, part->scale), dtype) : tarn_cast(rows, dtype);
+    tarn_tensor *rows = seen(cache, part->rows), *scale = seen(cache, part->scale);
+    if (tarn_failed())
+        return NULL;
+    return scale ? tarn__codes_decode(rows, scale, dtype) : tarn_cast(rows, dtype);
 }
 
 tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, double scale)

@@ -5,7 +5,7 @@
  * one, and gives each the same number of tokens; between tarn__cache_begin() and tarn__cache_end() a model asks for the positions of its tokens and
  * attends, layer by layer. What is put behind a sequence counts when the step ends well: one that fails half-way leaves nothing behind that counts.
  *
- * Numbers are stored in the model's dtype, in another one, or in 8 bits: 128 + round(x / scale), with one scale for each row of a head. */
+ * Numbers are stored in the model's dtype, in another one, or in 8 bits, as ops/codes.h has them. */
 #ifndef TARN__CACHE_H
 #define TARN__CACHE_H
 
@@ -21,7 +21,7 @@ typedef struct tarn__cache_shape {
 /* Keys or values of one layer. */
 typedef struct tarn__cache_part {
     tarn_tensor *rows;  /* [B, heads, room, width of a head], kept */
-    tarn_tensor *scale; /* f32 [B, heads, room, 1], kept; NULL: there are none */
+    tarn_tensor *scale; /* f16 [B, heads, room, groups of a row], kept; NULL: there are none */
 } tarn__cache_part;
 
 /* The step under way. */

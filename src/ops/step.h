@@ -24,7 +24,7 @@ tarn_tensor *tarn__norm_gated(tarn_tensor *x, const tarn__step_norm *norm, tarn_
 /* sum + (x @ weightᵀ + bias); a bias may be NULL. */
 tarn_tensor *tarn__linear_sum(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum);
 
-/* Keys or values that came before, [B, KV, S, D], with scales f32 [B, KV, S, 1] where they are codes of 8 bits, else NULL. */
+/* Keys or values that came before, [B, KV, S, D], with scales where they are codes of 8 bits, as codes.h has them, else NULL. Values lie as keys do. */
 typedef struct tarn__step_past {
     tarn_tensor *rows, *scale;
 } tarn__step_past;

@@ -84,7 +84,7 @@ static void questions_are_answered_and_history_counts(void **state)
     assert_string_not_equal(first, fourth); /* the system's words come before it: positions are others */
     assert_string_equal(line_of(4, third), "");
     char with_system[64];
-    assert_int_equal(chat("hi\n", "--system 'Be brief.' --kv int8 --chunk 3"), 0);
+    assert_int_equal(chat("hi\n", "--system 'Be brief.' --kv q8_0 --chunk 3"), 0);
     assert_string_equal(line_of(0, with_system), fourth);
 }
 

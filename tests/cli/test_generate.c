@@ -229,12 +229,12 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     snprintf(command, sizeof(command), "- --tokens 3 --temperature 0 < %s", scratch("prompt.txt"));
     assert_int_equal(run_command(with(command)), 0);
     assert_string_equal(command_output, "c d\n");
-    snprintf(command, sizeof(command), "--prompt-file - --tokens 3 --temperature 0 --chunk 2 --kv int8 --context 20 < %s", scratch("prompt.txt"));
+    snprintf(command, sizeof(command), "--prompt-file - --tokens 3 --temperature 0 --chunk 2 --kv q8_0 --context 20 < %s", scratch("prompt.txt"));
     assert_int_equal(run_command(with(command)), 0);
     assert_string_equal(command_output, "c d\n");
     expect_command(with("--prompt-file /nonexistent 2>&1"), 1, "'/nonexistent' cannot be opened");
     expect_command(with("x --prompt-file y 2>&1"), 2, "are two prompts");
-    expect_command(with("x --kv f64 2>&1"), 2, "'f64' is none of model, f32, bf16, f16 and int8");
+    expect_command(with("x --kv f64 2>&1"), 2, "'f64' is none of model, f32, bf16, f16 and q8_0");
     expect_command(with("x --stop '' 2>&1"), 2, "'' is empty");
     expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs text");
     expect_command(with("x --logprobs 2 2>&1"), 2, "--logprobs needs --json");

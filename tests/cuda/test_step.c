@@ -302,7 +302,7 @@ static void models_decode_as_on_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const char *const families[] = {"llama", "qwen2", "qwen3"};
-    static const tarn_kv kinds[] = {TARN_KV_MODEL, TARN_KV_F16, TARN_KV_INT8};
+    static const tarn_kv kinds[] = {TARN_KV_MODEL, TARN_KV_F16, TARN_KV_Q8_0};
     for (int i = 0; i < 6; i++) {
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *wanted[TOKENS], *recorded[TOKENS], *one_by_one[TOKENS];

@@ -88,7 +88,7 @@ static void sequences_of_different_lengths_are_the_same(void **state)
     for (int placed = 0; placed < 2; placed++) {
         tarn_module *model = make_llama();
         assert_true(!placed || tarn_model_place(model, mirror(), 2));
-        for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_INT8; kv = kv ? kv + 1 : TARN_KV_INT8) {
+        for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv = kv ? kv + 1 : TARN_KV_Q8_0) {
             tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = TEXTS, .context = 40, .kv = kv, .chunk = 4});
             int64_t count[TEXTS] = {0};
             assert_non_null(writer);
@@ -216,7 +216,7 @@ static void keys_that_do_not_fit_say_what_would(void **state)
     tarn_module *model = make_large(3);
     assert_true(tarn_model_place(model, mirror(), 0));
     assert_null(tarn_decoder_new(model, NULL)); /* 12 MiB of keys and values, where 4 are free */
-    assert_contains(tarn_error(), "with .kv = int8 all 2048 tokens would");
+    assert_contains(tarn_error(), "with .kv = q8_0 all 2048 tokens would");
     assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 2048 tokens take 12.0 MiB",
                        "with 1 of 3 layers on the device (.device_layers, --gpu-layers) all would");
     assert_true(tarn_model_place(model, mirror(), 1));

@@ -103,7 +103,7 @@ static void keys_and_values_may_have_fewer_digits(void **state)
     grow(make_on(TARN_F32, CPU), CPU, TARN_KV_F32, 1e-5, &seed);
     grow(make_on(TARN_F32, CPU), CPU, TARN_KV_F16, 1e-2, &seed);
     grow(make_on(TARN_F32, CPU), CPU, TARN_KV_BF16, 8e-2, &seed);
-    grow(make_on(TARN_F32, CPU), CPU, TARN_KV_INT8, 8e-2, &seed);
+    grow(make_on(TARN_F32, CPU), CPU, TARN_KV_Q8_0, 8e-2, &seed);
 }
 
 /* A token is decoded without the whole cache being written out in another form: what a step needs does not grow with what the cache holds. */
@@ -114,7 +114,7 @@ static void a_cache_of_fewer_digits_is_not_expanded(void **state)
     tarn_set_threads(2); /* each has memory of its own */
     const tarn_gpt2_config config = {.vocab = VOCAB, .context = LONG, .layers = 1, .heads = 16, .width = 256};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 9);
-    for (tarn_kv kv = TARN_KV_BF16; kv <= TARN_KV_INT8; kv++) {
+    for (tarn_kv kv = TARN_KV_BF16; kv <= TARN_KV_Q8_0; kv++) {
         tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv = kv});
         tarn_decoder_feed(decoder, good(tarn_zeros(TARN_SHAPE(1, LONG - 2), TARN_I64, CPU)));
         tarn_tensor *token = good(tarn_zeros(TARN_SHAPE(1, 1), TARN_I64, CPU));
@@ -138,7 +138,7 @@ static void another_device_does_the_same(void **state)
     double tolerance = getenv("TARN_TEST_DEVICE") ? 1e-4 : 1e-5;
     grow(make_on(TARN_F32, there), there, TARN_KV_MODEL, tolerance, &seed);
     grow(make_llama_on(there), there, TARN_KV_MODEL, tolerance, &seed);
-    grow(make_on(TARN_F32, there), there, TARN_KV_INT8, 8e-2, &seed);
+    grow(make_on(TARN_F32, there), there, TARN_KV_Q8_0, 8e-2, &seed);
 }
 
 /* A prompt cut into chunks has the logits of one that is not; one that fails in its last chunk leaves nothing. */
@@ -212,7 +212,7 @@ static void a_recorded_step_decodes_the_same(void **state)
         skip();
     const tarn_llama_config config = {.vocab = VOCAB, .context = 400, .layers = 4, .heads = 2, .width = 8, .inner = 8};
     tarn_module *model = opinionated(tarn_model_llama(&config, there, 9), there);
-    for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_INT8; kv += TARN_KV_INT8) {
+    for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv += TARN_KV_Q8_0) {
         int64_t many = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv, .no_capture = true}, ROUNDS, one_by_one);
         int64_t few = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv}, ROUNDS, recorded);
         assert_memory_equal(recorded, one_by_one, sizeof(recorded));
@@ -245,7 +245,7 @@ static void kinds_have_names(void **state)
 {
     (void)state;
     tarn_kv kv = TARN_KV_MODEL;
-    for (int i = TARN_KV_MODEL; i <= TARN_KV_INT8; i++) {
+    for (int i = TARN_KV_MODEL; i <= TARN_KV_Q8_0; i++) {
         assert_true(tarn_kv_parse(tarn_kv_name((tarn_kv)i), &kv));
         assert_int_equal(kv, i);
     }
@@ -286,7 +286,7 @@ static void ten_thousand_tokens_take_no_more_memory_than_a_hundred(void **state)
     (void)state;
     const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = 4};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
-    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv = TARN_KV_INT8});
+    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv = TARN_KV_Q8_0});
     tarn_sampler *sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = 1, .top_k = 5, .repeat_penalty = 1.1, .repeat_window = 8});
     tarn_tensor *token = tarn_keep(tarn_zeros(TARN_SHAPE(1, 1), TARN_I64, CPU));
     tarn_memory memory = {0};
@@ -323,8 +323,8 @@ static void too_little_memory_says_what_would_fit(void **state)
     const tarn_gpt2_config config = {.vocab = 4, .context = 1 << 16, .layers = 64, .heads = 1, .width = 128};
     tarn_module *model = tarn_model_gpt2(&config, tarn_device_parse("mirror:1"), 1); /* whose devices have 4 GiB */
     assert_null(tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2}));
-    assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 131072 tokens take 8192.0 MiB", "with .kv = int8 all 65536 tokens would");
-    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2, .kv = TARN_KV_INT8});
+    assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 131072 tokens take 8192.0 MiB", "with .kv = q8_0 all 65536 tokens would");
+    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2, .kv = TARN_KV_Q8_0});
     assert_non_null(decoder);
     tarn_decoder_free(decoder);
     tarn_module_free(model);

@@ -170,7 +170,7 @@ static void one_prompt_of_several_texts_is_computed_once(void **state)
 {
     (void)state;
     one_prompt_is_computed_once(CPU, TARN_KV_MODEL);
-    one_prompt_is_computed_once(CPU, TARN_KV_INT8);
+    one_prompt_is_computed_once(CPU, TARN_KV_Q8_0);
     if (tarn_device_count("mirror") > 0)
         one_prompt_is_computed_once(tarn_device_parse("mirror:0"), TARN_KV_BF16);
 }

@@ -1,13 +1,17 @@
 /* test_attention_stored.c: attention over keys and values as a cache stores them: what it gives for the same numbers written out. */
 #include "ops/attention.h"
+#include "ops/codes.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
 
-/* The numbers that codes stand for, in f32. */
+/* The numbers that codes stand for, in f32: a scale serves 32 of them. */
 static tarn_tensor *decoded(tarn_tensor *code, tarn_tensor *scale)
 {
-    return good(tarn_mul(tarn_sub(tarn_cast(code, TARN_F32), tarn_scalar(128)), scale));
+    const int64_t *size = code->view.shape, groups = tarn_size(scale, 3);
+    tarn_tensor *repeated = tarn_expand(tarn_unsqueeze(tarn_cast(scale, TARN_F32), 4), TARN_SHAPE(size[0], size[1], size[2], groups, 32));
+    tarn_tensor *of_each = tarn_slice(tarn_reshape(repeated, TARN_SHAPE(size[0], size[1], size[2], groups * 32)), 3, 0, size[3]);
+    return good(tarn_mul(tarn_sub(tarn_cast(code, TARN_F32), tarn_scalar(128)), of_each));
 }
 
 /* Random codes [B, KV, S, D], of which `keys` are looked at, as a view of a longer cache. */
@@ -17,9 +21,9 @@ static tarn_tensor *codes(int64_t B, int64_t heads, int64_t keys, int64_t D, tar
     return good(tarn_slice(tarn_to(all, device), 2, 0, keys));
 }
 
-static tarn_tensor *scales(int64_t B, int64_t heads, int64_t keys, tarn_device device)
+static tarn_tensor *scales(int64_t B, int64_t heads, int64_t keys, int64_t D, tarn_device device)
 {
-    tarn_tensor *all = tarn_uniform(TARN_SHAPE(B, heads, keys + 5, 1), 0, 0.02, TARN_F32, CPU);
+    tarn_tensor *all = tarn_uniform(TARN_SHAPE(B, heads, keys + 5, (D + 31) / 32), 0, 0.02, TARN_F16, CPU);
     return good(tarn_slice(tarn_to(all, device), 2, 0, keys));
 }
 
@@ -35,7 +39,7 @@ static void codes_give_what_their_numbers_give(tarn_device device)
             int64_t B = shapes[i].B, KV = shapes[i].kv_heads, S = shapes[i].keys, D = shapes[i].D, rows = shapes[i].rows;
             int64_t lengths[] = {S, (S + rows) / 2};
             tarn_tensor *q = good(tarn_to(tarn_normal(TARN_SHAPE(B, shapes[i].heads, rows, D), 0, 1, dtypes[d], CPU), device));
-            tarn_tensor *k = codes(B, KV, S, D, device), *v = codes(B, KV, S, D, device), *of_k = scales(B, KV, S, device), *of_v = scales(B, KV, S, device);
+            tarn_tensor *k = codes(B, KV, S, D, device), *v = codes(B, KV, S, D, device), *of_k = scales(B, KV, S, D, device), *of_v = scales(B, KV, S, D, device);
             const tarn_attention_options o = {.causal = true, .lengths = B == 2 ? tarn_from_i64(lengths, TARN_SHAPE(2), device) : NULL};
             assert_true(tarn__attends_stored(q, k));
             tarn_tensor *y = good(tarn__attention_stored(q, k, v, of_k, of_v, &o));
@@ -75,9 +79,26 @@ static void what_is_not_finite_stays_so(void **state)
 {
     (void)state;
     tarn_tensor *q = good(tarn_ones(TARN_SHAPE(1, 1, 1, 4), TARN_F32, CPU)), *k = codes(1, 1, 3, 4, CPU), *v = codes(1, 1, 3, 4, CPU);
-    tarn_tensor *of_k = scales(1, 1, 3, CPU), *of_v = good(tarn_fill_inplace(scales(1, 1, 3, CPU), INFINITY));
+    tarn_tensor *of_k = scales(1, 1, 3, 4, CPU), *of_v = good(tarn_fill_inplace(scales(1, 1, 3, 4, CPU), INFINITY));
     tarn_tensor *y = good(tarn__attention_stored(q, k, v, of_k, of_v, &(tarn_attention_options){.causal = true}));
     assert_false(isfinite(tarn_item_at(y, TARN_SHAPE(0, 0, 0, 0))));
+}
+
+/* Keys and values in 8 bits are those that blocks of Q8_0 hold, no more and no less: attention to them is attention to these, written out in f32. */
+static void numbers_are_those_of_blocks(void **state)
+{
+    (void)state;
+    for (int64_t rows = 1; rows < 50; rows += 40) {
+        tarn_tensor *q = good(tarn_normal(TARN_SHAPE(2, 4, rows, 96), 0, 1, TARN_F32, CPU)), *part[2], *code[2], *scale[2];
+        for (int i = 0; i < 2; i++) {
+            tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 2, 70, 96), 0, 1, TARN_F32, CPU));
+            code[i] = good(tarn__codes_encode(x, &scale[i]));
+            part[i] = good(tarn_cast(tarn_cast(x, TARN_Q8_0), TARN_F32));
+        }
+        const tarn_attention_options o = {.causal = true};
+        tarn_tensor *y = good(tarn__attention_stored(q, code[0], code[1], scale[0], scale[1], &o));
+        assert_close(y, good(tarn_attention(q, part[0], part[1], &o)), rows == 1 ? 1e-6 : 0); /* one row is not packed: another order of sums */
+    }
 }
 
 int main(void)
@@ -86,6 +107,7 @@ int main(void)
         in_scope(codes_are_what_they_stand_for),
         in_scope(other_floats_are_what_they_stand_for),
         in_scope(what_is_not_finite_stays_so),
+        in_scope(numbers_are_those_of_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

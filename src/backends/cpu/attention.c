@@ -12,6 +12,7 @@
 #include "backends/cpu/rows.h"
 #include "backends/cpu/slots.h"
 #include "backends/cpu/squares.h"
+#include "base/blocks.h"
 #include "base/philox.h"
 
 #define STRIP 64
@@ -55,11 +56,9 @@ typedef struct cube {
     tarn_dtype dtype;
     int64_t size;
     int64_t stride[4];
-    const char *scale; /* of codes: f32, one a row; NULL: elements are what they are */
-    int64_t scale_stride[3];
+    const char *scale; /* of codes: f16, one for each TARN__CODES_GROUP of a row; NULL: elements are what they are */
+    int64_t scale_stride[4];
 } cube;
-
-#define ZERO_CODE 128
 
 static cube cube_of(const tarn__view *view)
 {
@@ -72,21 +71,28 @@ static cube cube_of(const tarn__view *view)
     return c;
 }
 
-/* The same of codes, each row with a scale; NULL: of elements. */
+/* The same of codes, with scales; NULL: of elements. */
 static cube coded_cube_of(const tarn__view *view, const tarn__view *scale)
 {
     cube c = cube_of(view);
     c.scale = scale ? tarn__view_at(scale) : NULL;
-    for (int i = 0; scale && i < 3; i++)
+    for (int i = 0; scale && i < 4; i++)
         c.scale_stride[i] = scale->stride[i];
     return c;
 }
 
-static float scale_of(const cube *c, int64_t batch, int64_t head, int64_t row)
+/* Where the scales of a row begin. */
+static const char *scales_of(const cube *c, int64_t batch, int64_t head, int64_t row)
 {
-    float scale;
-    memcpy(&scale, c->scale + (batch * c->scale_stride[0] + head * c->scale_stride[1] + row * c->scale_stride[2]) * (int64_t)sizeof(scale), sizeof(scale));
-    return scale;
+    return c->scale + (batch * c->scale_stride[0] + head * c->scale_stride[1] + row * c->scale_stride[2]) * (int64_t)sizeof(uint16_t);
+}
+
+/* The scale of a group of the row. */
+static float scale_of(const cube *c, const char *scales, int64_t group)
+{
+    uint16_t half;
+    memcpy(&half, scales + group * c->scale_stride[3] * (int64_t)sizeof(half), sizeof(half));
+    return tarn__f16_to_f32(half);
 }
 
 static char *row_of(const cube *c, int64_t batch, int64_t head, int64_t row)

@@ -58,12 +58,13 @@ static void NAMED(load_row)(const job *j, const cube *from, int64_t batch, int64
         tarn__load[from->dtype][COMPUTE](at, from->stride[3], to, n);
         return;
     }
-    T scale = (T)scale_of(from, batch, head, row);
-    uint8_t held[STRIP];
-    for (int64_t begin = 0; begin < j->depth; begin += STRIP, to += STRIP) {
-        n = least(j->depth - begin, STRIP);
+    const char *scales = scales_of(from, batch, head, row);
+    uint8_t held[TARN__CODES_GROUP];
+    for (int64_t begin = 0; begin < j->depth; begin += TARN__CODES_GROUP, to += TARN__CODES_GROUP) {
+        n = least(j->depth - begin, TARN__CODES_GROUP);
+        T scale = (T)scale_of(from, scales, begin / TARN__CODES_GROUP);
         const uint8_t *code = codes_of(at + begin * from->stride[3], from->stride[3], held, n);
-        EACH to[i] = (T)((int)code[i] - ZERO_CODE) * scale;
+        EACH to[i] = (T)((int)code[i] - TARN__CODES_ZERO) * scale;
     }
 }
 

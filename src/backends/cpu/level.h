@@ -39,6 +39,7 @@ void TARN__AT_WIDE_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows); /* these two 
 void TARN__AT_WIDE_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_blocks)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_codes)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_fused)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_scale_grad)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_conv)(tarn__kernel_row *rows);

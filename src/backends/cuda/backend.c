@@ -202,6 +202,7 @@ static void fill_table(void)
     tarn__cuda_copy(rows);
     tarn__cuda_blocks(rows);
     tarn__cuda_blocks_product(rows);
+    tarn__cuda_codes(rows);
     tarn__cuda_fill(rows);
     tarn__cuda_spread(rows);
     tarn__cuda_random(rows);

@@ -76,6 +76,7 @@ void tarn__cuda_compare(tarn__kernel_row *rows);
 void tarn__cuda_copy(tarn__kernel_row *rows);
 void tarn__cuda_blocks(tarn__kernel_row *rows);
 void tarn__cuda_blocks_product(tarn__kernel_row *rows);
+void tarn__cuda_codes(tarn__kernel_row *rows);
 void tarn__cuda_fill(tarn__kernel_row *rows);
 void tarn__cuda_spread(tarn__kernel_row *rows);
 void tarn__cuda_random(tarn__kernel_row *rows);

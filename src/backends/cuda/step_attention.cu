@@ -22,26 +22,21 @@ __device__ __forceinline__ float fading(float most, float larger_most)
     return larger_most == -CUDART_INF_F ? 0 : exp2f(most - larger_most);
 }
 
-/* A lane's part of the keys and values of a block, counted from its first key. */
+/* Where a lane's part of the keys of a block begins, in elements, and their scales; that of the values lies alike. */
 template <typename S> struct lane_of_past {
-    const char *key, *value;
-    const float *key_scale, *value_scale;
+    int64_t rows, scales;
 
     __device__ __forceinline__ lane_of_past(const next_args &a, int64_t batch, int64_t head, int64_t first, int d)
     {
-        key = a.key.base + (batch * a.key.stride[0] + head * a.key.stride[1] + first * a.key.stride[2] + d) * (int64_t)sizeof(S);
-        value = a.value.base + (batch * a.value.stride[0] + head * a.value.stride[1] + first * a.value.stride[2] + d) * (int64_t)sizeof(S);
-        if (sizeof(S) == 1) {
-            key_scale = a.key.scale + batch * a.key.scale_stride[0] + head * a.key.scale_stride[1] + first * a.key.scale_stride[2];
-            value_scale = a.value.scale + batch * a.value.scale_stride[0] + head * a.value.scale_stride[1] + first * a.value.scale_stride[2];
-        }
+        rows = batch * a.key.stride[0] + head * a.key.stride[1] + first * a.key.stride[2] + d;
+        scales = sizeof(S) == 1 ? batch * a.key.scale_stride[0] + head * a.key.scale_stride[1] + first * a.key.scale_stride[2] + d / TARN__CODES_GROUP : 0;
     }
 };
 
 /* Keys and values of a lane that are under way. */
 template <typename S> struct under_way {
     eight<S> key[AHEAD], value[AHEAD];
-    float key_scale[AHEAD], value_scale[AHEAD];
+    uint32_t key_scale[AHEAD], value_scale[AHEAD]; /* bits of f16 */
 
     /* From key `first` on, `step` apart; those before `end`. */
     __device__ __forceinline__ void ask(const next_args &a, const lane_of_past<S> &past, int first, int step, int end)
@@ -53,11 +48,12 @@ template <typename S> struct under_way {
             key_scale[i] = value_scale[i] = 0;
             if (at >= end)
                 continue;
-            key[i].load(past.key + at * a.key.stride[2] * (int64_t)sizeof(S));
-            value[i].load(past.value + at * a.value.stride[2] * (int64_t)sizeof(S));
+            const int64_t row = (past.rows + at * a.key.stride[2]) * (int64_t)sizeof(S), scale = past.scales + at * a.key.scale_stride[2];
+            key[i].load(a.key.base + row);
+            value[i].load(a.value.base + row);
             if (sizeof(S) == 1) {
-                key_scale[i] = past.key_scale[at * a.key.scale_stride[2]];
-                value_scale[i] = past.value_scale[at * a.value.scale_stride[2]];
+                key_scale[i] = ((const uint16_t *)a.key.scale)[scale];
+                value_scale[i] = ((const uint16_t *)a.value.scale)[scale];
             }
         }
     }
@@ -72,8 +68,8 @@ __device__ __forceinline__ void look_at(const under_way<S> &u, const token_space
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
         float keys[8];
-        u.key[i].open(u.key_scale[i], keys);
-        u.value[i].open(u.value_scale[i], values[i]);
+        u.key[i].open(scale_of((uint16_t)u.key_scale[i]), keys);
+        u.value[i].open(scale_of((uint16_t)u.value_scale[i]), values[i]);
         if (first + i * step == own && d < depth) {
 #pragma unroll
             for (int e = 0; e < 8; e++)
@@ -288,7 +284,7 @@ static stored stored_of(const tarn__view *rows, const tarn__view *scale)
 {
     stored s = {};
     s.base = (char *)tarn__view_at(rows);
-    s.scale = data_of<float>(scale);
+    s.scale = data_of<f16>(scale);
     for (int i = 0; i < 3; i++) {
         s.stride[i] = rows->stride[i];
         s.scale_stride[i] = scale ? scale->stride[i] : 0;

@@ -3,6 +3,7 @@
 #define TARN__CUDA_STEP_TOKEN_CUH
 
 #include "backends/cuda/attention.cuh"
+#include "backends/cuda/codes.cuh"
 #include "backends/cuda/step.cuh"
 
 #define NEXT_WARPS 8
@@ -14,7 +15,7 @@
 struct stored {
     char *base;
     int64_t stride[3]; /* in elements */
-    float *scale;      /* NULL: none */
+    f16 *scale;        /* of groups of a row, one behind the other; NULL: none */
     int64_t scale_stride[3];
 };
 
@@ -59,27 +60,23 @@ template <int ROOM> __device__ __forceinline__ void make_angles(const next_args 
     }
 }
 
-/* A row of floats as codes, which `row` holds from then on; written where `is_writer`. One warp does that. */
+/* A row of floats as codes, whose numbers `row` holds from then on; written where `is_writer`. One warp does that, a group at a time. */
 __device__ __forceinline__ void store_codes(const stored &to, int64_t batch, int64_t head, int64_t at, float *row, int depth, bool is_writer)
 {
     uint8_t *place = (uint8_t *)to.base + batch * to.stride[0] + head * to.stride[1] + at * to.stride[2];
+    f16 *scales = to.scale + batch * to.scale_stride[0] + head * to.scale_stride[1] + at * to.scale_stride[2];
     const int lane = threadIdx.x % WARP;
-    uint32_t most = 0; /* NaN is the largest of all */
-    for (int d = lane; d < depth; d += WARP)
-        most = max(most, __float_as_uint(row[d]) & 0x7fffffffu);
-#pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2)
-        most = max(most, __shfl_xor_sync(FULL_WARP, most, step));
-    float scale = __fmul_rn(__uint_as_float(most), (float)(1.0 / 127)), nonzero = scale > 0 ? scale : 1;
-    for (int d = lane; d < depth; d += WARP) {
-        float code = fminf(fmaxf(__fdiv_rn(row[d], nonzero), -127), 127);
-        uint8_t stored_code = (uint8_t)(int)__fadd_rn(code, 128.5f);
-        row[d] = ((float)stored_code - 128) * scale;
-        if (is_writer)
-            place[d] = stored_code;
+    for (int first = 0; first < depth; first += TARN__CODES_GROUP) {
+        const int d = first + lane;
+        f16 scale;
+        const uint8_t code = code_of(d < depth ? row[d] : 0, d < depth, &scale);
+        if (d < depth)
+            row[d] = (float)((int)code - TARN__CODES_ZERO) * widen(scale);
+        if (is_writer && d < depth)
+            place[d] = code;
+        if (is_writer && lane == 0)
+            scales[first / TARN__CODES_GROUP] = scale;
     }
-    if (is_writer && lane == 0)
-        to.scale[batch * to.scale_stride[0] + head * to.scale_stride[1] + at * to.scale_stride[2]] = scale;
 }
 
 /* The token's part in a block: queries, and where the block has the token's own key, key and value, which join the cache. Rows of them are HEADS queries, key and value. A thread has

@@ -259,6 +259,7 @@ static void fill_table(void)
     tarn__cl_moves(rows);
     tarn__cl_scan(rows);
     tarn__cl_blocks(rows);
+    tarn__cl_codes(rows);
     tarn__cl_matmul(rows);
     tarn__cl_attention(rows);
     tarn__cl_conv(rows);

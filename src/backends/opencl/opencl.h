@@ -221,6 +221,7 @@ void tarn__cl_sort(tarn__kernel_row *rows);
 void tarn__cl_moves(tarn__kernel_row *rows);
 void tarn__cl_scan(tarn__kernel_row *rows);
 void tarn__cl_blocks(tarn__kernel_row *rows);
+void tarn__cl_codes(tarn__kernel_row *rows);
 void tarn__cl_matmul(tarn__kernel_row *rows);
 void tarn__cl_attention(tarn__kernel_row *rows);
 void tarn__cl_conv(tarn__kernel_row *rows);
