@@ -24,7 +24,7 @@ static void start(const tarn__call *call, const char *kernel, const tarn__view *
     s.count = count;
     if (count == 0)
         return;
-    snprintf(options, sizeof(options), "-DT_X=%s -cl-fp32-correctly-rounded-divide-sqrt", tarn__cl_type(x->dtype));
+    snprintf(options, sizeof(options), "-DT_X=%s", tarn__cl_type(x->dtype));
     tarn__cl_launch launch = tarn__cl_begin(call, "codes", kernel, options);
     tarn__cl_value(&launch, &s, sizeof(s));
     tarn__cl_view(&launch, x);

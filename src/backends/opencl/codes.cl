@@ -1,4 +1,4 @@
-/* codes.cl: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0 is, bit for bit, but for a group that is not finite. */
+/* codes.cl: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0 is, bit for bit where the device divides exactly, but for a group that is not finite. */
 
 #define OPERAND(name) __global void *name, long name##_at
 #define GROUP 32
