@@ -6,6 +6,7 @@
 
 #include "core/stats.h"
 #include "models/cache.h"
+#include "ops/codes.h"
 #include "ops/step.h"
 #include "support/gpu.h"
 #include "support/scratch.h"
@@ -173,10 +174,10 @@ typedef struct past {
 static void fill_past(tarn__cache *cache, const past *p)
 {
     for (int part = 0; part < 2; part++) {
-        tarn_shape shape = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, p->depth), scales = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, 1);
+        tarn_shape shape = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, p->depth), scales = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, tarn__codes_scales(p->depth));
         bool is_coded = p->stored == TARN_U8;
         tarn_tensor *rows = is_coded ? tarn_uniform(shape, 0, 255.9, TARN_F32, CPU) : tarn_normal(shape, 0, 1, p->stored, CPU);
-        tarn_tensor *scale = is_coded ? tarn_uniform(scales, 0.005, 0.02, TARN_F32, CPU) : NULL;
+        tarn_tensor *scale = is_coded ? good(tarn_cast(tarn_uniform(scales, 0.005, 0.02, TARN_F32, CPU), TARN_F16)) : NULL;
         rows = good(tarn_cast(rows, p->stored));
         for (int i = 0; i < 2; i++)
             assert_true(tarn_copy(cache[i].key[part].rows, rows) && (!scale || tarn_copy(cache[i].key[part].scale, scale)));

@@ -57,7 +57,7 @@ cublasStatus_t tarn__cuda_plan_try(int index, const tarn__cuda_plan *plan, const
 /* matmul_choice.c: chooses plan->algorithm among `candidates` by measuring, or remembers an earlier choice. With gelu or its slope in the epilogue,
  * `plain` is the plan of the same product without it (NULL elsewhere), which is measured, too, with a pass behind it. */
 #define TARN__CUDA_WORKSPACE ((size_t)32 << 20)
-#define TARN__CUDA_LITTLE_WORKSPACE ((size_t)2 << 20)
+#define TARN__CUDA_LITTLE_WORKSPACE ((size_t)512 << 10)
 void tarn__cuda_choose(int index, tarn__cuda_plan *plan, const tarn__cuda_plan *plain, cublasLtMatmulHeuristicResult_t *candidates, int count);
 bool tarn__cuda_recall(int index, tarn__cuda_plan *plan);
 bool tarn__cuda_must_measure(const tarn__cuda_product *product);
