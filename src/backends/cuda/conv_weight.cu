@@ -50,7 +50,10 @@ __device__ __forceinline__ void multiply_tf32(float *sum, const uint32_t *left, 
 
 /* ---- places ------------------------------------------------------------------------------------------------------------------ */
 
-typedef tarn__weight_spot spot;
+/* A number as three digits. */
+struct spot {
+    int image, row, column;
+};
 
 __device__ __forceinline__ spot spot_of(int at, int rows, int columns)
 {
@@ -58,52 +61,72 @@ __device__ __forceinline__ spot spot_of(int at, int rows, int columns)
     return spot{(int)image, (int)line - (int)image * rows, at - (int)line * columns};
 }
 
-__device__ __forceinline__ void advance(spot &s, const spot &by, int rows, int columns)
+/* The next number. */
+__device__ __forceinline__ void advance(spot &s, int rows, int columns)
 {
-    s.column += by.column, s.row += by.row, s.image += by.image;
-    if (s.column >= columns)
-        s.column -= columns, s.row++;
-    if (s.row >= rows)
-        s.row -= rows, s.image++;
+    if (++s.column == columns)
+        s.column = 0, s.row++;
+    if (s.row == rows)
+        s.row = 0, s.image++;
 }
 
-#define NO_IMAGE (1 << 30)
-
-/* What a thread copies of a tile. */
-struct mover {
-    spot first;       /* of its pixels; NO_IMAGE where its bytes are behind the last channel */
-    int from, shared; /* where its bytes are in a pixel, and in shared memory, from the beginning of the tile */
-};
-
-template <typename T> __device__ __forceinline__ mover mover_of(const tarn__weight_moves &moves, int channel, int channels, int line, int rows, int columns)
-{
-    const int pixel = (int)(threadIdx.x / (uint32_t)moves.packs), pack = (int)threadIdx.x - pixel * moves.packs;
-    mover m = {spot_of(pixel, rows, columns), channel * (int)sizeof(T) + pack * 16, pixel * line + pack * 16};
-    if (m.from >= channels * (int)sizeof(T))
-        m.first.image = NO_IMAGE;
-    return m;
-}
-
-/* An image as it lies in memory; the first pixel of a tile in it, and every how manieth row and column is taken. */
+/* An image in memory, and a tile of it: rows and columns that are `step` apart. */
 struct source_image {
     const void *base;
-    int pixel_bytes, end, rows, columns; /* images from `end` on do not count */
-    spot at;
+    int pixel_bytes, rows, columns;
+    spot at;     /* the tile's first pixel */
+    int images;  /* of the tile that there are */
     int step[2];
 };
 
-__device__ __forceinline__ void copy_pixels(const mover &m, const tarn__weight_moves &moves, char *to, const source_image &from, int rows, int columns)
+/* Of each pixel of a tile (·, rows, columns), where it is in memory from the tile's first on, and its row and column in the tile. */
+__device__ __forceinline__ void write_table(uint2 *table, int count, int rows, int columns, const source_image &from)
 {
-    spot s = m.first;
-    for (int at = m.shared; at < moves.bytes; at += moves.apart, advance(s, moves.by, rows, columns)) {
-        const int image = from.at.image + s.image, row = from.at.row + s.row * from.step[0], column = from.at.column + s.column * from.step[1];
-        const bool is_there = image < from.end && (uint32_t)row < (uint32_t)from.rows && (uint32_t)column < (uint32_t)from.columns;
-        const uint32_t pixel = is_there ? ((uint32_t)image * from.rows + row) * from.columns + column : 0;
-        copy_pack(to + at, (const char *)from.base + ((uint64_t)pixel * from.pixel_bytes + (is_there ? m.from : 0)), is_there);
+    for (int i = threadIdx.x; i < count; i += BLOCK) {
+        const spot s = spot_of(i, rows, columns);
+        const uint32_t place = ((uint32_t)s.image * from.rows + s.row * from.step[0]) * from.columns + s.column * from.step[1];
+        table[i] = make_uint2(place, (uint32_t)s.row << 16 | (uint32_t)s.column);
+    }
+}
+
+/* What a thread copies of a tile: `from` bytes behind the beginning of its pixels. */
+struct mover {
+    int pixel, from;
+    bool is_there; /* not behind the last channel */
+};
+
+__device__ __forceinline__ mover mover_of(const tarn__weight_moves &moves, int first, int pixel_bytes)
+{
+    mover m;
+    m.pixel = (int)(threadIdx.x / (uint32_t)moves.packs);
+    m.from = first + ((int)threadIdx.x - m.pixel * moves.packs) * 16;
+    m.is_there = m.from < pixel_bytes;
+    return m;
+}
+
+/* A tile of `count` pixels an image, from its table to shared memory, where pixels are `line` bytes apart; what is outside the image is zeros. */
+__device__ __forceinline__ void copy_pixels(const mover &m, const tarn__weight_moves &moves, const uint2 *table, char *to, const source_image &from, int count, int line, int first)
+{
+    const int limit = m.is_there ? from.images * count * line : 0;
+    const uint32_t begin = ((uint32_t)from.at.image * from.rows + from.at.row) * from.columns + from.at.column;
+    const char *base = (const char *)from.base + (m.is_there ? m.from : 0);
+    to += m.from - first;
+    table += m.pixel;
+    for (int at = m.pixel * line; at < moves.bytes; at += moves.apart, table += moves.pixels) {
+        const uint2 entry = *table;
+        const uint32_t row = from.at.row + (entry.y >> 16) * from.step[0], column = from.at.column + (entry.y & 0xffff) * from.step[1];
+        const bool is_there = at < limit && row < (uint32_t)from.rows && column < (uint32_t)from.columns;
+        copy_pack(to + at, base + (uint64_t)(is_there ? begin + entry.x : 0) * (uint32_t)from.pixel_bytes, is_there);
     }
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------------ */
+
+/* Of each result of a tile, its column, and the pixel of x that its window begins with. */
+__device__ __forceinline__ uint32_t *windows_of(const char *shared)
+{
+    return (uint32_t *)(shared + TARN__WEIGHT_ZEROS);
+}
 
 /* A tile of pixels as a lane sees it; places are bytes of shared memory. */
 struct seen_tile {
@@ -114,7 +137,7 @@ struct seen_tile {
 /* The place of a pixel's window, and what offsets of taps are multiplied by: nothing, for a pixel that is none. */
 __device__ __forceinline__ int window_of(const char *shared, const seen_tile &t, int pixel, int line, int *scale)
 {
-    const uint32_t entry = ((const uint32_t *)(shared + TARN__WEIGHT_ZEROS))[pixel];
+    const uint32_t entry = windows_of(shared)[pixel];
     const bool is_there = pixel < t.limit && (int)(entry >> 16) < t.columns;
     *scale = is_there;
     return is_there ? t.x + (int)(entry & 0xffff) * line : 0;
@@ -233,6 +256,19 @@ __device__ __forceinline__ void write_part(const weight_args &a, const weight_pl
         }
 }
 
+/* And the zeros before them. */
+__device__ __forceinline__ void write_windows(const tarn__conv_weight_plan &p, char *shared)
+{
+    const int step_rows = p.stride[0] / p.load[0], step_columns = p.stride[1] / p.load[1];
+    if (threadIdx.x < TARN__WEIGHT_ZEROS / 4)
+        ((uint32_t *)shared)[threadIdx.x] = 0;
+    for (int i = threadIdx.x; i < p.g.count; i += BLOCK) {
+        const spot s = spot_of(i, p.tile[1], p.tile[2]);
+        const int window = (s.image * p.halo[0] + s.row * step_rows) * p.halo[1] + s.column * step_columns;
+        windows_of(shared)[i] = (uint32_t)s.column << 16 | (uint32_t)(window & 0xffff);
+    }
+}
+
 template <typename T, int MT> static __global__ void __launch_bounds__(BLOCK, MT == 1 ? 2 : 1) weight_kernel(const __grid_constant__ weight_args a)
 {
     extern __shared__ uint4 memory[];
@@ -240,8 +276,7 @@ template <typename T, int MT> static __global__ void __launch_bounds__(BLOCK, MT
     const tarn__conv_weight_plan &p = a.p;
     constexpr int bytes = (int)sizeof(T), each = is_bf16<T> ? 16 : 8;
     const int warp = threadIdx.x / WARP, mine = warp % p.across, turn = warp / p.across, turns = TARN__WEIGHT_WARPS / p.across;
-    const int tile_bytes = p.x.bytes + p.g.bytes, tiles_at = TARN__WEIGHT_ZEROS + p.pixels * 4, line = (p.slice + GAP) * bytes;
-    const int step_rows = p.stride[0] / p.load[0], step_columns = p.stride[1] / p.load[1];
+    const int tiles_at = TARN__WEIGHT_TILES(p), tile_bytes = p.x.bytes + p.g.bytes, line = (p.slice + GAP) * bytes, line_g = (MT * 16 + GAP) * bytes;
     const weight_place w = place_of(p);
     const int units = w.taps * (p.slice / UNIT) - mine * UNITS; /* of the warp; what it has beyond these is the first again, and not written */
     int offset[UNITS];
@@ -250,38 +285,34 @@ template <typename T, int MT> static __global__ void __launch_bounds__(BLOCK, MT
     for (int u = 0; u < UNITS; u++)
         offset[u] = offset_of(p, w, mine * UNITS + (u < units ? u : 0), line, bytes);
 
-    const int at_part = (int)blockIdx.y, begin = at_part * p.each + min(at_part, p.more), count = p.each + (at_part < p.more);
-    const mover x_mover = mover_of<T>(p.x, w.channel, p.in, line, p.halo[0], p.halo[1]);
-    const mover g_mover = mover_of<T>(p.g, w.out, p.out, (MT * 16 + GAP) * bytes, p.tile[1], p.tile[2]);
-    const spot one = {0, 0, 1};
+    source_image x = {a.x, p.in * bytes, p.size[0], p.size[1], {}, 0, {p.load[0], p.load[1]}}, g = {a.g, p.out * bytes, p.result[0], p.result[1], {}, 0, {1, 1}};
+    uint2 *const g_table = (uint2 *)(windows_of(shared) + p.g.count), *const x_table = g_table + p.g.count;
+    write_table(x_table, p.x.count, p.halo[0], p.halo[1], x);
+    write_table(g_table, p.g.count, p.tile[1], p.tile[2], g);
+    write_windows(p, shared);
+    __syncthreads();
+
+    const int part = (int)blockIdx.y, begin = part * p.each + min(part, p.more), count = p.each + (part < p.more);
+    const int first_x = w.channel * bytes, first_g = w.out * bytes;
+    const mover x_mover = mover_of(p.x, first_x, x.pixel_bytes), g_mover = mover_of(p.g, first_g, g.pixel_bytes);
     spot now = spot_of(begin, p.tiles[1], p.tiles[2]), next = now;
     int staged = 0;
     auto stage = [&]() {
         if (staged < count) {
             char *to = shared + tiles_at + staged % STAGES * tile_bytes;
-            const spot at = {next.image * p.tile[0], next.row * p.tile[1], next.column * p.tile[2]};
-            const spot at_x = {at.image, at.row * p.stride[0] - p.padding[0], at.column * p.stride[1] - p.padding[1]};
-            const int end = at.image + p.tile[0] < p.images ? at.image + p.tile[0] : p.images;
-            copy_pixels(x_mover, p.x, to, source_image{a.x, p.in * bytes, end, p.size[0], p.size[1], at_x, {p.load[0], p.load[1]}}, p.halo[0], p.halo[1]);
-            copy_pixels(g_mover, p.g, to + p.x.bytes, source_image{a.g, p.out * bytes, end, p.result[0], p.result[1], at, {1, 1}}, p.tile[1], p.tile[2]);
-            advance(next, one, p.tiles[1], p.tiles[2]);
+            g.at = spot{next.image * p.tile[0], next.row * p.tile[1], next.column * p.tile[2]};
+            x.at = spot{g.at.image, g.at.row * p.stride[0] - p.padding[0], g.at.column * p.stride[1] - p.padding[1]};
+            x.images = g.images = min(p.tile[0], p.images - g.at.image);
+            copy_pixels(x_mover, p.x, x_table, to, x, p.halo[0] * p.halo[1], line, first_x);
+            copy_pixels(g_mover, p.g, g_table, to + p.x.bytes, g, p.tile[1] * p.tile[2], line_g, first_g);
+            advance(next, p.tiles[1], p.tiles[2]);
         }
         staged++;
         close_group();
     };
     for (int i = 0; i < STAGES - 1; i++)
         stage();
-
-    /* The zeros, and of each pixel of a tile its column and where its window begins. */
-    if (threadIdx.x < TARN__WEIGHT_ZEROS / 4)
-        ((uint32_t *)shared)[threadIdx.x] = 0;
-    for (int i = threadIdx.x; i < p.pixels; i += BLOCK) {
-        const spot s = spot_of(i, p.tile[1], p.tile[2]);
-        const int window = (s.image * p.halo[0] + s.row * step_rows) * p.halo[1] + s.column * step_columns;
-        ((uint32_t *)(shared + TARN__WEIGHT_ZEROS))[i] = (uint32_t)s.column << 16 | (uint32_t)(window & 0xffff);
-    }
-
-    for (int tile = 0; tile < count; tile++, advance(now, one, p.tiles[1], p.tiles[2])) {
+    for (int tile = 0; tile < count; tile++, advance(now, p.tiles[1], p.tiles[2])) {
         wait_group();
         __syncthreads(); /* this tile is here, and all are done with the one before, whose place the next to come takes */
         const int images = min(p.tile[0], p.images - now.image * p.tile[0]), rows = min(p.tile[1], p.result[0] - now.row * p.tile[1]);
@@ -310,7 +341,7 @@ template <typename T, int MT> static __global__ void __launch_bounds__(BLOCK, MT
 
 /* ---- the sum of the parts ------------------------------------------------------------------------------------------------------ */
 
-#define SUM_LANES 16
+#define SUM_THREADS 512
 
 struct sum_args {
     const float *parts;
@@ -323,22 +354,22 @@ struct sum_args {
     float beta;
 };
 
-/* A row of 32 threads an element's column, SUM_LANES of them that each add every SUM_LANES-th part; then these in order. */
-static __global__ void __launch_bounds__(WARP *SUM_LANES) weight_sum_kernel(const __grid_constant__ sum_args a)
+/* An element for each column of threads, of which each adds every blockDim.y-th part; then these in order. */
+static __global__ void __launch_bounds__(SUM_THREADS) weight_sum_kernel(const __grid_constant__ sum_args a)
 {
-    __shared__ float space[SUM_LANES][WARP];
-    const int64_t at = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    __shared__ float space[SUM_THREADS];
+    const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     float sum = 0;
     if (at < a.count)
 #pragma unroll 4
-        for (int part = threadIdx.y; part < a.number; part += SUM_LANES)
+        for (int part = threadIdx.y; part < a.number; part += (int)blockDim.y)
             sum += a.parts[part * a.count + at];
-    space[threadIdx.y][threadIdx.x] = sum;
+    space[threadIdx.y * blockDim.x + threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y > 0 || at >= a.count)
         return;
-    for (int i = 1; i < SUM_LANES; i++)
-        sum += space[i][threadIdx.x];
+    for (int i = 1; i < (int)blockDim.y; i++)
+        sum += space[i * blockDim.x + threadIdx.x];
     const uint32_t rest = divide_small((uint32_t)at, a.in), channel = (uint32_t)at - rest * (uint32_t)a.in.by;
     const uint32_t out = divide_small(rest, a.taps), tap = rest - out * (uint32_t)a.taps.by;
     const uint32_t row = divide_small(tap, a.columns), column = tap - row * (uint32_t)a.columns.by;
@@ -383,6 +414,7 @@ bool tarn__cuda_conv_weight(const tarn__call *call, const tarn__conv_weight_plan
     s.to = tarn__view_at(to), s.dtype = to->dtype, s.beta = (float)((const tarn__conv2d *)call->params)->beta;
     for (int i = 0; i < 4; i++)
         s.stride[i] = to->stride[i];
-    weight_sum_kernel<<<blocks_for(s.count, WARP), dim3(WARP, SUM_LANES), 0, stream_of(call)>>>(s);
+    const int lanes = plan->parts < 4 ? 1 : plan->parts < 32 ? 4 : 16, across = SUM_THREADS / lanes;
+    weight_sum_kernel<<<blocks_for(s.count, across), dim3((unsigned)across, (unsigned)lanes), 0, stream_of(call)>>>(s);
     return true;
 }

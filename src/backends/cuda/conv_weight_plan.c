@@ -7,9 +7,9 @@
 
 #include "backends/cuda/cudnn_conv.h"
 
-#define MOST_PIXELS 1024   /* of a tile */
-#define MOST_SEEN 65536    /* pixels of x in a tile: they are counted in 16 bits */
-#define MOST_UNITS 18      /* of a block */
+#define MOST_PIXELS 1024 /* of a tile */
+#define MOST_SEEN 65536  /* pixels of x in a tile: they are counted in 16 bits */
+#define MOST_UNITS 18    /* of a block */
 #define MOST_TILE_IMAGES 64
 #define MOST_PARTS 65535
 #define MOST_SCRATCH ((size_t)256 << 20)
@@ -57,10 +57,10 @@ static void cut_weight(tarn__conv_weight_plan *p)
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
 
-static tarn__weight_moves moves_of(int channels, int pixels, int rows, int columns, int element)
+static tarn__weight_moves moves_of(int channels, int count, int element)
 {
-    int packs = channels * element / 16, apart = TARN__WEIGHT_WARPS * 32 / packs, line = (channels + TARN__WEIGHT_GAP) * element;
-    return (tarn__weight_moves){.packs = packs, .by = {apart / columns / rows, apart / columns % rows, apart % columns}, .apart = apart * line, .bytes = pixels * line};
+    int packs = channels * element / 16, pixels = TARN__WEIGHT_WARPS * 32 / packs, line = (channels + TARN__WEIGHT_GAP) * element;
+    return (tarn__weight_moves){.packs = packs, .pixels = pixels, .apart = pixels * line, .count = count, .bytes = count * line};
 }
 
 /* Everything that follows from the size of a tile. False where it has too many pixels, or does not fit in shared memory. */
@@ -82,11 +82,11 @@ static bool cut_pixels(tarn__conv_weight_plan *p, int images, int rows, int colu
     }
     if (pixels > MOST_PIXELS || seen >= MOST_SEEN)
         return false;
-    p->pixels = ceiling((int)pixels, each) * each;
-    p->x = moves_of(p->slice, (int)seen, p->halo[0], p->halo[1], element);
-    p->g = moves_of(p->outs, p->pixels, p->tile[1], p->tile[2], element);
-    int tiles = TARN__WEIGHT_STAGES * (p->x.bytes + p->g.bytes), sums = p->outs * (p->across * TARN__WEIGHT_UNITS * 16 + 8) * (int)sizeof(float);
-    p->shared_bytes = TARN__WEIGHT_ZEROS + p->pixels * 4 + (tiles > sums ? tiles : sums);
+    p->x = moves_of(p->slice, (int)seen, element);
+    p->g = moves_of(p->outs, ceiling((int)pixels, each) * each, element);
+    int tiles = TARN__WEIGHT_STAGES * (p->x.bytes + p->g.bytes),
+        sums = p->outs * (p->across * TARN__WEIGHT_UNITS * 16 + 8) * (int)sizeof(float);
+    p->shared_bytes = TARN__WEIGHT_TILES(*p) + (tiles > sums ? tiles : sums);
     return p->shared_bytes <= shared_bytes;
 }
 
@@ -94,7 +94,7 @@ static bool cut_pixels(tarn__conv_weight_plan *p, int images, int rows, int colu
 static double cycles_of(const tarn__conv_weight_plan *p)
 {
     int turns = TARN__WEIGHT_WARPS / p->across, each = p->is_wide ? 8 : 16, rows = p->outs / 16;
-    double steps = (double)(ceiling(ceiling(p->pixels, each), turns) * turns * p->across), bytes = p->x.bytes + p->g.bytes;
+    double steps = (double)(ceiling(p->g.count / each, turns) * turns * p->across), bytes = p->x.bytes + p->g.bytes;
     double products = steps * rows * TARN__WEIGHT_UNITS * 2 * PRODUCT;
     double shared = steps * 4 * (rows + TARN__WEIGHT_UNITS) + bytes / SHARED_BYTES, loads = bytes / LOAD_BYTES;
     double most = products > shared ? products : shared;
@@ -128,10 +128,12 @@ static double share(tarn__conv_weight_plan *p, int multiprocessors, int shared_b
 }
 
 /* The best tile of these columns: some rows of an image, or some whole images. */
-static void try_columns(const tarn__conv_weight_plan *like, int columns, int multiprocessors, int shared_bytes, tarn__conv_weight_plan *best, double *fastest)
+static void try_columns(const tarn__conv_weight_plan *like, int columns, int multiprocessors, int shared_bytes,
+                        tarn__conv_weight_plan *best, double *fastest)
 {
     for (int pieces = 1; pieces <= like->result[0]; pieces++) {
-        int rows = ceiling(like->result[0], pieces), most = pieces == 1 && columns == like->result[1] ? least(like->images, MOST_TILE_IMAGES) : 1;
+        int rows = ceiling(like->result[0], pieces),
+            most = pieces == 1 && columns == like->result[1] ? least(like->images, MOST_TILE_IMAGES) : 1;
         if (pieces > 1 && rows == ceiling(like->result[0], pieces - 1))
             continue;
         for (int images = 1; images <= most; images++) {
@@ -170,9 +172,10 @@ bool tarn__conv_weight_is_off(void)
 
 bool tarn__conv_weight_may(const tarn__cudnn_conv *v)
 {
-    bool may = v->in_dtype == TARN_BF16 || (v->in_dtype == TARN_F32 && v->tf32);
+    bool may = (v->in_dtype == TARN_BF16 || (v->in_dtype == TARN_F32 && v->tf32)) && v->in < 1 << 24 && v->out < 1 << 24;
     for (int i = 0; i < 2; i++) /* sums of a few of these stay below 2^31 */
-        may = may && v->size[i] < 1 << 24 && v->padding[i] < 1 << 24 && v->dilation[i] < 1 << 24 && v->stride[i] < 1 << 12 && v->kernel[i] < 1 << 12;
+        may = may && v->size[i] < 1 << 24 && v->padding[i] < 1 << 24 && v->dilation[i] < 1 << 24 && v->stride[i] < 1 << 12 &&
+              v->kernel[i] < 1 << 12;
     return may && v->what == TARN__CONV_GRAD_WEIGHT && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 && wish() >= 0;
 }
 
