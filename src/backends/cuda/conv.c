@@ -1,4 +1,4 @@
-/* conv.c: the kernels of convolutions: by cuDNN (cudnn_conv.c) where it is there and does this one best, else as matrix products
+/* conv.c: the kernels of convolutions: by cuDNN, or our own kernel of gradients of weights, where these do one best (cudnn_conv.c), else as matrix products
  * (conv_columns.c). */
 #include "backends/cuda/cudnn_conv.h"
 

@@ -43,7 +43,7 @@ static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__v
     return v;
 }
 
-/* What cuDNN may be asked for: f32 and 16 bits, not empty, sizes that its kernels count in 32 bits. */
+/* What cuDNN, or our own kernel, may be asked for: f32 and 16 bits, not empty, sizes that its kernels count in 32 bits. */
 static bool is_for_library(const tarn__call *call)
 {
     const tarn__conv2d *params = call->params;
@@ -193,12 +193,29 @@ static void grad_weight(job *j, const tarn__conv_form *form)
         put(j, &gw, adds ? to : NULL, to);
 }
 
+/* Without columns. What is there already is added by the kernel that rounds. */
+static void grad_weight_directly(job *j, const tarn__conv_form *form)
+{
+    const tarn__call *call = j->call;
+    tarn__cudnn_conv v = form->asked;
+    v.channels_last = 1;
+    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&v), tarn__cudnn_conv_y(&v)};
+    tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[1]);
+    void *parts = hold(j, tarn__weight_scratch(&form->weight));
+    if (j->runs && !tarn__cuda_conv_weight(call, &form->weight, tarn__view_at(&x), tarn__view_at(&g), parts))
+        tarn__cuda_set_failed(call->device);
+}
+
 /* ---- calls ------------------------------------------------------------------------------------------------------------------- */
 
 size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form, bool runs)
 {
     static void (*const walks[])(job *j, const tarn__conv_form *form) = {forward, grad_x, grad_weight};
     job j = {.call = call, .runs = runs};
+    if (form->is_direct) {
+        grad_weight_directly(&j, form);
+        return j.held;
+    }
     if (!form->plan)
         return tarn__cuda_conv_columns(call, (int)form->asked.what, runs);
     hold(&j, form->plan->plan.workspace); /* first, where run() finds it */
@@ -222,12 +239,21 @@ static tarn__cudnn_conv asked_by(const tarn__call *call, int what)
     return v;
 }
 
+/* Without cuDNN there is a choice only for gradients of weights, between columns and our own kernel. */
+static bool has_choice(const tarn__cudnn_conv *asked)
+{
+    return tarn__cudnn_open() || tarn__cudnn_is_refused() ||
+           (tarn__conv_weight_may(asked) && (tarn__conv_weight_is_forced() || tarn__cudnn_conv_must_measure(asked)));
+}
+
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes)
 {
     *bytes = 0;
-    if (!is_for_library(call) || (!tarn__cudnn_open() && !tarn__cudnn_is_refused()))
+    if (!is_for_library(call))
         return false;
     tarn__cudnn_conv asked = asked_by(call, what);
+    if (!has_choice(&asked))
+        return false;
     tarn__conv_form *form = tarn__cudnn_is_refused() ? NULL : tarn__conv_form_of(call->device, &asked);
     if (form)
         *bytes = tarn__conv_form_walk(call, form, runs);

@@ -3,6 +3,7 @@
 #define TARN__CUDNN_CONV_H
 
 #include "backends/cuda/conv_truth.h"
+#include "backends/cuda/conv_weight.h"
 #include "backends/cuda/cudnn.h"
 
 enum { TARN__CONV_FORWARD, TARN__CONV_GRAD_X, TARN__CONV_GRAD_WEIGHT };
@@ -39,8 +40,10 @@ typedef struct tarn__cudnn_conv_plan {
 typedef struct tarn__conv_form {
     tarn__cudnn_conv asked;
     uint64_t code;               /* what is different from that: cudnn_conv_form.c */
-    tarn__cudnn_conv_plan *plan; /* NULL: without cuDNN, by columns */
+    tarn__cudnn_conv_plan *plan; /* NULL: without cuDNN, by columns or our own kernel */
     bool is_turned;              /* the gradient of x is made as a convolution with the turned weight */
+    bool is_direct;              /* the gradient of the weight is made without columns, as `weight` says */
+    tarn__conv_weight_plan weight;
     struct tarn__conv_form *next;
 } tarn__conv_form;
 
@@ -89,6 +92,13 @@ size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form,
 /* A call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is told, and where `runs` is true it is done,
  * or the device has failed. */
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes);
+
+/* conv_weight_plan.c: whether the gradient of a weight may be made without columns: bf16, or f32 in TF32, channels in multiples of 8, one group; and how, where images
+ * lie with channels last. False where no tile fits. What TARN_CUDA_CONV_WEIGHT says counts in the first. */
+bool tarn__conv_weight_may(const tarn__cudnn_conv *conv);
+bool tarn__conv_weight_plan_of(int index, const tarn__cudnn_conv *conv, tarn__conv_weight_plan *plan);
+bool tarn__conv_weight_is_forced(void);
+bool tarn__conv_weight_is_off(void);
 
 /* conv_columns.c: a call by columns; gives the bytes of scratch it takes. */
 size_t tarn__cuda_conv_columns(const tarn__call *call, int what, bool runs);

@@ -1,5 +1,5 @@
 /* cudnn_conv_form.c: which form of a convolution is run: as it was asked for, in the other order of channels, with the weight turned, in wider numbers,
- * or by columns (conv_columns.c). Chosen by running them, copies included, and remembered on disk (choice.h).
+ * by columns (conv_columns.c), or, the gradient of a weight, by our own kernel (conv_weight.h). Chosen by running them, copies included, and remembered on disk (choice.h).
  *
  * cuDNN's kernels are written for one order of channels and bring operands of the other into it by themselves, not always in the fastest way; and the gradient
  * of x with a stride of 1 is a convolution of the result's gradient with the turned weight, for which there are more kernels. Each form has an engine of
@@ -22,16 +22,20 @@ enum {
     BIAS_AFTER = 8,  /* added to sums of f32 */
     BY_COLUMNS = 16,
     PASSED_ON = 32, /* the gradient of a weight from 16 bits: sums of f32 go through an operation that does nothing */
+    DIRECT = 64,    /* the gradient of a weight, by our own kernel */
 };
 
 static tarn__conv_form *tables[TARN__CUDA_MAX_DEVICES][BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* Choices that were made without our own kernel among the candidates are kept apart. */
 static tarn__cuda_choices *choices(void)
 {
-    static tarn__cuda_choices all = {.family = "conv-form-2", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
-    all.version = tarn__cudnn_open()->version();
-    return &all;
+    static tarn__cuda_choices all = {.family = "conv-form-3", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    static tarn__cuda_choices fewer = {.family = "conv-form-2", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    tarn__cuda_choices *kept = tarn__conv_weight_is_off() ? &fewer : &all;
+    kept->version = tarn__cudnn_open() ? tarn__cudnn_open()->version() : 0;
+    return kept;
 }
 
 /* ---- forms ----------------------------------------------------------------------------------------------------------------- */
@@ -83,12 +87,16 @@ static tarn__cudnn_conv formed(const tarn__cudnn_conv *asked, uint64_t form)
     return v;
 }
 
-/* Fills in the form and its plan. False when cuDNN has no engine for it; `has_failed`: or does not work at all. */
+/* Fills in the form and its plan. False when cuDNN has no engine for it, or is not there; `has_failed`: or does not work at all. */
 static bool find_plan(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_form *form, bool *has_failed)
 {
     tarn__cudnn_conv v = formed(asked, code);
     bool is_own = code & BY_COLUMNS;
     *form = (tarn__conv_form){.asked = *asked, .code = code, .is_turned = code & TURNED};
+    if (code & DIRECT)
+        return form->is_direct = tarn__conv_weight_plan_of(index, &v, &form->weight);
+    if (!is_own && !tarn__cudnn_open())
+        return false;
     form->plan = is_own ? NULL : tarn__cudnn_conv_plan_of(index, &v);
     *has_failed = *has_failed || (!form->plan && !is_own);
     return is_own || (form->plan && !form->plan->is_none);
@@ -129,7 +137,13 @@ static int find_widening(int index, const tarn__cudnn_conv *asked, tarn__conv_fo
     return count;
 }
 
-/* All forms that there are engines for, the one that was asked for first, columns last. */
+/* Our own kernel takes channels last. */
+static bool find_direct(int index, const tarn__cudnn_conv *asked, tarn__conv_form *form, bool *has_failed)
+{
+    return find_plan(index, asked, asked->channels_last ? DIRECT : DIRECT | OTHER_ORDER, form, has_failed);
+}
+
+/* All forms that can be run, the one that was asked for first, columns last. */
 static int find_all(int index, const tarn__cudnn_conv *asked, tarn__conv_form *forms, bool *has_failed)
 {
     static const uint64_t codes[] = {0, TURNED, OTHER_ORDER, OTHER_ORDER | TURNED};
@@ -138,6 +152,7 @@ static int find_all(int index, const tarn__cudnn_conv *asked, tarn__conv_form *f
         if (!(codes[i] & TURNED) || can_be_turned(asked))
             count += find_nearest(index, asked, codes[i], &forms[count], has_failed);
     count = find_widening(index, asked, forms, count, has_failed);
+    count += !*has_failed && find_direct(index, asked, &forms[count], has_failed);
     if (count > 0)
         find_plan(index, asked, BY_COLUMNS, &forms[count++], has_failed);
     return count;
@@ -233,6 +248,8 @@ static bool choose(int index, const tarn__cudnn_conv *asked, tarn__conv_form *ch
     tarn__conv_form forms[MOST_FORMS];
     uint64_t code;
     bool has_failed = false;
+    if (tarn__conv_weight_is_forced() && find_direct(index, asked, chosen, &has_failed))
+        return true;
     if (!tarn__cudnn_conv_must_measure(asked)) {
         if (!find_nearest(index, asked, 0, chosen, &has_failed) && !has_failed)
             find_plan(index, asked, BY_COLUMNS, chosen, &has_failed);
