@@ -152,6 +152,12 @@ TARN_API tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options,
 TARN_API tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size);
 #define tarn_trainer_resume(folder, ...) tarn_trainer_resume_sized(folder, __VA_ARGS__, sizeof(tarn_train_options))
 
+/* Makes a trainer that has a plan and cannot run: of a new run, where `folder` is NULL, or of going on with one. Its model has shapes and no memory, so that even one that does not
+ * fit is ready in a moment: compare memory_needed and memory_free of its plan. What such a run would be refused for is an error here, too. `...` is the folder and a
+ * const tarn_train_options *. */
+TARN_API tarn_trainer *tarn_trainer_imagine_sized(const char *folder, const tarn_train_options *options, size_t options_size);
+#define tarn_trainer_imagine(folder, ...) tarn_trainer_imagine_sized(folder, __VA_ARGS__, sizeof(tarn_train_options))
+
 /* What a trainer is going to do. */
 typedef struct tarn_train_plan {
     tarn_train_options options; /* all defaults filled in */

@@ -120,6 +120,8 @@ static void print_memory(const tarn_train_plan *p)
     printf("%s of gradients, ", tarn__bytes_text(p->gradient_bytes));
     printf("%s of the optimizer's, ", tarn__bytes_text(p->state_bytes));
     printf("%s of activations\n", tarn__bytes_text(p->activation_bytes));
+    if (p->memory_free && p->memory_needed > p->memory_free)
+        printf("              does not fit: %s more than is free\n", tarn__bytes_text(p->memory_needed - p->memory_free));
 }
 
 /* Why `auto` took a device: what comes before it is not here. */
@@ -283,7 +285,9 @@ int tarn__train(const tarn__options *options)
         fprintf(stderr, "tarn train: --profile-steps belongs to --profile\n");
         return TARN__MISUSED;
     }
-    tarn_trainer *trainer = options->resume ? tarn_trainer_resume(options->resume, &options->train) : tarn_trainer_new(&options->train);
+    tarn_trainer *trainer = options->dry_run  ? tarn_trainer_imagine(options->resume, &options->train)
+                            : options->resume ? tarn_trainer_resume(options->resume, &options->train)
+                                              : tarn_trainer_new(&options->train);
     if (!trainer)
         return refused();
     int status = run(options, trainer);

@@ -20,7 +20,7 @@ static struct slot {
     int state;
     _Atomic(const tarn__backend *) backend;
     char why[512];
-} slots[TARN__MAX_BACKENDS] = {{.name = "cpu"}, {.name = "cuda"}, {.name = "opencl"}};
+} slots[TARN__BACKENDS] = {{.name = "cpu"}, {.name = "cuda"}, {.name = "opencl"}};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char search_path[1024];
@@ -123,7 +123,7 @@ static int slot_named(const char *name)
         return -1;
     pthread_mutex_lock(&lock);
     int found = -1;
-    for (int i = 0; i < TARN__MAX_BACKENDS && found < 0; i++) {
+    for (int i = 0; i < TARN__BACKENDS && found < 0; i++) {
         if (!slots[i].name[0])
             snprintf(slots[i].name, sizeof(slots[i].name), "%s", name);
         if (strcmp(slots[i].name, name) == 0)
@@ -146,7 +146,9 @@ static int slot_named(const char *name)
 
 const tarn__backend *tarn__backend_at(int slot)
 {
-    return slot < 0 || slot >= TARN__MAX_BACKENDS ? NULL : atomic_load_explicit(&slots[slot].backend, memory_order_acquire);
+    if (slot < 0 || slot >= TARN__MAX_BACKENDS)
+        return NULL;
+    return slot < TARN__BACKENDS ? atomic_load_explicit(&slots[slot].backend, memory_order_acquire) : tarn__shadow_at(slot - TARN__BACKENDS);
 }
 
 const tarn__backend *tarn__backend_named(const char *name)
@@ -170,7 +172,7 @@ static void list_devices(const tarn__backend *backend, char *text, size_t size)
 const tarn__backend *tarn__backend_of(tarn_device device, const char *function)
 {
     const tarn__backend *backend = tarn__backend_at(device.backend);
-    if (!backend && device.backend >= 0 && device.backend < TARN__MAX_BACKENDS && slots[device.backend].name[0])
+    if (!backend && device.backend >= 0 && device.backend < TARN__BACKENDS && slots[device.backend].name[0])
         backend = tarn__backend_named(slots[device.backend].name);
     if (!backend) {
         tarn__raise(TARN_ERROR_DEVICE, "%s: there is no device {%d, %d}; make devices with tarn_device_parse()", function,
@@ -254,10 +256,11 @@ char *tarn_device_name(tarn_device device, char *buffer, size_t size)
 {
     if (!buffer || size == 0)
         return buffer;
-    if (device.backend == TARN__CPU_SLOT && device.index == 0)
+    int slot = tarn__is_shadow(device) ? device.backend - TARN__BACKENDS : device.backend;
+    if (slot == TARN__CPU_SLOT && device.index == 0)
         snprintf(buffer, size, "cpu");
-    else if (device.backend >= 0 && device.backend < TARN__MAX_BACKENDS && slots[device.backend].name[0])
-        snprintf(buffer, size, "%s:%d", slots[device.backend].name, device.index);
+    else if (slot >= 0 && slot < TARN__BACKENDS && slots[slot].name[0])
+        snprintf(buffer, size, "%s:%d", slots[slot].name, device.index);
     else
         snprintf(buffer, size, "?");
     return buffer;

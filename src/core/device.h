@@ -4,14 +4,30 @@
 
 #include "base/backend.h"
 
-#define TARN__MAX_BACKENDS 8
+#define TARN__BACKENDS 8
+#define TARN__MAX_BACKENDS (2 * TARN__BACKENDS) /* behind each backend its shadow, see shadow.h */
 #define TARN__CPU_SLOT 0
+
+/* A device whose kernels do nothing. */
+static inline bool tarn__is_shadow(tarn_device device)
+{
+    return device.backend >= TARN__BACKENDS;
+}
+
+/* The CPU, or its shadow. */
+static inline bool tarn__is_cpu(tarn_device device)
+{
+    return device.backend % TARN__BACKENDS == TARN__CPU_SLOT;
+}
 
 /* The backend of a device that exists; NULL, with an error naming `function`, for one that does not. */
 const tarn__backend *tarn__backend_of(tarn_device device, const char *function);
 
 /* The loaded backend in a slot, NULL if there is none. Loads nothing. */
 const tarn__backend *tarn__backend_at(int slot);
+
+/* The shadow of the backend in a slot, NULL until one was asked for. */
+const tarn__backend *tarn__shadow_at(int slot);
 
 /* The backend of that name, loaded if it can be; NULL without an error. */
 const tarn__backend *tarn__backend_named(const char *name);

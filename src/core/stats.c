@@ -41,7 +41,7 @@ tarn_counters tarn_stats(void)
         .allocations = value(TARN__ALLOCATIONS),
         .system_allocations = value(TARN__SYSTEM_ALLOCATIONS),
     };
-    for (int slot = 0; slot < TARN__MAX_BACKENDS; slot++) {
+    for (int slot = 0; slot < TARN__BACKENDS; slot++) {
         for (int kernel = 0; kernel < TARN__KERNEL_COUNT; kernel++)
             stats.kernels_on[slot] += tarn__kernel_runs(slot, (tarn__kernel)kernel);
         stats.kernels += stats.kernels_on[slot];

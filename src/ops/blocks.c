@@ -204,7 +204,7 @@ static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tar
         return false;
     if (tarn__is_blocks(weight->view.dtype) && has_product(x, weight))
         return tarn__kernel_call(TARN__K_matmul_blocks, "linear_apply", none, TARN__IN(rows, weight, bias), TARN__OUT(to));
-    if (!tarn__is_blocks(weight->view.dtype) && tarn__device(x).backend == TARN__CPU_SLOT) /* its product takes operands of two dtypes, and widens b as it packs */
+    if (!tarn__is_blocks(weight->view.dtype) && tarn__is_cpu(tarn__device(x))) /* its product takes operands of two dtypes, and widens b as it packs */
         return tarn__multiply("linear_apply", rows, tarn__transposed(weight), bias, 0, to);
     return multiply_tiles(rows, weight, bias, to);
 }

@@ -59,7 +59,7 @@ static bool run_chunk(const pass *p, int64_t begin, int64_t count)
 static bool run_pass(const pass *p)
 {
     int64_t rows = p->x->view.shape[0], row_bytes = p->weight->view.shape[0] * (int64_t)tarn__dtype_bytes(p->x->view.dtype);
-    int64_t chunk = (tarn__device(p->x).backend == TARN__CPU_SLOT ? HOST_CHUNK : DEVICE_CHUNK) / (row_bytes > 0 ? row_bytes : 1);
+    int64_t chunk = (tarn__is_cpu(tarn__device(p->x)) ? HOST_CHUNK : DEVICE_CHUNK) / (row_bytes > 0 ? row_bytes : 1);
     bool good = rows > 0 || !p->gweight || tarn__fill_with(function, p->gweight, 0);
     chunk = chunk > WHOLE_TILES ? chunk / WHOLE_TILES * WHOLE_TILES : chunk > 0 ? chunk : 1;
     for (int64_t begin = 0; good && begin < rows; begin += chunk) {

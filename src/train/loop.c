@@ -353,6 +353,8 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
         return false;
     if (!trainer || trainer->metrics)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "running already" : "NULL");
+    if (trainer->is_imagined)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is imagined; tarn_trainer_new() makes one that runs");
     tarn__surroundings callers;
     tarn__trainer_enter(trainer, &callers);
     trainer->last_loss = trainer->last_judged = NAN;

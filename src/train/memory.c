@@ -1,10 +1,11 @@
-/* memory.c: what a run will take of its device's memory, by trying its model once, and how much of the model is trained. */
+/* memory.c: what a run will take of its device's memory, by trying its model once, on the device's shadow where it is not there yet, and how much of the model is trained. */
 #include <string.h>
 #include <tarn/model.h>
 #include <tarn/profile.h>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "core/shadow.h"
 #include "models/kinds.h"
 #include "train/trainer.h"
 
@@ -72,4 +73,40 @@ bool tarn__try_model(const char *function, tarn_trainer *t)
     t->activation_bytes = head + activations + (t->description.is_text ? tarn__language_working_bytes(&t->options) : activations / 2);
     t->memory_needed = t->weight_bytes + t->gradient_bytes + t->state_bytes + t->activation_bytes;
     return good || tarn__raise_within(function);
+}
+
+/* What is certain, weights, gradients and state, must find room; of activations there is an estimate alone. */
+static bool check_room(const char *function, const tarn_trainer *t)
+{
+    const double mebibyte = 1 << 20;
+    int64_t certain = t->weight_bytes + t->gradient_bytes + t->state_bytes;
+    tarn_device_info info = {0};
+    if (!tarn_device_query(t->device, &info))
+        return tarn__raise_within(function);
+    if (info.memory_free == 0 || certain <= info.memory_free)
+        return true;
+    tarn_empty_cache(t->device); /* what is kept for later is free, too */
+    if (!tarn_device_query(t->device, &info))
+        return tarn__raise_within(function);
+    return certain <= info.memory_free ||
+           tarn__raise(TARN_ERROR_MEMORY,
+                       "%s: weights, gradients and the optimizer's state of this model take %.1f MiB, %.1f more than %s has free; with activations the run needs about %.1f",
+                       function, (double)certain / mebibyte, (double)(certain - info.memory_free) / mebibyte, t->options.device,
+                       (double)t->memory_needed / mebibyte);
+}
+
+bool tarn__imagine_model(const char *function, tarn_trainer *t)
+{
+    tarn_trainer imagined = {.options = t->options, .description = t->description, .corpus = t->corpus, .micro_batch = t->micro_batch,
+                             .device = tarn__shadow_of(t->device), .is_imagined = true};
+    imagined.model = tarn__model_of(function, &imagined);
+    bool good = imagined.model && tarn__try_model(function, &imagined);
+    t->weight_bytes = imagined.weight_bytes;
+    t->gradient_bytes = imagined.gradient_bytes;
+    t->state_bytes = imagined.state_bytes;
+    t->activation_bytes = imagined.activation_bytes;
+    t->memory_needed = imagined.memory_needed;
+    tarn_module_free(imagined.model);
+    tarn_empty_cache(imagined.device);
+    return good && check_room(function, t);
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "core/shadow.h"
 #include "train/base.h"
 #include "train/options.h"
 #include "train/trainer.h"
@@ -17,6 +18,11 @@
 enum { HIDDEN = 128 }; /* numbers in an mlp's hidden layer, unless said otherwise */
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+
+tarn_module *tarn__model_of(const char *function, const tarn_trainer *t)
+{
+    return t->description.is_text ? tarn__language_model(function, t) : tarn__build_model(function, &t->options, &t->description, t->device);
+}
 
 static tarn_optimizer *make_optimizer(const tarn_train_options *o, tarn_module *model)
 {
@@ -115,7 +121,7 @@ static bool check_together(const char *function, const tarn_trainer *t)
                            o->min_lr > o->lr ? "lr is lower" : "the schedule is ", o->min_lr > o->lr ? "" : o->schedule);
     if (!check_stairs(function, o))
         return false;
-    if (strcmp(o->precision, "tf32") == 0 && t->device.backend == tarn_device_cpu().backend)
+    if (strcmp(o->precision, "tf32") == 0 && tarn__is_cpu(t->device))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s", function, o->device);
     if (o->augment && t->description.input.rank != 3)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image", function);
@@ -145,12 +151,13 @@ static bool make_parts(const char *function, tarn_trainer *t)
     if (!check_together(function, t) || (!t->description.is_text && !tarn__description_fits(function, &t->description, t->validation)))
         return false;
     tarn__generator callers = tarn__random_save();
+    bool is_planned = !t->model && !t->is_imagined, good = !is_planned || tarn__imagine_model(function, t);
     tarn_seed((uint64_t)t->options.seed);
-    if (!t->model)
-        t->model = t->description.is_text ? tarn__language_model(function, t)
-                                          : tarn__build_model(function, &t->options, &t->description, t->device);
+    if (good && !t->model)
+        t->model = tarn__model_of(function, t);
     t->random = tarn__random_save();
-    bool good = t->model && tarn__adapters_add(function, t) && tarn__try_model(function, t) && tarn__frozen_begin(function, t);
+    good = good && t->model && tarn__adapters_add(function, t) && (is_planned || tarn__try_model(function, t)) &&
+           (t->is_imagined || tarn__frozen_begin(function, t));
     tarn__random_restore(&callers);
     if (!good || !tarn__captured_plan(function, t))
         return false;
@@ -165,8 +172,8 @@ static bool make_parts(const char *function, tarn_trainer *t)
 /* runs/lenet-1x28x28-cuda-0, runs/gpt2-4x128x64-cpu */
 static void name_folder(tarn_trainer *t)
 {
-    char device[32], shape[80];
-    tarn_device_name(t->device, device, sizeof(device));
+    char device[sizeof(t->options.device)], shape[80];
+    snprintf(device, sizeof(device), "%s", t->options.device);
     for (char *c = device; *c; c++)
         *c = *c == ':' ? '-' : *c;
     size_t used = 0;
@@ -186,6 +193,8 @@ static bool find_device(const char *function, tarn_trainer *t)
     if (tarn_failed())
         return tarn__raise_within(function);
     tarn_device_name(t->device, t->options.device, sizeof(t->options.device)); /* the record says which one auto was */
+    if (t->is_imagined)
+        t->device = tarn__shadow_of(t->device);
     return true;
 }
 
@@ -217,9 +226,8 @@ static bool open_data(const char *function, tarn_trainer *t)
            tarn__describe(function, t->options.data, t->training, t->validation, &t->description) && choose_model(function, t);
 }
 
-static bool begin(tarn_trainer *t)
+static bool begin(const char *function, tarn_trainer *t)
 {
-    const char *function = "trainer_new";
     tarn__train_options_complete(&t->options);
     if (!find_device(function, t) || !open_data(function, t))
         return false;
@@ -229,37 +237,6 @@ static bool begin(tarn_trainer *t)
         return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; choose another folder, or go on with the run in it", function,
                            t->options.out);
     return make_parts(function, t);
-}
-
-tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size)
-{
-    tarn_train_options own = {0};
-    if (options)
-        memcpy(&own, options, options_size < sizeof(own) ? options_size : sizeof(own));
-    if (tarn_failed() || !tarn__train_options_check("trainer_new", &own))
-        return NULL;
-    tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
-    if (!trainer)
-        return NULL;
-    trainer->options = own;
-    if (begin(trainer))
-        return trainer;
-    tarn_trainer_free(trainer);
-    return NULL;
-}
-
-tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_options *options)
-{
-    tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
-    if (!trainer)
-        return NULL;
-    trainer->options = *options;
-    tarn__train_options_complete(&trainer->options);
-    if (tarn__base_check(function, &trainer->options, false, true) && find_device(function, trainer) && tarn__random_open(function, trainer) &&
-        (trainer->description.is_text || choose_model(function, trainer)) && make_parts(function, trainer))
-        return trainer;
-    tarn_trainer_free(trainer);
-    return NULL;
 }
 
 /* The data of a run that goes on: as it was, and text by the tokenizer in the run's folder, unless shards have it. */
@@ -273,9 +250,8 @@ static bool open_data_again(const char *function, tarn_trainer *t, const char *f
     return tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder);
 }
 
-static bool go_on(tarn_trainer *t, const char *folder, const tarn_train_options *changes)
+static bool go_on(const char *function, tarn_trainer *t, const char *folder, const tarn_train_options *changes)
 {
-    const char *function = "trainer_resume";
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !tarn__train_options_change(function, &t->options, changes) ||
         !tarn__language_check(function, &t->options, t->description.is_text) ||
@@ -288,23 +264,67 @@ static bool go_on(tarn_trainer *t, const char *folder, const tarn_train_options 
     return set_schedule(t) || tarn__raise_within(function); /* its end may have been changed */
 }
 
-tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size)
+/* A new run, or the one in a folder that goes on. */
+static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *options, bool is_imagined)
 {
-    tarn_train_options own = {0};
-    if (changes)
-        memcpy(&own, changes, changes_size < sizeof(own) ? changes_size : sizeof(own));
-    if (tarn_failed())
-        return NULL;
-    if (!folder || !folder[0] || strlen(folder) >= sizeof(own.out)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "trainer_resume: the folder's name is %s", !folder ? "NULL" : folder[0] ? "too long" : "empty");
-        return NULL;
-    }
-    if (!tarn__train_options_check("trainer_resume", &own))
+    const char *function = is_imagined ? "trainer_imagine" : folder ? "trainer_resume" : "trainer_new";
+    if (tarn_failed() || !tarn__train_options_check(function, options))
         return NULL;
     tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
     if (!trainer)
         return NULL;
-    if (go_on(trainer, folder, &own))
+    trainer->is_imagined = is_imagined;
+    trainer->options = folder ? (tarn_train_options){0} : *options;
+    if (folder ? go_on(function, trainer, folder, options) : begin(function, trainer))
+        return trainer;
+    tarn_trainer_free(trainer);
+    return NULL;
+}
+
+/* Options of a caller whose struct may be an older, shorter one. */
+static tarn_train_options own_options(const tarn_train_options *options, size_t size)
+{
+    tarn_train_options own = {0};
+    if (options)
+        memcpy(&own, options, size < sizeof(own) ? size : sizeof(own));
+    return own;
+}
+
+static bool check_folder(const char *function, const char *folder)
+{
+    return (folder && folder[0] && strlen(folder) < sizeof(((tarn_train_options *)NULL)->out)) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder's name is %s", function, !folder ? "NULL" : folder[0] ? "too long" : "empty");
+}
+
+tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size)
+{
+    tarn_train_options own = own_options(options, options_size);
+    return open_trainer(NULL, &own, false);
+}
+
+tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size)
+{
+    tarn_train_options own = own_options(changes, changes_size);
+    return !tarn_failed() && check_folder("trainer_resume", folder) ? open_trainer(folder, &own, false) : NULL;
+}
+
+tarn_trainer *tarn_trainer_imagine_sized(const char *folder, const tarn_train_options *options, size_t options_size)
+{
+    tarn_train_options own = own_options(options, options_size);
+    if (tarn_failed() || (folder && !check_folder("trainer_imagine", folder)))
+        return NULL;
+    return open_trainer(folder, &own, true);
+}
+
+tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_options *options)
+{
+    tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
+    if (!trainer)
+        return NULL;
+    trainer->options = *options;
+    tarn__train_options_complete(&trainer->options);
+    if (tarn__base_check(function, &trainer->options, false, true) && find_device(function, trainer) && tarn__random_open(function, trainer) &&
+        (trainer->description.is_text || choose_model(function, trainer)) && make_parts(function, trainer))
         return trainer;
     tarn_trainer_free(trainer);
     return NULL;

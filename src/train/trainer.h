@@ -45,6 +45,7 @@ struct tarn_trainer {
     int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes, memory_needed; /* by estimate; the last is all together */
     tarn__frozen frozen; /* as the run began; of one with adapters alone */
     bool is_resumed;
+    bool is_imagined; /* all of it lies on the shadow of a device: it has a plan, and cannot run */
     tarn__place place;
     tarn__generator random; /* the run's own numbers, while it does not run */
 
@@ -118,8 +119,14 @@ typedef struct tarn__counts {
 } tarn__counts;
 tarn__counts tarn__count_weights(const tarn_module *model);
 
+/* The model that options and description name, on the trainer's device. The caller owns it. */
+tarn_module *tarn__model_of(const char *function, const tarn_trainer *trainer);
+
 /* Looks whether model and data fit, and estimates what memory training takes. Borrows the trainer, which has its model. False with an error. */
 bool tarn__try_model(const char *function, tarn_trainer *trainer);
+
+/* The same from shapes alone, for a trainer that has no model yet; raises where its device has no room for weights, gradients and the optimizer's state. */
+bool tarn__imagine_model(const char *function, tarn_trainer *trainer);
 
 /* The next batch; at the end of an epoch the first of the next. To a recorded step its own tensors. */
 bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);

@@ -73,7 +73,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"train /nosuch.json", "/nosuch.json", 2},
         {"train --resume /nosuch", "/nosuch", 1},
         {"train --resume /nosuch --patience 0", "patience: 0 is no change", 2},
-        {"train --data digits:3 --dry-run", "train: trainer_new: 'digits:3'", 2},
+        {"train --data digits:3 --dry-run", "train: trainer_imagine: 'digits:3'", 2},
         {"train --resume /nosuch --lr 1 x", "'x' is not expected", 2},
         {"eval", "a run's folder is missing", 2},
         {"eval /nosuch", "/nosuch", 1},

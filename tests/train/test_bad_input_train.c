@@ -106,6 +106,10 @@ static void trainers(void **state)
     REFUSE(tarn_trainer_resume, tarn_trainer_resume(NULL, NULL));
     REFUSE(tarn_trainer_resume, tarn_trainer_resume("", NULL));
     REFUSE(tarn_trainer_resume, tarn_trainer_resume_sized(scratch("nosuch"), NULL, 0));
+    REFUSE(tarn_trainer_imagine, tarn_trainer_imagine("", NULL));
+    REFUSE(tarn_trainer_imagine, tarn_trainer_imagine(NULL, &WITH(.clip_norm = -1)));
+    REFUSE(tarn_trainer_imagine, tarn_trainer_imagine(NULL, &(tarn_train_options){.data = "digits:20", .device = "nosuch"}));
+    REFUSE(tarn_trainer_imagine, tarn_trainer_imagine_sized(scratch("nosuch"), NULL, 0));
     REFUSE(tarn_trainer_plan, tarn_trainer_plan(NULL, &plan));
     REFUSE(tarn_trainer_run, tarn_trainer_run(NULL, NULL, NULL, NULL));
     REFUSE(tarn_trainer_model, tarn_trainer_model(NULL));
