@@ -1,4 +1,5 @@
-/* test_writer.c: texts, several at once, piece by piece: what is held back, where they end, and what is not computed again. */
+/* test_writer.c: texts, several at once, piece by piece: what is held back, where they end, and what is not computed again; and what crosses between device and host, on
+ * TARN_TEST_DEVICE where that is set. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -301,15 +302,12 @@ static void a_text_can_be_stopped(void **state)
 
 /* ---- what crosses ---------------------------------------------------------------------------------------------------------- */
 
-static void one_token_crosses_for_each_token(void **state)
+/* Takes the model. */
+static void one_token_crosses(tarn_module *model, tarn_kv kv)
 {
-    (void)state;
     const int32_t prompt[] = {3, 1, 4};
     tarn_piece piece;
-    if (tarn_device_count("mirror") < 1)
-        skip();
-    tarn_module *model = make_on(tarn_device_parse("mirror:0"));
-    tarn_writer *writer = tarn_writer_new(model, NULL, NULL);
+    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.kv = kv});
     assert_true(tarn_writer_prompt(writer, 0, prompt, 3,
                                    &(tarn_generate_options){.temperature = 1, .top_k = 9, .repeat_penalty = 1.1, .min_p = 0.01, .ignore_end = true}));
     tarn_counters before = tarn_stats();
@@ -319,9 +317,25 @@ static void one_token_crosses_for_each_token(void **state)
     assert_int_equal(after.uploads, before.uploads);
     assert_int_equal(after.downloads, before.downloads + 10);
     assert_int_equal(after.download_bytes, before.download_bytes + 10 * (int64_t)sizeof(int64_t));
+    assert_int_equal(after.peer_copies, before.peer_copies);
     assert_int_equal(after.fallbacks, before.fallbacks);
     tarn_writer_free(writer);
     tarn_module_free(model);
+}
+
+/* On $TARN_TEST_DEVICE, or the mirror. */
+static void one_token_crosses_for_each_token(void **state)
+{
+    (void)state;
+    const char *name = getenv("TARN_TEST_DEVICE");
+    const tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .kv_heads = 2, .width = 64, .inner = 96};
+    if (!name && tarn_device_count("mirror") < 1)
+        skip();
+    tarn_device device = tarn_device_parse(name ? name : "mirror:0");
+    for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv++) {
+        one_token_crosses(make_on(device), kv);
+        one_token_crosses(tarn_model_llama(&config, device, 9), kv);
+    }
 }
 
 static void pieces_say_how_likely_they_were(void **state)

@@ -35,7 +35,7 @@ static tarn_train_options named(const char *model, const char *device)
 
 static tarn_train_plan plan_of(tarn_trainer *trainer)
 {
-    tarn_train_plan plan;
+    tarn_train_plan plan = {0};
     if (!trainer || !tarn_trainer_plan(trainer, &plan))
         fail_msg("%s", tarn_error());
     return plan;
