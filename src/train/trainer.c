@@ -1,9 +1,8 @@
-/* trainer.c: making ready: data, model, optimizer and loader of a run, new or gone on with, and what is known of it before it begins. */
+/* trainer.c: making ready: data, model, optimizer and loader of a run, new, gone on with, or imagined. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
-#include <tarn/profile.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -351,66 +350,13 @@ void tarn_trainer_free(tarn_trainer *trainer)
     tarn__release(trainer, sizeof(*trainer));
 }
 
-/* ---- what is known of it --------------------------------------------------------------------------------------------------- */
-
-static bool check_trainer(const char *function, const tarn_trainer *trainer)
-{
-    return !tarn_failed() && (trainer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the trainer is NULL", function));
-}
-
-static void plan_chats(const tarn__chats *chats, tarn_train_plan *plan)
-{
-    tarn__chats_summary summary;
-    tarn__chats_counts(chats, &summary);
-    plan->is_chats = true;
-    plan->training_documents = summary.documents[TARN__CHATS_TRAINING];
-    plan->validation_documents = summary.documents[TARN__CHATS_VALIDATION];
-    plan->answer_tokens = summary.answers[TARN__CHATS_TRAINING];
-    plan->documents_cut = summary.cut;
-}
-
-bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
-{
-    if (!check_trainer("trainer_plan", trainer))
-        return false;
-    if (!plan)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_plan: the result is NULL");
-    tarn_device_info info;
-    if (!tarn_device_query(trainer->device, &info))
-        return tarn__raise_within("trainer_plan");
-    *plan = (tarn_train_plan){
-        .options = trainer->options,
-        .input = trainer->description.input,
-        .classes = trainer->description.is_text ? trainer->options.vocab : trainer->description.classes,
-        .is_text = trainer->description.is_text,
-        .training_tokens = trainer->description.training_tokens,
-        .validation_tokens = trainer->description.validation_tokens,
-        .training_samples = tarn_dataset_count(trainer->training),
-        .validation_samples = tarn_dataset_count(trainer->validation),
-        .memory_needed = trainer->memory_needed,
-        .weight_bytes = trainer->weight_bytes,
-        .gradient_bytes = trainer->gradient_bytes,
-        .state_bytes = trainer->state_bytes,
-        .activation_bytes = trainer->activation_bytes,
-        .memory_free = info.memory_free,
-        .first_step = trainer->place.step,
-        .steps = trainer->steps,
-        .steps_in_epoch = trainer->steps_in_epoch,
-        .captures = trainer->captured.is_wanted,
-    };
-    tarn__counts counts = tarn__count_weights(trainer->model);
-    plan->trained = counts.trained;
-    plan->frozen = counts.frozen;
-    if (trainer->chats)
-        plan_chats(trainer->chats, plan);
-    snprintf(plan->device, sizeof(plan->device), "%s", trainer->options.device);
-    snprintf(plan->folder, sizeof(plan->folder), "%s", trainer->options.out);
-    return !tarn_failed();
-}
-
 tarn_module *tarn_trainer_model(const tarn_trainer *trainer)
 {
-    return check_trainer("trainer_model", trainer) ? trainer->model : NULL;
+    if (tarn_failed())
+        return NULL;
+    if (!trainer)
+        tarn__raise(TARN_ERROR_ARGUMENT, "trainer_model: the trainer is NULL");
+    return trainer ? trainer->model : NULL;
 }
 
 void tarn_trainer_stop(tarn_trainer *trainer)

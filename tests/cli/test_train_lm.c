@@ -99,6 +99,18 @@ static void a_dry_run_says_what_it_would_do(void **state)
     assert_non_null(strstr(command_output, "4 at a time, gradients added up"));
     assert_non_null(strstr(command_output, " trained, 0 frozen"));
     assert_non_null(strstr(command_output, "memory      about"));
+    assert_null(strstr(command_output, "does not fit"));
+}
+
+/* The mirror has 4 GiB. Nothing of the model is made: its weights alone take more. */
+static void a_dry_run_says_what_is_missing(void **state)
+{
+    (void)state;
+    const char *text = make_text();
+    expect_command(line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --dry-run --out %s", text, scratch("large")), 0, "does not fit: ");
+    assert_non_null(strstr(command_output, "1476073600 trained, 0 frozen"));
+    expect_command(line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --out %s 2>&1", text, scratch("large")), 1,
+                   "more than mirror:0 has free");
 }
 
 /* ---- a run ----------------------------------------------------------------------------------------------------------------- */
@@ -289,6 +301,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(wrong_calls_say_what_is_wrong),
         in_scope(a_dry_run_says_what_it_would_do),
+        in_scope(a_dry_run_says_what_is_missing),
         in_scope(a_run_is_shown_judged_and_lets_write),
         in_scope(shards_are_trained_on),
         in_scope(the_demo_trains_and_writes),

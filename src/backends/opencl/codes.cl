@@ -1,4 +1,4 @@
-/* codes.cl: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0 is, bit for bit where the device divides exactly, but for a group that is not finite. */
+/* codes.cl: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0 is, bit for bit, but for a group that is not finite. */
 
 #define OPERAND(name) __global void *name, long name##_at
 #define GROUP 32
@@ -15,6 +15,22 @@ static long row_of(const shape *s, const long *stride, long row)
     return batch * stride[0] + head * stride[1] + t * stride[2];
 }
 
+/* x / 127, rounded once, also where the device's own quotients are not: what is left of x corrects a product. */
+static float over_127(float x)
+{
+    const float part = 0x1.020408p-7f, near = x * part;
+    return fma(fma(-127.0f, near, x), part, near);
+}
+
+/* 1 / x in the same way; 0 where there is none. */
+static float inverse_of(float x)
+{
+    float y = x != 0 ? 1 / x : 0;
+    y = fma(fma(-x, y, 1.0f), y, y);
+    y = fma(fma(-x, y, 1.0f), y, y);
+    return isfinite(y) ? y : 0;
+}
+
 /* One group for each work-item. The largest is found among the bits of magnitudes, where NaN is the largest of all. */
 __kernel void encode(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
 {
@@ -26,11 +42,11 @@ __kernel void encode(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
     uint most = 0;
     for (int i = 0; i < n; i++)
         most = max(most, as_uint((float)LOAD(T_X, x, from + i * s.x[3])) & 0x7fffffffu);
-    const float scale = as_float(most) / 127, inverse = scale != 0 ? 1 / scale : 0;
+    const float scale = over_127(as_float(most)), inverse = inverse_of(scale);
     const bool is_finite = isfinite(scale);
     for (int i = 0; i < n; i++) {
         const float value = (float)LOAD(T_X, x, from + i * s.x[3]);
-        STORE(u8, codes, to + i * s.codes[3], is_finite && isfinite(inverse) ? ZERO + (int)round(value * inverse) : ZERO);
+        STORE(u8, codes, to + i * s.codes[3], is_finite ? ZERO + (int)round(value * inverse) : ZERO);
     }
     STORE(f16, scales, scales_at + row_of(&s, s.scales, row) + group * s.scales[3], scale);
 }
