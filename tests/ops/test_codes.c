@@ -46,6 +46,19 @@ static void groups_are_blocks(void **state)
     }
 }
 
+/* Where the scale is 1: half of a step goes away from 0, as in blocks, and what is just below it does not. */
+static void ties_go_away_from_zero(void **state)
+{
+    (void)state;
+    float values[32] = {127, 0.5f, -0.5f, 1.5f, -1.5f, 2.5f, -2.5f, 0.49999997f, -0.49999997f, 126.5f, -126.5f, 3.4999998f};
+    const float expected[] = {127, 1, -1, 2, -2, 3, -3, 0, 0, 127, -127, 3};
+    tarn_tensor *scales, *x = good(tarn_from_f32(values, TARN_SHAPE(1, 1, 1, 32), device()));
+    tarn_tensor *codes = good(tarn__codes_encode(x, &scales)), *y = back(tarn__codes_decode(codes, scales, TARN_F32));
+    for (int64_t i = 0; i < 12; i++)
+        assert_true(tarn_item_at(y, TARN_SHAPE(0, 0, 0, i)) == expected[i]);
+    assert_close(y, good(tarn_cast(tarn_cast(tarn_to(x, CPU), TARN_Q8_0), TARN_F32)), 0);
+}
+
 /* The last group of a row may be short: as if zeros followed. */
 static void rows_of_any_width(void **state)
 {
@@ -96,6 +109,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(groups_are_blocks),
+        in_scope(ties_go_away_from_zero),
         in_scope(rows_of_any_width),
         in_scope(views_are_read_where_they_lie),
         in_scope(what_is_not_finite_stays_so),

