@@ -120,15 +120,15 @@ static void write_tokenizer(const char *folder)
 }
 
 /* So few numbers learn sooner when they begin larger than those of large models do. */
-const char *turning_drawn(const char *name)
+static const char *draw(const char *name, int64_t width, int64_t inner, double larger)
 {
     const tarn_llama_config config = {
-        .vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 64, .inner = 192, .tied = true};
+        .vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = width, .inner = inner, .tied = true};
     tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *weight = tarn_requires_grad(tarn_module_parameter(model, i), false);
         if (tarn_rank(weight) == 2)
-            tarn_copy(weight, tarn_mul(weight, tarn_scalar(5)));
+            tarn_copy(weight, tarn_mul(weight, tarn_scalar(larger)));
     }
     assert_true(tarn_model_write(model, scratch(name)));
     tarn_module_free(model);
@@ -137,20 +137,25 @@ const char *turning_drawn(const char *name)
     return scratch(name);
 }
 
-const char *turning_base(const char *name)
+const char *turning_drawn(const char *name)
 {
-    bool is_long = getenv("TARN_TEST_LONG") != NULL;
+    return draw(name, 64, 192, 5);
+}
+
+/* Trains a drawn model on lines. */
+static const char *train(const char *drawn, const char *name, int64_t steps, double lr)
+{
     tarn_train_options o = {.context = 32,
                             .batch_size = 16,
-                            .steps = is_long ? 1000 : 400,
-                            .lr = 0.004,
+                            .steps = steps,
+                            .lr = lr,
                             .warmup = 20,
                             .clip_norm = 1,
                             .device = "cpu",
                             .eval_every = 1000,
                             .log_every = 100,
                             .seed = 3};
-    snprintf(o.base, sizeof(o.base), "%s", turning_drawn("drawn"));
+    snprintf(o.base, sizeof(o.base), "%s", drawn);
     snprintf(o.data, sizeof(o.data), "text:%s", write_lines("lines.txt"));
     snprintf(o.out, sizeof(o.out), "%s", scratch(name));
     tarn_trainer *trainer = tarn_trainer_new(&o);
@@ -158,4 +163,14 @@ const char *turning_base(const char *name)
         fail_msg("%s", tarn_error());
     tarn_trainer_free(trainer);
     return scratch(name);
+}
+
+const char *turning_base(const char *name)
+{
+    return train(turning_drawn("drawn"), name, getenv("TARN_TEST_LONG") ? 1000 : 400, 0.004);
+}
+
+const char *turning_wide_base(const char *name)
+{
+    return train(draw("drawn-wide", 256, 256, 2.5), name, getenv("TARN_TEST_LONG") ? 1000 : 250, 0.002);
 }
