@@ -247,6 +247,31 @@ static void blocks_take_adapters(void **state)
     assert_close_for_size(logits_from(scratch("merged")), logits, 0.1);
 }
 
+/* The gradient of an adapter's matrix. */
+static tarn_tensor *gradient_from(const char *path, const char *name)
+{
+    const int32_t ids[] = {1, 17, 299, 0, 44, 44, 3, 120};
+    tarn_module *model = tarn_model_open(path, CPU, NULL);
+    assert_true(model && tarn_lora_add(model, &(tarn_lora_options){.rank = 4}));
+    tarn_tensor *tokens = tarn_from_i32(ids, TARN_SHAPE(1, 8), CPU);
+    assert_true(tarn_backward(tarn_model_loss(model, tokens, tokens)));
+    tarn_tensor *gradient = good(tarn_clone(tarn_grad(tarn_module_find(model, name))));
+    tarn_module_free(model);
+    return gradient;
+}
+
+/* Gradients pass through blocks as through the numbers that they stand for. */
+static void adapters_beside_blocks_have_their_gradients(void **state)
+{
+    (void)state;
+    static const char *const matrices[] = {"transformer.h.0.attn.c_attn.lora_B.weight", "transformer.h.0.mlp.c_fc.lora_B.weight", "transformer.h.1.mlp.c_proj.lora_B.weight"};
+    names n = named("gradients");
+    tarn_module_free(write_model(small, n.folder));
+    assert_true(tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}) && tarn_model_convert(n.gguf, n.back, NULL, NULL));
+    for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++)
+        assert_close_for_size(gradient_from(n.gguf, matrices[i]), gradient_from(n.back, matrices[i]), 0.1);
+}
+
 /* ---- what is refused ------------------------------------------------------------------------------------------------------- */
 
 /* A copy of a file without the key or tensor of a name, or with another tensor, or number, under it. */
@@ -331,6 +356,7 @@ int main(void)
         in_scope(names_may_lack_the_body),
         in_scope(blocks_run_and_become_numbers_again),
         in_scope(blocks_take_adapters),
+        in_scope(adapters_beside_blocks_have_their_gradients),
         in_scope(what_is_wrong_is_refused_by_name),
         in_scope(a_head_of_its_own_is_kept),
     };

@@ -119,12 +119,9 @@ static void write_tokenizer(const char *folder)
     free(third);
 }
 
-/* So few numbers learn sooner when they begin larger than those of large models do. */
-static const char *draw(const char *name, int64_t width, int64_t inner, double larger)
+/* Writes a model, which is freed, with the tokenizer. So few numbers learn sooner when they begin larger than those of large models do. */
+static const char *write_drawn(tarn_module *model, const char *name, double larger)
 {
-    const tarn_llama_config config = {
-        .vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = width, .inner = inner, .tied = true};
-    tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *weight = tarn_requires_grad(tarn_module_parameter(model, i), false);
         if (tarn_rank(weight) == 2)
@@ -137,9 +134,22 @@ static const char *draw(const char *name, int64_t width, int64_t inner, double l
     return scratch(name);
 }
 
+static tarn_module *make_llama(int64_t width, int64_t inner)
+{
+    const tarn_llama_config config = {
+        .vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = width, .inner = inner, .tied = true};
+    return tarn_model_llama(&config, tarn_device_cpu(), 1);
+}
+
 const char *turning_drawn(const char *name)
 {
-    return draw(name, 64, 192, 5);
+    return write_drawn(make_llama(64, 192), name, 5);
+}
+
+const char *turning_drawn_gpt2(const char *name)
+{
+    const tarn_gpt2_config config = {.vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 64, .inner = 192, .has_end = true, .end = TURNING_END};
+    return write_drawn(tarn_model_gpt2(&config, tarn_device_cpu(), 1), name, 5);
 }
 
 /* Trains a drawn model on lines. */
@@ -172,5 +182,5 @@ const char *turning_base(const char *name)
 
 const char *turning_wide_base(const char *name)
 {
-    return train(draw("drawn-wide", 256, 256, 2.5), name, getenv("TARN_TEST_LONG") ? 1000 : 250, 0.002);
+    return train(write_drawn(make_llama(256, 256), "drawn-wide", 2.5), name, getenv("TARN_TEST_LONG") ? 1000 : 250, 0.002);
 }
