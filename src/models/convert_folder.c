@@ -23,7 +23,8 @@
 static bool read_config(tarn__conversion *c, const tarn__model_kind **kind, tarn__any_config *config)
 {
     tarn__model_path where;
-    tarn__document *document = tarn__model_path_in(c->function, c->from, "config.json", &where) ? tarn__document_open(c->function, where.text) : NULL;
+    tarn__document *document =
+        tarn__model_path_in(c->function, c->from, "config.json", &where) ? tarn__document_open(c->function, where.text) : NULL;
     const char *type = document ? tarn__document_text(document, "model_type") : NULL;
     *kind = type ? tarn__model_kind_named(c->function, where.text, type) : NULL;
     bool good = *kind && (*kind)->gguf->read(c->function, document, TARN_F32, config);
@@ -65,7 +66,8 @@ static bool add_from_folder(tarn__conversion *c, const tarn__model_kind *kind, c
                       .elements = tarn__safetensors_elements(weights, index),
                       .shape = e.shape,
                       .from = e.dtype};
-    return tarn__gguf_arrange(c->kind, &c->traits, name, e.name, true, &one) && tarn__convert_add(c, name, &one, tarn__convert_is_head(&c->traits, name));
+    return tarn__gguf_arrange(c->kind, &c->traits, name, e.name, true, &one) &&
+           tarn__convert_add(c, name, &one, tarn__convert_is_head(&c->traits, name));
 }
 
 /* Names the tensors that became f32 although nobody asked for another type. */
@@ -88,8 +90,9 @@ static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_w
 bool tarn__convert_write_gguf(tarn__conversion *c, const void *config, tarn_gguf_writer *writer)
 {
     bool has_text = tarn__convert_has_text(c);
-    return c->kind->put(config, writer) && tarn__gguf_put_tokens(&c->traits.tokens, has_text, writer) && (!has_text || tarn__convert_put_text(c, writer)) &&
-           put_widened(c, TARN_BF16, writer) && put_widened(c, TARN_F16, writer) && tarn__convert_put(c, writer);
+    return c->kind->put(config, writer) && tarn__gguf_put_tokens(&c->traits.tokens, has_text, writer) &&
+           (!has_text || tarn__convert_put_text(c, writer)) && put_widened(c, TARN_BF16, writer) && put_widened(c, TARN_F16, writer) &&
+           tarn__convert_put(c, writer);
 }
 
 bool tarn__convert_from_folder(tarn__conversion *c)
@@ -151,8 +154,8 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
                       .shape = e.shape,
                       .from = e.dtype,
                       .to = tarn__is_blocks(e.dtype) ? TARN_F32 : e.dtype};
-    return (e.dtype != TARN_F32 || narrowed(file, e.name, &one.to)) && tarn__gguf_arrange(c->kind, &c->traits, e.name, e.name, false, &one) &&
-           tarn__convert_add_as(c, name, &one);
+    return (e.dtype != TARN_F32 || narrowed(file, e.name, &one.to)) &&
+           tarn__gguf_arrange(c->kind, &c->traits, e.name, e.name, false, &one) && tarn__convert_add_as(c, name, &one);
 }
 
 /* Each tensor is made when it is its turn to be written: none but that is in memory. */
@@ -188,7 +191,8 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
     tarn_gguf_entry table = {0};
     tarn__model_path where, weights, new_weights;
     int tokens = tarn_gguf_find(file, "token_embd.weight");
-    if (!tarn__model_path_in(c->function, c->to, "config.json", &where) || !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights) ||
+    if (!tarn__model_path_in(c->function, c->to, "config.json", &where) ||
+        !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights) ||
         !tarn__model_path_in(c->function, c->to, "model.safetensors.new", &new_weights))
         return false;
     if (!c->options.replace && (tarn__path_exists(where.text) || tarn__path_exists(weights.text)))
@@ -197,7 +201,8 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
     if (tokens >= 0 && !tarn_gguf_info(file, tokens, &table))
         return false;
     c->kind = tarn__gguf_kind_of(c->function, file);
-    if (!c->kind || !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32, &config) ||
+    if (!c->kind ||
+        !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32, &config) ||
         !(tarn__path_exists(c->to) || tarn__folder_make(c->function, c->to)))
         return false;
     c->kind->traits(&config, &c->traits);

@@ -52,7 +52,8 @@ static bool open_merged(merging *m)
         return false;
     m->c->kind = tarn__model_kind_of(m->c->function, m->model)->gguf;
     m->c->kind->traits(m->model->ctx, &m->c->traits);
-    return tarn_lora_load(m->model, m->c->options.adapter) && tarn__lora_list(m->c->function, m->model, &m->list) && tarn_lora_merge(m->model);
+    return tarn_lora_load(m->model, m->c->options.adapter) && tarn__lora_list(m->c->function, m->model, &m->list) &&
+           tarn_lora_merge(m->model);
 }
 
 /* True when a tensor of that full name is a weight that an adapter changed. */
@@ -81,7 +82,8 @@ static bool add_tensor(const merging *m, const char *stored, const tarn_tensor *
     if (tensor->view.dtype == TARN_F64)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is F64; weights of F32, F16 and BF16 are converted",
                            m->c->function, m->c->from, stored);
-    return rows.elements && tarn__gguf_arrange(m->c->kind, &m->c->traits, stored, stored, true, &rows) && tarn__convert_add(m->c, stored, &rows, is_head);
+    return rows.elements && tarn__gguf_arrange(m->c->kind, &m->c->traits, stored, stored, true, &rows) &&
+           tarn__convert_add(m->c, stored, &rows, is_head);
 }
 
 static bool add_from_model(const tarn__parameter *parameter, void *ctx)
@@ -117,7 +119,8 @@ static bool put_all(merging *m, tarn_gguf_writer *writer)
     }
     for (int i = 0; good && i < tarn_gguf_count(m->file); i++)
         good = add_from_file(m, i);
-    return good && tarn__convert_copy_metadata(m->file, writer) && tarn__convert_put_chat(m->c, m->file, writer) && tarn__convert_put(m->c, writer);
+    return good && tarn__convert_copy_metadata(m->file, writer) && tarn__convert_put_chat(m->c, m->file, writer) &&
+           tarn__convert_put(m->c, writer);
 }
 
 static bool write_gguf(merging *m)

@@ -28,11 +28,11 @@ bool tarn__folder_check_head(const char *function, const tarn__gguf_kind *kind, 
     char table[TARN__GGUF_NAME_ROOM];
     snprintf(table, sizeof(table), "%sweight", kind->tops[0].folder);
     int index = tarn__folder_find(kind, file, table);
-    bool is_copy = index >= 0 && tarn_safetensors_info(file, head, &of_head) && tarn_safetensors_info(file, index, &of_table) && of_head.dtype == of_table.dtype &&
-                   of_head.bytes == of_table.bytes &&
+    bool is_copy = index >= 0 && tarn_safetensors_info(file, head, &of_head) && tarn_safetensors_info(file, index, &of_table) &&
+                   of_head.dtype == of_table.dtype && of_head.bytes == of_table.bytes &&
                    memcmp(tarn__safetensors_elements(file, head), tarn__safetensors_elements(file, index), (size_t)of_head.bytes) == 0;
-    return is_copy || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' and '%.200s' differ, but tie_word_embeddings is true", function, path, table,
-                                  tarn_safetensors_name(file, head));
+    return is_copy || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' and '%.200s' differ, but tie_word_embeddings is true", function, path,
+                                  table, tarn_safetensors_name(file, head));
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------------------------------------- */

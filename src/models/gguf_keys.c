@@ -55,9 +55,11 @@ bool tarn__gguf_put_tokens(const tarn__gguf_tokens *t, bool has_tokenizer, tarn_
     for (int i = 0; i < t->ends; i++)
         ends[i] = (uint32_t)t->end[i];
     if (has_tokenizer)
-        return tarn_gguf_add_list(writer, BEGINS, TARN_GGUF_U32, &begin, t->has_begin) && tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends);
-    return tarn__gguf_put_text(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) && (!t->has_begin || put_token(writer, BEGIN_ID, t->begin)) &&
-           (!t->ends || put_token(writer, END_ID, t->end[0])) && (t->ends < 2 || tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends));
+        return tarn_gguf_add_list(writer, BEGINS, TARN_GGUF_U32, &begin, t->has_begin) &&
+               tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends);
+    return tarn__gguf_put_text(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) &&
+           (!t->has_begin || put_token(writer, BEGIN_ID, t->begin)) && (!t->ends || put_token(writer, END_ID, t->end[0])) &&
+           (t->ends < 2 || tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends));
 }
 
 /* ---- reading --------------------------------------------------------------------------------------------------------------- */
@@ -130,7 +132,8 @@ static bool get_list(const tarn__gguf_reading *r, int64_t vocab, const char *our
     if (tarn_gguf_has(r->file, ours, &value)) {
         bool good = value.count <= TARN_MODEL_ENDS && tarn_gguf_wholes(r->file, ours, list, value.count);
         *count = good ? (int)value.count : 0;
-        return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is no list of at most %d tokens", r->function, r->file->path, ours, TARN_MODEL_ENDS);
+        return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is no list of at most %d tokens", r->function, r->file->path, ours,
+                                   TARN_MODEL_ENDS);
     }
     for (; *others; others++) {
         if (!tarn_gguf_has(r->file, *others, NULL))

@@ -23,7 +23,13 @@ typedef enum tarn__gguf_layout {
 } tarn__gguf_layout;
 
 /* When a model has a tensor. */
-typedef enum tarn__gguf_when { TARN__GGUF_NEVER, TARN__GGUF_ALWAYS, TARN__GGUF_UNTIED, TARN__GGUF_QKV_BIAS, TARN__GGUF_QK_NORM } tarn__gguf_when;
+typedef enum tarn__gguf_when {
+    TARN__GGUF_NEVER,
+    TARN__GGUF_ALWAYS,
+    TARN__GGUF_UNTIED,
+    TARN__GGUF_QKV_BIAS,
+    TARN__GGUF_QK_NORM
+} tarn__gguf_when;
 
 /* What comes before "weight" or "bias" in both worlds. */
 typedef struct tarn__gguf_place {
@@ -55,10 +61,10 @@ typedef union tarn__any_config {
 } tarn__any_config;
 
 typedef struct tarn__gguf_kind {
-    const char *const *architectures; /* NULL ends them */
-    const char *body;                 /* what names in folders may lack at their beginning; NULL: nothing */
-    const char *block;                /* before the number of a block in folders, "model.layers." */
-    const char *derived;              /* a tensor that follows from the metadata, and is for other programs; NULL: none */
+    const char *const *architectures;     /* NULL ends them */
+    const char *body;                     /* what names in folders may lack at their beginning; NULL: nothing */
+    const char *block;                    /* before the number of a block in folders, "model.layers." */
+    const char *derived;                  /* a tensor that follows from the metadata, and is for other programs; NULL: none */
     const tarn__gguf_place *tops, *parts; /* outside of layers, the tokens' table first, and inside; a folder of NULL ends them */
 
     void (*traits)(const void *config, tarn__gguf_traits *traits);
@@ -94,11 +100,13 @@ tarn__gguf_layout tarn__gguf_folder_layout_of(const tarn__gguf_kind *kind, const
 bool tarn__gguf_is_derived(const tarn__gguf_kind *kind, const char *gguf_name);
 
 /* Shows the names, as folders have them, of all tensors that a model has. False as soon as `visit` is. */
-bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, bool (*visit)(void *ctx, const char *name), void *ctx);
+bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, bool (*visit)(void *ctx, const char *name),
+                          void *ctx);
 
 /* Completes rows that come from the one world for the other: their order, and the shape that they get. `gguf_name` is the tensor's there, `name` where it comes from. False with
  * an error: they are no pairs of heads. */
-bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name, const char *name, bool to_gguf, tarn__rows *rows);
+bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name, const char *name, bool to_gguf,
+                        tarn__rows *rows);
 
 /* ---- opening (gguf_open.c) ------------------------------------------------------------------------------------------------- */
 

@@ -126,7 +126,8 @@ static bool has(const tarn__gguf_traits *t, tarn__gguf_when when)
 }
 
 /* The names of a list, with what comes before them. */
-static bool visit_all(const tarn__gguf_place *places, const tarn__gguf_traits *t, const char *beginning, bool (*visit)(void *ctx, const char *name), void *ctx)
+static bool visit_all(const tarn__gguf_place *places, const tarn__gguf_traits *t, const char *beginning,
+                      bool (*visit)(void *ctx, const char *name), void *ctx)
 {
     char name[TARN__GGUF_NAME_ROOM];
     for (; places->folder; places++)
@@ -138,7 +139,8 @@ static bool visit_all(const tarn__gguf_place *places, const tarn__gguf_traits *t
     return true;
 }
 
-bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, bool (*visit)(void *ctx, const char *name), void *ctx)
+bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, bool (*visit)(void *ctx, const char *name),
+                          void *ctx)
 {
     char beginning[64];
     bool good = visit_all(kind->tops, traits, "", visit, ctx);
@@ -161,18 +163,20 @@ static void transpose(tarn__rows *rows)
     rows->order = TARN__ROWS_TRANSPOSED;
 }
 
-bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name, const char *name, bool to_gguf, tarn__rows *rows)
+bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name, const char *name, bool to_gguf,
+                        tarn__rows *rows)
 {
     tarn__gguf_layout layout = tarn__gguf_layout_of(kind, gguf_name);
-    int64_t heads = layout == TARN__GGUF_QUERIES ? traits->heads : layout == TARN__GGUF_KEYS ? traits->kv_heads : 0, count = rows->shape.rank ? rows->shape.size[0] : 1;
+    int64_t heads = layout == TARN__GGUF_QUERIES ? traits->heads : layout == TARN__GGUF_KEYS ? traits->kv_heads : 0;
+    int64_t count = rows->shape.rank ? rows->shape.size[0] : 1;
     rows->order = TARN__ROWS_KEPT;
     if (layout == TARN__GGUF_TRANSPOSED)
         transpose(rows);
     if (!heads || !traits->has_neighbours)
         return true;
     if (count % (2 * heads))
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are no pairs of %lld heads", rows->function, rows->path, (long long)count, name,
-                           (long long)heads);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are no pairs of %lld heads", rows->function, rows->path,
+                           (long long)count, name, (long long)heads);
     rows->order = to_gguf ? TARN__ROWS_TO_NEIGHBOURS : TARN__ROWS_TO_HALVES;
     rows->heads = heads;
     return true;

@@ -33,31 +33,32 @@ static tarn_shape transposed(tarn_shape shape)
     return TARN_SHAPE(shape.size[1], shape.size[0]);
 }
 
-/* Raises unless a tensor has the shape that a model's parameter has there. */
-static bool check_shape(const opening *o, const tarn_gguf_entry *e, const tarn_shape *wanted)
+/* Finds the tensor of a parameter, and raises unless it is there and has the shape that it has in a model. */
+static int find(const opening *o, const char *name, tarn_shape shape, char *stored, tarn_gguf_entry *e)
 {
-    return same_shape(&e->shape, wanted) ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%s' is %s, but a model of this configuration has %s", o->function, o->file->path, e->name,
-                       tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), tarn__shape_text(wanted->size, wanted->rank, &(tarn__text){{0}}));
+    int index = tarn__gguf_name_of(o->kind, name, stored) ? tarn_gguf_find(o->file, stored) : -1;
+    tarn_shape wanted = tarn__gguf_layout_of(o->kind, stored) == TARN__GGUF_TRANSPOSED ? transposed(shape) : shape;
+    if (index < 0 || !tarn_gguf_info(o->file, index, e))
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%s' (%s)", o->function, o->file->path, stored, name);
+    else if (!same_shape(&e->shape, &wanted))
+        tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%s' is %s, but a model of this configuration has %s", o->function, o->file->path,
+                    stored, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
+                    tarn__shape_text(wanted.size, wanted.rank, &(tarn__text){{0}}));
+    return tarn_failed() ? -1 : index;
 }
 
 static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_device device)
 {
     opening *o = ctx;
-    char stored[TARN__GGUF_NAME_ROOM];
+    char stored[TARN__GGUF_NAME_ROOM] = "";
     tarn_gguf_entry e;
-    int index = tarn__gguf_name_of(o->kind, name, stored) ? tarn_gguf_find(o->file, stored) : -1;
-    if (index < 0 || !tarn_gguf_info(o->file, index, &e)) {
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%s' (%s)", o->function, o->file->path, index < 0 ? stored : name, name);
-        return NULL;
-    }
-    tarn__gguf_layout layout = tarn__gguf_layout_of(o->kind, stored);
-    tarn_shape there = layout == TARN__GGUF_TRANSPOSED ? transposed(shape) : shape;
-    if (!check_shape(o, &e, &there))
+    int index = find(o, name, shape, stored, &e);
+    if (index < 0)
         return NULL;
     o->given++;
-    bool is_known = e.dtype != TARN_DTYPE_COUNT;
-    bool is_blocks = is_known && tarn__is_blocks(e.dtype) && shape.rank > 1 && layout != TARN__GGUF_NUMBERS; /* norms, biases and positions are numbers */
+    tarn__gguf_layout layout = tarn__gguf_layout_of(o->kind, stored);
+    bool is_known = e.dtype != TARN_DTYPE_COUNT, is_table = shape.rank > 1 && layout != TARN__GGUF_NUMBERS;
+    bool is_blocks = is_known && is_table && tarn__is_blocks(e.dtype); /* norms, biases and positions are numbers */
     tarn__rows rows = {.function = o->function,
                        .path = o->file->path,
                        .name = stored,
@@ -84,8 +85,8 @@ static bool check_all_given(const opening *o)
             return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s of this configuration does not have", o->function,
                                o->file->path, stored, o->traits.family);
     }
-    return known == count || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this configuration has %d", o->function, o->file->path, count,
-                                         o->traits.family, known);
+    return known == count || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this configuration has %d", o->function,
+                                         o->file->path, count, o->traits.family, known);
 }
 
 tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, const tarn__placement *where)

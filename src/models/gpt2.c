@@ -55,7 +55,8 @@ static tarn_module *with_weight(const making *m, tarn_module *module, const char
                           : m->source ? given(m, path, "weight", shape)
                           : m->draw   ? tarn_normal(shape, 0, deviation, m->config.dtype, m->device)
                                       : tarn_empty(shape, m->config.dtype, m->device);
-    if (values && (tarn__is_float(values->view.dtype) ? tarn_module_add_parameter(module, "weight", values) : tarn_module_add_buffer(module, "weight", values)))
+    if (values && (tarn__is_float(values->view.dtype) ? tarn_module_add_parameter(module, "weight", values)
+                                                      : tarn_module_add_buffer(module, "weight", values)))
         return module;
     tarn_module_free(module);
     return NULL;
@@ -105,7 +106,8 @@ static tarn_module *make_projection(const making *m, const char *path, int64_t i
 }
 
 /* The two parts of a block: a projection in, one out. Drawn one after the other, so that a seed means the same with every compiler. */
-static tarn_module *make_part(const making *m, const char *path, const char *kind, tarn_forward_fn forward, const char *first_name, int64_t out, int64_t back)
+static tarn_module *make_part(const making *m, const char *path, const char *kind, tarn_forward_fn forward, const char *first_name,
+                              int64_t out, int64_t back)
 {
     const char *const names[] = {first_name, "c_proj"};
     name to;
@@ -123,7 +125,8 @@ static tarn_module *make_block(const making *m, int64_t layer)
     char path[48];
     name to;
     snprintf(path, sizeof(path), "transformer.h.%lld", (long long)layer);
-    tarn_module *attention = make_part(m, join(&to, path, names[1]), "attention", tarn__gpt2_attention_forward, "c_attn", 3 * c->width, c->width);
+    tarn_module *attention =
+        make_part(m, join(&to, path, names[1]), "attention", tarn__gpt2_attention_forward, "c_attn", 3 * c->width, c->width);
     tarn_module *mlp = make_part(m, join(&to, path, names[3]), "mlp", tarn__gpt2_mlp_forward, "c_fc", c->inner, c->inner);
     tarn_module *first = make_norm(m, join(&to, path, names[0]));
     tarn_module *const parts[] = {first, attention, make_norm(m, join(&to, path, names[2])), mlp};
@@ -148,7 +151,8 @@ static tarn_module *make_blocks(const making *m)
 static tarn_module *make_body(const making *m)
 {
     static const char *const names[] = {"wte", "wpe", "h", "ln_f"};
-    tarn_module *tokens = make_table(m, "transformer.wte", m->config.vocab), *positions = make_table(m, "transformer.wpe", m->config.context);
+    tarn_module *tokens = make_table(m, "transformer.wte", m->config.vocab),
+                *positions = make_table(m, "transformer.wpe", m->config.context);
     tarn_module *blocks = make_blocks(m);
     tarn_module *const parts[] = {tokens, positions, blocks, make_norm(m, "transformer.ln_f")};
     return tarn__with_children(new_module(m, "gpt2 body", tarn__gpt2_body_forward), names, parts, 4);
@@ -159,7 +163,8 @@ static bool share_table(tarn_module *model)
 {
     tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_TOKENS], "weight");
     tarn_module *head = model->child[TARN__MODEL_HEAD];
-    return tarn__is_float(table->view.dtype) ? tarn_module_add_parameter(head, "weight", table) : tarn_module_add_buffer(head, "weight", table);
+    return tarn__is_float(table->view.dtype) ? tarn_module_add_parameter(head, "weight", table)
+                                             : tarn_module_add_buffer(head, "weight", table);
 }
 
 static tarn_module *make_model(const making *m)
@@ -176,7 +181,8 @@ static tarn_module *make_model(const making *m)
     return NULL;
 }
 
-tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw, const tarn__model_source *source)
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw,
+                             const tarn__model_source *source)
 {
     making m = {function, *config, *where, where->device, draw, source};
     if (tarn_failed() || !tarn__gpt2_complete(function, &m.config) || !tarn__check_placement(function, where, m.config.layers))

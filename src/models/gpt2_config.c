@@ -107,7 +107,8 @@ bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__mod
     s->width = s->width ? s->width : named.width;
     s->inner = s->inner ? s->inner : 4 * s->width;
     if (s->kv_heads && s->kv_heads != s->heads)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: kv_heads is for Llama models; a %s has as many heads of keys as of queries", function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: kv_heads is for Llama models; a %s has as many heads of keys as of queries", function,
+                           name);
     s->kv_heads = s->heads;
     return true;
 }

@@ -47,7 +47,7 @@ static bool put(const void *config, tarn_gguf_writer *writer)
     const struct {
         const char *rest;
         int64_t value;
-    } wholes[] = {{"vocab_size", c->vocab},   {"context_length", c->context},      {"embedding_length", c->width},
+    } wholes[] = {{"vocab_size", c->vocab},   {"context_length", c->context},    {"embedding_length", c->width},
                   {"block_count", c->layers}, {"feed_forward_length", c->inner}, {"attention.head_count", c->heads}};
     const double dropouts[] = {c->dropout, fmax(c->attention_dropout, 0), fmax(c->embedding_dropout, 0)};
     bool good = tarn__gguf_put_text(writer, TARN__GGUF_ARCHITECTURE, NAME);
@@ -64,7 +64,8 @@ static bool get_dropouts(const tarn__gguf_reading *r, tarn_gpt2_config *c)
         return tarn__raise_within(r->function);
     for (int i = 0; i < 3; i++)
         if (!(dropouts[i] >= 0 && dropouts[i] < 1))
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" DROPOUT "' has %g; they must be from 0 to below 1", r->function, r->file->path, dropouts[i]);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" DROPOUT "' has %g; they must be from 0 to below 1", r->function,
+                               r->file->path, dropouts[i]);
     c->dropout = dropouts[0];
     c->attention_dropout = dropouts[1] > 0 ? dropouts[1] : -1;
     c->embedding_dropout = dropouts[2] > 0 ? dropouts[2] : -1;
@@ -79,7 +80,8 @@ static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, v
     int64_t kv_heads = 0;
     if (!tarn__gguf_get_whole(&r, "context_length", 0, &c->context) || !tarn__gguf_get_whole(&r, "embedding_length", 0, &c->width) ||
         !tarn__gguf_get_whole(&r, "block_count", 0, &c->layers) || !tarn__gguf_get_whole(&r, "feed_forward_length", 0, &c->inner) ||
-        !tarn__gguf_get_whole(&r, "attention.head_count", 0, &c->heads) || !tarn__gguf_get_whole(&r, "attention.head_count_kv", c->heads, &kv_heads) ||
+        !tarn__gguf_get_whole(&r, "attention.head_count", 0, &c->heads) ||
+        !tarn__gguf_get_whole(&r, "attention.head_count_kv", c->heads, &kv_heads) ||
         !tarn__gguf_get_real(&r, "attention.layer_norm_epsilon", 0, &c->epsilon) || !tarn__gguf_get_vocab(&r, &c->vocab) ||
         !tarn__gguf_get_tokens(&r, c->vocab, &tokens) || !get_dropouts(&r, c))
         return false;

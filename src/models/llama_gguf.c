@@ -10,7 +10,7 @@
 #include "models/llama.h"
 
 #define FAMILY "tarn.family"
-#define SCALING "tarn.rope.llama3" /* factor, low, high, original context */
+#define SCALING "tarn.rope.llama3"      /* factor, low, high, original context */
 #define FREQUENCIES "rope_freqs.weight" /* a tensor: what llama3's scaling divides each frequency by */
 
 /* ---- names ----------------------------------------------------------------------------------------------------------------- */
@@ -42,16 +42,17 @@ static const char *architecture_of(const char *family)
 static void traits(const void *config, tarn__gguf_traits *t)
 {
     const tarn_llama_config *c = config;
-    *t = (tarn__gguf_traits){.family = c->family,
-                             .vocab = c->vocab,
-                             .layers = c->layers,
-                             .heads = c->heads,
-                             .kv_heads = c->kv_heads,
-                             .tied = c->tied,
-                             .qkv_bias = c->qkv_bias,
-                             .qk_norm = c->qk_norm,
-                             .has_neighbours = strcmp(architecture_of(c->family), "llama") == 0,
-                             .tokens = {.has_begin = c->has_begin, .begin = c->begin, .end = {c->end}, .ends = c->has_end ? 1 + c->also_end_count : 0}};
+    *t = (tarn__gguf_traits){
+        .family = c->family,
+        .vocab = c->vocab,
+        .layers = c->layers,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .tied = c->tied,
+        .qkv_bias = c->qkv_bias,
+        .qk_norm = c->qk_norm,
+        .has_neighbours = strcmp(architecture_of(c->family), "llama") == 0,
+        .tokens = {.has_begin = c->has_begin, .begin = c->begin, .end = {c->end}, .ends = c->has_end ? 1 + c->also_end_count : 0}};
     memcpy(t->tokens.end + 1, c->also_end, sizeof(c->also_end));
 }
 
@@ -74,14 +75,14 @@ static bool put_llama3(const tarn_llama_config *c, tarn_gguf_writer *writer)
     for (int64_t i = 0; i < pairs; i++)
         factors[i] = (float)factor_at(c, i);
     tarn_tensor *tensor = tarn_from_f32(factors, TARN_SHAPE(pairs), tarn_device_cpu());
-    return tarn_gguf_add_list(writer, SCALING, TARN_GGUF_F64, numbers, 4) && tensor &&
-           tarn_gguf_add(writer, FREQUENCIES, tensor);
+    return tarn_gguf_add_list(writer, SCALING, TARN_GGUF_F64, numbers, 4) && tensor && tarn_gguf_add(writer, FREQUENCIES, tensor);
 }
 
 static bool put_rope(const tarn_llama_config *c, const char *a, tarn_gguf_writer *writer)
 {
     tarn__gguf_path to;
-    if (!tarn__gguf_put_real(writer, a, "rope.freq_base", c->rope_theta) || !tarn__gguf_put_whole(writer, a, "rope.dimension_count", c->head_width))
+    if (!tarn__gguf_put_real(writer, a, "rope.freq_base", c->rope_theta) ||
+        !tarn__gguf_put_whole(writer, a, "rope.dimension_count", c->head_width))
         return false;
     if (c->rope_scaling == TARN_ROPE_LINEAR)
         return tarn__gguf_put_text(writer, tarn__gguf_key_of(a, "rope.scaling.type", &to), "linear") &&
@@ -105,7 +106,8 @@ static bool put(const void *config, tarn_gguf_writer *writer)
                   {"attention.head_count_kv", c->kv_heads},
                   {"attention.key_length", c->head_width},
                   {"attention.value_length", c->head_width}};
-    bool good = tarn__gguf_put_text(writer, TARN__GGUF_ARCHITECTURE, a) && (strcmp(a, c->family) == 0 || tarn__gguf_put_text(writer, FAMILY, c->family));
+    bool good = tarn__gguf_put_text(writer, TARN__GGUF_ARCHITECTURE, a) &&
+                (strcmp(a, c->family) == 0 || tarn__gguf_put_text(writer, FAMILY, c->family));
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
         good = tarn__gguf_put_whole(writer, a, wholes[i].rest, wholes[i].value);
     return good && tarn__gguf_put_real(writer, a, "attention.layer_norm_rms_epsilon", c->epsilon) && put_rope(c, a, writer);
@@ -122,16 +124,19 @@ static bool get_sizes(const reading *r)
 {
     tarn_llama_config *c = r->c;
     int64_t values = 0, turned = 0;
-    if (!tarn__gguf_get_whole(&r->of, "context_length", 0, &c->context) || !tarn__gguf_get_whole(&r->of, "embedding_length", 0, &c->width) ||
-        !tarn__gguf_get_whole(&r->of, "block_count", 0, &c->layers) || !tarn__gguf_get_whole(&r->of, "feed_forward_length", 0, &c->inner) ||
-        !tarn__gguf_get_whole(&r->of, "attention.head_count", 0, &c->heads) || !tarn__gguf_get_whole(&r->of, "attention.head_count_kv", c->heads, &c->kv_heads) ||
+    if (!tarn__gguf_get_whole(&r->of, "context_length", 0, &c->context) ||
+        !tarn__gguf_get_whole(&r->of, "embedding_length", 0, &c->width) || !tarn__gguf_get_whole(&r->of, "block_count", 0, &c->layers) ||
+        !tarn__gguf_get_whole(&r->of, "feed_forward_length", 0, &c->inner) ||
+        !tarn__gguf_get_whole(&r->of, "attention.head_count", 0, &c->heads) ||
+        !tarn__gguf_get_whole(&r->of, "attention.head_count_kv", c->heads, &c->kv_heads) ||
         !tarn__gguf_get_whole(&r->of, "attention.key_length", c->width / c->heads, &c->head_width) ||
-        !tarn__gguf_get_whole(&r->of, "attention.value_length", c->head_width, &values) || !tarn__gguf_get_whole(&r->of, "rope.dimension_count", c->head_width, &turned) ||
+        !tarn__gguf_get_whole(&r->of, "attention.value_length", c->head_width, &values) ||
+        !tarn__gguf_get_whole(&r->of, "rope.dimension_count", c->head_width, &turned) ||
         !tarn__gguf_get_real(&r->of, "attention.layer_norm_rms_epsilon", 0, &c->epsilon))
         return false;
     if (values != c->head_width || turned != c->head_width)
         return tarn__gguf_refuse(&r->of, values != c->head_width ? "a head whose values are of another width than its keys"
-                                                 : "a part of the head that is not turned");
+                                                                 : "a part of the head that is not turned");
     return tarn__gguf_get_vocab(&r->of, &c->vocab);
 }
 
@@ -155,8 +160,8 @@ static bool get_llama3(const reading *r, int index)
         return false;
     int64_t pairs = entry.shape.size[0];
     if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != c->head_width || pairs > 256)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '" FREQUENCIES "' is not one f32 for each pair of a head",
-                           r->of.function, r->of.file->path);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '" FREQUENCIES "' is not one f32 for each pair of a head", r->of.function,
+                           r->of.file->path);
     memcpy(factors, r->of.file->memory + entry.position, (size_t)entry.bytes);
     numbers[0] = (double)factors[pairs - 1];
     if (tarn_gguf_has(r->of.file, SCALING, NULL) && !tarn_gguf_reals(r->of.file, SCALING, numbers, 4))
@@ -178,9 +183,10 @@ static bool get_rope(const reading *r)
     if (!tarn__gguf_get_real(&r->of, "rope.freq_base", 10000, &c->rope_theta))
         return false;
     double linear = 1; /* what files had before they named a type */
-    const char *type = tarn__gguf_has_key(&r->of, "rope.scaling.type") ? tarn_gguf_text(r->of.file, tarn__gguf_key_of(r->of.architecture, "rope.scaling.type", &to), NULL)
+    const char *type = tarn__gguf_has_key(&r->of, "rope.scaling.type")
+                           ? tarn_gguf_text(r->of.file, tarn__gguf_key_of(r->of.architecture, "rope.scaling.type", &to), NULL)
                        : tarn__gguf_has_key(&r->of, "rope.scaling.factor") ? "linear" /* as llama.cpp takes it */
-                                                       : "none";
+                                                                           : "none";
     if (!type)
         return tarn__raise_within(r->of.function);
     if (!tarn__gguf_get_real(&r->of, "rope.scale_linear", 1, &linear))
@@ -222,8 +228,8 @@ static bool get_family(const reading *r)
         return tarn__raise_within(r->of.function);
     const tarn__llama_family *row = tarn__llama_family_of(family);
     if (!row || strcmp(architecture_of(row->type), r->of.architecture) != 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the family '%.64s' is none of the architecture %s that tarn knows", r->of.function, r->of.file->path,
-                           family, r->of.architecture);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the family '%.64s' is none of the architecture %s that tarn knows",
+                           r->of.function, r->of.file->path, family, r->of.architecture);
     r->c->family = row->type;
     return true;
 }

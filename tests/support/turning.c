@@ -148,7 +148,14 @@ const char *turning_drawn(const char *name)
 
 const char *turning_drawn_gpt2(const char *name)
 {
-    const tarn_gpt2_config config = {.vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 64, .inner = 192, .has_end = true, .end = TURNING_END};
+    const tarn_gpt2_config config = {.vocab = TURNING_VOCAB,
+                                     .context = CONTEXT,
+                                     .layers = 2,
+                                     .heads = 4,
+                                     .width = 64,
+                                     .inner = 192,
+                                     .has_end = true,
+                                     .end = TURNING_END};
     return write_drawn(tarn_model_gpt2(&config, tarn_device_cpu(), 1), name, 5);
 }
 
