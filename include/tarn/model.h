@@ -90,6 +90,7 @@ typedef struct tarn_gpt2_config {
     bool has_end;             /* there is a token that ends a text */
     int64_t end;              /* that token, where there is one */
     tarn_recompute recompute; /* in backward; default: nothing */
+    bool untied;              /* the head has a weight of its own; default: it shares the tokens' */
 } tarn_gpt2_config;
 
 /* Fills in the published sizes: "gpt2" ("gpt2-124m"), "gpt2-medium" ("gpt2-350m", "gpt2-355m"), "gpt2-large" ("gpt2-774m") and "gpt2-xl"
@@ -167,11 +168,11 @@ typedef struct tarn_model_open_options {
     tarn_dtype dtype; /* that parameters are converted to; default f32 */
     bool as_stored;   /* instead: the one that the file has. An error where its weights are of several */
     int64_t device_layers; /* so many of its first blocks lie on the device, the others on the CPU: see tarn_model_place(). 0: all */
-    tarn_dtype blocks; /* of a folder of the Llama family: q8_0, q4_0, q4_k or q6_k, which the weights of linear layers become while they are read; the head and all else
+    tarn_dtype blocks; /* of a folder: q8_0, q4_0, q4_k or q6_k, which the weights of linear layers become while they are read; the head and all else
                           stay elements. They are not trained. Default (f32): no blocks */
 } tarn_model_open_options;
 
-/* Opens a GGUF file of the Llama family, whose name ends in ".gguf": weights in blocks stay as they are stored, and are not trained. Or a Hugging Face
+/* Opens a GGUF file (architecture "gpt2", "llama", "qwen2" or "qwen3"), whose name ends in ".gguf": weights in blocks stay as they are stored, and are not trained. Or a Hugging Face
  * model folder: what it is stands in config.json (model_type "gpt2", "llama", "mistral", "qwen2" or "qwen3"), its weights in
  * model.safetensors, or in several files that model.safetensors.index.json names. Of a GPT-2 they may lack the prefix "transformer." in their names. What
  * config.json asks for and tarn does not compute (another scaling of rotary positions, a sliding window, another activation …) is an error

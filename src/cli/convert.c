@@ -34,7 +34,7 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
 {
     printf("%s: %d tensors, %s instead of %s\n", o->words[1], s->tensors, tarn__bytes_text(s->after), tarn__bytes_text(s->before));
     if (o->type && s->plain)
-        printf("%d of one axis (norms, biases) are f32\n", s->plain);
+        printf("%d that are no matrices of weights (norms, biases, positions) are f32\n", s->plain);
     if (s->uneven)
         printf("%d whose rows are no whole number of such blocks are q8_0, or as they were\n", s->uneven);
     if (s->finer)

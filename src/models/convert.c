@@ -32,11 +32,11 @@ static bool fits(const tarn__rows *rows, tarn_dtype dtype)
     return rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[dtype].block_elements == 0;
 }
 
-/* What a tensor becomes in a GGUF file, and why, which is counted. */
-static tarn_dtype choose(tarn__conversion *c, const tarn__rows *rows, bool is_head)
+/* What a tensor becomes in a GGUF file, and why, which is counted. Norms, biases and the table of positions stay numbers, as llama.cpp has it. */
+static tarn_dtype choose(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
 {
     tarn_dtype wanted = c->options.quantize ? c->options.type : rows->from;
-    if (rows->shape.rank < 2) {
+    if (rows->shape.rank < 2 || strcmp(name, "position_embd.weight") == 0) {
         c->summary.plain++;
         return TARN_F32;
     }
@@ -79,7 +79,7 @@ bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__row
 bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
 {
     tarn__rows chosen = *rows;
-    chosen.to = choose(c, rows, is_head);
+    chosen.to = choose(c, name, rows, is_head);
     return tarn__convert_add_as(c, name, &chosen);
 }
 
@@ -145,6 +145,11 @@ bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const ch
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s, which tarn cannot read; it reads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
                        c->function, c->from, name, type);
+}
+
+bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name)
+{
+    return strcmp(name, traits->tied ? "token_embd.weight" : "output.weight") == 0;
 }
 
 static bool add_all(tarn__conversion *c, const tarn_gguf *file)

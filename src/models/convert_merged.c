@@ -1,4 +1,4 @@
-/* convert_merged.c: models whose adapters become part of their weights on the way to another file: to a folder, or to a GGUF file of the Llama family.
+/* convert_merged.c: models whose adapters become part of their weights on the way to another file: to a folder, or to a GGUF file.
  *
  * The whole model is in memory. What no adapter changed comes from where it was, with its bits: from a GGUF file into another one in its own type, blocks included. */
 #include <stdio.h>
@@ -10,8 +10,6 @@
 #include "base/memory.h"
 #include "formats/gguf.h"
 #include "models/convert.h"
-#include "models/llama.h"
-#include "models/llama_gguf.h"
 #include "models/lora.h"
 #include "models/weights.h"
 
@@ -50,7 +48,11 @@ static bool open_merged(merging *m)
         return false;
     tarn_model_open_options how = how_to_open(m);
     m->model = tarn_failed() ? NULL : tarn_model_open(m->c->from, tarn_device_cpu(), &how);
-    return m->model && tarn_lora_load(m->model, m->c->options.adapter) && tarn__lora_list(m->c->function, m->model, &m->list) &&
+    if (!m->model)
+        return false;
+    m->c->kind = tarn__model_kind_of(m->c->function, m->model)->gguf;
+    m->c->kind->traits(m->model->ctx, &m->c->traits);
+    return tarn_lora_load(m->model, m->c->options.adapter) && tarn__lora_list(m->c->function, m->model, &m->list) &&
            tarn_lora_merge(m->model);
 }
 
@@ -72,44 +74,40 @@ static bool is_changed(const merging *m, const char *name)
 /* Adds a tensor of the model, whose memory is on the CPU and dense. */
 static bool add_tensor(const merging *m, const char *stored, const tarn_tensor *tensor, bool is_head)
 {
-    int64_t heads = tarn__llama_turned_heads(m->model->ctx, stored);
-    const tarn__rows rows = {.function = m->c->function,
-                             .path = m->c->from,
-                             .elements = tarn_data(tensor),
-                             .shape = tarn__shape_of(tensor),
-                             .from = tensor->view.dtype,
-                             .order = heads ? TARN__ROWS_TO_NEIGHBOURS : TARN__ROWS_KEPT,
-                             .heads = heads};
+    tarn__rows rows = {.function = m->c->function,
+                       .path = m->c->from,
+                       .elements = tarn_data(tensor),
+                       .shape = tarn__shape_of(tensor),
+                       .from = tensor->view.dtype};
     if (tensor->view.dtype == TARN_F64)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is F64; weights of F32, F16 and BF16 are converted",
                            m->c->function, m->c->from, stored);
-    return rows.elements && tarn__convert_add(m->c, stored, &rows, is_head);
+    return rows.elements && tarn__gguf_arrange(m->c->kind, &m->c->traits, stored, stored, true, &rows) &&
+           tarn__convert_add(m->c, stored, &rows, is_head);
 }
 
 static bool add_from_model(const tarn__parameter *parameter, void *ctx)
 {
     const merging *m = ctx;
-    const tarn_llama_config *config = m->model->ctx;
-    char stored[TARN__LLAMA_NAME];
+    char stored[TARN__GGUF_NAME_ROOM];
     const char *name = tarn__name_from(m->model, parameter);
-    if (!tarn__llama_name_in_gguf(name, stored))
+    if (!tarn__gguf_name_of(m->c->kind, name, stored))
         return tarn__raise(TARN_ERROR_INTERNAL, "%s: '%.200s' has no name in a GGUF file", m->c->function, name);
-    return add_tensor(m, stored, parameter->tensor, strcmp(stored, config->tied ? "token_embd.weight" : "output.weight") == 0);
+    return add_tensor(m, stored, parameter->tensor, tarn__convert_is_head(&m->c->traits, stored));
 }
 
 /* An entry of the file that the model comes from: what adapters changed as it is in the model, the others as they are. */
 static bool add_from_file(const merging *m, int index)
 {
-    char name[TARN__LLAMA_NAME];
+    char name[TARN__GGUF_NAME_ROOM];
     tarn_gguf_entry e;
-    const char *head = tarn_gguf_find(m->file, "output.weight") >= 0 ? "output.weight" : "token_embd.weight";
     if (!tarn_gguf_info(m->file, index, &e))
         return false;
-    if (tarn__llama_name_in_folder(e.name, name) && is_changed(m, name))
+    if (tarn__gguf_folder_name_of(m->c->kind, e.name, name) && is_changed(m, name))
         return add_tensor(m, e.name, tarn_module_find(m->model, name), false);
     const tarn__rows rows = {
         .function = m->c->function, .path = m->c->from, .elements = m->file->memory + e.position, .shape = e.shape, .from = e.dtype};
-    return tarn__convert_add(m->c, e.name, &rows, strcmp(e.name, head) == 0);
+    return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
 }
 
 static bool put_all(merging *m, tarn_gguf_writer *writer)
@@ -121,17 +119,12 @@ static bool put_all(merging *m, tarn_gguf_writer *writer)
     }
     for (int i = 0; good && i < tarn_gguf_count(m->file); i++)
         good = add_from_file(m, i);
-    return good && tarn__convert_copy_metadata(m->file, writer) && tarn__convert_put_chat(m->c, m->file, writer) && tarn__convert_put(m->c, writer);
+    return good && tarn__convert_copy_metadata(m->file, writer) && tarn__convert_put_chat(m->c, m->file, writer) &&
+           tarn__convert_put(m->c, writer);
 }
 
 static bool write_gguf(merging *m)
 {
-    tarn_model_facts facts;
-    if (!tarn_model_facts_of(m->model, &facts))
-        return false;
-    if (!tarn__llama_family_of(facts.type))
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the model_type '%s' is not converted; llama, mistral, qwen2 and qwen3 are",
-                           m->c->function, m->c->from, facts.type);
     tarn_gguf_writer *writer = tarn_gguf_create(m->c->to);
     if (writer && put_all(m, writer))
         return tarn_gguf_finish(writer);
@@ -180,9 +173,9 @@ static bool write_text(merging *m)
 /* The type that a tensor of the model had in the file it comes from. */
 static tarn_dtype dtype_before(const merging *m, const tarn__parameter *parameter)
 {
-    char stored[TARN__LLAMA_NAME];
+    char stored[TARN__GGUF_NAME_ROOM];
     tarn_gguf_entry e = {.dtype = parameter->tensor->view.dtype};
-    if (m->file && tarn__llama_name_in_gguf(tarn__name_from(m->model, parameter), stored))
+    if (m->file && tarn__gguf_name_of(m->c->kind, tarn__name_from(m->model, parameter), stored))
         tarn_gguf_info(m->file, tarn_gguf_find(m->file, stored), &e);
     return e.dtype;
 }

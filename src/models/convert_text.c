@@ -55,9 +55,10 @@ bool tarn__convert_has_text(const tarn__conversion *c)
     return exists(c, c->text, "tokenizer.json") || exists(c, c->text, "tokenizer.model") || exists(c, c->text, "vocab.json");
 }
 
-bool tarn__convert_put_text(tarn__conversion *c, const tarn_llama_config *config, tarn_gguf_writer *writer)
+bool tarn__convert_put_text(tarn__conversion *c, tarn_gguf_writer *writer)
 {
-    const tarn__gguf_model model = {config->vocab, config->has_begin ? (int32_t)config->begin : -1, config->has_end ? (int32_t)config->end : -1};
+    const tarn__gguf_tokens *own = &c->traits.tokens;
+    const tarn__gguf_model model = {c->traits.vocab, own->has_begin ? (int32_t)own->begin : -1, own->ends ? (int32_t)own->end[0] : -1};
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_whole_file(c, writer);
     c->summary.has_tokenizer = good;

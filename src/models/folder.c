@@ -6,9 +6,8 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "models/fit.h"
-#include "models/kinds.h"
-#include "models/llama.h"
-#include "models/llama_gguf.h"
+#include "models/folder_blocks.h"
+#include "models/gguf_kinds.h"
 #include "models/lora.h"
 #include "models/weights.h"
 
@@ -62,7 +61,7 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
         (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
         return NULL;
     if (options->blocks)
-        return tarn__llama_from_folder(function, config, weights.text, options, where);
+        return tarn__folder_in_blocks(function, kind, config, weights.text, options, where);
     tarn_module *model = kind->make(function, config, dtype, where);
     if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
         return model;
@@ -88,7 +87,7 @@ static tarn_module *open_gguf(const char *function, const char *name, const tarn
     int index = file && options->as_stored ? tarn_gguf_find(file, "token_embd.weight") : -1;
     bool good = file && (index < 0 || tarn_gguf_info(file, index, &table));
     tarn_dtype dtype = table.dtype == TARN_BF16 || table.dtype == TARN_F16 ? table.dtype : options->dtype;
-    tarn_module *model = good ? tarn__llama_from_gguf(function, file, dtype, where) : NULL;
+    tarn_module *model = good ? tarn__model_from_gguf(function, file, dtype, where) : NULL;
     tarn__weight_bytes bytes = {0};
     if (!model && tarn_error_code() == TARN_ERROR_MEMORY)
         bytes = weigh_gguf(file, dtype);
@@ -155,8 +154,9 @@ static bool name_files(const char *function, const char *folder, model_files *fi
            tarn__model_path_in(function, folder, "model.safetensors.new", &files->new_weights);
 }
 
-/* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype. */
+/* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype, and lie as the kind's do. */
 typedef struct writing {
+    const tarn__model_kind *kind;
     const tarn_module *model;
     tarn_safetensors_writer *writer;
     tarn_dtype dtype;
@@ -166,9 +166,13 @@ static bool add_one(const tarn__parameter *parameter, void *ctx)
 {
     const writing *w = ctx;
     tarn_tensor *tensor = parameter->tensor;
-    if (tarn__is_blocks(tensor->view.dtype))
+    const char *name = tarn__name_from(w->model, parameter);
+    bool is_blocks = tarn__is_blocks(tensor->view.dtype);
+    if (is_blocks)
         tensor = tarn_cast(tensor, w->dtype);
-    return tensor && tarn_safetensors_add(w->writer, tarn__name_from(w->model, parameter), tensor);
+    if (is_blocks && tarn__gguf_folder_layout_of(w->kind->gguf, name) == TARN__GGUF_TRANSPOSED)
+        tensor = tarn_transpose(tensor, 0, 1);
+    return tensor && tarn_safetensors_add(w->writer, name, tensor);
 }
 
 static bool write_weights(const tarn__model_kind *kind, const tarn_module *model, const char *path)
@@ -176,7 +180,7 @@ static bool write_weights(const tarn__model_kind *kind, const tarn_module *model
     tarn_model_facts facts;
     kind->facts(model, &facts);
     tarn_scope *scope = tarn_scope_open();
-    writing w = {model, scope ? tarn_safetensors_create(path) : NULL, facts.dtype};
+    writing w = {kind, model, scope ? tarn_safetensors_create(path) : NULL, facts.dtype};
     if (w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt")) /* laid out as PyTorch's */
         tarn__module_walk_over(model, TARN__MODULE_STATE, add_one, &w);
     bool good = !tarn_failed();

@@ -24,13 +24,28 @@ tarn_tensor *tarn__gpt2_head_forward(tarn_module *head, tarn_tensor *x, void *ct
 tarn_tensor *tarn__gpt2_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);
 tarn_tensor *tarn__gpt2_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
-/* config.json and names in files (gpt2_file.c). */
+/* Configurations (gpt2_config.c). Raises what is wrong with one, and replaces its defaults by what they stand for. */
+bool tarn__gpt2_complete(const char *function, tarn_gpt2_config *config);
+
+/* A probability of its own, or the common one; none is negative, so that a completed configuration stays what it is. */
+double tarn__gpt2_dropout(double own, double common);
+
+/* Of the row in kinds.h: what training makes of names and sizes. */
+bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__model_sizes *sizes);
+double tarn__gpt2_numbers(const char *name, const tarn__model_sizes *sizes);
+int64_t tarn__gpt2_working(const tarn__model_sizes *sizes);
+tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *sizes, tarn_device device, uint64_t seed);
+
+/* config.json and names in files (gpt2_file.c). The first two are configurations alone: a config.json of that model_type; and a complete one. */
+bool tarn__gpt2_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_gpt2_config *to);
+bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__document *config);
 tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where);
 bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config);
 bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path);
 bool tarn__gpt2_ignores(const char *name);
 
-/* A model from a configuration, checked and completed here (gpt2.c). Its parameters are drawn from the thread's generator, or have no values. */
-tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw);
+/* A model from a configuration, checked and completed here (gpt2.c). Its parameters come from the source; NULL: they are drawn from the thread's generator, or
+ * have no values. */
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw, const tarn__model_source *source);
 
 #endif

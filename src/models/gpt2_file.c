@@ -86,19 +86,29 @@ static bool read_rest(const char *function, const tarn__document *config, tarn_g
     return true;
 }
 
-tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where)
+bool tarn__gpt2_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_gpt2_config *to)
 {
+    static const char *const key = "tie_word_embeddings";
     tarn_gpt2_config c = {.dtype = dtype};
+    bool tied = true;
     bool good = read_sizes(config, &c) && read_rest(function, config, &c) && check_activation(function, config) &&
                 check_switch(function, config, "scale_attn_weights", true) &&
                 check_switch(function, config, "scale_attn_by_inverse_layer_idx", false) &&
-                check_switch(function, config, "add_cross_attention", false) && check_switch(function, config, "tie_word_embeddings", true);
-    return good ? tarn__gpt2_make(function, &c, where, false) : NULL;
+                check_switch(function, config, "add_cross_attention", false) &&
+                (!tarn__document_has(config, key) || tarn__document_bool(config, key, &tied));
+    c.untied = !tied;
+    *to = c;
+    return good;
 }
 
-bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
+tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where)
 {
-    const tarn_gpt2_config *c = model->ctx;
+    tarn_gpt2_config c;
+    return tarn__gpt2_read_config(function, config, dtype, &c) ? tarn__gpt2_make(function, &c, where, false, NULL) : NULL;
+}
+
+bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__document *config)
+{
     const struct {
         const char *key;
         int64_t value;
@@ -115,7 +125,7 @@ bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
     bool good = tarn__document_set_text(config, "model_type", "gpt2") && tarn__document_add_text(config, "architectures", "GPT2LMHeadModel") &&
                 tarn__document_set_text(config, "activation_function", "gelu_new") &&
                 tarn__document_set_text(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
-                tarn__document_set_bool(config, "tie_word_embeddings", true);
+                tarn__document_set_bool(config, "tie_word_embeddings", !c->untied);
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
         good = tarn__document_set_whole(config, wholes[i].key, wholes[i].value);
     for (size_t i = 0; good && i < sizeof(reals) / sizeof(reals[0]); i++)
@@ -125,6 +135,11 @@ bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
         good = c->has_end ? tarn__document_set_whole(config, key, c->end) : tarn__document_set_real(config, key, NAN);
     }
     return good;
+}
+
+bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
+{
+    return tarn__gpt2_write_config(model->ctx, config);
 }
 
 /* ---- names in files -------------------------------------------------------------------------------------------------------- */
@@ -142,7 +157,9 @@ bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path)
         return tarn__raise_within(function);
     /* Files of GPT2Model, the first one among them, have the body alone. */
     bool is_body = tarn_safetensors_find(file, "wte.weight") >= 0;
-    bool good = tarn__weights_load(function, is_body ? model->child[TARN__MODEL_BODY] : model, file, path, "GPT-2", tarn__gpt2_ignores);
+    const tarn_gpt2_config *c = model->ctx;
+    bool good = !(is_body && c->untied) || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no 'lm_head.weight', but tie_word_embeddings is false", function, path);
+    good = good && tarn__weights_load(function, is_body ? model->child[TARN__MODEL_BODY] : model, file, path, "GPT-2", tarn__gpt2_ignores);
     tarn_safetensors_close(file);
     return good;
 }

@@ -8,6 +8,7 @@
 #include "models/gpt2.h"
 #include "nn/adapter.h"
 #include "ops/dropout.h"
+#include "ops/index.h"
 #include "ops/matmul.h"
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
@@ -30,10 +31,10 @@ static tarn_tensor *add_and_normalise(const tarn_module *part, tarn_tensor **x, 
     return tarn__residual_norm_dropped(*x, delta, p, own(norm, "weight"), own(norm, "bias"), false, c->epsilon, x);
 }
 
+/* Rows of a table of blocks come as what the norms are. */
 tarn_tensor *tarn__gpt2_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
 {
-    (void)ctx;
-    return tarn_embedding(own(table, "weight"), index);
+    return tarn__embedding_as(own(table, "weight"), index, ((const tarn_gpt2_config *)ctx)->dtype);
 }
 
 tarn_tensor *tarn__gpt2_projection_forward(tarn_module *projection, tarn_tensor *x, void *ctx)
@@ -52,7 +53,8 @@ tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
     tarn_module *up = mlp->child[TARN__GPT2_IN], *down = mlp->child[TARN__GPT2_OUT];
-    if (up->adapter || down->adapter) { /* what one operation makes of both has no place for adapters */
+    bool is_plain = up->linear == TARN__LINEAR_IN_OUT && down->linear == TARN__LINEAR_IN_OUT && !up->adapter && !down->adapter;
+    if (!is_plain) { /* what one operation makes of both has no place for adapters, and none for blocks */
         tarn_tensor *y = tarn_forward(up, x);
         return y ? tarn_forward(down, tarn_gelu(y)) : NULL;
     }

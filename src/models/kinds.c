@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "models/gguf_kinds.h"
 
 static const tarn__model_kind *const kinds[] = {&tarn__gpt2_kind, &tarn__llama_kind};
 #define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
@@ -47,6 +48,13 @@ const tarn__model_kind *tarn__model_kind_trained(const char *name)
     return NULL;
 }
 
+/* Appends words to a list of them. */
+static void add_words(char *list, size_t room, const char *const *words)
+{
+    for (; *words; words++)
+        snprintf(list + strlen(list), room - strlen(list), "%s%s", list[0] ? ", " : "", *words);
+}
+
 const tarn__model_kind *tarn__model_kind_named(const char *function, const char *path, const char *type)
 {
     char known[128] = "";
@@ -54,9 +62,20 @@ const tarn__model_kind *tarn__model_kind_named(const char *function, const char 
     if (kind)
         return kind;
     for (int i = 0; i < KINDS; i++)
-        for (const char *const *name = kinds[i]->types; *name; name++)
-            snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", known[0] ? ", " : "", *name);
+        add_words(known, sizeof(known), kinds[i]->types);
     tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the model_type '%.64s' is none that tarn knows: %s", function, path, type, known);
+    return NULL;
+}
+
+const tarn__model_kind *tarn__model_kind_in_gguf(const char *function, const char *path, const char *architecture)
+{
+    char known[128] = "";
+    for (int i = 0; i < KINDS; i++) {
+        if (is_among(kinds[i]->gguf->architectures, architecture))
+            return kinds[i];
+        add_words(known, sizeof(known), kinds[i]->gguf->architectures);
+    }
+    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the architecture '%.64s' is none that tarn knows: %s", function, path, architecture, known);
     return NULL;
 }
 

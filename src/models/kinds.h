@@ -33,10 +33,21 @@ typedef struct tarn__documents {
     tarn_tensor *starts;    /* where in the row its document begins */
 } tarn__documents;
 
+/* Where parameters come from: `give` makes the one of that full name, of that shape, on that device, in the open scope. One that is of no float dtype (blocks of packed
+ * numbers) becomes a buffer, which is not trained; the weight of a linear layer is [out, in] then. NULL with an error. */
+typedef struct tarn__model_source {
+    tarn_tensor *(*give)(void *ctx, const char *name, tarn_shape shape, tarn_device device);
+    void *ctx;
+} tarn__model_source;
+
+struct tarn__gguf_kind; /* gguf_kinds.h */
+
 typedef struct tarn__model_kind {
     const char *const *types; /* its model_types in config.json; NULL ends them */
     const char *const *names; /* under which new ones can be trained; NULL ends them */
     tarn_forward_fn forward;  /* that its modules have, and no others */
+    tarn__linear_form linear; /* of its linear layers, but for blocks */
+    const struct tarn__gguf_kind *gguf;
 
     /* A model as config.json says, its parameters without values. The caller owns it. NULL with an error. */
     tarn_module *(*make)(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where);
@@ -86,6 +97,9 @@ extern const tarn__model_kind tarn__gpt2_kind, tarn__llama_kind;
 /* The row of a module, and the row of a model_type. NULL with an error. */
 const tarn__model_kind *tarn__model_kind_of(const char *function, const tarn_module *module);
 const tarn__model_kind *tarn__model_kind_named(const char *function, const char *path, const char *type);
+
+/* The row of what GGUF files call an architecture. NULL with an error. */
+const tarn__model_kind *tarn__model_kind_in_gguf(const char *function, const char *path, const char *architecture);
 
 /* The row of a model_type, and the row of a name that new models are trained under; NULL, which is no error: there is none. */
 const tarn__model_kind *tarn__model_kind_known(const char *type);

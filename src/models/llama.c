@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "core/random.h"
 #include "models/children.h"
+#include "models/gguf_kinds.h"
 #include "models/weights.h"
 
 #define DEVIATION 0.02 /* of the weights at the beginning */
@@ -17,7 +18,7 @@ typedef struct making {
     tarn_llama_config config;
     tarn__placement where;
     tarn_device device; /* of what is being made */
-    const tarn__llama_source *source;
+    const tarn__model_source *source;
 } making;
 
 /* ---- values ---------------------------------------------------------------------------------------------------------------- */
@@ -174,10 +175,10 @@ static tarn_module *make_model(const making *m)
     return NULL;
 }
 
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__llama_source *source)
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__model_source *source)
 {
     making m = {.function = function, .config = *config, .where = *where, .device = where->device};
-    tarn__llama_source empty = {leave_empty, &m};
+    tarn__model_source empty = {leave_empty, &m};
     if (tarn_failed() || !tarn__llama_complete(function, &m.config) || !tarn__check_placement(function, where, m.config.layers))
         return NULL;
     m.source = source ? source : &empty;
@@ -201,7 +202,7 @@ tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t conf
     making m = {.function = function, .config = own};
     tarn__generator callers = tarn__random_save();
     tarn_seed(seed);
-    tarn_module *model = tarn__llama_make(function, &own, &(tarn__placement){.device = device}, &(tarn__llama_source){draw, &m});
+    tarn_module *model = tarn__llama_make(function, &own, &(tarn__placement){.device = device}, &(tarn__model_source){draw, &m});
     tarn__random_restore(&callers);
     return model;
 }
@@ -269,6 +270,8 @@ const tarn__model_kind tarn__llama_kind = {
     .types = tarn__llama_types,
     .names = tarn__llama_names,
     .forward = tarn__llama_model_forward,
+    .linear = TARN__LINEAR_OUT_IN,
+    .gguf = &tarn__llama_gguf,
     .make = tarn__llama_from_document,
     .load = tarn__llama_load,
     .ignores = tarn__llama_ignores,

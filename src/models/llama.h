@@ -71,19 +71,7 @@ bool tarn__llama_describe(const tarn_module *model, tarn__document *config);
 bool tarn__llama_load(const char *function, tarn_module *model, const char *path);
 bool tarn__llama_ignores(const char *name);
 
-/* Where parameters come from: `give` makes the one of that full name, of that shape, on that device, in the open scope. One that is of no float dtype (blocks of packed
- * numbers) becomes a buffer, which is not trained. NULL with an error. */
-typedef struct tarn__llama_source {
-    tarn_tensor *(*give)(void *ctx, const char *name, tarn_shape shape, tarn_device device);
-    void *ctx;
-} tarn__llama_source;
-
-/* The model of a folder, the weights of its linear layers but the head made blocks as they are read (llama_blocks.c). `path` is where its weights are. Out of
- * training mode; the caller owns it. NULL with an error, also where config.json is of another kind. */
-tarn_module *tarn__llama_from_folder(const char *function, const tarn__document *config, const char *path, const tarn_model_open_options *options,
-                                     const tarn__placement *where);
-
 /* A model from a configuration, checked and completed here (llama.c). Its parameters come from the source; NULL: they have no values. The caller owns it. */
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__llama_source *source);
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__model_source *source);
 
 #endif

@@ -49,8 +49,10 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list)
 {
     *list = (tarn__lora_layers){0};
-    if (!tarn__model_kind_of(function, model))
+    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (!kind)
         return false;
+    list->form = kind->linear;
     listing l = {list, model->child[TARN__MODEL_HEAD]};
     return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function); /* a visit that changes nothing */
 }
@@ -221,15 +223,19 @@ bool tarn_lora_add_sized(tarn_module *model, const tarn_lora_options *options, s
 
 /* ---- merging --------------------------------------------------------------------------------------------------------------- */
 
-/* Numbers in place of a weight in blocks: a buffer becomes a parameter, which is frozen. Takes the tensor, which belongs to the open scope. */
-static bool replace_weight(tarn_module *layer, tarn_tensor *weight)
+/* Numbers in place of a weight in blocks: a buffer becomes a parameter, which is frozen and lies as `form` says. Takes the tensor, which is [out, in] and belongs to the open
+ * scope. */
+static bool replace_weight(tarn_module *layer, tarn_tensor *weight, tarn__linear_form form)
 {
     tarn__parameter *place = layer->parameter;
     tarn_tensor *before = tarn__module_own(layer, "weight");
     while (place->tensor != before)
         place++;
+    if (form == TARN__LINEAR_IN_OUT)
+        weight = tarn_clone(tarn_transpose(weight, 0, 1));
     if (!weight)
         return false;
+    layer->linear = form;
     tarn__hold(weight);
     tarn_free(weight); /* the scope's reference */
     place->tensor = weight;
@@ -238,7 +244,7 @@ static bool replace_weight(tarn_module *layer, tarn_tensor *weight)
     return tarn__name_tensor(layer, place);
 }
 
-static bool merge_layer(tarn_module *layer, tarn_dtype dtype)
+static bool merge_layer(tarn_module *layer, tarn_dtype dtype, tarn__linear_form form)
 {
     tarn_tensor *weight = tarn__module_own(layer, "weight"), *a = tarn__adapter_weight(layer, TARN__ADAPTER_A),
                 *b = tarn__adapter_weight(layer, TARN__ADAPTER_B);
@@ -250,7 +256,7 @@ static bool merge_layer(tarn_module *layer, tarn_dtype dtype)
     tarn_tensor *sum = tarn_add(is_blocks ? tarn_cast(tarn_cast(weight, TARN_F32), wide) : tarn_cast(weight, wide), delta);
     if (!sum)
         return false;
-    if (!(is_blocks ? replace_weight(layer, tarn_cast(sum, dtype)) : tarn_copy(weight, sum)))
+    if (!(is_blocks ? replace_weight(layer, tarn_cast(sum, dtype), form) : tarn_copy(weight, sum)))
         return false;
     tarn__adapter_remove(layer);
     return true;
@@ -279,7 +285,7 @@ static bool merge_all(const char *function, tarn_module *model, const tarn__lora
         if (!list->layer[i].is_chosen)
             continue;
         tarn_scope *scope = tarn_scope_open();
-        good = scope && merge_layer(list->layer[i].module, facts.dtype);
+        good = scope && merge_layer(list->layer[i].module, facts.dtype, list->form);
         tarn_scope_close(scope);
         merged += good;
     }

@@ -19,6 +19,7 @@ typedef struct tarn__lora_layer {
 typedef struct tarn__lora_layers {
     tarn__lora_layer *layer;
     int count, room;
+    tarn__linear_form form; /* of the model's kind, blocks or not */
 } tarn__lora_layers;
 
 /* All linear layers of a language model, in the tree's order, but for the head; those that have adapters are chosen. The caller releases the list, on failure too.

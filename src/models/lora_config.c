@@ -180,7 +180,7 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
                 write_alpha(s->alpha, document) && tarn__document_set_real(document, "lora_dropout", s->dropout) &&
                 write_targets(list, document) && tarn__document_set_bool(document, "use_rslora", s->rslora) &&
                 tarn__document_set_bool(document, "use_dora", false) &&
-                tarn__document_set_bool(document, "fan_in_fan_out", first->linear == TARN__LINEAR_IN_OUT) &&
+                tarn__document_set_bool(document, "fan_in_fan_out", list->form == TARN__LINEAR_IN_OUT) &&
                 tarn__document_set_text(document, "bias", "none") && tarn__document_set_bool(document, "init_lora_weights", true) &&
                 tarn__document_set_bool(document, "inference_mode", true);
     for (const char *const *key = nothing; good && *key; key++)

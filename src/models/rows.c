@@ -1,4 +1,4 @@
-/* rows.c: a weight on its way from one file to another: rows in another order, elements of another type. Some rows at a time, so that no weight need be in memory
+/* rows.c: a weight on its way from one file to another: rows in another order or become columns, elements of another type. Some rows at a time, so that no weight need be in memory
  * as a whole; rows are shared out among threads, and each depends on its own elements alone. */
 #include "models/rows.h"
 
@@ -13,6 +13,7 @@
 #include "base/thread.h"
 
 #define PIECE ((int64_t)1 << 20) /* elements that are converted at a time, or one row */
+#define TILE 256                 /* columns that become rows at a time: whole blocks of every type */
 
 /* One piece of work: rows `begin` and on, to `out`. */
 typedef struct piece {
@@ -111,25 +112,66 @@ static void note_wrong(piece *p, int64_t element)
         continue;
 }
 
+/* A row from its numbers. */
+static void finish_row(piece *p, int64_t i)
+{
+    tarn_dtype to = p->rows->to;
+    const float *values = p->values + i * p->columns;
+    bool holds_all = to == TARN_F32 || to == TARN_F64;
+    int64_t wrong = holds_all ? -1 : misfit(to, values, p->columns);
+    if (wrong < 0)
+        from_f32(to, values, p->columns, p->out + (size_t)i * p->to_bytes);
+    else
+        note_wrong(p, (p->begin + i) * p->columns + wrong);
+}
+
 static void make_rows(int64_t begin, int64_t end, void *ctx)
 {
     piece *p = ctx;
     const tarn__rows *rows = p->rows;
     for (int64_t i = begin; i < end; i++) {
         const char *from = (const char *)rows->elements + (size_t)source_of(rows, p->begin + i) * p->from_bytes;
-        char *to = p->out + (size_t)i * p->to_bytes;
         if (rows->from == rows->to) {
-            memcpy(to, from, p->to_bytes);
+            memcpy(p->out + (size_t)i * p->to_bytes, from, p->to_bytes);
             continue;
         }
-        float *values = p->values + i * p->columns;
-        to_f32(rows->from, from, p->columns, values);
-        bool holds_all = rows->to == TARN_F32 || rows->to == TARN_F64;
-        int64_t wrong = holds_all ? -1 : misfit(rows->to, values, p->columns);
-        if (wrong < 0)
-            from_f32(rows->to, values, p->columns, to);
-        else
-            note_wrong(p, (p->begin + i) * p->columns + wrong);
+        to_f32(rows->from, from, p->columns, p->values + i * p->columns);
+        finish_row(p, i);
+    }
+}
+
+/* ---- columns that become rows ---------------------------------------------------------------------------------------------- */
+
+/* Rows `first` to `last` of a piece, elements as they are. */
+static void move_columns(const piece *p, int64_t first, int64_t last)
+{
+    size_t size = p->to_bytes / (size_t)p->columns;
+    for (int64_t column = 0; column < p->columns; column++) {
+        const char *from = (const char *)p->rows->elements + (size_t)column * p->from_bytes + (size_t)(p->begin + first) * size;
+        for (int64_t i = first; i < last; i++, from += size)
+            memcpy(p->out + (size_t)i * p->to_bytes + (size_t)column * size, from, size);
+    }
+}
+
+static void make_columns(int64_t begin, int64_t end, void *ctx)
+{
+    piece *p = ctx;
+    const tarn__rows *rows = p->rows;
+    float part[TILE];
+    for (int64_t tile = begin; tile < end; tile++) {
+        int64_t first = tile * TILE, last = first + TILE < p->count ? first + TILE : p->count;
+        if (rows->from == rows->to) {
+            move_columns(p, first, last);
+            continue;
+        }
+        size_t skipped = (size_t)tarn__bytes_of(rows->from, p->begin + first);
+        for (int64_t column = 0; column < p->columns; column++) {
+            to_f32(rows->from, (const char *)rows->elements + (size_t)column * p->from_bytes + skipped, last - first, part);
+            for (int64_t i = first; i < last; i++)
+                p->values[i * p->columns + column] = part[i - first];
+        }
+        for (int64_t i = first; i < last; i++)
+            finish_row(p, i);
     }
 }
 
@@ -139,7 +181,10 @@ static bool make_piece(piece *p)
 {
     atomic_store(&p->wrong, -1);
     int64_t grain = 65536 / (p->columns + 1);
-    tarn__parallel_for(p->count, grain > 0 ? grain : 1, make_rows, p);
+    if (p->rows->order == TARN__ROWS_TRANSPOSED)
+        tarn__parallel_for((p->count + TILE - 1) / TILE, 1, make_columns, p);
+    else
+        tarn__parallel_for(p->count, grain > 0 ? grain : 1, make_rows, p);
     int64_t wrong = atomic_load(&p->wrong);
     if (wrong < 0)
         return true;
@@ -155,17 +200,20 @@ static bool make_all(const tarn__rows *rows, tarn__output *output, char *whole)
     int64_t count = is_one ? 1 : rows->shape.size[0], columns = 1;
     for (int i = is_one ? 0 : 1; i < rows->shape.rank; i++)
         columns *= rows->shape.size[i];
-    if (columns % tarn__dtypes[rows->from].block_elements || columns % tarn__dtypes[rows->to].block_elements)
+    bool is_turned = rows->order == TARN__ROWS_TRANSPOSED;
+    int64_t before = is_turned ? count : columns; /* elements of a row of the source */
+    if (before % tarn__dtypes[rows->from].block_elements || columns % tarn__dtypes[rows->to].block_elements)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s' of %s cannot become %s: its rows of %lld are no whole blocks",
                            rows->function, rows->path, rows->name, tarn_dtype_name(rows->from), tarn_dtype_name(rows->to),
-                           (long long)columns);
+                           (long long)(before % tarn__dtypes[rows->from].block_elements ? before : columns));
     if (columns == 0) /* however many rows of nothing there are: a file may name 2⁶⁰ */
         return true;
-    int64_t step = PIECE / (columns + 1) > 0 ? PIECE / (columns + 1) : 1;
+    int64_t least = is_turned ? TILE : 1, step = PIECE / (columns + 1) / least * least;
+    step = step > 0 ? step : least;
     step = step < count ? step : count;
     piece p = {.rows = rows,
                .columns = columns,
-               .from_bytes = (size_t)tarn__bytes_of(rows->from, columns),
+               .from_bytes = (size_t)tarn__bytes_of(rows->from, before),
                .to_bytes = (size_t)tarn__bytes_of(rows->to, columns)};
     size_t value_bytes = rows->from == rows->to ? 0 : sizeof(float) * (size_t)(step * columns),
            out_bytes = whole ? 0 : (size_t)step * p.to_bytes;

@@ -1,4 +1,4 @@
-/* rows.h: a weight on its way from one file to another: rows in another order, elements of another type. */
+/* rows.h: a weight on its way from one file to another: rows in another order or become columns, elements of another type. */
 #ifndef TARN__ROWS_H
 #define TARN__ROWS_H
 
@@ -6,17 +6,19 @@
 
 #include "base/file.h"
 
-/* The pairs that rotary positions turn: (i, i + half), as transformers has them, or neighbours, as GGUF's llama has them. */
+/* The pairs that rotary positions turn: (i, i + half), as transformers has them, or neighbours, as GGUF's llama has them. GPT-2's matrices have a row for each input in
+ * transformers, and one for each output in GGUF files. */
 typedef enum tarn__rows_order {
     TARN__ROWS_KEPT,
     TARN__ROWS_TO_NEIGHBOURS, /* from halves to neighbours */
-    TARN__ROWS_TO_HALVES      /* and back */
+    TARN__ROWS_TO_HALVES,     /* and back */
+    TARN__ROWS_TRANSPOSED     /* columns of a matrix become rows */
 } tarn__rows_order;
 
 typedef struct tarn__rows {
     const char *function, *path, *name; /* for errors: who asks, the file, the tensor; borrowed */
     const void *elements;               /* borrowed */
-    tarn_shape shape;                   /* its first axis are the rows */
+    tarn_shape shape;                   /* of what is made; its first axis are the rows */
     tarn_dtype from, to;
     tarn__rows_order order;
     int64_t heads; /* that the rows belong to, where their order changes; they divide into pairs */

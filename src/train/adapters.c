@@ -124,9 +124,6 @@ bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
     const tarn_train_options *o = &t->options;
     bool is_gguf = strcmp(o->merge, "gguf") == 0;
     const char *tokenizer = tarn_tokenizer_kind(t->corpus.tokenizer);
-    if (is_gguf && strcmp(o->model, "gpt2") == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: merge is gguf, which is for models of the Llama family; a gpt2 can be merged to a folder", function);
     return !is_gguf || strcmp(tokenizer, "bpe") == 0 || strcmp(tokenizer, "spm") == 0 ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: merge is gguf, but GGUF has no form for a tokenizer of %s; merge to a folder", function,
                        tokenizer);

@@ -61,7 +61,7 @@ static void a_folder_is_inspected_and_converted(void **state)
     expect_with(1, "is there already", "convert %s %s 2>&1", folder, scratch("model.gguf"));
     expect_with(0, "12 tensors", "convert %s %s", scratch("model.gguf"), scratch("back"));
     expect_with(1, "there is a model in", "convert %s %s 2>&1", scratch("model.gguf"), scratch("back"));
-    expect_with(0, "3 of one axis", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
+    expect_with(0, "3 that are no matrices of weights", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
     expect_with(1, "has no model.safetensors", "inspect %s 2>&1", scratch(""), "");
 }
 
@@ -69,7 +69,7 @@ static void weights_are_packed(void **state)
 {
     (void)state;
     const char *from = write_gguf("from.gguf", 1), *to = scratch("to.gguf");
-    expect_with(0, "1 of one axis (norms, biases) are f32\n1 whose rows are no whole number of such blocks are q8_0, or as they were\nthe head is q6_k\n",
+    expect_with(0, "1 that are no matrices of weights (norms, biases, positions) are f32\n1 whose rows are no whole number of such blocks are q8_0, or as they were\nthe head is q6_k\n",
                 "quantize %s %s --type q4_k", from, to);
     expect_with(0, "Q4_K     [4, 512]", "inspect %s", to, "");
     expect_with(1, "is there already; it is replaced only with .replace (--force)", "quantize %s %s --type q8_0 2>&1", from, to);

@@ -16,6 +16,7 @@ import transformers
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
+import gpt2
 import llama
 import tarn
 from gpt2 import open_in_tarn
@@ -305,16 +306,50 @@ def check_rows(path, network):
     return ""
 
 
+def check_tensors(path, network):
+    """A GPT-2's, under the names that the package has for those of transformers: the same numbers, matrices with a row for each output."""
+    tensors, names = read_tensors(path), gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, network.config.n_layer)
+    state = {name: values.float().numpy() for name, values in network.state_dict().items() if name != "lm_head.weight"}
+    for name, values in state.items():
+        found = tensors.pop(names.get_name(name, try_suffixes=(".weight", ".bias")), None)
+        wanted = values.T if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else values
+        if found is None or not np.array_equal(quants.dequantize(found.data, found.tensor_type).reshape(wanted.shape), wanted):
+            return f"{name} is {'missing' if found is None else 'another'}"
+        if (values.ndim == 1 or name == "transformer.wpe.weight") and found.tensor_type != Type.F32:
+            return f"{name} is {found.tensor_type.name}"
+    return f"there are {list(tensors)} beside" if tensors else ""
+
+
+def check_keys(path, network):
+    """A GPT-2's metadata, under the package's keys."""
+    fields, config = gguf.GGUFReader(path).fields, network.config
+    ends = {} if config.eos_token_id is None else {gguf.Keys.Tokenizer.BOS_ID: config.eos_token_id, gguf.Keys.Tokenizer.EOS_ID: config.eos_token_id}
+    wanted = {gguf.Keys.General.ARCHITECTURE: "gpt2", gguf.Keys.LLM.CONTEXT_LENGTH: config.n_positions, gguf.Keys.LLM.EMBEDDING_LENGTH: config.n_embd,
+              gguf.Keys.LLM.BLOCK_COUNT: config.n_layer, gguf.Keys.LLM.FEED_FORWARD_LENGTH: config.n_inner or 4 * config.n_embd,
+              gguf.Keys.Attention.HEAD_COUNT: config.n_head, gguf.Keys.Attention.LAYERNORM_EPS: float(np.float32(config.layer_norm_epsilon)), **ends}
+    for key, value in wanted.items():
+        field = fields.get(key.format(arch="gpt2"))
+        if field is None or field.contents() != value:
+            return f"{key} is {field and field.contents()} instead of {value}"
+    return ""
+
+
+def draw_network(family, rng):
+    if family == "gpt2":
+        return gpt2.randomized(transformers.GPT2LMHeadModel(gpt2.draw_config(rng)))
+    return llama.make_network(llama.draw_config(family, rng), "f32")
+
+
 def check_model(folder, family, dtype, rng):
-    config = llama.draw_config(family, rng)
-    network = llama.make_network(config, "f32").to(tarn.TORCH[dtype])
+    network = draw_network(family, rng).to(tarn.TORCH[dtype])
+    config = network.config
     source, path, back = os.path.join(folder, "source"), os.path.join(folder, "model.gguf"), os.path.join(folder, "back")
     network.save_pretrained(source)
     convert(source, path)
     convert(path, back)
     if bits(source) != bits(back):
         return "tensors are not as they were"
-    wrong = check_rows(path, network)
+    wrong = (check_tensors(path, network) or check_keys(path, network)) if family == "gpt2" else check_rows(path, network)
     with open(os.path.join(back, "config.json")) as file:
         architecture = json.load(file)["architectures"]
     if wrong or architecture != network.config.architectures:
@@ -334,7 +369,7 @@ def check_model(folder, family, dtype, rng):
 
 
 def model_checks(seed):
-    for family in llama.FAMILIES:
+    for family in ["gpt2", *llama.FAMILIES]:
         for number in range(MODELS):
             for dtype in ("f32", "bf16", "f16"):
                 name = f"{family} {number} in {dtype}"

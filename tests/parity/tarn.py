@@ -82,7 +82,7 @@ class EmbeddingOptions(c.Structure):
 class Gpt2Config(c.Structure):
     _fields_ = [(name, c.c_int64) for name in ("vocab", "context", "layers", "heads", "width", "inner")] + [
         (name, c.c_double) for name in ("dropout", "attention_dropout", "embedding_dropout", "epsilon")] + [
-        ("dtype", c.c_int), ("has_end", c.c_bool), ("end", c.c_int64), ("recompute", c.c_int)]
+        ("dtype", c.c_int), ("has_end", c.c_bool), ("end", c.c_int64), ("recompute", c.c_int), ("untied", c.c_bool)]
 
 
 class LlamaConfig(c.Structure):

@@ -119,16 +119,13 @@ static void write_tokenizer(const char *folder)
     free(third);
 }
 
-/* So few numbers learn sooner when they begin larger than those of large models do. */
-const char *turning_drawn(const char *name)
+/* Writes a model, which is freed, with the tokenizer. So few numbers learn sooner when they begin larger than those of large models do. */
+static const char *write_drawn(tarn_module *model, const char *name, double larger)
 {
-    const tarn_llama_config config = {
-        .vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 64, .inner = 192, .tied = true};
-    tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *weight = tarn_requires_grad(tarn_module_parameter(model, i), false);
         if (tarn_rank(weight) == 2)
-            tarn_copy(weight, tarn_mul(weight, tarn_scalar(5)));
+            tarn_copy(weight, tarn_mul(weight, tarn_scalar(larger)));
     }
     assert_true(tarn_model_write(model, scratch(name)));
     tarn_module_free(model);
@@ -137,20 +134,45 @@ const char *turning_drawn(const char *name)
     return scratch(name);
 }
 
-const char *turning_base(const char *name)
+static tarn_module *make_llama(int64_t width, int64_t inner)
 {
-    bool is_long = getenv("TARN_TEST_LONG") != NULL;
+    const tarn_llama_config config = {
+        .vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = width, .inner = inner, .tied = true};
+    return tarn_model_llama(&config, tarn_device_cpu(), 1);
+}
+
+const char *turning_drawn(const char *name)
+{
+    return write_drawn(make_llama(64, 192), name, 5);
+}
+
+const char *turning_drawn_gpt2(const char *name)
+{
+    const tarn_gpt2_config config = {.vocab = TURNING_VOCAB,
+                                     .context = CONTEXT,
+                                     .layers = 2,
+                                     .heads = 4,
+                                     .width = 64,
+                                     .inner = 192,
+                                     .has_end = true,
+                                     .end = TURNING_END};
+    return write_drawn(tarn_model_gpt2(&config, tarn_device_cpu(), 1), name, 5);
+}
+
+/* Trains a drawn model on lines. */
+static const char *train(const char *drawn, const char *name, int64_t steps, double lr)
+{
     tarn_train_options o = {.context = 32,
                             .batch_size = 16,
-                            .steps = is_long ? 1000 : 400,
-                            .lr = 0.004,
+                            .steps = steps,
+                            .lr = lr,
                             .warmup = 20,
                             .clip_norm = 1,
                             .device = "cpu",
                             .eval_every = 1000,
                             .log_every = 100,
                             .seed = 3};
-    snprintf(o.base, sizeof(o.base), "%s", turning_drawn("drawn"));
+    snprintf(o.base, sizeof(o.base), "%s", drawn);
     snprintf(o.data, sizeof(o.data), "text:%s", write_lines("lines.txt"));
     snprintf(o.out, sizeof(o.out), "%s", scratch(name));
     tarn_trainer *trainer = tarn_trainer_new(&o);
@@ -158,4 +180,14 @@ const char *turning_base(const char *name)
         fail_msg("%s", tarn_error());
     tarn_trainer_free(trainer);
     return scratch(name);
+}
+
+const char *turning_base(const char *name)
+{
+    return train(turning_drawn("drawn"), name, getenv("TARN_TEST_LONG") ? 1000 : 400, 0.004);
+}
+
+const char *turning_wide_base(const char *name)
+{
+    return train(write_drawn(make_llama(256, 256), "drawn-wide", 2.5), name, getenv("TARN_TEST_LONG") ? 1000 : 250, 0.002);
 }

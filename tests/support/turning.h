@@ -19,8 +19,11 @@ bool turning_is_asked(int number);
 /* Writes the conversations of the words that are learnt, or of those that are asked for, to the scratch folder as JSON lines, and returns their path. */
 const char *turning_chats(const char *name, bool asked);
 
-/* Writes a Hugging Face folder with a Llama and a tokenizer to the scratch folder: of drawn weights, or trained on lines such as "bcd <-> dcb". Returns its path. */
+/* Writes a Hugging Face folder with a Llama, or a GPT-2, and a tokenizer to the scratch folder: of drawn weights, or trained on lines such as "bcd <-> dcb". Returns its path. A wide one
+ * has rows of 256, whole blocks of every type. */
 const char *turning_drawn(const char *name);
+const char *turning_drawn_gpt2(const char *name);
 const char *turning_base(const char *name);
+const char *turning_wide_base(const char *name);
 
 #endif

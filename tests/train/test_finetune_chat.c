@@ -173,15 +173,12 @@ static double loss_of(const char *model)
     return evaluation.loss;
 }
 
-static void merged_models_are_what_the_adapters_made(void **state)
+static void check_merged(bool is_gpt2)
 {
-    (void)state;
-    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
-        skip();
     char base[1200], path[1300], gguf[1300];
-    snprintf(base, sizeof(base), "%s", turning_drawn("merged-base"));
+    snprintf(base, sizeof(base), "%s", is_gpt2 ? turning_drawn_gpt2("merged-base-gpt2") : turning_drawn("merged-base"));
     write_text("judged.txt", "bcd <-> dcb\nfgj <-> jgf\nkmb <-> bmk\nbcd <-> dcb\nfgj <-> jgf\nkmb <-> bmk\n");
-    tarn_train_options o = tuning(base, "merging", 6);
+    tarn_train_options o = tuning(base, is_gpt2 ? "merging-gpt2" : "merging", 6);
     o.lora = 4;
     o.lr = 0.01;
     snprintf(o.merge, sizeof(o.merge), "folder");
@@ -193,43 +190,59 @@ static void merged_models_are_what_the_adapters_made(void **state)
     run(tarn_trainer_resume(o.out, &(tarn_train_options){.merge = "gguf"}), 0);
     snprintf(gguf, sizeof(gguf), "%s/merged.gguf", o.out);
     assert_true(fabs(loss_of(gguf) - tuned) < 1e-5 * tuned);
-    assert_true(tarn_model_convert(o.out, scratch("converted"), NULL, NULL) && fabs(loss_of(scratch("converted")) - tuned) < 1e-5 * tuned);
-    assert_true(tarn_model_convert(o.out, scratch("converted.gguf"), NULL, NULL) &&
+    const tarn_convert_options again = {.replace = true};
+    assert_true(tarn_model_convert(o.out, scratch("converted"), NULL, &again) && fabs(loss_of(scratch("converted")) - tuned) < 1e-5 * tuned);
+    assert_true(tarn_model_convert(o.out, scratch("converted.gguf"), NULL, &again) &&
                 fabs(loss_of(scratch("converted.gguf")) - tuned) < 1e-5 * tuned);
 }
 
-/* A GGUF file of blocks is a base, too: head and all. One of elements can be trained as a whole. */
-static void gguf_files_are_bases(void **state)
+static void merged_models_are_what_the_adapters_made(void **state)
 {
     (void)state;
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
+    check_merged(false);
+    check_merged(true);
+}
+
+/* A GGUF file of blocks is a base, too: head and all. One of elements can be trained as a whole. */
+static void check_bases(bool is_gpt2)
+{
     char base[1200];
-    snprintf(base, sizeof(base), "%s", turning_drawn("gguf-base"));
-    assert_true(tarn_model_convert(base, scratch("blocks.gguf"), NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
-    assert_true(tarn_model_convert(base, scratch("elements.gguf"), NULL, NULL));
-    tarn_train_options o = tuning(scratch("blocks.gguf"), "from-blocks", 8);
+    snprintf(base, sizeof(base), "%s", is_gpt2 ? turning_drawn_gpt2("gguf-base-gpt2") : turning_drawn("gguf-base"));
+    assert_true(tarn_model_convert(base, scratch("blocks.gguf"), NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0, .replace = true}));
+    assert_true(tarn_model_convert(base, scratch("elements.gguf"), NULL, &(tarn_convert_options){.replace = true}));
+    tarn_train_options o = tuning(scratch("blocks.gguf"), is_gpt2 ? "from-blocks-gpt2" : "from-blocks", 8);
     assert_null(tarn_trainer_new(&o));
     assert_error(TARN_ERROR_ARGUMENT, "holds blocks ('");
     o.lora = 4;
     o.lr = 0.01;
     o.log_every = 2;
     tarn_train_options stopped = o;
-    snprintf(stopped.out, sizeof(stopped.out), "%s", scratch("from-blocks-stopped"));
+    snprintf(stopped.out, sizeof(stopped.out), "%s", scratch(is_gpt2 ? "from-blocks-stopped-gpt2" : "from-blocks-stopped"));
     story s = run(tarn_trainer_new(&o), 0);
     assert_true(s.last_loss < s.first_loss);
     run(tarn_trainer_new(&stopped), 3);
     run(tarn_trainer_resume(stopped.out, NULL), 0);
     assert_same_file(o.out, stopped.out, "adapter_model.safetensors");
     snprintf(o.quantize, sizeof(o.quantize), "q8_0");
-    snprintf(o.out, sizeof(o.out), "%s", scratch("twice"));
+    snprintf(o.out, sizeof(o.out), "%s", scratch(is_gpt2 ? "twice-gpt2" : "twice"));
     assert_null(tarn_trainer_new(&o));
     assert_error(TARN_ERROR_ARGUMENT, "quantize is for folders");
-    tarn_train_options whole = tuning(scratch("elements.gguf"), "from-elements", 8);
+    tarn_train_options whole = tuning(scratch("elements.gguf"), is_gpt2 ? "from-elements-gpt2" : "from-elements", 8);
     whole.lr = 0.003;
     whole.log_every = 2;
     s = run(tarn_trainer_new(&whole), 0);
     assert_true(s.last_loss < s.first_loss);
+}
+
+static void gguf_files_are_bases(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
+        skip();
+    check_bases(false);
+    check_bases(true);
 }
 
 int main(void)
