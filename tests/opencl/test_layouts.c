@@ -126,6 +126,32 @@ static void pairs_are_sorted(void **state)
     compare(added_at, TARN_SHAPE(7, 33), TARN_F32);
 }
 
+/* What `count` indices into 7 rows add: whole numbers, which have one sum in any order. Twice, into a fresh gradient and on top of it; then by lines of their own. */
+static tarn_tensor *sums_at(const int64_t *which, int64_t count, tarn_tensor *source, tarn_device device)
+{
+    tarn_tensor *x = good(tarn_requires_grad(tarn_zeros(TARN_SHAPE(7, 33), TARN_F32, device), true)), *index = good(tarn_from_i64(which, TARN_SHAPE(count), device));
+    tarn_tensor *there = good(tarn_to(source, device)), *lines = good(tarn_contiguous(tarn_expand(tarn_reshape(index, TARN_SHAPE(count, 1)), TARN_SHAPE(count, 33))));
+    for (int i = 0; i < 2; i++)
+        assert_true(tarn_backward_from(good(tarn_index_select(x, 0, index)), there, NULL));
+    return good(tarn_to(tarn_scatter_add(tarn_grad(x), 0, lines, there), tarn_device_cpu()));
+}
+
+/* Stretches of the same index that end with a piece of 32, just before or behind it, or go on over several. */
+static void frequent_indices_are_added_in_pieces(void **state)
+{
+    NEEDS_OPENCL();
+    static const int64_t counts[] = {1, 31, 32, 33, 64, 65, 96, 300, 700};
+    int64_t which[700];
+    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
+        for (int pattern = 0; pattern < 4; pattern++) {
+            for (int i = 0; i < 700; i++)
+                which[i] = pattern == 0 ? 4 : pattern == 1 ? i % 7 : pattern == 2 ? (i % 3 ? 4 : i % 7) : (i * i) % 5 + 2 * (i > 60);
+            tarn_tensor *source = good(tarn_cast(numbers(TARN_SHAPE(counts[c], 33), TARN_I32), TARN_F32));
+            tarn_tensor *here = sums_at(which, counts[c], source, tarn_device_cpu());
+            assert_close_for_size(sums_at(which, counts[c], source, opencl), here, 0);
+        }
+}
+
 /* ---- broadcasts ------------------------------------------------------------------------------------------------------------ */
 
 static tarn_tensor *plus_row(tarn_tensor *x)
@@ -198,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
         ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
+        ON_OPENCL(frequent_indices_are_added_in_pieces),
         ON_OPENCL(empty_rows_are_looked_up),
         ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),
