@@ -126,6 +126,78 @@ static void pairs_are_sorted(void **state)
     compare(added_at, TARN_SHAPE(7, 33), TARN_F32);
 }
 
+/* Pooling and its gradient, as one sum: which elements are meant shows in the gradient. */
+static tarn_tensor *pooled(tarn_tensor *x, const tarn_pool2d_options *options, bool is_average, tarn_device device)
+{
+    tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true));
+    tarn_tensor *y = good(is_average ? tarn_avg_pool2d(there, options) : tarn_max_pool2d(there, options));
+    assert_true(tarn_backward_from(y, good(tarn_detach(y)), NULL));
+    return good(tarn_to(tarn_grad(there), tarn_device_cpu()));
+}
+
+static void check_pools(tarn_shape shape, tarn_dtype dtype, tarn_pool2d_options options, bool channels_last)
+{
+    tarn_tensor *x = numbers(shape, dtype);
+    if (channels_last)
+        x = good(tarn_permute(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1))), TARN_AXES(0, 3, 1, 2)));
+    for (int average = 0; average < 2; average++) {
+        tarn_tensor *here = pooled(x, &options, average, tarn_device_cpu());
+        tarn_stats_reset();
+        assert_close_for_size(pooled(x, &options, average, opencl), here, dtype == TARN_F32 ? 1e-6 : 1e-2);
+        assert_int_equal(tarn_stats().fallbacks, 0);
+    }
+}
+
+/* Windows side by side, of two columns and others, with rows and columns behind the last of them; and windows that overlap. */
+static void windows_side_by_side_are_pooled(void **state)
+{
+    NEEDS_OPENCL();
+    const tarn_pool2d_options twos = {.kernel = {2, 2}}, threes = {.kernel = {3, 3}}, flat = {.kernel = {1, 2}}, more = {.kernel = {2, 2}, .ceil_mode = true};
+    check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, twos, false);
+    check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_BF16, twos, false);
+    check_pools(TARN_SHAPE(2, 3, 9, 11), TARN_F32, twos, false);
+    check_pools(TARN_SHAPE(2, 3, 9, 11), TARN_F32, more, false);
+    check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_F16, more, false);
+    check_pools(TARN_SHAPE(2, 6, 8, 10), TARN_F32, twos, true);
+    check_pools(TARN_SHAPE(2, 3, 10, 11), TARN_F32, threes, false);
+    check_pools(TARN_SHAPE(2, 3, 5, 8), TARN_F32, flat, false);
+    check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .stride = {1, 2}}, false);
+    check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .padding = {1, 0}}, false);
+}
+
+/* The gradient of the largest of each row; whole numbers, of which some are the largest together. */
+static tarn_tensor *slopes_of_largest(tarn_tensor *x, tarn_tensor *up, tarn_device device)
+{
+    tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true));
+    assert_true(tarn_backward_from(good(tarn_max(there, TARN_AXES(1), false)), tarn_to(up, device), NULL));
+    return good(tarn_to(tarn_grad(there), tarn_device_cpu()));
+}
+
+static void check_largest(int64_t rows, int64_t length, tarn_dtype dtype)
+{
+    tarn_tensor *whole = good(tarn_cast(tarn_normal(TARN_SHAPE(rows, length), 0, 2, TARN_F32, tarn_device_cpu()), TARN_I32));
+    tarn_tensor *x = good(tarn_cast(whole, dtype)), *up = numbers(TARN_SHAPE(rows), dtype);
+    assert_true(tarn_copy(tarn_slice(tarn_slice(x, 0, 3, 4), 1, length - 1, length), tarn_full(TARN_SHAPE(1, 1), (double)NAN, dtype, tarn_device_cpu())));
+    tarn_tensor *here = slopes_of_largest(x, up, tarn_device_cpu());
+    tarn_stats_reset();
+    tarn_tensor *there = slopes_of_largest(x, up, opencl), *beyond = good(tarn_full(TARN_SCALAR, 1e4, tarn_dtype_of(there), tarn_device_cpu())); /* no gradient is that */
+    assert_int_equal(tarn_stats().fallbacks, 0);
+    assert_close_for_size(tarn_where(tarn_eq(there, there), there, beyond), tarn_where(tarn_eq(here, here), here, beyond), 1e-6);
+    assert_true(isnan(tarn_item(tarn_slice(tarn_slice(there, 0, 3, 4), 1, 0, 1))));
+}
+
+/* Rows that a group holds, by few and many elements of a work-item, and one that it reads twice; too few rows, and short ones. */
+static void the_largest_of_a_row_share_its_gradient(void **state)
+{
+    NEEDS_OPENCL();
+    check_largest(300, 128, TARN_F32);
+    check_largest(256, 1000, TARN_BF16);
+    check_largest(257, 3001, TARN_F32);
+    check_largest(256, 5000, TARN_F32);
+    check_largest(255, 200, TARN_F32);
+    check_largest(300, 127, TARN_F16);
+}
+
 /* What `count` indices into 7 rows add: whole numbers, which have one sum in any order. Twice, into a fresh gradient and on top of it; then by lines of their own. */
 static tarn_tensor *sums_at(const int64_t *which, int64_t count, tarn_tensor *source, tarn_device device)
 {
@@ -225,6 +297,8 @@ int main(void)
         ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
         ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
         ON_OPENCL(frequent_indices_are_added_in_pieces),
+        ON_OPENCL(the_largest_of_a_row_share_its_gradient),
+        ON_OPENCL(windows_side_by_side_are_pooled),
         ON_OPENCL(empty_rows_are_looked_up),
         ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),
