@@ -293,6 +293,35 @@ __kernel void rows(PARAMETERS)
 }
 
 #ifdef GROUP
+#ifdef HAS_SUBGROUPS
+#include "subgroups.cl"
+#if defined(COMPUTES_F32)
+#define ACROSS across_float
+#elif defined(COMPUTES_F64)
+#define ACROSS across_double
+#else
+#define ACROSS across_long
+#endif
+/* The first item gets what all have: each subgroup merges its own, then one what they have. */
+static void merge_group(state *own, __local state *shared)
+{
+    EACH_HALF(lanes)
+    {
+        const state other = {ACROSS(own->a, lanes), ACROSS(own->b, lanes), across_long(own->n, lanes)};
+        merge(own, &other);
+    }
+    if (MY_LANE == 0)
+        shared[MY_SUBGROUP] = *own;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (get_local_id(0) != 0)
+        return;
+    *own = shared[0];
+    for (int k = 1; k < SUBGROUPS; k++) {
+        state other = shared[k];
+        merge(own, &other);
+    }
+}
+#else
 #define ROOT 8
 /* The first item gets what all have: a few merge every ROOT-th, then one what they have. */
 static void merge_group(state *own, __local state *shared)
@@ -313,6 +342,7 @@ static void merge_group(state *own, __local state *shared)
         merge(own, &other);
     }
 }
+#endif
 
 /* A group for a chunk of an output, whose items take every GROUP-th element: neighbours read neighbours. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETERS)
