@@ -63,6 +63,21 @@ static tarn_tensor *padded(tarn_tensor *x)
     return tarn_pad(x, TARN_SHAPE(1, 0, 8), TARN_SHAPE(0, 2, 16), 2);
 }
 
+static tarn_tensor *edged(tarn_tensor *x)
+{
+    return tarn_pad(x, TARN_SHAPE(0, 1, 1), TARN_SHAPE(0, 1, 1), -3);
+}
+
+static tarn_tensor *led(tarn_tensor *x)
+{
+    return tarn_pad(tarn_permute(x, TARN_AXES(1, 0, 2)), TARN_SHAPE(2, 0, 0), TARN_SHAPE(0, 0, 0), 1);
+}
+
+static tarn_tensor *without(tarn_tensor *x)
+{
+    return tarn_pad(tarn_slice(x, 2, 4, 4), TARN_SHAPE(0, 1, 4), TARN_SHAPE(0, 0, 4), 1);
+}
+
 static tarn_tensor *repeated(tarn_tensor *x)
 {
     return tarn_expand(tarn_slice(x, 1, 2, 3), TARN_SHAPE(3, 7, 48));
@@ -81,9 +96,13 @@ static void neighbours_move_together(void **state)
         const tarn_dtype dtype = (tarn_dtype[]){TARN_F32, TARN_F64, TARN_F16, TARN_U8}[i];
         compare(part, TARN_SHAPE(3, 5, 48), dtype);
         compare(padded, TARN_SHAPE(3, 5, 24), dtype);
+        compare(edged, TARN_SHAPE(3, 6, 24), dtype);
+        compare(led, TARN_SHAPE(3, 5, 24), dtype);
+        compare(without, TARN_SHAPE(3, 5, 24), dtype);
         compare(repeated, TARN_SHAPE(3, 5, 48), dtype);
     }
-    compare(padded, TARN_SHAPE(3, 300, 400), TARN_F32); /* so many that only what lies around is filled */
+    compare(padded, TARN_SHAPE(3, 300, 400), TARN_F32);
+    compare(edged, TARN_SHAPE(1, 1, 1), TARN_BF16);
     compare(odd_part, TARN_SHAPE(3, 5, 47), TARN_F32);
     compare(flipped, TARN_SHAPE(3, 5, 40), TARN_F32);
     compare(part, TARN_SHAPE(3, 5, 46), TARN_F32);
