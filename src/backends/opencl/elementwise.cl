@@ -21,16 +21,18 @@
 /* The results of an element. With FAR those that f32 cannot be trusted with are made in f64. */
 #ifdef FAR
 #include "far.cl"
-#define RESULT(near, far, a, b, c, p0, p1)                                   \
-    {                                                                        \
-        const C y = near(a, b, c, p0, p1);                                   \
-        return needs_care(y, a, b, c) ? (C)far(a, b, c, p0, p1) : y;         \
+#define RESULT(name, near, far)                                                                            \
+    SELDOM static C far_##name(C a, C b, C c, C p0, C p1) { return (C)far(a, b, c, p0, p1); }              \
+    static C name(C a, C b, C c, C p0, C p1)                                                               \
+    {                                                                                                      \
+        const C y = near(a, b, c, p0, p1);                                                                 \
+        return needs_care(y, a, b, c) ? far_##name(a, b, c, p0, p1) : y;                                   \
     }
 #else
-#define RESULT(near, far, a, b, c, p0, p1) { return near(a, b, c, p0, p1); }
+#define RESULT(name, near, far) static C name(C a, C b, C c, C p0, C p1) { return near(a, b, c, p0, p1); }
 #endif
-static C first_result(C a, C b, C c, C p0, C p1) RESULT(EXPRESSION, FAR, a, b, c, p0, p1)
-static C second_result(C a, C b, C c, C p0, C p1) RESULT(SECOND, FAR_SECOND, a, b, c, p0, p1)
+RESULT(first_result, EXPRESSION, FAR)
+RESULT(second_result, SECOND, FAR_SECOND)
 
 /* Operand k at place `at`; what the host named decides when the program is compiled. */
 #define OPERAND(k, at) (M_X##k == IS_CONSTANT ? constant##k : GET_X##k(x##k, x##k##_first + (M_X##k == IS_ONE ? (INDEX)0 : (at))))

@@ -296,12 +296,12 @@ static C MOD_GRAD_B(C a, C b, C g)
 #define POW(a, b) pow(a, b)
 
 /* In f64, because b - 1 rounded to f32 would be an error in the exponent. */
-static C power_slope_a(C a, C b, C g)
+SELDOM static C power_slope_a(C a, C b, C g)
 {
     return b == 0 ? 0 : (C)((wide)g * ((wide)b * pow((wide)a, (wide)b - 1)));
 }
 
-static C power_slope_b(C a, C b, C g)
+SELDOM static C power_slope_b(C a, C b, C g)
 {
     return a == 0 && b >= 0 ? 0 * g : (C)((wide)g * (pow((wide)a, (wide)b) * log((wide)a)));
 }

@@ -39,6 +39,9 @@ typedef long compute_boolean;
 typedef double compute_f64;
 #endif
 
+/* Of what is rare: its registers would cost every work-item. A compiler may pass it over. */
+#define SELDOM __attribute__((noinline))
+
 #define JOIN(a, b) JOIN_(a, b)
 #define JOIN_(a, b) a##b
 
