@@ -93,23 +93,32 @@ static void reductions_cut_into_chunks_agree(void **state)
     NEEDS_OPENCL();
     assert_reduced_alike(some(TARN_SHAPE(100003), TARN_BF16), TARN_ALL_AXES, 8e-3);
     assert_reduced_alike(some(TARN_SHAPE(3, 20011), TARN_F32), TARN_AXES(1), 2e-6);
+    assert_reduced_alike(some(TARN_SHAPE(100004), TARN_BF16), TARN_ALL_AXES, 8e-3); /* by fours */
+    assert_reduced_alike(some(TARN_SHAPE(3, 20012), TARN_F32), TARN_AXES(1), 2e-6);
+    assert_reduced_alike(some(TARN_SHAPE(300, 516), TARN_F16), TARN_AXES(1), 1e-3);
     assert_reduced_alike(some(TARN_SHAPE(9001, 13), TARN_F32), TARN_AXES(0), 2e-6);
     assert_reduced_alike(some(TARN_SHAPE(141, 19, 23), TARN_F32), TARN_AXES(0, 2), 2e-6);
     tarn_tensor *whole = good(tarn_cast(some(TARN_SHAPE(60013), TARN_F32), TARN_I32));
     assert_equal_bits(good(tarn_sum(there(whole), TARN_ALL_AXES, false)), good(tarn_sum(whole, TARN_ALL_AXES, false)));
 }
 
-/* The first of equals, and a NaN before all. */
-static void places_of_extremes_in_chunks_agree(void **state)
+/* The first of equals, and a NaN before all; one by one and by fours. */
+static void check_places(int64_t length)
 {
-    NEEDS_OPENCL();
-    tarn_tensor *x = some(TARN_SHAPE(3, 50021), TARN_F32), *high = good(tarn_full(TARN_SHAPE(1, 50021), -INFINITY, TARN_F32, CPU));
-    tarn_tensor *odd = good(tarn_full(TARN_SHAPE(1, 50021), NAN, TARN_F32, CPU));
+    tarn_tensor *x = some(TARN_SHAPE(3, length), TARN_F32), *high = good(tarn_full(TARN_SHAPE(1, length), -INFINITY, TARN_F32, CPU));
+    tarn_tensor *odd = good(tarn_full(TARN_SHAPE(1, length), NAN, TARN_F32, CPU));
     tarn_tensor *all = good(tarn_concat((tarn_tensor *[]){x, high, odd}, 3, 0));
     for (int axis = 0; axis < 2; axis++) {
         assert_equal_bits(good(tarn_argmax(there(all), axis, false)), good(tarn_argmax(all, axis, false)));
         assert_equal_bits(good(tarn_argmin(there(all), axis, true)), good(tarn_argmin(all, axis, true)));
     }
+}
+
+static void places_of_extremes_in_chunks_agree(void **state)
+{
+    NEEDS_OPENCL();
+    check_places(50021);
+    check_places(50024);
 }
 
 static void long_running_sums_agree(void **state)

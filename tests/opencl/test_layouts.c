@@ -63,6 +63,21 @@ static tarn_tensor *padded(tarn_tensor *x)
     return tarn_pad(x, TARN_SHAPE(1, 0, 8), TARN_SHAPE(0, 2, 16), 2);
 }
 
+static tarn_tensor *edged(tarn_tensor *x)
+{
+    return tarn_pad(x, TARN_SHAPE(0, 1, 1), TARN_SHAPE(0, 1, 1), -3);
+}
+
+static tarn_tensor *led(tarn_tensor *x)
+{
+    return tarn_pad(tarn_permute(x, TARN_AXES(1, 0, 2)), TARN_SHAPE(2, 0, 0), TARN_SHAPE(0, 0, 0), 1);
+}
+
+static tarn_tensor *without(tarn_tensor *x)
+{
+    return tarn_pad(tarn_slice(x, 2, 4, 4), TARN_SHAPE(0, 1, 4), TARN_SHAPE(0, 0, 4), 1);
+}
+
 static tarn_tensor *repeated(tarn_tensor *x)
 {
     return tarn_expand(tarn_slice(x, 1, 2, 3), TARN_SHAPE(3, 7, 48));
@@ -81,9 +96,13 @@ static void neighbours_move_together(void **state)
         const tarn_dtype dtype = (tarn_dtype[]){TARN_F32, TARN_F64, TARN_F16, TARN_U8}[i];
         compare(part, TARN_SHAPE(3, 5, 48), dtype);
         compare(padded, TARN_SHAPE(3, 5, 24), dtype);
+        compare(edged, TARN_SHAPE(3, 6, 24), dtype);
+        compare(led, TARN_SHAPE(3, 5, 24), dtype);
+        compare(without, TARN_SHAPE(3, 5, 24), dtype);
         compare(repeated, TARN_SHAPE(3, 5, 48), dtype);
     }
-    compare(padded, TARN_SHAPE(3, 300, 400), TARN_F32); /* so many that only what lies around is filled */
+    compare(padded, TARN_SHAPE(3, 300, 400), TARN_F32);
+    compare(edged, TARN_SHAPE(1, 1, 1), TARN_BF16);
     compare(odd_part, TARN_SHAPE(3, 5, 47), TARN_F32);
     compare(flipped, TARN_SHAPE(3, 5, 40), TARN_F32);
     compare(part, TARN_SHAPE(3, 5, 46), TARN_F32);
@@ -124,6 +143,104 @@ static void pairs_are_sorted(void **state)
     compare(sorted, TARN_SHAPE(3, 300), TARN_F32);
     compare(sorted, TARN_SHAPE(5, 20), TARN_I32);
     compare(added_at, TARN_SHAPE(7, 33), TARN_F32);
+}
+
+/* Pooling and its gradient, as one sum: which elements are meant shows in the gradient. */
+static tarn_tensor *pooled(tarn_tensor *x, const tarn_pool2d_options *options, bool is_average, tarn_device device)
+{
+    tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true));
+    tarn_tensor *y = good(is_average ? tarn_avg_pool2d(there, options) : tarn_max_pool2d(there, options));
+    assert_true(tarn_backward_from(y, good(tarn_detach(y)), NULL));
+    return good(tarn_to(tarn_grad(there), tarn_device_cpu()));
+}
+
+static void check_pools(tarn_shape shape, tarn_dtype dtype, tarn_pool2d_options options, bool channels_last)
+{
+    tarn_tensor *x = numbers(shape, dtype);
+    if (channels_last)
+        x = good(tarn_permute(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1))), TARN_AXES(0, 3, 1, 2)));
+    for (int average = 0; average < 2; average++) {
+        tarn_tensor *here = pooled(x, &options, average, tarn_device_cpu());
+        tarn_stats_reset();
+        assert_close_for_size(pooled(x, &options, average, opencl), here, dtype == TARN_F32 ? 1e-6 : 1e-2);
+        assert_int_equal(tarn_stats().fallbacks, 0);
+    }
+}
+
+/* Windows side by side, of two columns and others, with rows and columns behind the last of them; and windows that overlap. */
+static void windows_side_by_side_are_pooled(void **state)
+{
+    NEEDS_OPENCL();
+    const tarn_pool2d_options twos = {.kernel = {2, 2}}, threes = {.kernel = {3, 3}}, flat = {.kernel = {1, 2}}, more = {.kernel = {2, 2}, .ceil_mode = true};
+    check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, twos, false);
+    check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_BF16, twos, false);
+    check_pools(TARN_SHAPE(2, 3, 9, 11), TARN_F32, twos, false);
+    check_pools(TARN_SHAPE(2, 3, 9, 11), TARN_F32, more, false);
+    check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_F16, more, false);
+    check_pools(TARN_SHAPE(2, 6, 8, 10), TARN_F32, twos, true);
+    check_pools(TARN_SHAPE(2, 3, 10, 11), TARN_F32, threes, false);
+    check_pools(TARN_SHAPE(2, 3, 5, 8), TARN_F32, flat, false);
+    check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .stride = {1, 2}}, false);
+    check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .padding = {1, 0}}, false);
+}
+
+/* The gradient of the largest of each row; whole numbers, of which some are the largest together. */
+static tarn_tensor *slopes_of_largest(tarn_tensor *x, tarn_tensor *up, tarn_device device)
+{
+    tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true));
+    assert_true(tarn_backward_from(good(tarn_max(there, TARN_AXES(1), false)), tarn_to(up, device), NULL));
+    return good(tarn_to(tarn_grad(there), tarn_device_cpu()));
+}
+
+static void check_largest(int64_t rows, int64_t length, tarn_dtype dtype)
+{
+    tarn_tensor *whole = good(tarn_cast(tarn_normal(TARN_SHAPE(rows, length), 0, 2, TARN_F32, tarn_device_cpu()), TARN_I32));
+    tarn_tensor *x = good(tarn_cast(whole, dtype)), *up = numbers(TARN_SHAPE(rows), dtype);
+    assert_true(tarn_copy(tarn_slice(tarn_slice(x, 0, 3, 4), 1, length - 1, length), tarn_full(TARN_SHAPE(1, 1), (double)NAN, dtype, tarn_device_cpu())));
+    tarn_tensor *here = slopes_of_largest(x, up, tarn_device_cpu());
+    tarn_stats_reset();
+    tarn_tensor *there = slopes_of_largest(x, up, opencl), *beyond = good(tarn_full(TARN_SCALAR, 1e4, tarn_dtype_of(there), tarn_device_cpu())); /* no gradient is that */
+    assert_int_equal(tarn_stats().fallbacks, 0);
+    assert_close_for_size(tarn_where(tarn_eq(there, there), there, beyond), tarn_where(tarn_eq(here, here), here, beyond), 1e-6);
+    assert_true(isnan(tarn_item(tarn_slice(tarn_slice(there, 0, 3, 4), 1, 0, 1))));
+}
+
+/* Rows that a group holds, by few and many elements of a work-item, and one that it reads twice; too few rows, and short ones. */
+static void the_largest_of_a_row_share_its_gradient(void **state)
+{
+    NEEDS_OPENCL();
+    check_largest(300, 128, TARN_F32);
+    check_largest(256, 1000, TARN_BF16);
+    check_largest(257, 3001, TARN_F32);
+    check_largest(256, 5000, TARN_F32);
+    check_largest(255, 200, TARN_F32);
+    check_largest(300, 127, TARN_F16);
+}
+
+/* What `count` indices into 7 rows add: whole numbers, which have one sum in any order. Twice, into a fresh gradient and on top of it; then by lines of their own. */
+static tarn_tensor *sums_at(const int64_t *which, int64_t count, tarn_tensor *source, tarn_device device)
+{
+    tarn_tensor *x = good(tarn_requires_grad(tarn_zeros(TARN_SHAPE(7, 33), TARN_F32, device), true)), *index = good(tarn_from_i64(which, TARN_SHAPE(count), device));
+    tarn_tensor *there = good(tarn_to(source, device)), *lines = good(tarn_contiguous(tarn_expand(tarn_reshape(index, TARN_SHAPE(count, 1)), TARN_SHAPE(count, 33))));
+    for (int i = 0; i < 2; i++)
+        assert_true(tarn_backward_from(good(tarn_index_select(x, 0, index)), there, NULL));
+    return good(tarn_to(tarn_scatter_add(tarn_grad(x), 0, lines, there), tarn_device_cpu()));
+}
+
+/* Stretches of the same index that end with a piece of 32, just before or behind it, or go on over several. */
+static void frequent_indices_are_added_in_pieces(void **state)
+{
+    NEEDS_OPENCL();
+    static const int64_t counts[] = {1, 31, 32, 33, 64, 65, 96, 300, 700};
+    int64_t which[700];
+    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
+        for (int pattern = 0; pattern < 4; pattern++) {
+            for (int i = 0; i < 700; i++)
+                which[i] = pattern == 0 ? 4 : pattern == 1 ? i % 7 : pattern == 2 ? (i % 3 ? 4 : i % 7) : (i * i) % 5 + 2 * (i > 60);
+            tarn_tensor *source = good(tarn_cast(numbers(TARN_SHAPE(counts[c], 33), TARN_I32), TARN_F32));
+            tarn_tensor *here = sums_at(which, counts[c], source, tarn_device_cpu());
+            assert_close_for_size(sums_at(which, counts[c], source, opencl), here, 0);
+        }
 }
 
 /* ---- broadcasts ------------------------------------------------------------------------------------------------------------ */
@@ -198,6 +315,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
         ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
+        ON_OPENCL(frequent_indices_are_added_in_pieces),
+        ON_OPENCL(the_largest_of_a_row_share_its_gradient),
+        ON_OPENCL(windows_side_by_side_are_pooled),
         ON_OPENCL(empty_rows_are_looked_up),
         ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),

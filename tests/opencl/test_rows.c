@@ -112,6 +112,8 @@ static void channels_are_normalised(void **state)
     compare(batchnorm_relu, &(operands){4, {wide, weight, bias, numbers(TARN_SHAPE(3, 6, 45, 45))}}, TOLERANCE);
     compare(groupnorm, &(operands){3, {last, weight, bias}}, TOLERANCE);
     compare(groupnorm, &(operands){3, {numbers(TARN_SHAPE(2, 6, 70, 64)), weight, bias}}, TOLERANCE);
+    compare(groupnorm, &(operands){3, {numbers(TARN_SHAPE(2, 6, 50, 40)), weight, bias}}, TOLERANCE); /* lines that a group holds */
+    compare(batchnorm_relu, &(operands){4, {numbers(TARN_SHAPE(2, 6, 64, 64)), weight, bias, numbers(TARN_SHAPE(2, 6, 64, 64))}}, TOLERANCE);
     compare(batchnorm_relu, &(operands){4, {numbers(TARN_SHAPE(5, 6, 8, 6)), weight, bias, numbers(TARN_SHAPE(5, 6, 8, 6))}}, TOLERANCE);
 }
 

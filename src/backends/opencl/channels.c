@@ -2,6 +2,7 @@
 #include "backends/opencl/channels.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define FEW_VALUES 32     /* that share a mean are computed in `real`: their gradient is what little normalising leaves */
 #define LINE 1024         /* elements of a line at most */
@@ -131,6 +132,8 @@ void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const ta
              has_lanes ? 16 : quads ? 4 : 1, is_small(c) ? "int" : "long", is_dense(c) ? " -DDENSE" : "", quads ? " -DQUADS" : "",
              c->values <= FEW_VALUES ? " -DWIDE" : "", has_relu ? " -DRELU" : "", type_of(x, x), type_of(views[TO], x), type_of(views[UP], x),
              type_of(views[BESIDE], x), type_of(views[PASSED], x));
+    if (quads && s->chunk == 1 && s->segment > LONG_LINE / 4) /* few programs: of lines up to 2048 and 4096 elements */
+        snprintf(c->options + strlen(c->options), sizeof(c->options) - strlen(c->options), " -DLINE_FOURS=%d", s->segment <= LONG_LINE / 2 ? LONG_LINE / 8 : LONG_LINE / 4);
 }
 
 /* ---- scratch: the sets' numbers, then the chunks' parts. Room for f64, whatever `real` is ------------------------------------------ */

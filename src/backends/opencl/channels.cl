@@ -81,7 +81,38 @@ INDEX line_length(const channel_set *c, INDEX line)
 /* What is left of an element when the mean is taken off. */
 #define CENTRED(x) (((x)-high) - low)
 
-#ifdef MOMENTS
+#if defined(MOMENTS) && defined(LINE_FOURS) && GROUP >= 64
+/* The same as below of chunks that are one line of at most LINE_FOURS fours: a group holds it, and x is read once. */
+#define HELD ((LINE_FOURS + GROUP - 1) / GROUP)
+#define EACH_HELD(k, at) _Pragma("unroll") for (INDEX k = 0, at = 4 * MY_PLACE; k < HELD; k++, at += 4 * GROUP) if (at < length)
+
+__kernel void channel_moments(channel_set c, OPERAND(x), OPERAND(parts))
+{
+    __local real space[GROUP];
+    const INDEX length = line_length(&c, MY_CHUNK);
+    const long line = x_at + line_at(&c, MY_SET, MY_CHUNK, X);
+    C middle = (C)LOAD(T_X, x, line);
+    float4 held[HELD], part = 0, squares = 0;
+    EACH_HELD(k, at) held[k] = LOAD_4(T_X, x, line + at);
+    EACH_HELD(k, at) part += held[k] - middle;
+    middle = (C)((real)middle + group_sum((real)((part.x + part.y) + (part.z + part.w)), space) / (real)length);
+    part = 0;
+    EACH_HELD(k, at)
+    {
+        const float4 d = held[k] - middle;
+        part += d;
+        squares += d * d;
+    }
+    const real rest = group_sum((real)((part.x + part.y) + (part.z + part.w)), space);
+    const real square = group_sum((real)((squares.x + squares.y) + (squares.z + squares.w)), space);
+    if (MY_PLACE != 0)
+        return;
+    __global real *to = PARTS + 3 * (MY_SET * c.chunks + MY_CHUNK);
+    to[0] = (real)length;
+    to[1] = (real)middle + rest / (real)length;
+    to[2] = square - rest * rest / (real)length;
+}
+#elif defined(MOMENTS)
 /* A chunk for each group: count, mean and sum of squared distances from it, (sets, chunks, 3). The chunk is read twice, the second time from a cache:
  * first a mean is made from the distances to its first element, then the distances from that mean. */
 __kernel void channel_moments(channel_set c, OPERAND(x), OPERAND(parts))

@@ -83,8 +83,7 @@ static void kernel_copy(const tarn__call *call)
         move(call, &nest);
 }
 
-/* The bits of one element; 16-bit floats by way of f32, as on the CPU. */
-static void write_element(tarn_dtype dtype, const tarn__number *value, void *bits)
+void tarn__cl_write_element(tarn_dtype dtype, const tarn__number *value, void *bits)
 {
     float f32 = (float)value->real;
     uint16_t half = dtype == TARN_BF16 ? tarn__f32_to_bf16(f32) : tarn__f32_to_f16(f32);
@@ -109,7 +108,7 @@ static void kernel_fill(const tarn__call *call)
     tarn__cl_in_units(&nest, 1, unit);
     tarn__view whole = tarn__cl_view_in_units(to, unit);
     for (int64_t i = 0; i < unit; i++)
-        write_element(to->dtype, &fill->value, bits + (size_t)i * size);
+        tarn__cl_write_element(to->dtype, &fill->value, bits + (size_t)i * size);
     tarn__cl_options options = {.length = 0};
     tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)unit));
     bool is_small = name_index(call, &nest, &options);

@@ -86,6 +86,29 @@ static size_t at_most(const char *name, size_t value)
     return limit > 0 && limit < value ? (size_t)limit : value;
 }
 
+/* True when the name stands between the spaces of a list. */
+static bool is_in(const char *list, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = strstr(list, name); at; at = strstr(at + length, name))
+        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0))
+            return true;
+    return false;
+}
+
+/* Subgroups of Intel's extension go with every version of the language; those of OpenCL's own with 2.0 and later ones. */
+static void ask_extensions(tarn__cl_device *d, const char *extensions)
+{
+    char version[64];
+    ask_text(d, CL_DEVICE_VERSION, version, sizeof(version));
+    const bool has_intels = is_in(extensions, "cl_intel_subgroups"), is_second = strncmp(version, "OpenCL 2", 8) == 0, is_third = strncmp(version, "OpenCL 3", 8) == 0;
+    const bool has_own = is_in(extensions, "cl_khr_subgroup_shuffle") && (is_second || is_third);
+    d->has_f64 = is_in(extensions, "cl_khr_fp64") && !is_set("TARN_OPENCL_FP64", "0");
+    d->has_f16 = is_in(extensions, "cl_khr_fp16") && !is_set("TARN_OPENCL_FP16", "0");
+    d->subgroups = is_set("TARN_OPENCL_SUBGROUPS", "0") ? NULL : has_intels ? "INTEL" : has_own ? "KHR" : is_set("TARN_OPENCL_SUBGROUPS", "1") ? "ONE" : NULL;
+    d->language = has_intels || !has_own ? "CL1.2" : is_second ? "CL2.0" : "CL3.0";
+}
+
 static void ask_features(tarn__cl_device *d)
 {
     char extensions[8192];
@@ -93,7 +116,7 @@ static void ask_features(tarn__cl_device *d)
     cl_ulong local_bytes = 0, memory = 0;
     cl_bool shared = CL_FALSE;
     ask_text(d, CL_DEVICE_EXTENSIONS, extensions, sizeof(extensions));
-    d->has_f64 = strstr(extensions, "cl_khr_fp64") && !is_set("TARN_OPENCL_FP64", "0");
+    ask_extensions(d, extensions);
     clGetDeviceInfo(d->id, CL_DEVICE_LOCAL_MEM_TYPE, sizeof(local), &local, NULL);
     clGetDeviceInfo(d->id, CL_DEVICE_LOCAL_MEM_SIZE, sizeof(local_bytes), &local_bytes, NULL);
     clGetDeviceInfo(d->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(memory), &memory, NULL);
@@ -109,12 +132,14 @@ static void ask_features(tarn__cl_device *d)
 }
 
 /* What every program is compiled with. Division and roots are rounded as on the CPU where the device can. */
-static void choose_options(tarn__cl_device *d)
+void tarn__cl_name_options(tarn__cl_device *d)
 {
     cl_device_fp_config config = 0;
     clGetDeviceInfo(d->id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL);
-    snprintf(d->options, sizeof(d->options), "-cl-std=CL1.2 -w%s%s%s%s%s", config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
-             d->has_f64 ? " -DHAS_F64" : "", d->local_is_real ? " -DLOCAL_IS_REAL" : "", d->in_lockstep ? " -DIN_LOCKSTEP" : "", d->is_cpu ? " -DIS_CPU" : "");
+    snprintf(d->options, sizeof(d->options), "-cl-std=%s -w%s%s%s%s%s%s%s%s", d->subgroups ? d->language : "CL1.2",
+             config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "", d->has_f64 ? " -DHAS_F64" : "", d->has_f16 ? " -DHAS_F16" : "",
+             d->local_is_real ? " -DLOCAL_IS_REAL" : "", d->in_lockstep ? " -DIN_LOCKSTEP" : "", d->is_cpu ? " -DIS_CPU" : "",
+             d->subgroups ? " -DHAS_SUBGROUPS -DSUBGROUPS_" : "", d->subgroups ? d->subgroups : "");
 }
 
 static bool make_record(tarn__cl_device *d)
@@ -134,13 +159,13 @@ static bool set_up(tarn__cl_device *d)
     ask_text(d, CL_DEVICE_VENDOR, d->vendor, sizeof(d->vendor));
     ask_text(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver));
     ask_features(d);
-    choose_options(d);
     d->context = clCreateContext(NULL, 1, &d->id, NULL, NULL, &error);
     if (!tarn__cl_good(error, "making a context"))
         return false;
     d->queue = clCreateCommandQueue(d->context, d->id, CL_QUEUE_PROFILING_ENABLE, &error);
     if (!tarn__cl_good(error, "making a queue") || !make_record(d))
         return false;
+    tarn__cl_try_features(d);
     pthread_mutex_init(&d->lock, NULL);
     pthread_mutex_init(&d->choosing, NULL);
     return true;
@@ -167,8 +192,8 @@ bool tarn__cl_device_query(int index, tarn_device_info *info)
     snprintf(info->description, sizeof(info->description), "%s", d->name);
     snprintf(info->type, sizeof(info->type), "%s", d->type == CL_DEVICE_TYPE_GPU ? "gpu" : d->is_cpu ? "cpu" : "accelerator");
     snprintf(info->vendor, sizeof(info->vendor), "%s", d->vendor);
-    snprintf(info->detail, sizeof(info->detail), "%s by %s, %u compute units, driver %s%s", d->is_cpu ? "CPU" : d->type == CL_DEVICE_TYPE_GPU ? "GPU" : "accelerator",
-             d->vendor, d->units, d->driver, d->has_f64 ? "" : ", no f64");
+    snprintf(info->detail, sizeof(info->detail), "%s by %s, %u compute units, driver %s%s%s%s", d->is_cpu ? "CPU" : d->type == CL_DEVICE_TYPE_GPU ? "GPU" : "accelerator",
+             d->vendor, d->units, d->driver, d->has_f64 ? "" : ", no f64", d->has_f16 ? ", f16" : "", d->subgroups ? ", subgroups" : "");
     pthread_mutex_lock(&d->lock);
     info->memory_total = (int64_t)d->memory_total;
     info->memory_free = (int64_t)(d->memory_total - d->memory_used);

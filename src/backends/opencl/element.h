@@ -44,6 +44,9 @@ tarn__view tarn__cl_view_in_units(const tarn__view *view, int64_t unit);
 /* The type of `bytes` bits, a power of two up to 16, as OpenCL names it. */
 const char *tarn__cl_bits(size_t bytes);
 
+/* The bits of one element; 16-bit floats by way of f32, as on the CPU. */
+void tarn__cl_write_element(tarn_dtype dtype, const tarn__number *value, void *bits);
+
 /* A scalar of the type INDEX. */
 void tarn__cl_index(tarn__cl_launch *launch, bool is_small, int64_t value);
 

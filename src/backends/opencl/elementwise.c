@@ -1,11 +1,12 @@
 /* elementwise.c: the rows of elementwise.def, where and their gradients. A program is compiled for an expression, the type it is computed in, the
  * dtypes, and the way each operand is read. */
+#include <string.h>
+
 #include "backends/opencl/element.h"
 
-
 typedef struct expression {
-    const char *first, *second; /* functions of elementwise.cl; second: of the other result */
-    bool is_wide;               /* f32 is computed in f64 where the device has it */
+    const char *first, *second; /* functions of rowwise.cl; second: of the other result */
+    bool is_wide;               /* f32 is computed in f64 where the device has it, all or what leaves its range */
     int typed;                  /* the first operand whose dtype says what to compute in */
 } expression;
 
@@ -19,6 +20,7 @@ typedef struct job {
     tarn__cl_compute compute;
     int outputs;
     const tarn__view *out[2];
+    bool has_far; /* what leaves the range of f32 is made in f64 */
     bool dense; /* one row, of neighbours or of one element repeated */
     bool quads; /* the nest counts fours of neighbours */
     int per;    /* elements of a work-item, or fours */
@@ -88,6 +90,16 @@ static void make_quads(job *j, const tarn__call *call, const tarn__view *const *
     j->nest.rank -= j->nest.shape[last] == 1;
 }
 
+/* The wide rows that math.cl has in f32 without a loss. */
+static bool is_close(const expression *e)
+{
+    static const char *const rows[] = {"grad_tanh", "grad_erf", "grad_sigmoid", "value_gelu", "grad_gelu", "grad_silu", "swiglu_gate"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        found = found || strcmp(rows[i], e->first) == 0;
+    return found;
+}
+
 static void make_job(job *j, const tarn__call *call, const expression *e)
 {
     const tarn__view *views[TARN__MAX_OPERANDS];
@@ -98,8 +110,10 @@ static void make_job(job *j, const tarn__call *call, const expression *e)
     for (int k = 0; k < call->inputs; k++)
         views[j->outputs + k] = call->in[k];
     tarn__nest_make(&j->nest, j->outputs + call->inputs, views);
-    if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_at(call->device)->has_f64)
-        j->compute = TARN__CL_F64;
+    if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_at(call->device)->has_f64) {
+        j->has_far = is_close(e);
+        j->compute = j->has_far ? TARN__CL_F32 : TARN__CL_F64;
+    }
     make_modes(j, call);
     if (j->nest.count > 0 && tarn__cl_at(call->device)->in_lockstep)
         make_quads(j, call, views);
@@ -113,6 +127,8 @@ static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *c
     tarn__cl_option(o, " -DINPUTS=%d -DOUTPUTS=%d -DEXPRESSION=%s -DSECOND=%s%s", call->inputs, j->outputs,
                     call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : j->quads ? " -DQUADS" : "");
     tarn__cl_option(o, " -DPER=%d", j->per);
+    if (j->has_far)
+        tarn__cl_option(o, " -DFAR=far_%s -DFAR_SECOND=far_%s", call->out[0] ? e->first : e->second, e->second ? e->second : e->first);
     for (int k = 0; k < j->outputs; k++)
         tarn__cl_option(o, " -DT_Y%d=%s", k, tarn__cl_type(j->out[k]->dtype));
     for (int k = 0; k < call->inputs; k++)

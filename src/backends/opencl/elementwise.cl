@@ -14,37 +14,25 @@
 #define IS_CONSTANT 2
 #define IS_REPEATED 3
 
-/* All functions take the same: three operands and two parameters. Names are pasted here and nowhere below, since a driver may have macros of these names. */
-#define UNARY_P(name, parameters, dtypes, pv, pg, value, gradient)                                                                        \
-    static C value_##name(C x, C none_1, C none_2, C P0, C P1) { return (value); }                                                       \
-    static C grad_##name(C x, C g, C none, C P0, C P1)                                                                                    \
-    {                                                                                                                                    \
-        const C y = value_##name(x, 0, 0, P0, P1);                                                                                       \
-        return (gradient);                                                                                                               \
+#define ROW(name) name
+#include "rowwise.cl"
+#undef ROW
+
+/* The results of an element. With FAR those that f32 cannot be trusted with are made in f64. */
+#ifdef FAR
+#include "far.cl"
+#define RESULT(name, near, far)                                                                            \
+    SELDOM static C far_##name(C a, C b, C c, C p0, C p1) { return (C)far(a, b, c, p0, p1); }              \
+    static C name(C a, C b, C c, C p0, C p1)                                                               \
+    {                                                                                                      \
+        const C y = near(a, b, c, p0, p1);                                                                 \
+        return needs_care(y, a, b, c) ? far_##name(a, b, c, p0, p1) : y;                                   \
     }
-#define UNARY(name, dtypes, pv, pg, value, gradient)                                                                                      \
-    static C value_##name(C x, C none_1, C none_2, C P0, C P1) { return (value); }                                                       \
-    static C grad_##name(C x, C g, C none, C P0, C P1)                                                                                    \
-    {                                                                                                                                    \
-        const C y = value_##name(x, 0, 0, P0, P1);                                                                                       \
-        return (gradient);                                                                                                               \
-    }
-#define BINARY(name, dtypes, pv, pg, value, gradient_a, gradient_b)                                                                       \
-    static C value_##name(C a, C b, C none, C P0, C P1) { return (value); }                                                              \
-    static C grad_a_##name(C a, C b, C g, C P0, C P1) { return (gradient_a); }                                                            \
-    static C grad_b_##name(C a, C b, C g, C P0, C P1) { return (gradient_b); }
-#define COMPARE(name, value)                                                                                                              \
-    static C value_##name(C a, C b, C none, C P0, C P1) { return (value) ? 1 : 0; }
-
-#include "base/elementwise.def"
-
-static C value_where(C holds, C a, C b, C P0, C P1) { return holds != 0 ? a : b; }
-static C where_holds(C holds, C g, C none, C P0, C P1) { return holds != 0 ? g : 0; }
-static C where_not(C holds, C g, C none, C P0, C P1) { return holds != 0 ? 0 : g; }
-
-static C value_swiglu(C gate, C up, C none, C P0, C P1) { return SILU(gate) * up; }
-static C swiglu_gate(C gate, C up, C g, C P0, C P1) { return g * SILU_GRAD(gate) * up; }
-static C swiglu_up(C gate, C up, C g, C P0, C P1) { return g * SILU(gate); }
+#else
+#define RESULT(name, near, far) static C name(C a, C b, C c, C p0, C p1) { return near(a, b, c, p0, p1); }
+#endif
+RESULT(first_result, EXPRESSION, FAR)
+RESULT(second_result, SECOND, FAR_SECOND)
 
 /* Operand k at place `at`; what the host named decides when the program is compiled. */
 #define OPERAND(k, at) (M_X##k == IS_CONSTANT ? constant##k : GET_X##k(x##k, x##k##_first + (M_X##k == IS_ONE ? (INDEX)0 : (at))))
@@ -63,13 +51,13 @@ static C swiglu_up(C gate, C up, C g, C P0, C P1) { return g * SILU(gate); }
 #if OUTPUTS > 1
 #define WRITE(a, b, c, at_0, at_1)                                     \
     {                                                                  \
-        PUT(T_Y0, y0, y0_first + (at_0), EXPRESSION(a, b, c, p0, p1)); \
-        PUT(T_Y1, y1, y1_first + (at_1), SECOND(a, b, c, p0, p1));     \
+        PUT(T_Y0, y0, y0_first + (at_0), first_result(a, b, c, p0, p1)); \
+        PUT(T_Y1, y1, y1_first + (at_1), second_result(a, b, c, p0, p1)); \
     }
 #else
 #define WRITE(a, b, c, at_0, at_1)                                     \
     {                                                                  \
-        PUT(T_Y0, y0, y0_first + (at_0), EXPRESSION(a, b, c, p0, p1)); \
+        PUT(T_Y0, y0, y0_first + (at_0), first_result(a, b, c, p0, p1)); \
     }
 #endif
 
@@ -111,9 +99,9 @@ __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, l
     }
     EACH_OWN(i, own)
     {
-        STORE_4(T_Y0, y0, y0_first + at[own][0], EACH_OF_4(EXPRESSION, a[own], b[own], c[own]));
+        STORE_4(T_Y0, y0, y0_first + at[own][0], EACH_OF_4(first_result, a[own], b[own], c[own]));
 #if OUTPUTS > 1
-        STORE_4(T_Y1, y1, y1_first + at[own][1], EACH_OF_4(SECOND, a[own], b[own], c[own]));
+        STORE_4(T_Y1, y1, y1_first + at[own][1], EACH_OF_4(second_result, a[own], b[own], c[own]));
 #endif
     }
 #else

@@ -1,7 +1,7 @@
 /* math.cl: what the expressions of elementwise.def are made of, in the type C that the program computes in.
  *
- * Rows that are WIDE run in f64 where the device has it, and so do the few helpers here that f32 cannot hold to a few units in its last place. Without f64
- * their f32 forms keep the parts of an exponential's argument that rounding would lose, and take the slopes near their roots from polynomials. */
+ * Rows that are WIDE run in f64 where the device has it, or in f32 by forms that lose nothing (close.cl) with f64 for what leaves its range (far.cl). Without f64 the others' f32 forms, too,
+ * keep the parts of an exponential's argument that rounding would lose, and take the slopes near their roots from polynomials. Included twice where rows run in f32 and f64. */
 
 #pragma OPENCL FP_CONTRACT OFF
 
@@ -64,20 +64,18 @@ static C MOD(C a, C b)
 #define TANH(x) tanh(x)
 #define ERF(x) erf(x)
 
+#undef SMALLEST
+#undef LARGEST
 #ifdef COMPUTES_F64
 #define SMALLEST 1e-300
 #define LARGEST 1e300
 #else
 #define SMALLEST 1e-36f
 #define LARGEST 1e36f
+#include "close.cl"
 #endif
 
-/* What f32 takes f64 for, where there is one. */
-#ifdef HAS_F64
-typedef double wide;
-#else
-typedef float wide;
-#endif
+#define wide real /* what f32 takes f64 for, where there is one */
 
 /* True in the middle of C's range, where factors of a product have lost nothing. */
 static bool is_tame(C x)
@@ -109,8 +107,12 @@ static C EXP2_GRAD(C x, C g)
 
 static C SIGMOID(C x)
 {
+#ifdef COMPUTES_F64
     C e = exp(x < 0 ? x : -x);
     return (x < 0 ? e : (C)1) / (1 + e);
+#else
+    return sigmoid_of(x, exp_close(-fabs(x), 0));
+#endif
 }
 
 /* Below -64 the sigmoid is e^x, which is no f32 any more while its product with a large number still is. */
@@ -121,14 +123,19 @@ static C SOFTPLUS_GRAD(C x, C g)
 #ifdef HAS_F64
     return (C)((wide)g * exp((wide)x));
 #else
-    return fabs(g) == INFINITY && x > -INFINITY ? g : g * K(1.603810890548638e-28) * exp(x + 64);
+    return fabs(g) == INFINITY && x > -INFINITY ? g : g * 1.603810890548638e-28f * exp_close(x + 64, 0).high;
 #endif
 }
 
-/* The same in two factors. */
+static C SOFTPLUS(C x)
+{
+    return (x < 0 ? (C)0 : x) + log1p(exp(-fabs(x)));
+}
+
+#ifdef COMPUTES_F64
 static C SILU(C x)
 {
-    return x < -64 ? x * K(1.603810890548638e-28) * exp(x + 64) : x * SIGMOID(x);
+    return x * SIGMOID(x);
 }
 
 static C SIGMOID_GRAD(C x)
@@ -143,12 +150,6 @@ static C SECH2(C x)
     return 4 * e * r * r;
 }
 
-static C SOFTPLUS(C x)
-{
-    return (x < 0 ? (C)0 : x) + log1p(exp(-fabs(x)));
-}
-
-#ifdef COMPUTES_F64
 static C ERF_GRAD(C x)
 {
     return K(1.1283791670955126) * exp(-x * x);
@@ -184,35 +185,38 @@ static C SILU_GRAD(C x)
     return (x < 0 ? e : (C)1) * r + x * (e * r * r);
 }
 #else
-/* e to the power of a number in two parts, the small one being what rounding took from the large one. */
+/* e to the power of a number in two parts, the small one being what rounding took from the large one, which is not above 0. */
 static float exp_of_parts(float large, float small)
 {
-    float e = exp(large);
-    return e == 0 ? e : fma(e, small, e);
+    const parts e = exp_close(large, small);
+    return e.high + e.low;
+}
+
+/* Below -64, e^x is taken in two factors: itself it would be no f32 any more while x e^x still is. */
+static float SILU(float x)
+{
+    return x < -64 ? x * 1.603810890548638e-28f * exp_close(x + 64, 0).high : x * sigmoid_of(x, exp_close(-fabs(x), 0));
+}
+
+static float SIGMOID_GRAD(float x)
+{
+    return bell_of(exp_close(-fabs(x), 0));
+}
+
+static float SECH2(float x)
+{
+    return 4 * bell_of(exp_close(-2 * fabs(x), 0));
 }
 
 static float ERF_GRAD(float x)
 {
-    float square = x * x;
-    return 1.1283791670955126f * exp_of_parts(-square, -fma(x, x, -square));
-}
-
-/* e to the power of -|2 sqrt(2/π) (x + 0.044715 x³)|, the argument made in two parts: c |x| (1 + k x²). */
-static float gelu_exponential(float x)
-{
-    const float c = 1.5957691669464111f, c_rest = -4.534068042e-8f, k = 0.044715f, k_rest = 1.546144485e-9f;
-    float square = x * x, square_rest = fma(x, x, -square);
-    float term = k * square, term_rest = fma(k, square, -term) + fma(k, square_rest, k_rest * square);
-    float sum = 1 + term, sum_rest = (term <= 1 ? (1 - sum) + term : (term - sum) + 1) + term_rest;
-    float size = fabs(x), factor = c * size, factor_rest = fma(c, size, -factor) + c_rest * size;
-    float whole = factor * sum, rest = fma(factor, sum, -whole) + fma(factor, sum_rest, factor_rest * sum);
-    return exp_of_parts(-whole, -rest);
+    const parts square = square_of(x), e = exp_close(-square.high, -square.low);
+    return fma(1.12837917f, e.high, fma(1.12837917f, e.low, -5.8635384e-8f * e.high));
 }
 
 static float GELU(float x)
 {
-    float e = gelu_exponential(x);
-    return x * ((x < 0 ? e : 1) / (1 + e));
+    return x * sigmoid_of(x, gelu_exponential(x));
 }
 
 /* c[0] + t (c[1] + t (…)) */
@@ -231,8 +235,8 @@ static float GELU_GRAD(float x)
     float t = (x + 0.7524614334106445f) - 1.1339628e-8f;
     if (x > -1.2f && x < -0.35f)
         return t * polynomial(t, near_root, 11);
-    float e = gelu_exponential(x), r = 1 / (1 + e), bend = e * r * r, rise = 1.5957691216057308f * fma(0.134145f * x, x, 1.0f);
-    return (x < 0 ? e : 1) * r + (bend == 0 && fabs(x) < INFINITY ? 0 : x * bend * rise);
+    const parts k = {0.134145f, -6.5374375e-9f};
+    return bend_of(x, gelu_exponential(x), gelu_argument(x, k));
 }
 
 /* e^(-x²/2) erfc's tail: the exponential in two parts times erfc(z) e^(z²) = erfc(z) / e^(-z²), z = |x| / sqrt 2, where that is not yet 0. */
@@ -268,8 +272,8 @@ static float SILU_GRAD(float x)
     float t = (x + 1.2784645557403564f) - 1.2979283e-8f;
     if (x > -2.0f && x < -0.6f)
         return t * polynomial(t, near_root, 11);
-    float e = exp(-fabs(x)), r = 1 / (1 + e);
-    return (x < 0 ? e : 1) * r + x * (e * r * r);
+    const parts own = {x, 0};
+    return bend_of(x, exp_close(-fabs(x), 0), own);
 }
 #endif
 
@@ -292,15 +296,40 @@ static C MOD_GRAD_B(C a, C b, C g)
 #define POW(a, b) pow(a, b)
 
 /* In f64, because b - 1 rounded to f32 would be an error in the exponent. */
-static C POW_GRAD_A(C a, C b, C g)
+SELDOM static C power_slope_a(C a, C b, C g)
 {
     return b == 0 ? 0 : (C)((wide)g * ((wide)b * pow((wide)a, (wide)b - 1)));
 }
 
-static C POW_GRAD_B(C a, C b, C g)
+SELDOM static C power_slope_b(C a, C b, C g)
 {
     return a == 0 && b >= 0 ? 0 * g : (C)((wide)g * (pow((wide)a, (wide)b) * log((wide)a)));
 }
+
+#ifdef COMPUTES_F64
+#define POW_GRAD_A power_slope_a
+#define POW_GRAD_B power_slope_b
+#else
+static bool is_ordinary(float x)
+{
+    return fabs(x) >= 1e-30f && fabs(x) <= 1e36f;
+}
+
+/* Both slopes are made of the power itself, which a compiler computes once for the two. */
+static float POW_GRAD_A(float a, float b, float g)
+{
+    parts l;
+    const float p = power_close(a, b, &l), whole = p / a, slope = b * whole, y = g * slope;
+    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(whole) && is_ordinary(slope) && is_ordinary(y) ? y : power_slope_a(a, b, g);
+}
+
+static float POW_GRAD_B(float a, float b, float g)
+{
+    parts l;
+    const float p = power_close(a, b, &l), slope = p * ((l.high + l.low) * 0.693147182f), y = g * slope;
+    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(slope) && is_ordinary(y) ? y : power_slope_b(a, b, g);
+}
+#endif
 
 /* -g a / b². Where a / b or what follows leaves the range that the result may still have, exponents are kept apart. */
 static C DIV_GRAD_B(C a, C b, C g)

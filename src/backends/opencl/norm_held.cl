@@ -73,7 +73,20 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 #endif
 
 #ifdef SLOPES
-/* The sums of two numbers over the group, with two barriers: `space` may be used again after the next two. */
+/* The sums of two numbers over the group, with two barriers, or one where there are subgroups: `space` may be used again after the next call. */
+#ifdef HAS_SUBGROUPS
+real2 group_sums(real a, real b, __local real *space)
+{
+    EACH_HALF(lanes) a += across_real(a, lanes), b += across_real(b, lanes);
+    if (MY_LANE == 0)
+        space[MY_SUBGROUP] = a, space[GROUP + MY_SUBGROUP] = b;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    a = space[0], b = space[GROUP];
+    for (int at = 1; at < SUBGROUPS; at++)
+        a += space[at], b += space[GROUP + at];
+    return (real2)(a, b);
+}
+#else
 real2 group_sums(real a, real b, __local real *space)
 {
     const int me = (int)get_local_id(0);
@@ -90,6 +103,7 @@ real2 group_sums(real a, real b, __local real *space)
     _Pragma("unroll") for (int at = 1; at < ROOT; at++) a += space[at], b += space[GROUP + at];
     return (real2)(a, b);
 }
+#endif
 
 /* What a row begins with. */
 #define FETCH(row, x_, up_, m_, s_)                                                                                                       \

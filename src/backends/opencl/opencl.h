@@ -24,6 +24,9 @@ typedef struct tarn__cl_device {
     cl_context context;
     cl_command_queue queue;
     bool has_f64;       /* cl_khr_fp64, and not turned off by TARN_OPENCL_FP64=0 */
+    bool has_f16;       /* cl_khr_fp16, tried, and not turned off by TARN_OPENCL_FP16=0 */
+    const char *subgroups; /* that hand numbers over, tried: "INTEL", "KHR", or "ONE", each work-item alone, with TARN_OPENCL_SUBGROUPS=1 where a device has none; NULL: none, or turned off by 0 */
+    const char *language;  /* of programs with subgroups; others are in CL1.2 */
     bool local_is_real; /* memory of a group is faster than a buffer: a GPU; false on PoCL. TARN_OPENCL_LOCAL=1 makes it true */
     bool is_cpu;
     bool in_lockstep;   /* neighbouring work-items run together, and should touch neighbours: a GPU, or what is used like one */
@@ -34,7 +37,7 @@ typedef struct tarn__cl_device {
     cl_uint units;      /* compute units */
     int index;
     char name[128], vendor[64], driver[64];
-    char options[192]; /* of every program */
+    char options[256]; /* of every program */
     size_t memory_total, memory_used;
     pthread_mutex_t choosing;                /* of `tile` */
     const struct tarn__cl_tile *tile;        /* of large products of f32, once it is chosen: see tile.c */
@@ -139,6 +142,10 @@ extern const tarn__host *tarn__cl_host;
 /* ---- device.c -------------------------------------------------------------------------------------------------------------- */
 
 int tarn__cl_count(void);
+/* `options` of a device, by what is known of it. */
+void tarn__cl_name_options(tarn__cl_device *device);
+/* features.c: drops of has_f16 and subgroups what does not work, and names the options. */
+void tarn__cl_try_features(tarn__cl_device *device);
 /* Looks for devices: GPUs and accelerators first. False, with the reason in `why`, when there is none. */
 bool tarn__cl_find_devices(char *why, size_t why_size);
 bool tarn__cl_device_query(int index, tarn_device_info *info);

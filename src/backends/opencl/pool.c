@@ -87,19 +87,48 @@ static void put_pool(tarn__cl_launch *launch, const pool *p)
     tarn__cl_value(launch, &small, sizeof(small));
 }
 
-/* A work-item for each element of `to`. Bytes: the image once, windows that overlap from a cache; the result once for each window of an element. */
-static void run(const tarn__call *call, const char *kernel, const char *what, pool *p, const tarn__view *const *views, const tarn__view *to)
+/* Windows that begin where the last one ends: no element lies in two. */
+static bool are_apart(const pool *p)
 {
-    const int64_t count = tarn__view_count(to);
-    char options[256];
+    bool is_good = true;
+    for (int i = 0; i < 2; i++)
+        is_good = is_good && p->stride[i] == p->kernel[i] && p->padding[i] == 0 && (p->dilation[i] == 1 || p->kernel[i] == 1);
+    return is_good;
+}
+
+/* Such windows of two columns that lie side by side at even places. */
+static bool has_pairs(const pool *p, const tarn__view *image)
+{
+    bool is_good = are_apart(p) && p->kernel[1] == 2 && p->image[3] % 2 == 0 && p->image_step[3] == 1 && image->offset % 2 == 0;
+    for (int i = 0; i < 3; i++)
+        is_good = is_good && p->image_step[i] % 2 == 0;
+    return is_good && (image->dtype == TARN_F32 || image->dtype == TARN_BF16 || image->dtype == TARN_F16);
+}
+
+static void name_windows(char *options, size_t size, const pool *p, const tarn__view *image)
+{
+    size_t length = strlen(options);
+    snprintf(options + length, size - length, " -DKERNEL_0=%d -DKERNEL_1=%d -DSTRIDE_0=%d -DSTRIDE_1=%d -DDILATION_0=%d -DDILATION_1=%d%s%s", (int)p->kernel[0],
+             (int)p->kernel[1], (int)p->stride[0], (int)p->stride[1], (int)p->dilation[0], (int)p->dilation[1], are_apart(p) ? " -DAPART" : "",
+             has_pairs(p, image) ? " -DPAIRS" : "");
+}
+
+/* A work-item for each element of `to`, or for each window where these write. Bytes: the image once, windows that overlap from a cache; the result once for each window of an element. */
+static void run(const tarn__call *call, bool is_forward, const char *what, pool *p, const tarn__view *const *views, const tarn__view *to)
+{
+    const bool has_program = tarn__cl_at(call->device)->in_lockstep && is_small(p), is_spread = has_program && !is_forward && are_apart(p);
+    const tarn__view *image = is_forward ? call->in[0] : call->out[0];
+    tarn__view windows = *to;
+    char options[384];
     snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DINDEX=%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
              is_small(p) ? "int" : "long");
-    if (tarn__cl_at(call->device)->in_lockstep && is_small(p))
-        snprintf(options + strlen(options), sizeof(options) - strlen(options),
-                 " -DKERNEL_0=%d -DKERNEL_1=%d -DSTRIDE_0=%d -DSTRIDE_1=%d -DDILATION_0=%d -DDILATION_1=%d", (int)p->kernel[0], (int)p->kernel[1],
-                 (int)p->stride[0], (int)p->stride[1], (int)p->dilation[0], (int)p->dilation[1]);
-    add_divisors(p, to);
-    tarn__cl_launch launch = tarn__cl_begin(call, "pool", kernel, options);
+    if (has_program)
+        name_windows(options, sizeof(options), p, image);
+    for (int i = 0; i < 2 && is_spread; i++)
+        windows.shape[2 + i] = (p->image[2 + i] + p->kernel[i] - 1) / p->kernel[i];
+    const int64_t count = tarn__view_count(&windows);
+    add_divisors(p, &windows);
+    tarn__cl_launch launch = tarn__cl_begin(call, "pool", is_forward ? "pool_windows" : is_spread ? "pool_spread" : "pool_grad", options);
     put_pool(&launch, p);
     tarn__cl_long(&launch, count);
     for (int k = 0; k < 3; k++)
@@ -110,25 +139,25 @@ static void run(const tarn__call *call, const char *kernel, const char *what, po
 static void run_max_pool2d(const tarn__call *call)
 {
     pool p = describe(call, call->in[0], call->out[0], call->out[1]);
-    run(call, "pool_windows", "-DFORWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->out[0], call->out[1]}, call->out[0]);
+    run(call, true, "-DFORWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->out[0], call->out[1]}, call->out[0]);
 }
 
 static void run_avg_pool2d(const tarn__call *call)
 {
     pool p = describe(call, call->in[0], call->out[0], NULL);
-    run(call, "pool_windows", "-DFORWARD", &p, (const tarn__view *[]){call->in[0], call->out[0], NULL}, call->out[0]);
+    run(call, true, "-DFORWARD", &p, (const tarn__view *[]){call->in[0], call->out[0], NULL}, call->out[0]);
 }
 
 static void run_max_pool2d_grad(const tarn__call *call)
 {
     pool p = describe(call, call->out[0], call->in[0], call->in[1]);
-    run(call, "pool_grad", "-DBACKWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->in[1], call->out[0]}, call->out[0]);
+    run(call, false, "-DBACKWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->in[1], call->out[0]}, call->out[0]);
 }
 
 static void run_avg_pool2d_grad(const tarn__call *call)
 {
     pool p = describe(call, call->out[0], call->in[0], NULL);
-    run(call, "pool_grad", "-DBACKWARD", &p, (const tarn__view *[]){call->in[0], NULL, call->out[0]}, call->out[0]);
+    run(call, false, "-DBACKWARD", &p, (const tarn__view *[]){call->in[0], NULL, call->out[0]}, call->out[0]);
 }
 
 void tarn__cl_pool(tarn__kernel_row *rows)

@@ -1,7 +1,8 @@
 /* pool.cl: pooling of images: the largest element (LARGEST) or the average of each window, and gradients.
  *
  * The largest element of a window is the first of equal ones; NaN is larger than everything; what lies outside the image does not count. A gradient is
- * gathered: an element of the image looks at the windows that it lies in, one after the other, so that nothing is added by two work-items. */
+ * gathered: an element of the image looks at the windows that it lies in, one after the other, so that nothing is added by two work-items. Windows that lie side by side (APART) write their
+ * elements on GPUs; with PAIRS they are two columns wide, and these move at once. */
 
 #define OPERAND(name) __global void *name, long name##_at
 
@@ -83,7 +84,33 @@ C window_count(const pool *p, INDEX row, INDEX column)
     return (C)(window_length(p, 0, row) * window_length(p, 1, column));
 }
 
+/* Two neighbours at once, the first at an even place. */
+#ifdef PAIRS
+#define LOAD_2(T, pointer, index) JOIN(load_2_, T)((const __global T *)(pointer) + (index))
+#define STORE_2(T, pointer, index, value) JOIN(store_2_, T)((__global T *)(pointer) + (index), value)
+float2 load_2_f32(const __global f32 *p) { return *(const __global float2 *)p; }
+float2 load_2_bf16(const __global bf16 *p) { return as_float2(convert_uint2(*(const __global ushort2 *)p) << 16); }
+float2 load_2_f16(const __global f16 *p) { return vloada_half2(0, (const __global half *)p); }
+void store_2_f32(__global f32 *p, float2 x) { *(__global float2 *)p = x; }
+void store_2_bf16(__global bf16 *p, float2 x) { *(__global ushort2 *)p = (ushort2)(f32_to_bf16(x.x), f32_to_bf16(x.y)); }
+void store_2_f16(__global f16 *p, float2 x) { vstorea_half2_rte(x, 0, (__global half *)p); }
+#endif
+
 #ifdef FORWARD
+#ifdef LARGEST
+/* The first of equal ones, and NaN. */
+void take(C value, long place, C *best, long *at)
+{
+    if (*at < 0 || value > *best || value != value) {
+        *best = value;
+        *at = place;
+    }
+}
+#define TAKE(value, row, column) take(value, (long)(row) * columns + (column), &best, &at)
+#else
+#define TAKE(value, row, column) best += value
+#endif
+
 /* One result for each work-item. */
 __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(places))
 {
@@ -103,20 +130,17 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
         const INDEX row = top + a * DILATION(&p, 0);
         if (row < 0 || row >= rows)
             continue;
+#ifdef PAIRS
+        const float2 both = LOAD_2(T_X, x, plane + row * p.image_step[2] + left);
+        TAKE(both.x, row, left);
+        TAKE(both.y, row, left + 1);
+#else
         for (INDEX b = 0; b < KERNEL(&p, 1); b++) {
             const INDEX column = left + b * DILATION(&p, 1);
-            if (column < 0 || column >= columns)
-                continue;
-            const C value = LOAD(T_X, x, plane + row * p.image_step[2] + column * p.image_step[3]);
-#ifdef LARGEST
-            if (at < 0 || value > best || value != value) {
-                best = value;
-                at = (long)row * columns + column;
-            }
-#else
-            best += value;
-#endif
+            if (column >= 0 && column < columns)
+                TAKE(LOAD(T_X, x, plane + row * p.image_step[2] + column * p.image_step[3]), row, column);
         }
+#endif
     }
     const long to = place_of(p.result_step, s.image, s.channel, s.row, s.column);
 #ifdef LARGEST
@@ -126,6 +150,39 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
     best /= window_count(&p, s.row, s.column);
 #endif
     STORE(T_Y, y, y_at + to, best);
+}
+#endif
+
+#ifdef APART
+/* Windows that lie side by side: one for each work-item, which writes its elements; those behind the last window are 0. */
+__kernel void pool_spread(pool p, long count, OPERAND(g), OPERAND(places), OPERAND(gx))
+{
+    if (get_global_id(0) >= count)
+        return;
+    const INDEX grid[4] = {p.image[0], p.image[1], (p.image[2] + KERNEL_0 - 1) / KERNEL_0, (p.image[3] + KERNEL_1 - 1) / KERNEL_1};
+    const spot s = spot_of(&p, grid, (INDEX)get_global_id(0));
+    const bool has_window = s.row < p.result[2] && s.column < p.result[3];
+    const long to = gx_at + place_of(p.image_step, s.image, s.channel, 0, 0);
+    C here = has_window ? LOAD(T_X, g, g_at + place_of(p.result_step, s.image, s.channel, s.row, s.column)) : (C)0;
+#ifdef LARGEST
+    const long mine = has_window ? LOAD(i32, places, places_at + place_of(p.place_step, s.image, s.channel, s.row, s.column)) : -1;
+#define SHARE(row, column) ((long)(row) * p.image[3] + (column) == mine ? here : (C)0)
+#else
+    if (has_window)
+        here /= window_count(&p, s.row, s.column);
+#define SHARE(row, column) here
+#endif
+    for (INDEX a = 0; a < KERNEL_0; a++) {
+        const INDEX row = s.row * KERNEL_0 + a, left = s.column * KERNEL_1;
+        if (row >= p.image[2])
+            break;
+#ifdef PAIRS
+        STORE_2(T_Y, gx, to + row * p.image_step[2] + left, (float2)(SHARE(row, left), SHARE(row, left + 1)));
+#else
+        for (INDEX column = left; column < min(left + (INDEX)KERNEL_1, p.image[3]); column++)
+            STORE(T_Y, gx, to + row * p.image_step[2] + column * p.image_step[3], SHARE(row, column));
+#endif
+    }
 }
 #endif
 

@@ -1,9 +1,12 @@
 /* prelude.cl: put before every program by the host: types, loads and stores by the name of a dtype, places of elements in nests, faults.
  *
  * A dtype is a word: f32, f64, bf16, f16, i32, i64, u8, boolean. A program gets it by an option, -DT=bf16, and pastes it: LOAD(T, pointer, index).
- * HAS_F64 is defined where the device has f64; then `real` is double. A program that names f64 elsewhere does not compile, and the CPU runs the call. */
+ * HAS_F16 is defined where the device has halves as numbers, and HAS_F64 where it has f64; then `real` is double. A program that names f64 elsewhere does not compile, and the CPU runs the call. */
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#ifdef HAS_F16
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #endif
 
 typedef float f32;
@@ -36,6 +39,9 @@ typedef long compute_boolean;
 typedef double compute_f64;
 #endif
 
+/* Of what is rare: its registers would cost every work-item. A compiler may pass it over. */
+#define SELDOM __attribute__((noinline))
+
 #define JOIN(a, b) JOIN_(a, b)
 #define JOIN_(a, b) a##b
 
@@ -59,7 +65,11 @@ float bf16_to_f32(bf16 x)
 
 float load_f32(const __global f32 *p, long i) { return p[i]; }
 float load_bf16(const __global bf16 *p, long i) { return bf16_to_f32(p[i]); }
+#ifdef HAS_F16
+float load_f16(const __global f16 *p, long i) { return convert_float(((const __global half *)p)[i]); }
+#else
 float load_f16(const __global f16 *p, long i) { return vload_half(i, (const __global half *)p); }
+#endif
 long load_i32(const __global i32 *p, long i) { return p[i]; }
 long load_i64(const __global i64 *p, long i) { return p[i]; }
 long load_u8(const __global u8 *p, long i) { return p[i]; }
@@ -82,7 +92,11 @@ bf16 f32_to_bf16(float x)
 
 void store_f32(__global f32 *p, long i, float x) { p[i] = x; }
 void store_bf16(__global bf16 *p, long i, float x) { p[i] = f32_to_bf16(x); }
+#ifdef HAS_F16
+void store_f16(__global f16 *p, long i, float x) { ((__global half *)p)[i] = convert_half_rte(x); }
+#else
 void store_f16(__global f16 *p, long i, float x) { vstore_half_rte(x, i, (__global half *)p); }
+#endif
 void store_i32(__global i32 *p, long i, long x) { p[i] = (i32)x; }
 void store_i64(__global i64 *p, long i, long x) { p[i] = x; }
 void store_u8(__global u8 *p, long i, long x) { p[i] = (u8)x; }
@@ -111,7 +125,7 @@ float to_odd(double x)
 void store_real_f32(__global f32 *p, long i, double x) { p[i] = (float)x; }
 void store_real_f64(__global f64 *p, long i, double x) { p[i] = x; }
 void store_real_bf16(__global bf16 *p, long i, double x) { p[i] = f32_to_bf16(to_odd(x)); }
-void store_real_f16(__global f16 *p, long i, double x) { vstore_half_rte(to_odd(x), i, (__global half *)p); }
+void store_real_f16(__global f16 *p, long i, double x) { store_f16(p, i, to_odd(x)); }
 #else
 void store_real_f32(__global f32 *p, long i, float x) { p[i] = x; }
 void store_real_bf16(__global bf16 *p, long i, float x) { store_bf16(p, i, x); }

@@ -26,6 +26,7 @@ typedef struct plan {
     int64_t outputs, chunk, chunks;
     int64_t parts; /* bytes into scratch: the chunks' states */
     bool is_small, is_columns;
+    bool has_quads; /* an output's elements are fours of neighbours */
     const char *form;
     size_t group; /* work-items, in the form of groups */
     tarn__cl_options options;
@@ -70,8 +71,18 @@ static void cut(plan *p, bool has_lone_columns)
     const int64_t least = has_lone_columns ? LEAST_COLUMN : LEAST_CHUNK, all = has_lone_columns ? WANTED_ITEMS : WANTED;
     int64_t count = p->inner.count, most = (count + least - 1) / least, wanted = p->outputs > 0 ? (all + p->outputs - 1) / p->outputs : 1;
     p->chunks = most < wanted ? most : wanted;
-    p->chunk = p->chunks > 1 ? (count + p->chunks - 1) / p->chunks : count > 0 ? count : 1;
+    p->chunk = p->chunks > 1 ? ((count + p->chunks - 1) / p->chunks + 3) / 4 * 4 : count > 0 ? count : 1; /* where an output is fours, so is a part of it */
     p->chunks = count > 0 ? (count + p->chunk - 1) / p->chunk : 1;
+}
+
+static bool has_quads(const plan *p, const tarn__cl_reduction *r)
+{
+    const tarn__view *x = r->x;
+    bool is_good = !r->z && (x->dtype == TARN_F32 || x->dtype == TARN_BF16 || x->dtype == TARN_F16) && x->offset % 4 == 0 && p->inner.rank == 1 &&
+                   p->inner.stride[0][0] == 1 && p->inner.count % 4 == 0;
+    for (int i = 0; i < p->kept.rank; i++)
+        is_good = is_good && p->kept.stride[1][i] % 4 == 0;
+    return is_good;
 }
 
 static void make_plan(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
@@ -87,7 +98,7 @@ static void make_plan(plan *p, const tarn__call *call, const tarn__cl_reduction 
     cut(p, has_lone_columns);
     p->parts = r->is_state ? TARN__CL_STATE_BYTES * p->outputs : 0;
     if (device->local_is_real && device->max_group >= GROUP && !has_lone_columns)
-        p->form = "groups";
+        p->form = "groups", p->has_quads = has_quads(p, r);
     else if (!device->local_is_real && p->is_columns && r->op && r->op[0] != 'v')
         p->form = "across";
 }
@@ -105,7 +116,7 @@ static void write_options(plan *p, const tarn__cl_reduction *r)
     if (p->inner.rank <= 1)
         tarn__cl_option(&p->options, " -DIS_FLAT");
     if (p->form[0] == 'g')
-        tarn__cl_option(&p->options, " -DGROUP=%zu", p->group);
+        tarn__cl_option(&p->options, " -DGROUP=%zu%s", p->group, p->has_quads && r->op[0] != 'v' ? " -DQUADS" : "");
     if (p->chunks > 1)
         tarn__cl_option(&p->options, " -DIS_PARTIAL");
 }

@@ -6,6 +6,9 @@
  * `kept` has the outputs: result, x and the second operand; `inner` the elements of an output: x and the second operand. An output's elements are cut into
  * `chunks` of `chunk`. IS_PARTIAL: states go to scratch, to be merged by `combine`; IS_STATE: the result itself is a state in scratch. */
 #include "element.cl"
+#ifdef QUADS
+#include "vectors.cl"
+#endif
 
 #define LANES 8
 
@@ -17,128 +20,7 @@ typedef struct axes {
     long stride[3][MAX_RANK];
 } axes;
 
-typedef struct state {
-    C a, b;
-    long n;
-} state;
-
-#if defined(OP_equal) || defined(OP_dot)
-#define HAS_SECOND
-#endif
-
-/* ---- what an element does to a state ---------------------------------------------------------------------------------------------- */
-
-/* a + x, where f32 has to do: what rounding takes is kept in b. */
-static void add(state *s, C x)
-{
-#if defined(COMPUTES_F32)
-    C sum = s->a + x, rest = fabs(s->a) >= fabs(x) ? (s->a - sum) + x : (x - sum) + s->a;
-    s->a = sum;
-    s->b += rest == rest ? rest : 0;
-#else
-    s->a += x;
-#endif
-}
-
-#ifdef COMPUTES_I64
-#define LEAST (-9223372036854775807L - 1)
-#define MOST 9223372036854775807L
-#else
-#define LEAST ((C)-INFINITY)
-#define MOST ((C)INFINITY)
-#endif
-
-static bool is_nan(C x)
-{
-#ifdef COMPUTES_I64
-    return false;
-#else
-    return x != x;
-#endif
-}
-
-#if defined(OP_max) || defined(OP_argmax)
-#define ABOVE(x, a) ((x) > (a))
-#define WORST LEAST
-#else
-#define ABOVE(x, a) ((x) < (a))
-#define WORST MOST
-#endif
-
-#define NOWHERE 9223372036854775807L
-
-static state empty_state(void)
-{
-    state s = {0, 0, 0};
-#if defined(OP_prod) || defined(OP_nonzero)
-    s.a = 1;
-#elif defined(OP_max) || defined(OP_min)
-    s.a = WORST;
-#elif defined(OP_argmax) || defined(OP_argmin)
-    s.a = WORST;
-    s.n = NOWHERE;
-#endif
-    return s;
-}
-
-/* NaN is better than anything but NaN; the first of equals wins. */
-static bool is_better(C x, C a)
-{
-    return ABOVE(x, a) || (is_nan(x) && !is_nan(a));
-}
-
-static void take(state *s, C x, C z, long i)
-{
-#if defined(OP_sum)
-    add(s, x);
-#elif defined(OP_dot)
-    add(s, x * z);
-#elif defined(OP_prod)
-    s->a *= x;
-#elif defined(OP_max) || defined(OP_min)
-    s->a = ABOVE(x, s->a) || is_nan(x) ? x : s->a;
-#elif defined(OP_argmax) || defined(OP_argmin)
-    if (is_better(x, s->a)) {
-        s->a = x;
-        s->n = i;
-    }
-#elif defined(OP_nonfinite)
-    s->n += !(x - x == 0);
-#elif defined(OP_equal)
-    s->n += x == z;
-#elif defined(OP_nonzero)
-    s->a *= x == 0 ? (C)1 : x;
-    s->n += x == 0;
-#endif
-}
-
-/* t has taken elements after those of s, or others of the same stretch. */
-static void merge(state *s, const state *t)
-{
-#if defined(OP_sum) || defined(OP_dot)
-    add(s, t->a);
-    s->b += t->b;
-#elif defined(OP_prod)
-    s->a *= t->a;
-#elif defined(OP_max) || defined(OP_min)
-    take(s, t->a, 0, 0);
-#elif defined(OP_argmax) || defined(OP_argmin)
-    if (is_better(t->a, s->a) || (!is_better(s->a, t->a) && t->n < s->n))
-        *s = *t;
-#elif defined(OP_nonfinite) || defined(OP_equal)
-    s->n += t->n;
-#elif defined(OP_nonzero)
-    s->a *= t->a;
-    s->n += t->n;
-#elif defined(OP_var)
-    if (t->n == 0)
-        return;
-    C share = (C)t->n / (C)(s->n + t->n), delta = t->a - s->a;
-    s->b += t->b + delta * delta * (C)s->n * share;
-    s->a += delta * share;
-    s->n += t->n;
-#endif
-}
+#include "states.cl"
 
 /* ---- an output's elements --------------------------------------------------------------------------------------------------------- */
 
@@ -225,6 +107,42 @@ static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX en
 }
 #endif
 
+#ifdef QUADS
+#define AHEAD 4 /* fours that are under way at once */
+
+static void take_four(state *s, float4 x, INDEX i)
+{
+    take(&s[0], (C)x.x, 0, i);
+    take(&s[1], (C)x.y, 0, i + 1);
+    take(&s[2], (C)x.z, 0, i + 2);
+    take(&s[3], (C)x.w, 0, i + 3);
+}
+
+/* The same of a group's item, by fours of neighbours: begin and end are multiples of four. */
+static state take_fours(const stretch *r, INDEX begin, INDEX end)
+{
+    const INDEX step = 4 * GROUP;
+    state s[4];
+    for (int lane = 0; lane < 4; lane++)
+        s[lane] = empty_state();
+    INDEX i = begin + 4 * (INDEX)get_local_id(0);
+    for (; i + (AHEAD - 1) * step < end; i += AHEAD * step) {
+        float4 x[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            x[k] = LOAD_4(T_X, r->x, r->x_at + i + k * step);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            take_four(s, x[k], i + k * step);
+    }
+    for (; i < end; i += step)
+        take_four(s, LOAD_4(T_X, r->x, r->x_at + i), i);
+    for (int lane = 1; lane < 4; lane++)
+        merge(&s[0], &s[lane]);
+    return s[0];
+}
+#endif
+
 /* ---- results ---------------------------------------------------------------------------------------------------------------------- */
 
 /* `first` is the place of the first result, in elements; of states, in bytes. */
@@ -293,6 +211,35 @@ __kernel void rows(PARAMETERS)
 }
 
 #ifdef GROUP
+#ifdef HAS_SUBGROUPS
+#include "subgroups.cl"
+#if defined(COMPUTES_F32)
+#define ACROSS across_float
+#elif defined(COMPUTES_F64)
+#define ACROSS across_double
+#else
+#define ACROSS across_long
+#endif
+/* The first item gets what all have: each subgroup merges its own, then one what they have. */
+static void merge_group(state *own, __local state *shared)
+{
+    EACH_HALF(lanes)
+    {
+        const state other = {ACROSS(own->a, lanes), ACROSS(own->b, lanes), across_long(own->n, lanes)};
+        merge(own, &other);
+    }
+    if (MY_LANE == 0)
+        shared[MY_SUBGROUP] = *own;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (get_local_id(0) != 0)
+        return;
+    *own = shared[0];
+    for (int k = 1; k < SUBGROUPS; k++) {
+        state other = shared[k];
+        merge(own, &other);
+    }
+}
+#else
 #define ROOT 8
 /* The first item gets what all have: a few merge every ROOT-th, then one what they have. */
 static void merge_group(state *own, __local state *shared)
@@ -313,8 +260,9 @@ static void merge_group(state *own, __local state *shared)
         merge(own, &other);
     }
 }
+#endif
 
-/* A group for a chunk of an output, whose items take every GROUP-th element: neighbours read neighbours. */
+/* A group for a chunk of an output, whose items take every GROUP-th element, or with QUADS four: neighbours read neighbours. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETERS)
 {
     __local state shared[GROUP];
@@ -323,7 +271,11 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETE
     INDEX which = item / (INDEX)chunks, part = item - which * (INDEX)chunks, begin = part * (INDEX)chunk;
     locate_output(&kept, which, at);
     stretch r = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
+#ifdef QUADS
+    state own = take_fours(&r, begin, min(begin + (INDEX)chunk, (INDEX)inner.count));
+#else
     state own = take_all(&r, &inner, begin + me, min(begin + (INDEX)chunk, (INDEX)inner.count), GROUP);
+#endif
     merge_group(&own, shared);
     if (me == 0)
         write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, own, scale, correction);

@@ -36,11 +36,68 @@ static void write_options(grad *d, const tarn__call *call)
         tarn__cl_option(&d->options, " -DT_Y=%s", tarn__cl_type(d->y->dtype));
 }
 
+/* ---- rows of max and min ---------------------------------------------------------------------------------------------------------- */
+
+#define LEAST_ROWS 256 /* else a group for each leaves the device idle */
+#define LEAST_LENGTH 128
+#define MOST_HELD 16   /* elements that a work-item keeps between counting and writing; rows that are longer are read again */
+
+/* The axes of x that are reduced, or those that are not: operands gx, x, g and y. */
+static void make_axes(const tarn__call *call, bool reduced, tarn__nest *nest)
+{
+    const tarn__view *x = call->in[0], *y = call->in[1], *all[] = {call->out[0], x, call->in[2], y}, *views[4];
+    tarn__view part[4];
+    for (int k = 0; k < 4; k++) {
+        part[k] = (tarn__view){.rank = 0};
+        views[k] = &part[k];
+        for (int i = 0; i < x->rank; i++)
+            if ((y->shape[i] == 1) == reduced) {
+                part[k].shape[part[k].rank] = x->shape[i];
+                part[k].stride[part[k].rank++] = all[k]->shape[i] == 1 ? 0 : all[k]->stride[i];
+            }
+    }
+    tarn__nest_make(nest, 4, views);
+}
+
+/* A group for each row of neighbours counts what equals y and writes: x is read once. False, and nothing is done, where rows do not lie like that or are too few. */
+static bool run_rows(const grad *d, const tarn__call *call)
+{
+    const tarn__view *x = call->in[0];
+    tarn__nest rows, row;
+    if (!tarn__cl_at(call->device)->local_is_real || d->g->rank != x->rank || d->y->rank != x->rank)
+        return false;
+    make_axes(call, true, &row);
+    make_axes(call, false, &rows);
+    if (row.rank != 1 || row.stride[0][0] != 1 || row.stride[1][0] != 1 || row.count < LEAST_LENGTH || rows.count < LEAST_ROWS)
+        return false;
+    const size_t group = row.count >= 2048 ? 256 : row.count >= 512 ? 128 : 64;
+    int held = 1;
+    while (held <= MOST_HELD && (int64_t)group * held < row.count)
+        held *= 2;
+    tarn__cl_options options = d->options;
+    tarn__cl_option(&options, " -DGROUP=%zu -DHELD=%d", group, held <= MOST_HELD ? held : 0);
+    tarn__cl_launch launch = tarn__cl_try(call, "reduce_grad", "extremum_rows", options.text, group);
+    if (!launch.good)
+        return false;
+    tarn__cl_view(&launch, call->out[0]);
+    tarn__cl_view(&launch, x);
+    tarn__cl_view(&launch, d->g);
+    tarn__cl_view(&launch, d->y);
+    tarn__cl_index(&launch, d->is_small, row.count);
+    tarn__cl_places(&launch, d->is_small, &rows);
+    tarn__cl_go(&launch, 1, (size_t[]){(size_t)rows.count * group}, &group);
+    return true;
+}
+
+/* ---- any of them --------------------------------------------------------------------------------------------------------------- */
+
 static void run(grad *d, const tarn__call *call)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     d->reduction.compute = d->name[0] == 'e' ? tarn__cl_compute_of(dtype) : tarn__cl_state_of(call, dtype); /* what is counted needs no more digits */
     write_options(d, call);
+    if (d->nest.count > 0 && d->name[0] == 'e' && run_rows(d, call))
+        return;
     if (d->nest.count == 0 || !tarn__cl_reduce_ready(call, &d->reduction) || !tarn__cl_ready(call, "reduce_grad", "reduce_grad", d->options.text))
         return;
     tarn__cl_reduce(call, &d->reduction);

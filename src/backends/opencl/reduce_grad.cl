@@ -28,6 +28,45 @@ static C slope_of(C from, C slope, state s, C y)
 #define RESULT_AT(at) 0
 #endif
 
+#ifdef GROUP
+/* A group for each row of `length` neighbours: what equals y is counted, in any order, since it is counted in integers. Each work-item holds its HELD elements; with none it reads them twice, the
+ * second time from a cache. Operands of `rows`: gx, x, g, y. */
+#define EACH_HELD(k, i) _Pragma("unroll") for (INDEX k = 0, i = (INDEX)get_local_id(0); k < HELD; k++, i += GROUP) if (i < length)
+
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void extremum_rows(__global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first,
+                                                                               __global const void *y, long y_first, INDEX length, places rows)
+{
+    __local int total;
+    INDEX at[4];
+    int own = 0;
+    locate(&rows, (INDEX)get_group_id(0), 4, at);
+    const long to = gx_first + at[0], from = x_first + at[1];
+    const C most = GET(T_Y, y, y_first + at[3]), slope = GET(T_G, g, g_first + at[2]);
+    if (get_local_id(0) == 0)
+        total = 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+#if HELD > 0
+    C held[HELD];
+    EACH_HELD(k, i) held[k] = GET(T_X, x, from + i);
+    EACH_HELD(k, i) own += held[k] == most;
+#else
+    for (INDEX i = (INDEX)get_local_id(0); i < length; i += GROUP)
+        own += GET(T_X, x, from + i) == most;
+#endif
+    if (own > 0)
+        atomic_add(&total, own);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const state all = {0, 0, total};
+    const C share = slope_of(most, slope, all, most), none = slope * 0 / (C)total;
+#if HELD > 0
+    EACH_HELD(k, i) PUT(T_GX, gx, to + i, held[k] == most ? share : none);
+#else
+    for (INDEX i = (INDEX)get_local_id(0); i < length; i += GROUP)
+        PUT(T_GX, gx, to + i, GET(T_X, x, from + i) == most ? share : none);
+#endif
+}
+#endif
+
 /* A work-item has PER elements, a group apart: all are made before one is written, so that many reads are under way. */
 #define EACH_OWN(i, own) _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
 

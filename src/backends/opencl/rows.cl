@@ -76,8 +76,26 @@ real lanes_sum(const C *part)
 }
 
 /* Every work-item of a row gets the sum, or the largest of the numbers; `space` may be used again at once. A few work-items take every ROOT-th number, then all take
- * what those have: two steps, of which a compiler sees the length. */
-#if GROUP > 1
+ * what those have: two steps, of which a compiler sees the length. Where there are subgroups each finds its own first. */
+#if GROUP > 1 && defined(HAS_SUBGROUPS)
+#include "subgroups.cl"
+#define OVER_GROUP(name, PUT)                                                                                                             \
+    real name(real x, __local real *space)                                                                                                \
+    {                                                                                                                                     \
+        EACH_HALF(lanes)                                                                                                                  \
+        {                                                                                                                                 \
+            const real other = across_real(x, lanes);                                                                                     \
+            PUT(x, other);                                                                                                                \
+        }                                                                                                                                 \
+        if (MY_LANE == 0)                                                                                                                 \
+            space[MY_SUBGROUP] = x;                                                                                                       \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                                                     \
+        x = space[0];                                                                                                                     \
+        for (int at = 1; at < SUBGROUPS; at++) { PUT(x, space[at]); }                                                                     \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                                                     \
+        return x;                                                                                                                         \
+    }
+#elif GROUP > 1
 #define ROOT (GROUP >= 128 ? 16 : GROUP >= 32 ? 8 : 2)
 #define OVER_GROUP(name, PUT)                                                                                                             \
     real name(real x, __local real *space)                                                                                                \
@@ -95,6 +113,8 @@ real lanes_sum(const C *part)
         barrier(CLK_LOCAL_MEM_FENCE);                                                                                                     \
         return x;                                                                                                                         \
     }
+#endif
+#if GROUP > 1
 #define PUT_SUM(x, y) x += y
 #define PUT_LARGER(x, y) x = y > x ? y : x
 OVER_GROUP(group_sum, PUT_SUM)
