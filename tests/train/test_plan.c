@@ -100,24 +100,30 @@ static void plans_of_classifiers_are_too(void **state)
     }
 }
 
-/* Adapters, and adapters beside blocks. */
-static void plans_of_fine_tuning_are_too(void **state)
+static void write_base(bool is_gpt2, const char *folder)
 {
-    (void)state;
-    const tarn_llama_config config = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
-    char folder[1200];
-    snprintf(folder, sizeof(folder), "%s", scratch("base"));
-    tarn_module *model = tarn_model_llama(&config, CPU, 3);
+    const tarn_llama_config llama = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
+    const tarn_gpt2_config gpt2 = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .width = 32, .inner = 64};
+    tarn_module *model = is_gpt2 ? tarn_model_gpt2(&gpt2, CPU, 3) : tarn_model_llama(&llama, CPU, 3);
     tarn_tokenizer *tokenizer = tarn_tokenizer_bytes();
     assert_true(tarn_model_write(model, folder) && tarn_tokenizer_save(tokenizer, folder));
     tarn_tokenizer_free(tokenizer);
     tarn_module_free(model);
-    for (int i = 0; i < 3; i++) {
+}
+
+/* Adapters, and adapters beside blocks. */
+static void plans_of_fine_tuning_are_too(void **state)
+{
+    (void)state;
+    char folder[1200];
+    for (int i = 0; i < 6; i++) {
+        snprintf(folder, sizeof(folder), "%s", scratch(i < 3 ? "base" : "base-gpt2"));
+        write_base(i >= 3, folder);
         tarn_train_options o = named("", "cpu");
         o.tokenizer[0] = 0;
-        o.lora = i ? 4 : 0;
+        o.lora = i % 3 ? 4 : 0;
         o.context = 16;
-        snprintf(o.quantize, sizeof(o.quantize), "%s", i == 2 ? "q8_0" : "");
+        snprintf(o.quantize, sizeof(o.quantize), "%s", i % 3 == 2 ? "q8_0" : "");
         assert_true(tarn_train_options_set(&o, "model", folder));
         plans_agree(&o);
     }
