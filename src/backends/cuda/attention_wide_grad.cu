@@ -25,7 +25,7 @@ template <typename T, int DEPTH> constexpr size_t rows_bytes = (size_t)((2 * SID
 /* This thread's pack of each row of a head. */
 template <typename T> struct pack_column {
     const T *from; /* in the first row */
-    int line;      /* elements from row to row */
+    uint32_t line; /* elements from row to row */
     bool is_there; /* not behind D */
 };
 
@@ -33,7 +33,7 @@ template <typename T, int DEPTH> __device__ __forceinline__ pack_column<T> colum
 {
     const int column = threadIdx.x % (DEPTH / 8) * 8;
     const slab s = slab_of(x, batch, head);
-    return {(const T *)s.base + (column < depth ? column : 0), (int)s.row, column < depth};
+    return {(const T *)s.base + (column < depth ? column : 0), (uint32_t)s.row, column < depth};
 }
 
 /* NEXT rows from `row`; what is not below `rows` is 0. */
@@ -45,7 +45,7 @@ __device__ __forceinline__ void stage_next(T *to, const pack_column<T> &x, int r
 #pragma unroll
     for (int i = 0; i < NEXT; i += AT_ONCE) {
         const bool is_there = x.is_there && row + first + i < rows;
-        copy_pack(to + (first + i) * line_of<DEPTH> + column, x.from + (int64_t)(is_there ? row + first + i : 0) * x.line, is_there);
+        copy_pack(to + (first + i) * line_of<DEPTH> + column, x.from + (uint64_t)(uint32_t)(is_there ? row + first + i : 0) * x.line, is_there);
     }
 }
 
@@ -266,15 +266,16 @@ static __global__ void __launch_bounds__(KEYS_THREADS, DEPTH <= 64 ? 2 : 1) keys
     const int own = key + warp * OWN; /* the warp's first key; and the first rows that look at any and at all of its keys */
     const int seen_from = (int)first_row_of(a, valid, own), all_from = (int)first_row_of(a, valid, own + OWN - 1);
     const pack_column<T> q_column = column_of<T, DEPTH>(a.q, at.batch, 0, a.depth), g_column = column_of<T, DEPTH>(a.g, at.batch, 0, a.depth);
+    const float2 *const sums_at = (const float2 *)a.rows_sums + at.batch * a.heads * a.rows;
     auto stage = [&](int slot, int head, int row) {
-        const pack_column<T> q = {q_column.from + head * a.q.stride[1], q_column.line, q_column.is_there};
-        const pack_column<T> g = {g_column.from + head * a.g.stride[1], g_column.line, g_column.is_there};
+        const pack_column<T> q = {q_column.from + (uint64_t)(uint32_t)head * (uint32_t)a.q.stride[1], q_column.line, q_column.is_there};
+        const pack_column<T> g = {g_column.from + (uint64_t)(uint32_t)head * (uint32_t)a.g.stride[1], g_column.line, g_column.is_there};
         stage_next<T, DEPTH, KEYS_THREADS>(q_at + slot * TILE, q, row, rows);
         stage_next<T, DEPTH, KEYS_THREADS>(g_at + slot * TILE, g, row, rows);
         const int which = threadIdx.x / NEXT, t = row + threadIdx.x % NEXT;
-        const float *from = (const float *)a.rows_sums + 2 * ((at.batch * a.heads + head) * a.rows + (t < rows ? t : 0));
+        const uint64_t number = (uint64_t)(uint32_t)head * (uint32_t)rows + (uint32_t)(t < rows ? t : 0);
         if (which < 2)
-            copy_word(&sums[slot][which][threadIdx.x % NEXT], from + which, t < rows);
+            copy_word(&sums[slot][which][threadIdx.x % NEXT], (const float *)(sums_at + number) + which, t < rows);
     };
     int head = (int)(at.head * a.group), row = begin, own_head = head, own_row = begin; /* of the next tile, and of the one that the warp works on */
     if (count > 0) {
@@ -477,14 +478,15 @@ template <typename T> static bool launch(const tarn__call *call, attention_args 
     return is_general ? launch_all<T, 128, true>(call, a) : launch_all<T, 128, false>(call, a);
 }
 
-static bool has_near_rows(const cube &x) { return x.stride[2] >= 0 && x.stride[2] <= INT32_MAX; }
+static bool is_near(const cube &x) { return x.stride[1] >= 0 && x.stride[1] <= INT32_MAX && x.stride[2] >= 0 && x.stride[2] <= INT32_MAX; }
 
 #define MOST_ROWS (1 << 30) /* so that places of rows and keys, and of what is behind them, are of 32 bits */
 
 bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a)
 {
     const bool is_wide = (a->depth > 32 && a->depth <= 64) || (a->depth > 96 && a->depth <= 128);
-    if (!is_wide || !has_near_rows(a->q) || !has_near_rows(a->k) || !has_near_rows(a->v) || !has_near_rows(a->g) || a->rows > MOST_ROWS || a->keys > MOST_ROWS || a->rows / NEXT * a->group >= MOST_ROWS)
+    const bool are_near = is_near(a->q) && is_near(a->k) && is_near(a->v) && is_near(a->g);
+    if (!is_wide || !are_near || a->rows > MOST_ROWS || a->keys > MOST_ROWS || a->rows / NEXT * a->group >= MOST_ROWS)
         return false;
     return a->q.dtype == TARN_BF16 ? launch<bf16>(call, *a) : launch<f16>(call, *a);
 }
