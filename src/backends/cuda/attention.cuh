@@ -103,7 +103,7 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
 
-/* attention_wide_grad.cu: the same for operands that attention_mma_grad.cu takes. False: not for this D, or not on this device. */
+/* attention_wide_rows.cu: the same for operands that attention_mma_grad.cu takes. False: not for this D, or not on this device. */
 bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a);
 
 /* ---- on the device ---------------------------------------------------------------------------------------------------------- */
