@@ -144,9 +144,11 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
         weigh<KEYS>(score, is_whole ? scale : 1, r, fading);
         if (a.is_dropping)
             drop_weights<KEYS>(a, random, score, at.batch * a.heads + at.head, row, key);
+        if (__any_sync(FULL_WARP, fading[0] != 1 || fading[1] != 1)) { /* seldom: when the largest product of a row is a new one */
 #pragma unroll
-        for (int n = 0; n < DEPTH / 8; n++)
-            result[n][0] *= fading[0], result[n][1] *= fading[0], result[n][2] *= fading[1], result[n][3] *= fading[1];
+            for (int n = 0; n < DEPTH / 8; n++)
+                result[n][0] *= fading[0], result[n][1] *= fading[0], result[n][2] *= fading[1], result[n][3] *= fading[1];
+        }
         multiply_along<T, DEPTH, KEYS, DEPTH>(result, score, values_at + now);
     }
     wait_copies(); /* also where there is no key */
