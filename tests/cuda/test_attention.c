@@ -67,7 +67,7 @@ static void every_form_agrees_with_the_cpu(void **state)
     NEEDS_GPU();
     static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 130, 200, 64}, {1, 2, 2, 70, 33, 80}, {1, 2, 1, 129, 127, 128},
                                 {1, 2, 1, 65, 130, 256}, {2, 3, 1, 1, 190, 64},    {1, 2, 1, 40, 50, 7},  {1, 1, 1, 20, 30, 300},
-                                {1, 2, 2, 64, 64, 8}};
+                                {1, 2, 2, 64, 64, 8},    {1, 4, 2, 290, 290, 128},  {1, 3, 1, 260, 310, 40}};
     static const tarn_dtype dtypes[] = {TARN_F64, TARN_F32, TARN_BF16, TARN_F16};
     static const double tolerance[] = {1e-12, 1e-5, 3e-2, 4e-3};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
@@ -86,6 +86,7 @@ static void lengths_and_dropout_agree_with_the_cpu(void **state)
     for (int causal = 0; causal < 2; causal++) {
         tarn_attention_options o = {.causal = causal, .dropout = 0.3, .lengths = lengths};
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 64}, TARN_BF16, o, 3e-2);
+        agrees_with_the_cpu((sizes){3, 4, 2, 150, 101, 128}, TARN_F16, o, 4e-3);
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 136}, TARN_F16, o, 4e-3);
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 20}, TARN_F32, o, 1e-5);
         agrees_with_the_cpu((sizes){3, 2, 2, 40, 101, 16}, TARN_F64, o, 1e-6); /* the factor is f32 */
@@ -162,6 +163,7 @@ static void starts_with_lengths_and_dropout_agree_with_the_cpu(void **state)
         sizes s = {3, 4, 2, 70, 101, 64};
         tarn_attention_options o = {.causal = causal, .dropout = 0.3, .lengths = lengths, .starts = draw_starts(s, causal ? 40 : 0, TARN_I64)};
         agrees_with_the_cpu(s, TARN_BF16, o, 3e-2);
+        agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 128}, TARN_BF16, o, 3e-2);
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 136}, TARN_F16, o, 4e-3);
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 20}, TARN_F32, o, 1e-5);
     }

@@ -103,6 +103,9 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
 
+/* attention_wide_rows.cu: the same for operands that attention_mma_grad.cu takes. False: not for this D, or not on this device. */
+bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a);
+
 /* ---- on the device ---------------------------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ slab slab_of(const cube &c, int64_t batch, int64_t head)

@@ -14,20 +14,26 @@ struct two_rows {
     float most[2], sum[2];
 };
 
-/* Products become weights; `fading` is what the rows' earlier sums are to be multiplied by. */
-template <int KEYS, bool has_starts>
-__device__ __forceinline__ void weigh(float (*score)[4], float scale, const two_spans &spans, two_rows &r, float *fading)
+/* Products that do not count become -infinity, the others are multiplied by the scale. */
+template <int KEYS, bool has_starts> __device__ __forceinline__ void mask(float (*score)[4], float scale, const two_spans &spans)
+{
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            score[n][i] = counts<has_starts>(spans, n, i) ? score[n][i] * scale : -CUDART_INF_F;
+}
+
+/* Products become weights; `fading` is what the rows' earlier sums are to be multiplied by. The scale is above 0. */
+template <int KEYS> __device__ __forceinline__ void weigh(float (*score)[4], float scale, two_rows &r, float *fading)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float here = r.most[half], part = 0;
+        float here = -CUDART_INF_F, part = 0;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 2 * half; i < 2 * half + 2; i++) {
-                score[n][i] = counts<has_starts>(spans, n, i) ? score[n][i] * scale : -CUDART_INF_F;
-                here = fmaxf(here, score[n][i]);
-            }
+            here = fmaxf(here, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
+        here = fmaxf(here * scale, r.most[half]);
         here = fmaxf(here, __shfl_xor_sync(FULL_WARP, here, 1));
         here = fmaxf(here, __shfl_xor_sync(FULL_WARP, here, 2));
         float shift = here == -CUDART_INF_F ? 0 : here;
@@ -37,7 +43,7 @@ __device__ __forceinline__ void weigh(float (*score)[4], float scale, const two_
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int i = 2 * half; i < 2 * half + 2; i++) {
-                score[n][i] = power_of_2(score[n][i] - shift);
+                score[n][i] = power_of_2(score[n][i] * scale - shift);
                 part += score[n][i];
             }
         r.sum[half] = r.sum[half] * fading[half] + part; /* this lane's keys; the row's four lanes are added at the end */
@@ -97,6 +103,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
             check_starts(a, at.batch, first, last);
     }
     const two_reaches reaches = reaches_of<has_starts>(a, at.batch, valid, row);
+    const int64_t least_end = over_warp<the_least>(the_least::of(reaches.end[0], reaches.end[1])); /* of the warp's rows: keys below it all look at */
+    const int64_t most_start = has_starts ? over_warp<the_most>(the_most::of(reaches.start[0], reaches.start[1])) : 0;
     const float scale = (float)(a.scale * LOG2_E);
     const source random = settled(a.random);
     uint32_t held[is_held<DEPTH> ? DEPTH / 16 : 1][4];
@@ -129,13 +137,18 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
         } else {
             multiply_across<T, DEPTH, KEYS>(score, q_at + warp * 16 * line_of<DEPTH>, keys_at + now);
         }
+        const bool is_whole = scale > 0 && key + KEYS <= least_end && (!has_starts || key >= most_start);
         float fading[2];
-        weigh<KEYS, has_starts>(score, scale, spans_of<KEYS>(reaches, key), r, fading);
+        if (!is_whole)
+            mask<KEYS, has_starts>(score, scale, spans_of<KEYS>(reaches, key));
+        weigh<KEYS>(score, is_whole ? scale : 1, r, fading);
         if (a.is_dropping)
             drop_weights<KEYS>(a, random, score, at.batch * a.heads + at.head, row, key);
+        if (__any_sync(FULL_WARP, fading[0] != 1 || fading[1] != 1)) { /* seldom: when the largest product of a row is a new one */
 #pragma unroll
-        for (int n = 0; n < DEPTH / 8; n++)
-            result[n][0] *= fading[0], result[n][1] *= fading[0], result[n][2] *= fading[1], result[n][3] *= fading[1];
+            for (int n = 0; n < DEPTH / 8; n++)
+                result[n][0] *= fading[0], result[n][1] *= fading[0], result[n][2] *= fading[1], result[n][3] *= fading[1];
+        }
         multiply_along<T, DEPTH, KEYS, DEPTH>(result, score, values_at + now);
     }
     wait_copies(); /* also where there is no key */

@@ -17,10 +17,10 @@ __device__ __forceinline__ float power_of_2(float x)
 /* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
 
 /* ROWS rows from `row` of x, D wide; what is not below `rows` is 0. */
-template <typename T, int ROWS, int DEPTH>
+template <typename T, int ROWS, int DEPTH, int THREADS_OF_BLOCK = MMA_THREADS>
 __device__ __forceinline__ void stage_tile(T *to, const slab &x, int64_t row, int64_t rows, int64_t depth)
 {
-    stage_lines<T, ROWS, DEPTH>(to, (const T *)x.base, x.row, row, rows, depth);
+    stage_lines<T, ROWS, DEPTH, THREADS_OF_BLOCK>(to, (const T *)x.base, x.row, row, rows, depth);
 }
 
 /* A warp's (16, W) times two factors, of rows l / 4 and l / 4 + 8, to columns from `column` of x, which is of T or of f32. */

@@ -1,4 +1,5 @@
 /* attention_mma_grad.cu: the gradients of attention in bf16 and f16 on tensor cores; attention_grad.cu has the formulas, attention_mma.cuh the tiles.
+ * Most heads are attention_wide_*.cu's.
  *
  * Both kernels keep 64 rows of two operands in shared memory and go through two others 32 rows at a time; products and weights stay in
  * registers. Keys are on the left where the gradients are theirs, so that weights (keys, rows) are left operands as they lie. Beyond D = 128 a
@@ -143,7 +144,7 @@ __device__ __forceinline__ void row_slopes(const attention_args &a, const source
 
 /* gq of 64 rows. */
 template <typename T, int DEPTH, bool has_starts>
-static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 4 : 1) rows_kernel(const __grid_constant__ attention_args a)
+static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 32 ? 4 : 1) rows_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     constexpr int LINE = line_of<DEPTH>, W = window_of<DEPTH>;
@@ -216,6 +217,16 @@ template <typename T, int DEPTH> static bool launch(const tarn__call *call, atte
     return a.starts ? launch_all<T, DEPTH, true>(call, a) : launch_all<T, DEPTH, false>(call, a);
 }
 
+/* D filled up; what attention_wide_*.cu leaves of 33 to 64 columns is too rare for kernels of its own. */
+template <typename T> static bool launch_any(const tarn__call *call, attention_args &a)
+{
+    if (a.depth <= 32)
+        return launch<T, 32>(call, a);
+    if (a.depth <= 96)
+        return launch<T, 96>(call, a);
+    return a.depth <= 128 ? launch<T, 128>(call, a) : launch<T, 256>(call, a);
+}
+
 #define LEAST_WEIGHTS (64 * 64) /* of a head: fewer leave most of a tile empty, and have the digits of f32 without tensor cores */
 
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
@@ -227,9 +238,7 @@ bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
         fits = fits && has_rows_of_packs(call->in[i], dtype) && is_writable(call->out[i], dtype);
     if (!fits)
         return false;
-    if (dtype == TARN_BF16) {
-        FOR_DEPTH(a->depth, return launch<bf16, DEPTH>(call, *a))
-    } else {
-        FOR_DEPTH(a->depth, return launch<f16, DEPTH>(call, *a))
-    }
+    if (tarn__cuda_attention_wide_grad(call, a))
+        return true;
+    return dtype == TARN_BF16 ? launch_any<bf16>(call, *a) : launch_any<f16>(call, *a);
 }

@@ -54,19 +54,25 @@ __device__ __forceinline__ void copy_pack(void *to, const void *from, bool is_th
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(is_there ? 16 : 0)
                  : "memory");
 }
+/* The same for 4 bytes. */
+__device__ __forceinline__ void copy_word(void *to, const void *from, bool is_there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(is_there ? 4 : 0)
+                 : "memory");
+}
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
 
 /* ROWS rows from `row` of x, whose rows are `line` elements apart; what is not below `rows`, or in a column below `depth`, is 0. */
-template <typename T, int ROWS, int DEPTH>
+template <typename T, int ROWS, int DEPTH, int THREADS_OF_BLOCK = MMA_THREADS>
 __device__ __forceinline__ void stage_lines(T *to, const T *x, int64_t line, int64_t row, int64_t rows, int64_t depth)
 {
-    constexpr int PACKS = DEPTH / 8, STEPS = ROWS * PACKS / MMA_THREADS;
-    static_assert(ROWS * PACKS % MMA_THREADS == 0, "every thread has as many packs");
+    constexpr int PACKS = DEPTH / 8, STEPS = ROWS * PACKS / THREADS_OF_BLOCK;
+    static_assert(ROWS * PACKS % THREADS_OF_BLOCK == 0, "every thread has as many packs");
 #pragma unroll 4
     for (int step = 0; step < STEPS; step++) {
-        int at = step * MMA_THREADS + threadIdx.x, i = at / PACKS, pack = at % PACKS;
+        int at = step * THREADS_OF_BLOCK + threadIdx.x, i = at / PACKS, pack = at % PACKS;
         bool is_there = row + i < rows && pack * 8 < depth;
         copy_pack(to + i * line_of<DEPTH> + pack * 8, x + (is_there ? (row + i) * line + pack * 8 : 0), is_there);
     }
@@ -137,7 +143,7 @@ __device__ __forceinline__ void multiply_along(float (*sum)[4], const float (*we
 /* ---- starting ---------------------------------------------------------------------------------------------------------------- */
 
 /* With more shared memory than a kernel has without asking, which is asked for once on each device. False where a device has not as much. */
-template <auto kernel, typename A> static bool start(const tarn__call *call, const A &a, int64_t blocks, size_t bytes)
+template <auto kernel, int THREADS_OF_BLOCK = MMA_THREADS, typename A> static bool start(const tarn__call *call, const A &a, int64_t blocks, size_t bytes)
 {
     static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; threads that ask at once get the same */
     std::atomic<int8_t> &answer = answers[call->device];
@@ -149,7 +155,7 @@ template <auto kernel, typename A> static bool start(const tarn__call *call, con
     }
     if (answer.load(std::memory_order_relaxed) < 0)
         return false;
-    kernel<<<blocks_for(blocks, 1), MMA_THREADS, bytes, stream_of(call)>>>(a);
+    kernel<<<blocks_for(blocks, 1), THREADS_OF_BLOCK, bytes, stream_of(call)>>>(a);
     return true;
 }
 
