@@ -116,7 +116,8 @@ def batch(config, rng):
     shape = rng.randint(1, 3), rng.randint(2, config.max_position_embeddings)
     tokens, targets = (torch.randint(0, config.vocab_size, shape) for _ in range(2))
     targets[torch.rand(shape) < 0.2] = -100
-    targets[0, -1] = 0  # at least one counts, which looks at others
+    targets[0, -1] = 0  # at least one counts, which looks at others,
+    tokens[0, 0] = (tokens[0, -1] + 1) % config.vocab_size  # and one of them is another token: of equal ones the gradients of q and k are 0, and what is compared is noise
     return tokens, targets
 
 
