@@ -68,6 +68,15 @@ static const model_row rows[] = {
     CASE("conv2d", "channels last", {CHANNELS_LAST(NORMAL, n, c, h, h), NORMAL(k, c, side, side), NORMAL(k)},                              \
          {LIST("padding", side / 2, side / 2), LIST("stride", step, step)}, .bench = "conv2d-nhwc", .backward = 4),
 
+#define NORM_LAST(n, c, h)                                                                                                                 \
+    CASE("batchnorm", "channels last", {CHANNELS_LAST(NORMAL, n, c, h, h), NORMAL(c), NORMAL(c)}, {ON("training")},                        \
+         .bench = "batchnorm-nhwc", .forward = 3, .backward = 5),                                                                          \
+    CASE("batchnorm_relu", "channels last", {CHANNELS_LAST(NORMAL, n, c, h, h), NORMAL(c), NORMAL(c)}, {ON("training")},                   \
+         .bench = "batchnorm_relu-nhwc", .forward = 3, .backward = 5),                                                                     \
+    CASE("batchnorm_relu", "channels last, residual",                                                                                      \
+         {CHANNELS_LAST(NORMAL, n, c, h, h), NORMAL(c), NORMAL(c), CHANNELS_LAST(NORMAL, n, c, h, h)}, {ON("training"), ON("residual")},   \
+         .bench = "batchnorm_relu-residual-nhwc", .forward = 4, .backward = 7),
+
 static const tarn__case sized[] = {
     ATTENTION(32, 12, 1024, 64)
     ATTENTION(8, 16, 4096, 64)
@@ -80,6 +89,9 @@ static const tarn__case sized[] = {
     CASE("max_pool2d", "halves", {NORMAL(128, 64, 64, 64)}, {LIST("kernel", 2, 2)}, .bench = "maxpool2d", .forward = 1.25, .backward = 1.25),
     CASE("batchnorm", "training", {NORMAL(128, 64, 32, 32), NORMAL(64), NORMAL(64)}, {ON("training")}, .bench = "batchnorm2d", .forward = 3,
          .backward = 5),
+    NORM_LAST(1024, 16, 32)
+    NORM_LAST(1024, 32, 16)
+    NORM_LAST(1024, 64, 8)
 };
 #define SIZED ((int)(sizeof(sized) / sizeof(sized[0])))
 

@@ -1,12 +1,16 @@
-/* test_batchnorm.c: batchnorm and groupnorm: values against their formulas in f64, layouts without copies, running statistics, gradients. */
+/* test_batchnorm.c: batchnorm and groupnorm: values against their formulas in f64, layouts without copies, running statistics, gradients.
+ * TARN_TEST_DEVICE names the device; the CPU otherwise. */
 #include "../support/check.h"
 
-static tarn_device cpu;
+static tarn_device device;
 
 static tarn_tensor *normal(tarn_shape shape, tarn_dtype dtype)
 {
-    return good(tarn_normal(shape, 0.5, 2, dtype, cpu));
+    return good(tarn_normal(shape, 0.5, 2, dtype, device));
 }
+
+/* A vector on the device. */
+#define numbers(...) good(tarn_to(vector(__VA_ARGS__), device))
 
 /* The same elements with the channels last in memory. */
 static tarn_tensor *channels_last(tarn_tensor *x)
@@ -108,13 +112,36 @@ static void a_mean_far_above_the_deviation_costs_no_digits(void **state)
         }
 }
 
+/* Enough for several turns of each thread of a GPU, and for parts that a whole block puts together; channels that fill no tile. */
+static void many_positions_are_measured_as_exactly_as_few(void **state)
+{
+    (void)state;
+    for (int is_half = 0; is_half < 2; is_half++) {
+        tarn_scope *scope = tarn_scope_open();
+        tarn_tensor *x = normal(is_half ? TARN_SHAPE(1, 132, 280, 130) : TARN_SHAPE(1, 16, 912, 301), TARN_F32);
+        x = good(tarn_cast(good(tarn_add(x, tarn_scalar(20))), is_half ? TARN_BF16 : TARN_F32));
+        assert_norm(channels_last(x), 0, NULL, NULL, is_half ? 8e-3 : 6e-6);
+        tarn_scope_close(scope);
+    }
+}
+
+static void squares_may_leave_the_range_of_f32(void **state)
+{
+    (void)state;
+    for (int last = 0; last < 2; last++)
+        for (int small = 0; small < 2; small++) {
+            tarn_tensor *x = good(tarn_mul(normal(TARN_SHAPE(9, 8, 20, 20), TARN_F32), tarn_scalar(small ? 1e-18 : 1e16)));
+            assert_norm(last ? channels_last(x) : x, 0, NULL, NULL, 1e-5);
+        }
+}
+
 /* Two steps by torch's rule, written out. */
 static void training_moves_the_running_statistics_and_evaluation_uses_them(void **state)
 {
     (void)state;
     for (tarn_dtype dtype = TARN_F32; dtype <= TARN_BF16; dtype++) {
-        tarn_tensor *mean = good(tarn_zeros(TARN_SHAPE(3), dtype == TARN_F64 ? TARN_F64 : TARN_F32, cpu));
-        tarn_tensor *variance = good(tarn_ones(TARN_SHAPE(3), dtype == TARN_F64 ? TARN_F64 : TARN_F32, cpu));
+        tarn_tensor *mean = good(tarn_zeros(TARN_SHAPE(3), dtype == TARN_F64 ? TARN_F64 : TARN_F32, device));
+        tarn_tensor *variance = good(tarn_ones(TARN_SHAPE(3), dtype == TARN_F64 ? TARN_F64 : TARN_F32, device));
         double expected[2][3] = {{0, 0, 0}, {1, 1, 1}};
         tarn_tensor *x = NULL;
         for (int step = 0; step < 2; step++) {
@@ -167,8 +194,8 @@ static void gradients_agree_with_differences_in_both_layouts(void **state)
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
             for (int count = 1; count <= 3; count++) {
                 cases[i].last = last;
-                cases[i].mean = tarn_full(TARN_SHAPE(6), 0.3, TARN_F64, cpu);
-                cases[i].variance = tarn_full(TARN_SHAPE(6), 2, TARN_F64, cpu);
+                cases[i].mean = tarn_full(TARN_SHAPE(6), 0.3, TARN_F64, device);
+                cases[i].variance = tarn_full(TARN_SHAPE(6), 2, TARN_F64, device);
                 tarn_gradcheck(run_norm, &cases[i], in, count, NULL);
                 assert_ok();
             }
@@ -196,21 +223,52 @@ static void gradients_in_f32_are_those_in_f64(void **state)
         }
 }
 
+/* Small whole numbers, `times` each, with the channels last in memory. */
+static tarn_tensor *whole_numbers(tarn_shape shape, tarn_dtype dtype, double times)
+{
+    tarn_tensor *x = good(tarn_cast(normal(shape, TARN_F32), TARN_I32));
+    return channels_last(good(tarn_cast(good(tarn_mul(good(tarn_cast(x, TARN_F32)), tarn_scalar(times))), dtype)));
+}
+
+/* With a deviation of 2 all numbers are whole, and so are all sums: one position left out or taken twice shows. */
+static void sums_of_many_whole_numbers_are_exact(void **state)
+{
+    (void)state;
+    tarn_shape shape = TARN_SHAPE(1, 16, 912, 301);
+    for (int is_half = 0; is_half < 2; is_half++) {
+        tarn_scope *scope = tarn_scope_open();
+        tarn_dtype dtype = is_half ? TARN_BF16 : TARN_F32;
+        tarn_tensor *x = good(tarn_requires_grad(whole_numbers(shape, dtype, 2), true)), *g = whole_numbers(shape, dtype, 1);
+        tarn_tensor *w = good(tarn_requires_grad(good(tarn_full(TARN_SHAPE(16), 2, TARN_F32, device)), true));
+        tarn_tensor *b = good(tarn_requires_grad(good(tarn_zeros(TARN_SHAPE(16), TARN_F32, device)), true));
+        tarn_tensor *zero = good(tarn_zeros(TARN_SHAPE(16), TARN_F32, device)),
+                    *three = good(tarn_full(TARN_SHAPE(16), 3, TARN_F32, device));
+        tarn_tensor *y = good(tarn_batchnorm(x, w, b, zero, three, &(tarn_batchnorm_options){.epsilon = 1}));
+        assert_close(y, x, 0);
+        assert_true(tarn_backward_from(y, g, NULL));
+        assert_close(good(tarn_grad(x)), g, 0);
+        tarn_tensor *g_wide = good(tarn_cast(g, TARN_F32)), *half = good(tarn_mul(tarn_cast(tarn_detach(x), TARN_F32), tarn_scalar(0.5)));
+        assert_close(good(tarn_grad(b)), good(tarn_sum(g_wide, TARN_AXES(0, 2, 3), false)), 0);
+        assert_close(good(tarn_grad(w)), good(tarn_sum(tarn_mul(g_wide, half), TARN_AXES(0, 2, 3), false)), 0);
+        tarn_scope_close(scope);
+    }
+}
+
 static void infinite_elements_do_not_spoil_the_gradient_of_fixed_statistics(void **state)
 {
     (void)state;
-    tarn_tensor *x = good(tarn_requires_grad(good(tarn_full(TARN_SHAPE(2, 1), INFINITY, TARN_F32, cpu)), true));
-    tarn_tensor *y = good(tarn_batchnorm(x, NULL, NULL, vector(0), vector(3), &(tarn_batchnorm_options){.epsilon = 1}));
-    assert_true(tarn_backward_from(y, good(tarn_ones(TARN_SHAPE(2, 1), TARN_F32, cpu)), NULL));
+    tarn_tensor *x = good(tarn_requires_grad(good(tarn_full(TARN_SHAPE(2, 1), INFINITY, TARN_F32, device)), true));
+    tarn_tensor *y = good(tarn_batchnorm(x, NULL, NULL, numbers(0), numbers(3), &(tarn_batchnorm_options){.epsilon = 1}));
+    assert_true(tarn_backward_from(y, good(tarn_ones(TARN_SHAPE(2, 1), TARN_F32, device)), NULL));
     assert_values(good(tarn_grad(x)), 1e-6, 0.5, 0.5);
 }
 
 static void empty_tensors_have_empty_results_and_zero_gradients(void **state)
 {
     (void)state;
-    tarn_tensor *w = good(tarn_requires_grad(vector(1, 2), true)), *b = good(tarn_requires_grad(vector(1, 2), true));
+    tarn_tensor *w = good(tarn_requires_grad(numbers(1, 2), true)), *b = good(tarn_requires_grad(numbers(1, 2), true));
     tarn_tensor *x = normal(TARN_SHAPE(0, 2, 3), TARN_F32), *g = normal(TARN_SHAPE(0, 2, 3), TARN_F32);
-    tarn_tensor *y = good(tarn_batchnorm(x, w, b, vector(0, 0), vector(1, 1), NULL));
+    tarn_tensor *y = good(tarn_batchnorm(x, w, b, numbers(0, 0), numbers(1, 1), NULL));
     assert_shape(y, 0, 2, 3);
     assert_true(tarn_backward_from(y, g, NULL));
     assert_values(good(tarn_grad(w)), 0, 0, 0);
@@ -223,8 +281,8 @@ static void wrong_operands_are_errors_that_name_them(void **state)
 {
     (void)state;
     tarn_batchnorm_options training = {.training = true};
-    tarn_tensor *x = normal(TARN_SHAPE(5, 3, 4), TARN_F32), *three = vector(1, 2, 3);
-    assert_null(tarn_batchnorm(x, vector(1, 2), NULL, NULL, NULL, &training));
+    tarn_tensor *x = normal(TARN_SHAPE(5, 3, 4), TARN_F32), *three = numbers(1, 2, 3);
+    assert_null(tarn_batchnorm(x, numbers(1, 2), NULL, NULL, NULL, &training));
     assert_error(TARN_ERROR_SHAPE, "batchnorm: weight [2] does not fit x [5, 3, 4]: it must be [3]");
     assert_null(tarn_batchnorm(x, NULL, NULL, NULL, NULL, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "batchnorm: without .training it needs running_mean and running_var");
@@ -232,9 +290,9 @@ static void wrong_operands_are_errors_that_name_them(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "batchnorm: running_var is NULL and running_mean is not");
     assert_null(tarn_batchnorm(normal(TARN_SHAPE(1, 3), TARN_F32), NULL, NULL, NULL, NULL, &training));
     assert_error(TARN_ERROR_SHAPE, "batchnorm: x [1, 3] has 1 value a channel; training needs two and more");
-    assert_null(tarn_batchnorm(x, NULL, NULL, three, good(tarn_requires_grad(vector(1, 2, 3), true)), &training));
+    assert_null(tarn_batchnorm(x, NULL, NULL, three, good(tarn_requires_grad(numbers(1, 2, 3), true)), &training));
     assert_error(TARN_ERROR_ARGUMENT, "running_var needs a gradient");
-    assert_null(tarn_batchnorm(x, NULL, NULL, three, good(tarn_expand(vector(1), TARN_SHAPE(3))), &training));
+    assert_null(tarn_batchnorm(x, NULL, NULL, three, good(tarn_expand(numbers(1), TARN_SHAPE(3))), &training));
     assert_error(TARN_ERROR_SHAPE, "running_var is expanded");
     assert_null(tarn_batchnorm(x, good(tarn_cast(three, TARN_F64)), NULL, NULL, NULL, &training));
     assert_error(TARN_ERROR_DTYPE, "x is f32 and weight is f64");
@@ -246,14 +304,18 @@ static void wrong_operands_are_errors_that_name_them(void **state)
 
 int main(void)
 {
-    cpu = tarn_device_cpu();
+    const char *name = getenv("TARN_TEST_DEVICE");
+    device = name ? tarn_device_parse(name) : tarn_device_cpu();
     const struct CMUnitTest tests[] = {
         in_scope(channels_are_normalised_in_every_dtype_and_layout),
         in_scope(no_layout_is_copied_forward_or_backward),
         in_scope(a_mean_far_above_the_deviation_costs_no_digits),
+        in_scope(many_positions_are_measured_as_exactly_as_few),
+        in_scope(squares_may_leave_the_range_of_f32),
         in_scope(training_moves_the_running_statistics_and_evaluation_uses_them),
         in_scope(gradients_agree_with_differences_in_both_layouts),
         in_scope(gradients_in_f32_are_those_in_f64),
+        in_scope(sums_of_many_whole_numbers_are_exact),
         in_scope(infinite_elements_do_not_spoil_the_gradient_of_fixed_statistics),
         in_scope(empty_tensors_have_empty_results_and_zero_gradients),
         in_scope(wrong_operands_are_errors_that_name_them),

@@ -4,7 +4,7 @@
  * the result. Bytes: x read twice, y written. One read is enough for mean and squares, and nothing cancels that matters: a few elements are
  * measured from the first of them in the type computed in, and these groups are put together in f64, as distances from the chunk's first element.
  * With fixed statistics the first kernel is left out. What is added to the result before relu is read once, beside x. */
-#include "backends/cuda/channels.cuh"
+#include "backends/cuda/channels_last.cuh"
 
 /* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
 
@@ -94,31 +94,29 @@ template <typename R, bool> static __global__ void __launch_bounds__(THREADS) me
 
 #define GROUP 16 /* positions of a thread's channels that make a group */
 
-/* A thread's positions at, at + rows, ... before `end`, GROUP at most, of its N channels. */
+/* GROUP of a thread's positions at most, from number `begin` on, of its N channels, added to its numbers in `space`. */
 template <typename R>
-__device__ __forceinline__ void measure_group(const channel_args &a, const channel_piece &p, int64_t at, int rows, const double *from, double *sums)
+__device__ __forceinline__ void measure_group(const channel_args &a, const channel_piece &p, const column_walk<R> &walk, int begin,
+                                              const typename R::real (*from)[THREADS], double (*space)[THREADS])
 {
-    constexpr int N = R::width;
+    constexpr int N = R::width, DEPTH = at_once<R>(1);
     group_sums<typename R::real> group[N];
-    int count = 0;
+    const int count = walk.count - begin < GROUP ? walk.count - begin : GROUP;
     bool is_exact = true;
+    leave_in_memory();
 #pragma unroll 1
-    for (int part = 0; part < GROUP && at + part * rows < p.end; part += AT_ONCE) {
-        typename R::raw x[AT_ONCE];
-        int64_t offset[CHANNEL_OPERANDS];
+    for (int part = 0; part < count; part += DEPTH) {
+        typename R::raw x[DEPTH];
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++)
-            if (at + (part + u) * rows < p.end) {
-                place(a, p, at + (part + u) * rows, offset);
-                x[u] = R::fetch(a.operand[X], offset[X], 0);
-                count++;
-            }
+        for (int u = 0; u < DEPTH; u++)
+            if (part + u < count)
+                x[u] = R::fetch(a.operand[X], walk.at(a, p, begin + part + u).in(X), 0);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             if (part == 0)
                 group[i].begin(R::element(x[0], i));
 #pragma unroll
-            for (int u = 0; u < AT_ONCE; u++)
+            for (int u = 0; u < DEPTH; u++)
                 if (part + u < count)
                     group[i].take(R::element(x[u], i));
         }
@@ -129,52 +127,44 @@ __device__ __forceinline__ void measure_group(const channel_args &a, const chann
     if (is_exact) {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            group[i].add_to(from[i], (double)count, &sums[i], &sums[N + i]);
+            group[i].add_to((double)from[i][threadIdx.x], (double)count, &space[i][threadIdx.x], &space[N + i][threadIdx.x]);
         return;
     }
 #pragma unroll 1
     for (int u = 0; u < count; u++) {
-        int64_t offset[CHANNEL_OPERANDS];
-        place(a, p, at + u * rows, offset);
-        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
+        typename R::raw x = R::fetch(a.operand[X], walk.at(a, p, begin + u).in(X), 0);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            take_exactly((double)R::element(x, i), from[i], &sums[i], &sums[N + i]);
+            take_exactly((double)R::element(x, i), (double)from[i][threadIdx.x], &space[i][threadIdx.x], &space[N + i][threadIdx.x]);
     }
 }
 
-template <typename R, bool> static __global__ void __launch_bounds__(THREADS) measure_columns(const __grid_constant__ channel_args a)
+template <typename R, bool> static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) measure_columns(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_columns<N>(a);
-    const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
-    const bool takes_part = p.channel < a.channels;
-    double from[N], sums[2 * N] = {};
-    if (takes_part) {
-        int64_t offset[CHANNEL_OPERANDS];
-        place(a, p, p.begin, offset);
-        typename R::raw x = R::fetch(a.operand[X], offset[X], 0);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            from[i] = (double)R::element(x, i);
-#pragma unroll 1
-        for (int64_t at = p.begin + row; at < p.end; at += GROUP * rows)
-            measure_group<R>(a, p, at, rows, from, sums);
-    }
+    const column_walk<R> walk(a, p);
+    const int me = (int)threadIdx.x;
     __shared__ double space[2 * N][THREADS];
+    __shared__ typename R::real from[N][THREADS]; /* the chunk's first elements */
 #pragma unroll
     for (int k = 0; k < 2 * N; k++)
-        space[k][threadIdx.x] = sums[k];
-    over_positions<2 * N>(a, space);
-    if (row != 0 || !takes_part)
-        return;
-    double count = (double)(p.end - p.begin);
+        space[k][me] = 0;
+    if (walk.count > 0) {
+        const typename R::raw x = R::fetch(a.operand[X], position<R>::of(a, p, p.begin).in(X), 0);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const double sum = space[i][threadIdx.x];
-        a.part_one[p.part + i] = from[i] + sum / count;
-        a.part_two[p.part + i] = space[N + i][threadIdx.x] - sum * sum / count;
+        for (int i = 0; i < N; i++)
+            from[i][me] = R::element(x, i);
+#pragma unroll 1
+        for (int begin = 0; begin < walk.count; begin += GROUP)
+            measure_group<R>(a, p, walk, begin, from, space);
     }
+    over_warps<2 * N>(a, space);
+    if (me >= a.across * N || p.tile + me >= a.channels)
+        return;
+    const double count = (double)(p.end - p.begin), sum = over_tile(space[me % N], me / N), squares = over_tile(space[N + me % N], me / N);
+    a.part_one[p.part + me] = (double)from[me % N][me / N] + sum / count;
+    a.part_two[p.part + me] = squares - sum * sum / count;
 }
 
 /* ---- sets ------------------------------------------------------------------------------------------------------------------- */
@@ -186,54 +176,48 @@ struct set_args {
     double *mean, *rstd; /* kept for backward; NULL: not wanted */
 };
 
-/* A mean, the sum of squared distances from it, and of how many elements. */
+/* Sums of distances from one number, and of their squares. */
 struct moments {
-    double mean, squares, count;
-
-    __device__ __forceinline__ void merge(double mean_b, double squares_b, double count_b)
-    {
-        if (count_b == 0)
-            return;
-        double delta = mean_b - mean, share = count_b / (count + count_b);
-        mean += delta * share;
-        squares += squares_b + delta * delta * count * share;
-        count += count_b;
-    }
+    double sum, squares;
 };
 
-/* By a warp, or by a block that has a set to itself. */
-template <int LANES> __device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t batch, int64_t group)
+/* By a warp, or by a block that has a set to itself: the distances of chunks' means from the first one, and the chunks' own squares. What cancels
+ * afterwards is no larger than the first chunk's part in the variance, times the number of chunks: f64 has digits enough for that. */
+template <int LANES> __device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t batch, int64_t group, double *from)
 {
-    moments m = {0, 0, 0};
+    moments m = {0, 0};
+    *from = a.part_one[batch * a.chunks * a.channels + group * a.members];
     for (int64_t item = threadIdx.x % LANES; item < a.members * a.chunks; item += LANES) {
-        int64_t chunk = item / a.members, channel = group * a.members + item % a.members, begin, end;
+        int64_t chunk = a.members > 1 ? item / a.members : item, channel = group * a.members + item - chunk * a.members, begin, end;
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
         chunk_bounds(a, (uint32_t)chunk, &begin, &end);
-        m.merge(a.part_one[at], a.part_two[at], (double)(end - begin));
+        double apart = a.part_one[at] - *from, step = (double)(end - begin) * apart;
+        m.sum += step;
+        m.squares += a.part_two[at] + step * apart;
     }
-#pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2) {
-        double mean = __shfl_xor_sync(FULL_WARP, m.mean, step), squares = __shfl_xor_sync(FULL_WARP, m.squares, step);
-        m.merge(mean, squares, __shfl_xor_sync(FULL_WARP, m.count, step));
-    }
+    m.sum = over_warp<add_up>(m.sum);
+    m.squares = over_warp<add_up>(m.squares);
     if (LANES > WARP) {
-        __shared__ double of_warp[LANES / WARP][3];
-        double *own = of_warp[threadIdx.x / WARP];
+        __shared__ moments of_warp[LANES / WARP];
         if (threadIdx.x % WARP == 0)
-            own[0] = m.mean, own[1] = m.squares, own[2] = m.count;
+            of_warp[threadIdx.x / WARP] = m;
         __syncthreads();
-        m = {0, 0, 0};
+        m = {0, 0};
         for (int i = 0; i < LANES / WARP; i++)
-            m.merge(of_warp[i][0], of_warp[i][1], of_warp[i][2]);
+            m.sum += of_warp[i].sum, m.squares += of_warp[i].squares;
     }
     return m;
 }
 
-__device__ __forceinline__ void take_in(const row_operand &running, int64_t at, double momentum, double value)
+__device__ __forceinline__ double number_at(const row_operand &vector, int64_t at)
+{
+    return vector.base ? load_any<double>(vector.base, vector.dtype, at * vector.along) : 0;
+}
+
+__device__ __forceinline__ void take_in(const row_operand &running, int64_t at, double old, double momentum, double value)
 {
     if (running.base)
-        store_any(running.base, running.dtype, at * running.along,
-                  (1 - momentum) * load_any<double>(running.base, running.dtype, at * running.along) + momentum * value);
+        store_any(running.base, running.dtype, at * running.along, (1 - momentum) * old + momentum * value);
 }
 
 /* A warp or a block a set: whoever has few parts to put together needs no more than a warp. */
@@ -244,15 +228,18 @@ template <int LANES> static __global__ void __launch_bounds__(THREADS) settle(co
         return;
     double mean, variance;
     if (s.fixed_mean.base) {
-        mean = load_any<double>(s.fixed_mean.base, s.fixed_mean.dtype, set * s.fixed_mean.along);
-        variance = load_any<double>(s.fixed_variance.base, s.fixed_variance.dtype, set * s.fixed_variance.along);
+        mean = number_at(s.fixed_mean, set);
+        variance = number_at(s.fixed_variance, set);
     } else {
-        moments m = moments_of_set<LANES>(a, set / a.groups, set % a.groups);
-        mean = m.mean;
-        variance = m.squares / a.values;
+        double from, old_mean = number_at(s.running_mean, set), old_variance = number_at(s.running_variance, set);
+        int64_t group = set, batch = batch_digit(a, group, a.groups);
+        moments m = moments_of_set<LANES>(a, batch, group, &from);
+        double apart = m.sum / a.values, squares = m.squares - m.sum * apart;
+        mean = from + apart;
+        variance = squares / a.values;
         if (threadIdx.x % LANES == 0) {
-            take_in(s.running_mean, set, s.momentum, mean);
-            take_in(s.running_variance, set, s.momentum, m.squares / (a.values - 1));
+            take_in(s.running_mean, set, old_mean, s.momentum, mean);
+            take_in(s.running_variance, set, old_variance, s.momentum, squares / (a.values - 1));
         }
     }
     if (threadIdx.x % LANES != 0)
@@ -315,32 +302,31 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
     }
 }
 
-template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) normalise_columns(const __grid_constant__ channel_args a)
+/* The first packs are on their way while the channels' numbers are made. */
+template <typename R, bool HAS_RELU>
+static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) normalise_columns(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
-    constexpr int N = R::width;
+    constexpr int N = R::width, DEPTH = at_once<R>(HAS_RELU ? 2 : 1);
     const channel_piece p = piece_by_columns<N>(a);
-    const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
-    if (p.channel >= a.channels)
-        return;
+    const column_walk<R> walk(a, p);
+    __shared__ channel_numbers<C> table[WARP * N];
     channel_numbers<C> numbers[N];
+    typename R::raw x[DEPTH], beside[DEPTH];
+    for (int begin = 0; begin == 0 || begin < walk.count; begin += DEPTH) {
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        numbers[i].fetch(a, p.batch, p.channel + i);
-    for (int64_t at = p.begin + row; at < p.end; at += AT_ONCE * rows) {
-        typename R::raw x[AT_ONCE], beside[AT_ONCE];
-        int64_t offset[AT_ONCE][CHANNEL_OPERANDS];
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; u++)
-            if (at + u * rows < p.end) {
-                place(a, p, at + u * rows, offset[u]);
-                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+        for (int u = 0; u < DEPTH; u++)
+            if (begin + u < walk.count) {
+                const position<R> at = walk.at(a, p, begin + u);
+                x[u] = R::fetch(a.operand[X], at.in(X), 0);
                 if (HAS_RELU && a.operand[BESIDE].base)
-                    beside[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
+                    beside[u] = R::fetch(a.operand[BESIDE], at.in(BESIDE), 0);
             }
+        if (begin == 0)
+            fetch_numbers<R>(a, p, table, numbers);
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) {
-            if (at + u * rows >= p.end)
+        for (int u = 0; u < DEPTH; u++) {
+            if (begin + u >= walk.count)
                 break;
             C y[N];
 #pragma unroll
@@ -348,7 +334,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
                 y[i] = numbers[i].normal(R::element(x[u], i));
             if (HAS_RELU)
                 add_and_cut<R>(a, beside[u], y);
-            R::store(a.operand[TO], offset[u][TO], 0, y);
+            R::store(a.operand[TO], walk.at(a, p, begin + u).in(TO), 0, y);
         }
     }
 }

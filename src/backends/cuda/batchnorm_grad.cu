@@ -10,25 +10,33 @@
  * relu lets g through where its result is above 0. Where nothing was added before it that result is made again from x: no byte more is moved. Else
  * it is read: the kernel of sums then writes what goes through, the gradient of what was added, and gx is made from that. Bytes: x, y and g read, that
  * written; it and x read, gx written. */
-#include "backends/cuda/channels.cuh"
+#include "backends/cuda/channels_last.cuh"
 
-#define BOTH_AT_ONCE 2 /* packs of x and of g that a thread loads before it computes */
-#define BLOCKS 2       /* by columns, of a multiprocessor: a thread has many numbers, but too few loads would be under way with one */
+#define BOTH_AT_ONCE 2 /* packs of x and of g that a thread loads before it computes, by rows */
 
 /* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
 
+/* By columns a kernel knows where relu's result comes from: registers would not do for both. */
+enum { NO_RELU, RELU_REMADE, RELU_READ };
+
+/* relu's result is made again from x, and is above 0 where it is above `least`; or it is read. */
+template <typename C> struct relu_gate {
+    bool is_remade;
+    C least;
+};
+
 /* A pack of g, as far as relu lets it through; `numbers` are those of element i of the pack, or the same for all. */
 template <typename R, bool HAS_RELU, bool IS_BY_ROWS>
-__device__ __forceinline__ void let_through(const channel_args &a, const channel_numbers<typename R::real> *numbers, const typename R::raw &x,
-                                            const typename R::raw &y, const typename R::raw &g, typename R::real *up)
+__device__ __forceinline__ void let_through(const channel_numbers<typename R::real> *numbers, const relu_gate<typename R::real> &gate,
+                                            const typename R::raw &x, const typename R::raw &y, const typename R::raw &g, typename R::real *up)
 {
     typedef typename R::real C;
 #pragma unroll
     for (int i = 0; i < R::width; i++) {
         up[i] = R::element(g, i);
         if (HAS_RELU)
-            up[i] = a.is_remade ? passed(up[i], numbers[IS_BY_ROWS ? 0 : i].normal(R::element(x, i)), (C)a.least)
-                                : passed(up[i], R::element(y, i), (C)0);
+            up[i] = gate.is_remade ? passed(up[i], numbers[IS_BY_ROWS ? 0 : i].normal(R::element(x, i)), gate.least)
+                                   : passed(up[i], R::element(y, i), (C)0);
     }
 }
 
@@ -52,6 +60,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
     const channel_piece p = piece_by_rows(a);
     const row_walk<R> walk(a, p);
     const int64_t step = (int64_t)blockDim.x * N;
+    const relu_gate<C> gate = {a.is_remade, (C)a.least};
     channel_numbers<C> numbers;
     numbers.fetch(a, p.batch, p.channel);
     double sum = 0, product = 0;
@@ -72,7 +81,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
             if (at + u * step >= p.end)
                 break;
             C up[N], ups = 0, products = 0;
-            let_through<R, HAS_RELU, true>(a, &numbers, x[u], y[u], g[u], up);
+            let_through<R, HAS_RELU, true>(&numbers, gate, x[u], y[u], g[u], up);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 ups += up[i];
@@ -96,79 +105,91 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
 
 #define GROUP 8 /* positions whose numbers are added in the type computed in before they are in f64 */
 
-/* Positions at, at + rows, ... before the piece's end, GROUP at most, of a thread's N channels, added to its numbers in `space`. */
-template <typename R, bool HAS_RELU>
-__device__ __forceinline__ void sum_group(const channel_args &a, const channel_piece &p, int64_t at, int rows,
-                                          const channel_numbers<typename R::real> *numbers, double (*space)[THREADS])
+template <typename C, int RELU> __device__ __forceinline__ relu_gate<C> gate_by_columns(const channel_args &a)
 {
-    typedef typename R::real C;
-    constexpr int N = R::width;
-    C ups[N] = {}, products[N] = {};
-#pragma unroll 1
-    for (int part = 0; part < GROUP && at + part * rows < p.end; part += BOTH_AT_ONCE) {
-        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE], y[BOTH_AT_ONCE];
-        int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
+    return relu_gate<C>{RELU == RELU_REMADE, RELU == RELU_REMADE ? kept((C)a.least) : (C)0};
+}
+
+/* Packs of x, g and, where relu's result is read, of that. */
+template <typename R, int RELU> struct packs_at_once {
+    static constexpr int DEPTH = at_once<R>(RELU == RELU_READ ? 3 : 2);
+    typename R::raw x[DEPTH], g[DEPTH], y[DEPTH];
+
+    /* From number `begin` of the thread's positions on; x only where it is wanted. */
+    __device__ __forceinline__ void fetch(const channel_args &a, const channel_piece &p, const column_walk<R> &walk, int begin, bool wants_x)
+    {
 #pragma unroll
-        for (int u = 0; u < BOTH_AT_ONCE; u++)
-            if (at + (part + u) * rows < p.end) {
-                place(a, p, at + (part + u) * rows, offset[u]);
-                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
-                g[u] = R::fetch(a.operand[G], offset[u][G], 0);
-                if (HAS_RELU && !a.is_remade)
-                    y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
+        for (int u = 0; u < DEPTH; u++)
+            if (begin + u < walk.count) {
+                const position<R> at = walk.at(a, p, begin + u);
+                g[u] = R::fetch(a.operand[G], at.in(G), 0);
+                if (wants_x)
+                    x[u] = R::fetch(a.operand[X], at.in(X), 0);
+                if (RELU == RELU_READ)
+                    y[u] = R::fetch(a.operand[BESIDE], at.in(BESIDE), 0);
             }
-#pragma unroll
-        for (int u = 0; u < BOTH_AT_ONCE; u++) {
-            if (at + (part + u) * rows >= p.end)
-                break;
-            C up[N];
-            let_through<R, HAS_RELU, false>(a, numbers, x[u], y[u], g[u], up);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                ups[i] += up[i];
-                products[i] += up[i] * (numbers[i].distance(R::element(x[u], i)) * numbers[i].rstd);
-            }
-            if (a.writes_scaled)
-                store_scaled<R, false>(a, offset[u][TO], up, numbers);
-            if (HAS_RELU && a.operand[PASSED].base)
-                R::store(a.operand[PASSED], offset[u][PASSED], 0, up);
-        }
     }
+};
+
+/* Adds the sums of a group to the thread's in `space`, and begins anew. */
+template <int N, typename C> __device__ __forceinline__ void put_away(C *ups, C *products, double (*space)[THREADS])
+{
 #pragma unroll
     for (int i = 0; i < N; i++) {
         space[i][threadIdx.x] += (double)ups[i];
         space[N + i][threadIdx.x] += (double)products[i];
+        ups[i] = products[i] = 0;
     }
 }
 
-template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS, BLOCKS) sum_columns(const __grid_constant__ channel_args a)
+/* The first packs are on their way while the channels' numbers are made. */
+template <typename R, int RELU>
+static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) sum_columns(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
-    constexpr int N = R::width;
+    constexpr int N = R::width, DEPTH = packs_at_once<R, RELU>::DEPTH;
     const channel_piece p = piece_by_columns<N>(a);
-    const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
-    const bool takes_part = p.channel < a.channels;
-    __shared__ double space[2 * N][THREADS]; /* the threads' sums: registers are scarce here */
+    const column_walk<R> walk(a, p);
+    const int me = (int)threadIdx.x;
+    __shared__ double space[2 * N][THREADS];
+    __shared__ channel_numbers<C> table[WARP * N];
+    const relu_gate<C> gate = gate_by_columns<C, RELU>(a);
+    channel_numbers<C> numbers[N];
+    packs_at_once<R, RELU> packs;
+    C ups[N] = {}, products[N] = {};
 #pragma unroll
     for (int k = 0; k < 2 * N; k++)
-        space[k][threadIdx.x] = 0;
-    if (takes_part) {
-        channel_numbers<C> numbers[N];
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            numbers[i].fetch(a, p.batch, p.channel + i);
+        space[k][me] = 0;
 #pragma unroll 1
-        for (int64_t at = p.begin + row; at < p.end; at += GROUP * rows)
-            sum_group<R, HAS_RELU>(a, p, at, rows, numbers, space);
-    }
-    over_positions<2 * N>(a, space);
-    if (row != 0 || !takes_part)
-        return;
+    for (int begin = 0; begin == 0 || begin < walk.count; begin += DEPTH) {
+        packs.fetch(a, p, walk, begin, true);
+        if (begin == 0)
+            fetch_numbers<R>(a, p, table, numbers);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        a.part_one[p.part + i] = space[i][threadIdx.x];
-        a.part_two[p.part + i] = space[N + i][threadIdx.x];
+        for (int u = 0; u < DEPTH; u++) {
+            if (begin + u >= walk.count)
+                break;
+            C up[N];
+            let_through<R, RELU != NO_RELU, false>(numbers, gate, packs.x[u], packs.y[u], packs.g[u], up);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                ups[i] += up[i];
+                products[i] += up[i] * (numbers[i].distance(R::element(packs.x[u], i)) * numbers[i].rstd);
+            }
+            if (a.writes_scaled)
+                store_scaled<R, false>(a, walk.at(a, p, begin + u).in(TO), up, numbers);
+            if (RELU == RELU_READ && a.operand[PASSED].base)
+                R::store(a.operand[PASSED], walk.at(a, p, begin + u).in(PASSED), 0, up);
+        }
+        if ((begin + DEPTH) % GROUP == 0 || begin + DEPTH >= walk.count)
+            put_away<N>(ups, products, space);
+        leave_in_memory();
     }
+    over_warps<2 * N>(a, space);
+    if (me >= a.across * N || p.tile + me >= a.channels)
+        return;
+    a.part_one[p.part + me] = over_tile(space[me % N], me / N);
+    a.part_two[p.part + me] = over_tile(space[N + me % N], me / N);
 }
 
 /* ---- channels and sets ------------------------------------------------------------------------------------------------------ */
@@ -197,8 +218,8 @@ template <int LANES> static __global__ void __launch_bounds__(THREADS)
     int64_t number = (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (number >= a.batches * a.channels)
         return;
-    int64_t batch = number / a.channels, channel = number % a.channels;
-    double sum = 0, product = 0;
+    int64_t channel = number, batch = batch_digit(a, channel, a.channels);
+    double sum = 0, product = 0, factor = s.first ? a.rstd[number] * weight_of(a, channel) : 0;
     for (int64_t chunk = threadIdx.x % LANES; chunk < a.chunks; chunk += LANES) {
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
         sum += a.part_one[at];
@@ -224,7 +245,6 @@ template <int LANES> static __global__ void __launch_bounds__(THREADS)
         put(s.gbias, channel, sum);
     }
     if (s.first) {
-        double factor = a.rstd[number] * weight_of(a, channel);
         s.first[number] = factor * sum / a.values;
         s.second[number] = factor * product / a.values;
     }
@@ -271,85 +291,82 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
 
 /* ---- the gradient of x ------------------------------------------------------------------------------------------------------ */
 
-/* Packs at the offsets, all loaded before the first is stored: the compiler cannot know that they lie apart. `numbers` are those of element i of a
- * pack, or the same for all. */
+/* A pack of gx and of what goes through relu, as far as they are wanted. `numbers` are those of element i of the pack, or the same for all. */
 template <typename R, bool HAS_RELU, bool IS_BY_ROWS>
-__device__ __forceinline__ void grad_packs(const channel_args &a, int packs, const int64_t (*offset)[CHANNEL_OPERANDS],
-                                           const channel_numbers<typename R::real> *numbers)
+__device__ __forceinline__ void store_grads(const channel_args &a, const relu_gate<typename R::real> &gate, int64_t to, int64_t to_passed,
+                                            const typename R::raw &x, const typename R::raw &y, const typename R::raw &g,
+                                            const channel_numbers<typename R::real> *numbers)
 {
     typedef typename R::real C;
-    typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE], y[BOTH_AT_ONCE];
+    C up[R::width], gx[R::width];
+    let_through<R, HAS_RELU, IS_BY_ROWS>(numbers, gate, x, y, g, up);
 #pragma unroll
-    for (int u = 0; u < BOTH_AT_ONCE; u++)
-        if (u < packs) {
-            g[u] = R::fetch(a.operand[G], offset[u][G], 0);
-            if (a.first || (HAS_RELU && a.is_remade))
-                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
-            if (HAS_RELU && !a.is_remade)
-                y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
-        }
-#pragma unroll
-    for (int u = 0; u < BOTH_AT_ONCE; u++) {
-        if (u >= packs)
-            break;
-        C up[R::width], gx[R::width];
-        let_through<R, HAS_RELU, IS_BY_ROWS>(a, numbers, x[u], y[u], g[u], up);
-#pragma unroll
-        for (int i = 0; i < R::width; i++) {
-            const channel_numbers<C> &n = numbers[IS_BY_ROWS ? 0 : i];
-            gx[i] = up[i] * n.scale;
-            if (a.first)
-                gx[i] = gx[i] - n.first - n.distance(R::element(x[u], i)) * n.second;
-        }
-        if (!HAS_RELU || a.operand[TO].base)
-            R::store(a.operand[TO], offset[u][TO], 0, gx);
-        if (HAS_RELU && a.operand[PASSED].base)
-            R::store(a.operand[PASSED], offset[u][PASSED], 0, up);
+    for (int i = 0; i < R::width; i++) {
+        const channel_numbers<C> &n = numbers[IS_BY_ROWS ? 0 : i];
+        gx[i] = up[i] * n.scale;
+        if (a.first)
+            gx[i] = gx[i] - n.first - n.distance(R::element(x, i)) * n.second;
     }
+    if (!HAS_RELU || gate.is_remade || a.operand[TO].base)
+        R::store(a.operand[TO], to, 0, gx);
+    if (HAS_RELU && !gate.is_remade && a.operand[PASSED].base)
+        R::store(a.operand[PASSED], to_passed, 0, up);
 }
 
+/* All is loaded before the first result is stored: the compiler cannot know that they lie apart. */
 template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_rows(a);
     const row_walk<R> walk(a, p);
     const int64_t step = (int64_t)blockDim.x * N;
+    const relu_gate<typename R::real> gate = {a.is_remade, (typename R::real)a.least};
     channel_numbers<typename R::real> numbers;
     numbers.fetch(a, p.batch, p.channel);
     for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += BOTH_AT_ONCE * step) {
+        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE], y[BOTH_AT_ONCE];
         int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
-        int packs = 0;
 #pragma unroll
         for (int u = 0; u < BOTH_AT_ONCE; u++)
             if (at + u * step < p.end) {
                 walk.to(a, p, at + u * step, offset[u]);
-                packs++;
+                g[u] = R::fetch(a.operand[G], offset[u][G], 0);
+                if (a.first || (HAS_RELU && a.is_remade))
+                    x[u] = R::fetch(a.operand[X], offset[u][X], 0);
+                if (HAS_RELU && !a.is_remade)
+                    y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
             }
-        grad_packs<R, HAS_RELU, true>(a, packs, offset, &numbers);
+#pragma unroll
+        for (int u = 0; u < BOTH_AT_ONCE; u++)
+            if (at + u * step < p.end)
+                store_grads<R, HAS_RELU, true>(a, gate, offset[u][TO], offset[u][PASSED], x[u], y[u], g[u], &numbers);
     }
 }
 
-template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS, BLOCKS) grad_columns(const __grid_constant__ channel_args a)
+/* Likewise; the first packs are on their way while the channels' numbers are made. */
+template <typename R, int RELU>
+static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) grad_columns(const __grid_constant__ channel_args a)
 {
-    constexpr int N = R::width;
+    constexpr int N = R::width, DEPTH = packs_at_once<R, RELU>::DEPTH;
     const channel_piece p = piece_by_columns<N>(a);
-    const int row = (int)threadIdx.x / a.across, rows = THREADS / a.across;
-    if (p.channel >= a.channels)
-        return;
+    const column_walk<R> walk(a, p);
+    const bool wants_x = a.first || RELU == RELU_REMADE;
+    __shared__ channel_numbers<typename R::real> table[WARP * N];
+    const relu_gate<typename R::real> gate = gate_by_columns<typename R::real, RELU>(a);
     channel_numbers<typename R::real> numbers[N];
+    packs_at_once<R, RELU> packs;
+#pragma unroll 1
+    for (int begin = 0; begin == 0 || begin < walk.count; begin += DEPTH) {
+        packs.fetch(a, p, walk, begin, wants_x);
+        if (begin == 0)
+            fetch_numbers<R>(a, p, table, numbers);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        numbers[i].fetch(a, p.batch, p.channel + i);
-    for (int64_t at = p.begin + row; at < p.end; at += BOTH_AT_ONCE * rows) {
-        int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
-        int packs = 0;
-#pragma unroll
-        for (int u = 0; u < BOTH_AT_ONCE; u++)
-            if (at + u * rows < p.end) {
-                place(a, p, at + u * rows, offset[u]);
-                packs++;
-            }
-        grad_packs<R, HAS_RELU, false>(a, packs, offset, numbers);
+        for (int u = 0; u < DEPTH; u++) {
+            if (begin + u >= walk.count)
+                break;
+            const position<R> at = walk.at(a, p, begin + u);
+            store_grads<R, RELU != NO_RELU, false>(a, gate, at.in(TO), at.in(PASSED), packs.x[u], packs.y[u], packs.g[u], numbers);
+        }
     }
 }
 
@@ -408,10 +425,12 @@ static bool take_passed(channel_args *a)
 
 static void sum_up(const tarn__call *call, const channel_args &a, const channel_sums &s, bool has_relu)
 {
-    if (has_relu)
-        LAUNCH(sum_rows, sum_columns, true, call, a);
+    if (has_relu && a.is_remade)
+        LAUNCH(sum_rows, sum_columns, RELU_REMADE, call, a);
+    else if (has_relu)
+        LAUNCH(sum_rows, sum_columns, RELU_READ, call, a);
     else
-        LAUNCH(sum_rows, sum_columns, false, call, a);
+        LAUNCH(sum_rows, sum_columns, NO_RELU, call, a);
     if (a.batches * a.channels > 0 && a.chunks > FOR_A_WARP)
         add_chunks<THREADS><<<(unsigned)(a.batches * a.channels), THREADS, 0, stream_of(call)>>>(a, s);
     else if (a.batches * a.channels > 0)
@@ -443,10 +462,12 @@ static void backward(const tarn__call *call, channel_args &a, channel_sums &s, b
             average<<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
     }
     a.from_end = has_sums;
-    if (has_relu)
-        LAUNCH(grad_rows, grad_columns, true, call, a);
+    if (has_relu && a.is_remade)
+        LAUNCH(grad_rows, grad_columns, RELU_REMADE, call, a);
+    else if (has_relu)
+        LAUNCH(grad_rows, grad_columns, RELU_READ, call, a);
     else
-        LAUNCH(grad_rows, grad_columns, false, call, a);
+        LAUNCH(grad_rows, grad_columns, NO_RELU, call, a);
 }
 
 static void run_batchnorm_grad(const tarn__call *call)

@@ -6,7 +6,7 @@
  *   rows      neighbours in memory belong to one channel. A block has a chunk of one channel. Where the last axis is long, chunks end with it, so
  *             that a chunk lies on one line and offsets are plain sums.
  *   columns   neighbours belong to different channels ("channels last"). A block has a chunk of positions of a tile of channels: `across` threads
- *             side by side own a pack of channels each, and the block's rows of threads take positions in turn.
+ *             side by side own a pack of channels each, and the block's rows of threads take positions in turn (channels_last.cuh).
  *
  * Chunks and tiles depend on shapes and dtypes alone, and their sums are put together in a fixed order. A pass that reads again what another has
  * read begins at its end: that is what the cache still holds. */
@@ -22,6 +22,10 @@ enum { X, TO, G, BESIDE, PASSED, CHANNEL_OPERANDS };
 #define FOR_A_WARP ((int64_t)128)    /* parts of chunks that a warp puts together; a block does more of them */
 #define LONG_LINE ((int64_t)2048)    /* elements that are worth a chunk of their own */
 #define MOST_CHUNKS ((int64_t)1024)
+#define COLUMN_PACK 4                /* channels that a thread owns by columns, where they make packs */
+#define FULL_GRID ((int64_t)528)     /* blocks by columns: four for each of 132 multiprocessors, all at once */
+#define FEW_POSITIONS ((int64_t)8)   /* of a thread by columns, at least */
+#define MANY_POSITIONS ((int64_t)64) /* of a thread by columns: four times as many blocks then, so that none is waited for long */
 #define AT_ONCE 4 /* packs that a thread loads before it computes, where it reads one operand */
 #define FEW_VALUES 32 /* of a set are computed in f64: their gradient is what little normalising leaves */
 
@@ -35,13 +39,13 @@ struct channel_args {
     places<CHANNEL_OPERANDS> at; /* over all axes but the channel's and, with batches, the first */
     int64_t chunk, chunks;       /* elements, or positions */
     int64_t line;                /* elements that chunks do not go beyond: of the last axis, or all */
-    bool is_straight;            /* a chunk's elements lie a step apart */
+    bool is_straight;            /* a chunk's elements lie a step apart; by columns all positions do, in all operands alike */
     bool from_end;               /* the last chunks first */
     bool writes_scaled;          /* the kernel of sums writes g · scale to TO */
     bool is_remade;              /* backward of relu: its result comes from x, as forward made it, not from BESIDE */
     double least;                /* what is not above this is 0 as relu's result */
     divider by_chunks, by_channels, by_tiles, by_pieces, by_members; /* pieces: chunks of a line */
-    int across;                  /* by columns: threads side by side, a power of two */
+    int across, across_bits;     /* by columns: threads side by side, a power of two */
     int64_t tiles;
     row_operand weight, bias;
     double *mean, *rstd, *first, *second; /* (batches, groups) */
@@ -121,7 +125,7 @@ static int width_of(const channel_args &a)
 {
     if (a.is_double || !has_one_dtype(a))
         return 1;
-    int width = (int)(16 / tarn__dtype_bytes(a.operand[X].dtype));
+    int width = a.by_rows ? (int)(16 / tarn__dtype_bytes(a.operand[X].dtype)) : COLUMN_PACK;
     return has_packs(a, a.operand[X].dtype, width) ? width : 1;
 }
 
@@ -142,16 +146,30 @@ static void choose_row_chunks(channel_args *a)
     a->chunk = (even + 7) / 8 * 8; /* whole packs */
 }
 
+/* True where positions lie a step apart, and at the same offset, of 32 bits, in every operand. */
+static bool is_line(const channel_args &a)
+{
+    const int64_t step = a.at.stride[X][0], batch_step = a.batch_stride[X];
+    bool is_alike = a.at.rank <= 1;
+    for (int k = 0; k < CHANNEL_OPERANDS; k++)
+        if (a.operand[k].base)
+            is_alike = is_alike && a.at.stride[k][0] == step && a.batch_stride[k] == batch_step;
+    return is_alike && distance(batch_step) * (a.batches - 1) + distance(step) * (a.count - 1) + a.channels <= INT32_MAX;
+}
+
+/* Even chunks for a grid that fills the device once, or some four times, whole rows of threads. */
 static void choose_column_chunks(channel_args *a)
 {
     int64_t width = width_of(*a), packs = (a->channels + width - 1) / width;
-    a->across = 1;
-    while (a->across < WARP && a->across < packs)
-        a->across *= 2;
+    while (1 << a->across_bits < WARP && 1 << a->across_bits < packs)
+        a->across_bits++;
+    a->across = 1 << a->across_bits;
     a->tiles = (packs + a->across - 1) / a->across;
-    int64_t even = (a->count * a->tiles * a->batches + MOST_CHUNKS - 1) / MOST_CHUNKS, least = (int64_t)THREADS / a->across * 8;
+    int64_t rows = THREADS / a->across, turns = (a->count * a->tiles * a->batches + rows - 1) / rows;
+    int64_t blocks = turns > MANY_POSITIONS * FULL_GRID ? 4 * FULL_GRID : FULL_GRID, even = (turns + blocks - 1) / blocks;
     a->line = a->count;
-    a->chunk = even < least ? least : even;
+    a->chunk = rows * (even < FEW_POSITIONS ? FEW_POSITIONS : even);
+    a->is_straight = is_line(*a);
 }
 
 static void choose_chunks(channel_args *a)
@@ -188,40 +206,52 @@ static inline unsigned threads_of(const channel_args &a, int width)
     return a.by_rows ? warps_for(a.count < a.chunk ? a.count : a.chunk, 4 * width, THREADS) : THREADS;
 }
 
-/* LAUNCH(kernels by rows and by columns, has_relu, call, args): kernel<R, has_relu> for the way that elements of this call are moved. */
-#define LAUNCH_AS(kernel, R, has_relu, call, a)                                                                                          \
-    kernel<R, has_relu><<<blocks_for(blocks_of(a), 1), threads_of(a, R::width), 0, stream_of(call)>>>(a)
-#define LAUNCH_TYPED(kernel, T, has_relu, call, a)                                                                                       \
+/* LAUNCH(kernels by rows and by columns, relu, call, args): kernel<R, relu> for the way that elements of this call are moved. By rows it is enough to
+ * know whether there is relu. */
+#define LAUNCH_AS(kernel, R, relu, call, a)                                                                                              \
+    kernel<R, relu><<<blocks_for(blocks_of(a), 1), threads_of(a, R::width), 0, stream_of(call)>>>(a)
+#define LAUNCH_ROWS(kernel, T, relu, call, a)                                                                                            \
     do {                                                                                                                                 \
         typedef typed<T, pack_size<T>::value> packs;                                                                                     \
         typedef typed<T, 1> singles;                                                                                                     \
         if (width_of(a) > 1)                                                                                                             \
-            LAUNCH_AS(kernel, packs, has_relu, call, a);                                                                                 \
+            LAUNCH_AS(kernel, packs, relu, call, a);                                                                                     \
         else                                                                                                                             \
-            LAUNCH_AS(kernel, singles, has_relu, call, a);                                                                               \
+            LAUNCH_AS(kernel, singles, relu, call, a);                                                                                   \
     } while (0)
-#define LAUNCH(rows_kernel, columns_kernel, has_relu, call, a)                                                                           \
+#define LAUNCH_COLUMNS(kernel, T, relu, call, a)                                                                                         \
+    do {                                                                                                                                 \
+        typedef typed<T, COLUMN_PACK> packs;                                                                                             \
+        typedef typed<T, 1> singles;                                                                                                     \
+        if (width_of(a) > 1 && (a).is_straight)                                                                                          \
+            LAUNCH_AS(kernel, straight<T>, relu, call, a);                                                                               \
+        else if (width_of(a) > 1)                                                                                                        \
+            LAUNCH_AS(kernel, packs, relu, call, a);                                                                                     \
+        else                                                                                                                             \
+            LAUNCH_AS(kernel, singles, relu, call, a);                                                                                   \
+    } while (0)
+#define LAUNCH(rows_kernel, columns_kernel, relu, call, a)                                                                               \
     do {                                                                                                                                 \
         if (blocks_of(a) == 0)                                                                                                           \
             break;                                                                                                                       \
         if ((a).by_rows)                                                                                                                 \
-            LAUNCH_FORM(rows_kernel, has_relu, call, a);                                                                                 \
+            LAUNCH_FORM(LAUNCH_ROWS, rows_kernel, (relu) != 0, call, a);                                                                 \
         else                                                                                                                             \
-            LAUNCH_FORM(columns_kernel, has_relu, call, a);                                                                              \
+            LAUNCH_FORM(LAUNCH_COLUMNS, columns_kernel, relu, call, a);                                                                  \
     } while (0)
-#define LAUNCH_FORM(kernel, has_relu, call, a)                                                                                           \
+#define LAUNCH_FORM(LAUNCH_TYPED, kernel, relu, call, a)                                                                                 \
     do {                                                                                                                                 \
         tarn_dtype dtype_ = (a).is_double || !has_one_dtype(a) ? TARN_I64 : (a).operand[X].dtype;                                        \
         if (dtype_ == TARN_F32)                                                                                                          \
-            LAUNCH_TYPED(kernel, float, has_relu, call, a);                                                                              \
+            LAUNCH_TYPED(kernel, float, relu, call, a);                                                                                  \
         else if (dtype_ == TARN_BF16)                                                                                                    \
-            LAUNCH_TYPED(kernel, bf16, has_relu, call, a);                                                                               \
+            LAUNCH_TYPED(kernel, bf16, relu, call, a);                                                                                   \
         else if (dtype_ == TARN_F16)                                                                                                     \
-            LAUNCH_TYPED(kernel, f16, has_relu, call, a);                                                                                \
+            LAUNCH_TYPED(kernel, f16, relu, call, a);                                                                                    \
         else if ((a).is_double)                                                                                                          \
-            LAUNCH_AS(kernel, untyped<double>, has_relu, call, a);                                                                       \
+            LAUNCH_AS(kernel, untyped<double>, relu, call, a);                                                                           \
         else                                                                                                                             \
-            LAUNCH_AS(kernel, untyped<float>, has_relu, call, a);                                                                        \
+            LAUNCH_AS(kernel, untyped<float>, relu, call, a);                                                                            \
     } while (0)
 
 /* ---- inside a kernel -------------------------------------------------------------------------------------------------------- */
@@ -229,7 +259,8 @@ static inline unsigned threads_of(const channel_args &a, int width)
 /* What a block works on. By columns `channel` is the thread's first one, and may lie beyond the last. */
 struct channel_piece {
     int64_t batch, channel, begin, end;
-    int64_t part; /* where its numbers go, for the first channel */
+    int64_t tile; /* by columns: the block's first channel */
+    int64_t part; /* where the numbers of the block's first channel go */
 };
 
 /* Takes the last digit off a block's number: there are fewer than 2^31 blocks. */
@@ -238,6 +269,14 @@ __device__ __forceinline__ uint32_t block_digit(uint32_t &rest, const divider &s
     uint32_t next = divide_small(rest, size), digit = rest - next * (uint32_t)size.by;
     rest = next;
     return digit;
+}
+
+/* Number `rest` of (batches, each): its batch, and in `rest` what it is there. Most calls have one, and a division of 64 bits takes long. */
+__device__ __forceinline__ int64_t batch_digit(const channel_args &a, int64_t &rest, int64_t each)
+{
+    int64_t batch = a.batches > 1 ? rest / each : 0;
+    rest -= batch * each;
+    return batch;
 }
 
 /* Where a chunk begins and ends. */
@@ -255,19 +294,6 @@ __device__ __forceinline__ channel_piece piece_by_rows(const channel_args &a)
     uint32_t id = a.from_end ? gridDim.x - 1 - blockIdx.x : blockIdx.x, chunk = block_digit(id, a.by_chunks);
     p.channel = block_digit(id, a.by_channels);
     p.batch = id;
-    p.part = (p.batch * a.chunks + chunk) * a.channels + p.channel;
-    chunk_bounds(a, chunk, &p.begin, &p.end);
-    return p;
-}
-
-template <int N> __device__ __forceinline__ channel_piece piece_by_columns(const channel_args &a)
-{
-    channel_piece p;
-    uint32_t id = a.from_end ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    int64_t tile = block_digit(id, a.by_tiles);
-    uint32_t chunk = block_digit(id, a.by_chunks);
-    p.batch = id;
-    p.channel = (tile * a.across + (int)threadIdx.x % a.across) * N;
     p.part = (p.batch * a.chunks + chunk) * a.channels + p.channel;
     chunk_bounds(a, chunk, &p.begin, &p.end);
     return p;
@@ -318,15 +344,15 @@ template <typename C> struct channel_numbers {
     __device__ __forceinline__ void fetch(const channel_args &a, int64_t batch, int64_t channel)
     {
         int64_t group = a.channels >> 31 ? channel / a.members : divide_small((uint32_t)channel, a.by_members), set = batch * a.groups + group;
-        double mean = a.mean[set], deviation = a.rstd[set];
+        double mean = a.mean[set], deviation = a.rstd[set], one = a.first ? a.first[set] : 0, two = a.first ? a.second[set] : 0;
         double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
         high = (C)mean;
         low = (C)(mean - (double)high);
         rstd = (C)deviation;
         scale = (C)(deviation * weight);
         bias = a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0;
-        first = a.first ? (C)a.first[set] : (C)0;
-        second = a.first ? (C)(deviation * a.second[set]) : (C)0; /* times the distance from the mean */
+        first = (C)one;
+        second = (C)(deviation * two); /* times the distance from the mean */
     }
     __device__ __forceinline__ C distance(C x) const { return (x - high) - low; }
     /* Written so that every kernel rounds it in the same way: relu's gradient must see what relu saw. */
@@ -337,21 +363,6 @@ template <typename C> struct channel_numbers {
 template <typename C> __device__ __forceinline__ C passed(C g, C y, C least)
 {
     return y <= least ? (C)0 : g;
-}
-
-/* By columns: adds K numbers of each thread over the threads that own the same channels; space[k] of the first row of threads gets the results. Each
- * thread has written its own numbers there. */
-template <int K> __device__ __forceinline__ void over_positions(const channel_args &a, double (*space)[THREADS])
-{
-    const int me = (int)threadIdx.x, row = me / a.across;
-    for (int half = THREADS / a.across / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (row < half) {
-#pragma unroll
-            for (int k = 0; k < K; k++)
-                space[k][me] += space[k][me + half * a.across];
-        }
-    }
 }
 
 #endif
