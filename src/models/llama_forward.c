@@ -10,7 +10,7 @@
 #include "ops/swiglu.h"
 
 #define MANY_ROWS 64
-#define PART_ROWS 4096 /* of a weight: what keeps a GPU busy with a prompt of some hundred tokens */
+#define PART_ROWS 2048 /* of a weight: few enough that a prompt needs no more room for up than for down, and what keeps a GPU busy with some hundred tokens */
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
