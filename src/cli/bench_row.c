@@ -124,13 +124,28 @@ static bool give_history(const job *work, set *s)
     return leaf && (count == 0 || tarn_function(&leaf, 1, made, count, no_gradients, NULL, NULL));
 }
 
+/* A gradient that arrives at a result, and lies as the result does: channels last where that has them last. */
+static tarn_tensor *gradient_at(tarn_tensor *out)
+{
+    tarn_no_grad_open();
+    tarn_tensor *g = out ? tarn_abs(out) : NULL, *drawn = g ? tarn_uniform_like(out, 0.5, 1.5) : NULL;
+    bool good = drawn && tarn_copy(g, drawn);
+    tarn_free(drawn);
+    if (!good) {
+        tarn_free(g);
+        g = NULL;
+    }
+    tarn_no_grad_close();
+    return g;
+}
+
 /* Records a forward for each set, and the gradient that arrives at its result. */
 static bool record(job *work)
 {
     for (int i = 0; i < work->count; i++) {
         set *s = &work->sets[i];
         s->out = call_once(work, s);
-        s->upstream = s->out ? tarn_uniform_like(s->out, 0.5, 1.5) : NULL;
+        s->upstream = gradient_at(s->out);
     }
     return !tarn_failed();
 }
