@@ -312,5 +312,6 @@ int main(void)
         ON_GPU(runs_have_the_same_bits_and_so_has_a_captured_one),
         ON_GPU(long_texts_need_no_weights_in_memory),
     };
+    cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
