@@ -1,5 +1,5 @@
 /* attention_mma_grad.cu: the gradients of attention in bf16 and f16 on tensor cores; attention_grad.cu has the formulas, attention_mma.cuh the tiles.
- * Most heads are attention_wide_*.cu's.
+ * Most heads without dropout are attention_wide_*.cu's.
  *
  * Both kernels keep 64 rows of two operands in shared memory and go through two others 32 rows at a time; products and weights stay in
  * registers. Keys are on the left where the gradients are theirs, so that weights (keys, rows) are left operands as they lie. Beyond D = 128 a
@@ -217,11 +217,13 @@ template <typename T, int DEPTH> static bool launch(const tarn__call *call, atte
     return a.starts ? launch_all<T, DEPTH, true>(call, a) : launch_all<T, DEPTH, false>(call, a);
 }
 
-/* D filled up; what attention_wide_*.cu leaves of 33 to 64 columns is too rare for kernels of its own. */
+/* D filled up. */
 template <typename T> static bool launch_any(const tarn__call *call, attention_args &a)
 {
     if (a.depth <= 32)
         return launch<T, 32>(call, a);
+    if (a.depth <= 64)
+        return launch<T, 64>(call, a);
     if (a.depth <= 96)
         return launch<T, 96>(call, a);
     return a.depth <= 128 ? launch<T, 128>(call, a) : launch<T, 256>(call, a);

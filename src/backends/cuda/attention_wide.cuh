@@ -12,6 +12,9 @@
 #define NEXT 32  /* rows of a tile that comes and goes */
 #define PACKS (2 * NEXT / 16) /* of 16 bytes, that a lane has of a tile as a left operand */
 
+/* Whether weights are dropped here. For D = 64 the draws spill registers, and fall to one of the two warps that share keys: attention_mma_grad.cu is faster. */
+template <int DEPTH> constexpr bool drops_wide = DEPTH > 64;
+
 /* ---- tiles that come and go --------------------------------------------------------------------------------------------------- */
 
 /* This thread's pack of each row of a head. */

@@ -131,11 +131,11 @@ __device__ __forceinline__ void make_slopes(const attention_args &a, const tile_
 }
 
 /* The left operands of one of the two warps that share keys. */
-template <typename T, bool is_general>
+template <typename T, bool is_general, bool can_drop>
 __device__ __forceinline__ void make_left(const attention_args &a, bool is_of_slopes, tile_sums &product, const row_tile &t, left_operands &left,
                                           uint4 *handed)
 {
-    const bool is_dropping = is_general && a.is_dropping, is_plain = !is_dropping && is_whole<is_general>(a, t);
+    const bool is_dropping = is_general && can_drop && a.is_dropping, is_plain = !is_dropping && is_whole<is_general>(a, t);
     if (is_of_slopes) {
         if (is_plain)
             make_slopes<T, false, false>(a, product, t, left, handed);
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(KEYS_THREADS, DEPTH <= 64 ? 2 : 1) keys
                 tile_sums product;
                 left_operands left;
                 multiply_both_across<T, DEPTH>(product, (is_of_slopes ? v_at : k_at) + warp * OWN * LINE, is_of_slopes ? g : q);
-                make_left<T, is_general>(a, is_of_slopes, product, t, left, handed_at + mine % 2 * PACKS * WARP);
+                make_left<T, is_general, drops_wide<DEPTH>>(a, is_of_slopes, product, t, left, handed_at + mine % 2 * PACKS * WARP);
                 multiply_both_along<T, DEPTH>(sum, left, is_of_slopes ? q : g);
             }
             own_head += own_row + NEXT >= end, own_row = own_row + NEXT >= end ? begin : own_row + NEXT;

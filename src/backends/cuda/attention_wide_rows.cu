@@ -108,7 +108,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 2) rows_
         }
         if (key >= most_seen || (is_general && key + NEXT <= least_start))
             continue;
-        const bool is_dropping = is_general && a.is_dropping;
+        const bool is_dropping = is_general && drops_wide<DEPTH> && a.is_dropping;
         const bool is_plain = !is_dropping && key + NEXT <= least_seen && (!is_general || key >= most_start);
         tile_sums weight, pull;
         left_operands left;
@@ -151,8 +151,9 @@ static bool is_near(const cube &x) { return x.stride[1] >= 0 && x.stride[1] <= I
 bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a)
 {
     const bool is_wide = (a->depth > 32 && a->depth <= 64) || (a->depth > 96 && a->depth <= 128);
+    const bool is_too_dear = a->is_dropping && a->depth <= 64 && !drops_wide<64>;
     const bool are_near = is_near(a->q) && is_near(a->k) && is_near(a->v) && is_near(a->g);
-    if (!is_wide || !are_near || a->rows > MOST_ROWS || a->keys > MOST_ROWS || a->rows / NEXT * a->group >= MOST_ROWS)
+    if (!is_wide || is_too_dear || !are_near || a->rows > MOST_ROWS || a->keys > MOST_ROWS || a->rows / NEXT * a->group >= MOST_ROWS)
         return false;
     return tarn__cuda_attention_wide_keys(call, a) && (a->q.dtype == TARN_BF16 ? launch<bf16>(call, *a) : launch<f16>(call, *a));
 }
