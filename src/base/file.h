@@ -19,6 +19,8 @@ bool tarn__map_open(tarn__map *map, const char *function, const char *path);
 bool tarn__map_open_private(tarn__map *map, const char *function, const char *path);
 void tarn__map_close(tarn__map *map); /* all zero is allowed */
 
+typedef struct tarn__kept_file tarn__kept_file;
+
 /* A file being written under a temporary name in the folder of `path`. A link is followed: what it points to is replaced. */
 typedef struct tarn__output {
     const char *function; /* for errors; borrowed */
@@ -26,6 +28,7 @@ typedef struct tarn__output {
     char *temporary;      /* what it is called until then; owned */
     int file;             /* -1: closed */
     int64_t bytes;        /* appended so far */
+    tarn__kept_file *kept; /* not NULL: it goes there, and to no file */
 } tarn__output;
 
 /* Makes the temporary file. Either tarn__output_commit() or tarn__output_discard() must follow a success. */
@@ -33,6 +36,9 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
 
 /* Appends bytes. False with an error: then discard. */
 bool tarn__output_write(tarn__output *output, const void *bytes, size_t count);
+
+/* Appends `count` bytes that the caller will put there, if the output is one in memory; NULL otherwise. NULL with an error: then discard. */
+char *tarn__output_extend(tarn__output *output, size_t count);
 
 /* Overwrites bytes from a place on: for a head that is known at the end. False with an error: then discard. */
 bool tarn__output_write_at(tarn__output *output, int64_t position, const void *bytes, size_t count);
@@ -42,6 +48,37 @@ bool tarn__output_commit(tarn__output *output);
 
 /* Removes the temporary file. Works while an error is pending. */
 void tarn__output_discard(tarn__output *output);
+
+/* ---- later ----------------------------------------------------------------------------------------------------------------- */
+
+#define TARN__MOST_KEPT 8
+
+/* Files in memory. All zero at first. */
+typedef struct tarn__kept {
+    struct tarn__kept_file {
+        const char *function; /* for errors; borrowed */
+        char *path;           /* owned */
+        char *bytes;          /* owned */
+        size_t count, room;
+        bool is_whole; /* was committed */
+    } file[TARN__MOST_KEPT];
+    int count;
+} tarn__kept;
+
+/* From here on, what this thread writes by tarn__output_…() is kept in memory, in the order in which it is opened; up to tarn__kept_close(). What was there is dropped, but its memory is used again. */
+void tarn__kept_open(tarn__kept *kept);
+void tarn__kept_close(void);
+
+/* Writes it all, on any thread. False with an error; files before the one that failed have been written. */
+bool tarn__kept_write(const tarn__kept *kept);
+void tarn__kept_free(tarn__kept *kept);
+
+/* For platform_files.c: whether files are kept; one more of them; more bytes at its end. NULL with an error. */
+bool tarn__kept_is_open(void);
+tarn__kept_file *tarn__kept_add(const char *function, const char *path);
+char *tarn__kept_extend(tarn__kept_file *file, size_t count);
+
+/* ---- lines and names ------------------------------------------------------------------------------------------------------- */
 
 /* Adds a line, which ends in a new line, to a file that is made if it is not there: all of it or nothing, also when several programs do so at once. What a
  * stopped program left of a line before gets an end first. False with an error. */

@@ -122,6 +122,8 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
 {
     mode_t mode;
     *output = (tarn__output){.function = function, .file = -1};
+    if (tarn__kept_is_open())
+        return (output->kept = tarn__kept_add(function, path)) != NULL;
     output->path = resolve(function, path, &mode);
     output->temporary = output->path ? temporary_name(output->path) : NULL;
     if (output->temporary) {
@@ -134,9 +136,27 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
     return false;
 }
 
+char *tarn__output_extend(tarn__output *output, size_t count)
+{
+    char *at = output->kept ? tarn__kept_extend(output->kept, count) : NULL;
+    if (at)
+        output->bytes += (int64_t)count;
+    return at;
+}
+
+static bool keep(tarn__output *output, const void *bytes, size_t count)
+{
+    char *at = tarn__output_extend(output, count);
+    if (at)
+        memcpy(at, bytes, count);
+    return at != NULL;
+}
+
 bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
 {
     const char *at = bytes;
+    if (output->kept)
+        return count == 0 || keep(output, bytes, count);
     while (count > 0) {
         ssize_t written = write(output->file, at, count < (size_t)1 << 30 ? count : (size_t)1 << 30);
         if (written < 0 && errno == EINTR)
@@ -153,6 +173,10 @@ bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
 bool tarn__output_write_at(tarn__output *output, int64_t position, const void *bytes, size_t count)
 {
     const char *at = bytes;
+    if (output->kept) {
+        memcpy(output->kept->bytes + position, bytes, count);
+        return true;
+    }
     while (count > 0) {
         ssize_t written = pwrite(output->file, at, count, (off_t)position);
         if (written < 0 && errno == EINTR)
@@ -185,6 +209,11 @@ static bool sync_folder(const char *function, const char *path)
 bool tarn__output_commit(tarn__output *output)
 {
     const char *what = NULL;
+    if (output->kept) {
+        output->kept->is_whole = true;
+        forget(output);
+        return true;
+    }
     if (fsync(output->file) != 0)
         what = "could not be brought to the disk";
     int error = errno;

@@ -11,6 +11,9 @@
 
 static bool write_from_device(const tarn__storage *storage, int64_t offset, size_t bytes, tarn__output *output)
 {
+    char *at = tarn__output_extend(output, bytes);
+    if (at || tarn_failed())
+        return at && tarn__storage_download(storage, offset, at, bytes);
     size_t piece = bytes < PIECE ? bytes : PIECE;
     char *staging = tarn__alloc(piece);
     bool good = staging != NULL;

@@ -13,11 +13,12 @@
 #include "base/file.h"
 #include "core/device.h"
 #include "train/base.h"
+#include "train/behind.h"
 
 #define FORMAT 1 /* of trainer.json */
 #define MOST_CHOICES 100000
 
-enum { MODEL, OPTIMIZER, PLACE, FILES };
+enum { MODEL, OPTIMIZER, PLACE, FILES = TARN__CHECKPOINT_FILES };
 
 /* Of a run with adapters the model is where it was; only they are in the checkpoint, under the name that PEFT gives them. */
 static const char *name_of(const tarn_trainer *t, int which)
@@ -177,7 +178,8 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
 
 /* ---- all of it ------------------------------------------------------------------------------------------------------------- */
 
-bool tarn__checkpoint_save(tarn_trainer *t)
+/* The three files under the names that they have until all of them are there. */
+static bool write_next(tarn_trainer *t)
 {
     tarn__path path;
     tarn__generator random = tarn__random_save(); /* the thread's are the run's while it runs */
@@ -185,8 +187,24 @@ bool tarn__checkpoint_save(tarn_trainer *t)
         return false;
     next_of(t, MODEL, &path);
     return (t->options.lora ? tarn__adapters_save(t, path.text) : tarn_module_save(t->model, path.text)) &&
-           tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) && write_place(t, &random, next_of(t, PLACE, &path)) &&
-           take_names("trainer_run", t);
+           tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) && write_place(t, &random, next_of(t, PLACE, &path));
+}
+
+bool tarn__checkpoint_save(tarn_trainer *t)
+{
+    return write_next(t) && take_names("trainer_run", t);
+}
+
+bool tarn__checkpoint_keep(tarn_trainer *t, tarn__kept *kept, tarn__renaming *renaming)
+{
+    tarn__kept_open(kept);
+    bool good = write_next(t);
+    tarn__kept_close();
+    for (int i = 0; i < FILES; i++) {
+        next_of(t, i, &renaming->from[i]);
+        path_of(t, i, &renaming->to[i]);
+    }
+    return good;
 }
 
 /* The three belong together when the optimizer has taken as many steps as the place says. */
@@ -202,7 +220,7 @@ static bool belongs_together(const char *function, const tarn_trainer *t)
 bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
 {
     tarn__path path;
-    if (tarn_failed() || !recover(function, t))
+    if (tarn_failed() || !tarn__behind_wait(t->behind) || !recover(function, t))
         return false;
     if (!tarn__path_exists(path_of(t, PLACE, &path)))
         return true;

@@ -13,6 +13,7 @@
 #include "core/profiler.h"
 #include "ops/op.h"
 #include "train/base.h"
+#include "train/behind.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -122,6 +123,14 @@ static bool tell(tarn_trainer *t, const tarn_train_report *report, const telling
     return true;
 }
 
+/* Counts the time since the last time as the run's. */
+static void count_time(tarn_trainer *t)
+{
+    double now = tarn__platform_seconds();
+    t->place.seconds += now - t->since;
+    t->since = now;
+}
+
 /* The mean of a figure over the steps since the last time. NaN: one of them was not finite. */
 static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
 {
@@ -165,7 +174,8 @@ static bool log_steps(tarn_trainer *t, const telling *to)
         tarn__captured_end(t); /* what follows takes its steps one by one, from another state */
         return tarn__find_nonfinite(t, t->place.step);
     }
-    t->place.seconds += now - t->since;
+    double seconds = now - t->since;
+    count_time(t);
     tarn_train_report report = report_of(t, TARN_REPORT_TRAINING);
     report.loss = t->last_loss = loss;
     report.accuracy = right / (double)t->batch_size;
@@ -173,9 +183,9 @@ static bool log_steps(tarn_trainer *t, const telling *to)
     report.tokens_per_second = is_text ? rate * (double)t->options.context : 0;
     report.gradient_norm = norm;
     report.memory = tarn_memory_of(t->device).peak_used;
-    add_speed(t, &report, (now - t->since) / (double)steps);
+    add_speed(t, &report, seconds / (double)steps);
     bool good = tell(t, &report, to);
-    t->since = tarn__platform_seconds();
+    count_time(t);
     return good;
 }
 
@@ -243,20 +253,20 @@ static bool judge(tarn_trainer *t, const telling *to)
         if (!save_best(t))
             return false;
     }
-    t->place.seconds += tarn__platform_seconds() - t->since;
+    count_time(t);
     tarn_train_report report = report_of(t, TARN_REPORT_EVALUATION);
     report.loss = t->last_judged = now.loss;
     report.accuracy = now.accuracy;
     report.is_best = best;
     bool good = tell(t, &report, to) && show_sample(t, to) && tarn__language_keep(t);
-    t->since = tarn__platform_seconds();
+    count_time(t);
     return good;
 }
 
 static bool save(tarn_trainer *t)
 {
-    bool good = tarn__metrics_flush(t->metrics) && tarn__checkpoint_save(t);
-    t->since = tarn__platform_seconds();
+    bool good = tarn__metrics_flush(t->metrics) && tarn__behind_save(t);
+    count_time(t);
     return good;
 }
 
@@ -273,7 +283,7 @@ static bool run_stretch(tarn_trainer *t, const telling *to)
     do {
         if (!tarn__profile_before_step(t) || !tarn__take_step(t) || !tarn__profile_after_step(t))
             return false;
-        if (t->waiting == t->options.log_every && !log_steps(t, to))
+        if (t->waiting == t->options.log_every && (!log_steps(t, to) || !tarn__behind_look(t->behind)))
             return false;
     } while (t->place.step < t->steps && t->place.step % t->eval_every != 0 && !atomic_load(&t->stop));
     return tarn__profile_end(t) && log_steps(t, to);
@@ -292,7 +302,9 @@ static bool run_steps(tarn_trainer *t, const telling *to)
         if (!save(t))
             return false;
     }
-    return true;
+    bool good = tarn__behind_wait(t->behind);
+    count_time(t);
+    return good;
 }
 
 /* The folder, its config.json, and a checkpoint of the beginning. */
@@ -307,7 +319,7 @@ static bool open_folder(tarn_trainer *t)
         return false;
     t->is_resumed = true;
     t->metrics = tarn__metrics_open(t);
-    return t->metrics && (t->place.step > 0 || tarn__checkpoint_save(t));
+    return t->metrics && (t->place.step > 0 || tarn__behind_save(t));
 }
 
 /* A step that failed leaves no profile behind that goes on. */
@@ -360,6 +372,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     trainer->last_loss = trainer->last_judged = NAN;
     tarn__part part = {trainer->place.step, trainer->place.seconds};
     bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) && tarn__frozen_end("trainer_run", trainer) && merge(trainer);
+    good = tarn__behind_wait(trainer->behind) && good; /* also after a failure */
     end_profile(trainer);
     tarn__captured_end(trainer);
     tarn__trainer_leave(trainer, &callers);

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "core/shadow.h"
 #include "train/base.h"
+#include "train/behind.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -333,6 +334,7 @@ void tarn_trainer_free(tarn_trainer *trainer)
 {
     if (!trainer)
         return;
+    tarn__behind_free(trainer->behind);
     tarn__metrics_close(trainer->metrics);
     tarn__marks_close(trainer);
     tarn_free(trainer->losses);

@@ -29,6 +29,7 @@ typedef struct tarn__place {
 
 typedef struct tarn__metrics tarn__metrics;
 typedef struct tarn__marks tarn__marks;
+typedef struct tarn__behind tarn__behind;
 
 struct tarn_trainer {
     tarn_train_options options; /* complete; .out is the folder */
@@ -57,6 +58,7 @@ struct tarn_trainer {
     double last_loss, last_judged;      /* of the last line of metrics, and of the last evaluation; NaN: none yet in this part of the run */
 
     tarn__captured captured; /* a step that was recorded, while it runs */
+    tarn__behind *behind;   /* a checkpoint on its way to the disk; NULL: there was none yet */
     tarn__metrics *metrics; /* NULL: not running */
     tarn__marks *marks;     /* NULL: nobody measures the parts of a step */
     bool in_phase;          /* a part of a step is a span of the profile that is being taken */

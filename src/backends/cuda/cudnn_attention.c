@@ -22,6 +22,10 @@
 #define BACKWARD_MAJOR 9
 #define LEAST_ROWS 64 /* of a backward: fewer leave most of a tile empty */
 
+/* Multiplications of a forward that no backward follows, from which a plan is worth making: compiling the candidates for one size takes seconds, and an
+ * evaluation has two sizes. */
+#define WORTH_PLANNING ((double)(INT64_C(1) << 33))
+
 /* ---- what it takes ------------------------------------------------------------------------------------------------------------- */
 
 /* Rows of 16-byte packs, one behind the other in memory without an element in two places. */
@@ -48,13 +52,14 @@ static bool is_dense(const tarn__view *logarithms)
 }
 
 /* Head sizes that cuDNN is fast with; enough work that a plan is worth making. Causal rows must stand at the first keys. */
-static bool is_for_library(const tarn__call *call)
+static bool is_for_library(const tarn__call *call, bool is_backward)
 {
     const tarn__attention *params = call->params;
     const tarn__view *q = call->in[0], *k = call->in[1];
     int64_t rows = q->shape[2], keys = k->shape[2], depth = q->shape[3];
     double products = (double)q->shape[0] * (double)q->shape[1] * (double)rows * (double)keys * (double)depth;
-    return (q->dtype == TARN_BF16 || q->dtype == TARN_F16) && !call->in[3] && params->random.a == 0 && products >= TARN__CUDA_WORTH_MEASURING &&
+    double least = is_backward || call->out[1] ? TARN__CUDA_WORTH_MEASURING : WORTH_PLANNING;
+    return (q->dtype == TARN_BF16 || q->dtype == TARN_F16) && !call->in[3] && params->random.a == 0 && products >= least &&
            depth % 8 == 0 && depth >= 32 && depth <= 128 && (!params->causal || rows == keys || rows == 1);
 }
 
@@ -178,7 +183,7 @@ bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool r
 {
     const tarn__view *t[TARN__ATTENTION_TENSORS];
     *bytes = 0;
-    if (!is_for_library(call) || !find_tensors(call, is_backward, t) || (!tarn__cudnn_open() && !tarn__cudnn_is_refused()))
+    if (!is_for_library(call, is_backward) || !find_tensors(call, is_backward, t) || (!tarn__cudnn_open() && !tarn__cudnn_is_refused()))
         return false;
     if (tarn__cudnn_open() && !is_sound(call, is_backward))
         return false;

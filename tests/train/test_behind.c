@@ -1,0 +1,123 @@
+/* test_behind.c: checkpoints that are written while the run goes on: the files are those of a run that waits for them, and what the disk refuses ends the
+ * run, with the checkpoint before. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/files.h"
+#include "train/behind.h"
+
+/* An mlp on drawn digits, a line of metrics for each of 20 steps, an evaluation after 10. */
+static tarn_train_options small(const char *folder)
+{
+    tarn_train_options options = {.model = "mlp",
+                                  .data = "digits:300",
+                                  .hidden = {24},
+                                  .hidden_count = 1,
+                                  .batch_size = 30,
+                                  .steps = 20,
+                                  .lr = 0.01,
+                                  .device = "cpu",
+                                  .eval_every = 10,
+                                  .log_every = 1,
+                                  .seed = 5};
+    snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
+    return options;
+}
+
+/* ---- what the disk refuses --------------------------------------------------------------------------------------------------- */
+
+typedef struct obstacle {
+    tarn_trainer *trainer;
+    char path[1200];  /* a folder where a file of the checkpoint would be */
+    int64_t at, last; /* the step before whose checkpoint it is put there, and the last one that was told of */
+} obstacle;
+
+/* Steps are over before a disk has answered: each waits, so that the answer comes between two of them. */
+static void put_in_the_way(const tarn_train_report *report, void *ctx)
+{
+    obstacle *o = ctx;
+    if (report->step == o->at && report->kind == TARN_REPORT_TRAINING) {
+        assert_true(tarn__behind_wait(o->trainer->behind)); /* the one before has its names */
+        assert_int_equal(mkdir(o->path, 0777), 0);
+    } else if (report->step > o->at)
+        usleep(100000);
+    o->last = report->step;
+}
+
+static void a_checkpoint_that_cannot_be_written_ends_the_run(void **state)
+{
+    (void)state;
+    tarn_train_options options = small("behind-refused");
+    obstacle o = {.at = 10};
+    snprintf(o.path, sizeof(o.path), "%s/model.safetensors.next", options.out);
+    tarn_trainer *trainer = o.trainer = tarn_trainer_new(&options);
+    assert_false(tarn_trainer_run(trainer, put_in_the_way, &o, NULL));
+    assert_error_about(TARN_ERROR_IO, "model.safetensors.next", "is a folder");
+    assert_true(o.last > 10 && o.last < 20); /* not at once, and not at the next checkpoint */
+    tarn_trainer_free(trainer);
+
+    assert_int_equal(rmdir(o.path), 0);
+    trainer = tarn_trainer_resume(options.out, NULL);
+    assert_non_null(trainer);
+    assert_int_equal(trainer->place.step, 0); /* the checkpoint before is the one of the beginning */
+    tarn_train_result result;
+    assert_true(tarn_trainer_run(trainer, NULL, NULL, &result));
+    assert_int_equal(result.step, 20);
+    tarn_trainer_free(trainer);
+}
+
+static void the_last_checkpoint_fails_the_run_too(void **state)
+{
+    (void)state;
+    tarn_train_options options = small("behind-last");
+    obstacle o = {.at = 20};
+    snprintf(o.path, sizeof(o.path), "%s/model.safetensors.next", options.out);
+    tarn_trainer *trainer = o.trainer = tarn_trainer_new(&options);
+    assert_false(tarn_trainer_run(trainer, put_in_the_way, &o, NULL));
+    assert_error_about(TARN_ERROR_IO, "model.safetensors.next", "is a folder");
+    tarn_trainer_free(trainer);
+    assert_int_equal(rmdir(o.path), 0);
+    trainer = tarn_trainer_resume(options.out, NULL);
+    assert_int_equal(trainer->place.step, 10);
+    tarn_trainer_free(trainer);
+}
+
+/* ---- what is written --------------------------------------------------------------------------------------------------------- */
+
+static void assert_same(const char *folder, const char *other, const char *name)
+{
+    char path[2][1200];
+    size_t count[2];
+    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
+    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
+    char *bytes_of[2] = {get_file(path[0], &count[0]), get_file(path[1], &count[1])};
+    assert_int_equal(count[0], count[1]);
+    assert_memory_equal(bytes_of[0], bytes_of[1], count[0]);
+    free(bytes_of[0]);
+    free(bytes_of[1]);
+}
+
+/* The same state once more, written without a thread. */
+static void files_are_those_of_a_run_that_waits(void **state)
+{
+    (void)state;
+    tarn_train_options options = small("behind-files");
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    assert_true(tarn_trainer_run(trainer, NULL, NULL, NULL));
+    snprintf(trainer->options.out, sizeof(trainer->options.out), "%s", scratch("behind-files-again"));
+    assert_true(tarn__folder_make("test", trainer->options.out) && tarn__checkpoint_save(trainer));
+    assert_same(options.out, trainer->options.out, "model.safetensors");
+    assert_same(options.out, trainer->options.out, "optimizer.safetensors");
+    tarn_trainer_free(trainer);
+    assert_ok();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(a_checkpoint_that_cannot_be_written_ends_the_run),
+        in_scope(the_last_checkpoint_fails_the_run_too),
+        in_scope(files_are_those_of_a_run_that_waits),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
