@@ -114,15 +114,27 @@ static const sized kinds[] = {
 };
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
+static bool is_quick(void) { return getenv("TARN_TEST_QUICK") != NULL; }
+
+/* A kind, of fewer images under a sanitizer: still several tiles a block, and several blocks. */
+static sized kind_of(int i)
+{
+    sized s = kinds[i];
+    if (is_quick() && s.images > 12)
+        s.images = s.size[0] * s.size[1] == 1 ? 3000 : 12;
+    return s;
+}
+
 static void gradients_of_weights_are_those_of_the_cpu(void **state)
 {
     NEEDS_GPU();
     for (int i = 0; i < KINDS; i++)
         for (int layout = 0; layout < LAYOUTS; layout++) {
+            const sized s = kind_of(i);
             print_message("convolution %d, layout %d\n", i, layout);
-            compare(&kinds[i], (way){TARN_BF16, layout, false});
-            compare(&kinds[i], (way){TARN_F32, layout, false});
-            compare(&kinds[i], (way){TARN_BF16, layout, true});
+            compare(&s, (way){TARN_BF16, layout, false});
+            compare(&s, (way){TARN_F32, layout, false});
+            compare(&s, (way){TARN_BF16, layout, true});
         }
 }
 
@@ -130,7 +142,7 @@ static void gradients_of_any_weights_are_those_of_the_cpu(void **state)
 {
     NEEDS_GPU();
     uint64_t bits = test_seed(3);
-    for (int trial = 0; trial < 100; trial++) {
+    for (int trial = 0; trial < (is_quick() ? 10 : 100); trial++) {
         sized s = {.images = 1 + random_below(&bits, 9), .in = 8 + 8 * random_below(&bits, 10), .out = 8 + 8 * random_below(&bits, 10)};
         for (int i = 0; i < 2; i++) {
             s.kernel[i] = random_below(&bits, 2) ? 3 : 1 + random_below(&bits, 5);
@@ -150,12 +162,13 @@ static void gradients_of_weights_have_the_same_bits_twice(void **state)
         for (int wide = 0; wide < 2; wide++) {
             tarn_scope *scope = tarn_scope_open();
             way w = {wide ? TARN_F32 : TARN_BF16, CHANNELS_LAST, false};
-            operands o = make(&kinds[i]);
+            const sized s = kind_of(i);
+            operands o = make(&s);
             o.x = good(tarn_normal(tarn_shape_of(o.x), 0, 1, TARN_F32, CPU));
             o.g = good(tarn_normal(tarn_shape_of(o.g), 0, 1, TARN_F32, CPU));
-            tarn_tensor *wanted = gradient_here(&o, &kinds[i]), *got = gradient_there(&o, &kinds[i], w, 1);
+            tarn_tensor *wanted = gradient_here(&o, &s), *got = gradient_there(&o, &s, w, 1);
             assert_close_for_size(got, wanted, wide ? 5e-3 : 3e-2);
-            assert_close(gradient_there(&o, &kinds[i], w, 1), got, 0);
+            assert_close(gradient_there(&o, &s, w, 1), got, 0);
             tarn_scope_close(scope);
         }
 }
