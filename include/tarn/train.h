@@ -147,8 +147,8 @@ TARN_API tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options,
 #define tarn_trainer_new(...) tarn_trainer_new_sized(__VA_ARGS__, sizeof(tarn_train_options))
 
 /* Makes ready to go on with the run in a folder, from its last checkpoint, with the options it has there; `changes` (may be NULL) gives new
- * values to those that may be changed: epochs, steps, device, workers, patience. `...` is the folder and a const tarn_train_options * or
- * NULL. */
+ * values to those that may be changed, of which tarn_option says `when_resumed`. A folder in which another trainer is at work is an error.
+ * `...` is the folder and a const tarn_train_options * or NULL. */
 TARN_API tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size);
 #define tarn_trainer_resume(folder, ...) tarn_trainer_resume_sized(folder, __VA_ARGS__, sizeof(tarn_train_options))
 

@@ -90,6 +90,16 @@ bool tarn__path_exists(const char *path);
 /* Makes a folder that is not there yet, and those above it. False with an error. */
 bool tarn__folder_make(const char *function, const char *path);
 
+/* A folder that no other claim can have meanwhile, in this program or another one; all zero: none. The system gives up those of a program that ends. */
+typedef struct tarn__claim {
+    bool is_taken;
+    int file;
+} tarn__claim;
+
+/* Claims a folder that is there. False with an error when it is another's; where the file system knows no claims it is granted. */
+bool tarn__folder_claim(tarn__claim *claim, const char *function, const char *path);
+void tarn__folder_give_up(tarn__claim *claim); /* all zero is allowed; works while an error is pending */
+
 /* Gives a file another name, replacing what had it, and brings the change to the disk. False with an error. */
 bool tarn__file_rename(const char *function, const char *from, const char *to);
 

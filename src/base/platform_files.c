@@ -302,6 +302,27 @@ bool tarn__folder_make(const char *function, const char *path)
     return mkdir(path, 0777) == 0 || refused(function, path, "cannot be made", errno);
 }
 
+bool tarn__folder_claim(tarn__claim *claim, const char *function, const char *path)
+{
+    int file = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (file < 0)
+        return refused(function, path, "cannot be opened", errno);
+    if (flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(file);
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is in use: another program, or another part of this one, trains there; wait for its end, or stop it", function,
+                           path);
+    }
+    *claim = (tarn__claim){true, file};
+    return true;
+}
+
+void tarn__folder_give_up(tarn__claim *claim)
+{
+    if (claim->is_taken)
+        close(claim->file);
+    *claim = (tarn__claim){0};
+}
+
 bool tarn__file_rename(const char *function, const char *from, const char *to)
 {
     return (rename(from, to) == 0 || refused(function, from, "could not be renamed", errno)) && sync_folder(function, to);

@@ -313,6 +313,8 @@ static bool open_folder(tarn_trainer *t)
     const char *function = "trainer_run", *folder = t->options.out;
     if (!t->is_resumed && t->place.step == 0 && !tarn__folder_make(function, folder))
         return false;
+    if (!t->claim.is_taken && !tarn__folder_claim(&t->claim, function, folder))
+        return false;
     if (t->description.is_text && !t->is_resumed && !tarn__language_save_tokenizer(function, t, folder))
         return false;
     if (!tarn__config_write(function, t) || (t->place.step == 0 && !tarn__adapters_begin(t)))
@@ -385,6 +387,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
                                                     : TARN_TRAIN_STOPPED;
     static const char *const ends[] = {
         [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
+    tarn__folder_give_up(&trainer->claim);
     if (began)
         tarn__log_run(trainer, &part, good ? ends[end] : "failed");
     if (result)

@@ -256,7 +256,7 @@ static bool go_on(const char *function, tarn_trainer *t, const char *folder, con
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !tarn__train_options_change(function, &t->options, changes) ||
         !tarn__language_check(function, &t->options, t->description.is_text) ||
         !tarn__base_check(function, &t->options, tarn__data_is_chats(t->options.data), false) || !find_device(function, t) ||
-        !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))
+        !tarn__folder_claim(&t->claim, function, folder) || !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))
         return false;
     if (t->place.step > t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,
@@ -348,6 +348,7 @@ void tarn_trainer_free(tarn_trainer *trainer)
     tarn__chats_close(trainer->chats);
     tarn__corpus_free(&trainer->corpus);
     tarn__frozen_free(&trainer->frozen);
+    tarn__folder_give_up(&trainer->claim);
     tarn__description_free(&trainer->description);
     tarn__release(trainer, sizeof(*trainer));
 }

@@ -9,6 +9,7 @@
 #include <tarn/optim.h>
 #include <tarn/train.h>
 
+#include "base/file.h"
 #include "core/random.h"
 #include "train/captured.h"
 #include "train/corpus.h"
@@ -45,6 +46,7 @@ struct tarn_trainer {
     int64_t micro_batch; /* samples that the loader gives at once: the batch, or a part of it that divides it */
     int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes, memory_needed; /* by estimate; the last is all together */
     tarn__frozen frozen; /* as the run began; of one with adapters alone */
+    tarn__claim claim;   /* on the folder: from when its checkpoint is read, or it is made, to the end of the run */
     bool is_resumed;
     bool is_imagined; /* all of it lies on the shadow of a device: it has a plan, and cannot run */
     tarn__place place;
