@@ -244,6 +244,8 @@ static bool judge(tarn_trainer *t, const telling *to)
     tarn_evaluation now;
     if (!evaluate(t, &now))
         return false;
+    if (!isfinite(now.loss))
+        return tarn__find_nonfinite_judged(t, evaluate);
     bool best = is_better(&t->place, &now);
     t->place.stale = best ? 0 : t->place.stale + 1;
     if (best) {

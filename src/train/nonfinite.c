@@ -101,6 +101,22 @@ static void find_layer(tarn_trainer *t, watch *w)
     tarn_scope_close(scope);
 }
 
+/* The weights are those after the step, which its own loss does not tell of. */
+bool tarn__find_nonfinite_judged(tarn_trainer *t, bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result))
+{
+    tarn_evaluation again;
+    watch w = {.observer.saw = saw, .found = ""};
+    tarn__observer *before = tarn__observe_forward(&w.observer);
+    evaluate(t, &again);
+    tarn__observe_forward(before);
+    if (tarn_failed())
+        return false;
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "trainer_run: step %" PRId64
+                       ": the validation loss is not finite%s%s; the last checkpoint is in '%s'; a smaller learning rate, a warm-up or clip_norm may help",
+                       t->place.step, w.found[0] ? ": first " : "", w.found, t->options.out);
+}
+
 bool tarn__find_nonfinite(tarn_trainer *t, int64_t last)
 {
     watch w = {.found = ""};

@@ -244,4 +244,7 @@ bool tarn__language_keep(tarn_trainer *trainer);
  * is not finite, leaves a checkpoint of the state before it, and raises an error that names step and layer. Is false. */
 bool tarn__find_nonfinite(tarn_trainer *trainer, int64_t last_step);
 
+/* After an evaluation whose loss was not finite: repeats it and raises an error that names step and layer. Is false. */
+bool tarn__find_nonfinite_judged(tarn_trainer *trainer, bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result));
+
 #endif

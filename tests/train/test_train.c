@@ -320,6 +320,28 @@ static void a_loss_that_is_not_finite_names_step_and_layer_and_leaves_a_good_sta
     tarn_trainer_free(trainer);
 }
 
+/* The step's own loss was finite: it was that of the weights before. */
+static void a_validation_loss_that_is_not_finite_is_no_best_and_ends_the_run(void **state)
+{
+    (void)state;
+    tarn_train_options options = small("unjudged");
+    snprintf(options.optimizer, sizeof(options.optimizer), "sgd");
+    for (options.hidden_count = 0; options.hidden_count < 6; options.hidden_count++)
+        options.hidden[options.hidden_count] = 24;
+    options.lr = 1e6;
+    options.eval_every = 1;
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    assert_ok();
+    assert_false(tarn_trainer_run(trainer, NULL, NULL, NULL));
+    print_message("%s\n", tarn_error());
+    assert_non_null(strstr(tarn_error(), "the output of layer '"));
+    assert_error(TARN_ERROR_ARGUMENT, "the validation loss is not finite");
+    tarn_trainer_free(trainer);
+    trainer = tarn_trainer_resume(options.out, NULL);
+    assert_ok();
+    tarn_trainer_free(trainer);
+}
+
 static void patience_ends_a_run_that_does_not_get_better(void **state)
 {
     (void)state;
@@ -592,6 +614,7 @@ int main(void)
         in_scope(files_that_do_not_belong_together_are_refused),
         in_scope(metrics_that_did_not_last_are_dropped),
         in_scope(a_loss_that_is_not_finite_names_step_and_layer_and_leaves_a_good_state),
+        in_scope(a_validation_loss_that_is_not_finite_is_no_best_and_ends_the_run),
         in_scope(patience_ends_a_run_that_does_not_get_better),
         in_scope(nothing_crosses_to_the_device_in_a_step_but_the_batch),
         in_scope(a_table_trains_a_perceptron_and_the_run_can_be_used),
