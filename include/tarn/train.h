@@ -360,7 +360,7 @@ TARN_API bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_s
 TARN_API bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size, tarn_text_evaluation *evaluation);
 
 /* The probability of each class for one sample, u8 or f32, of the run's input shape; `probabilities` has room for one number for each
- * class. */
+ * class. Of a run that was trained on u8 an f32 sample, too, has numbers from 0 to 255; one that was trained on f32 or f64 takes no u8. */
 TARN_API bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *probabilities);
 
 /* Frees a run; the folder stays. NULL is allowed; works while an error is pending. */

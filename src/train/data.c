@@ -2,6 +2,7 @@
 #include "train/data.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/platform.h"
+#include "train/corpus.h"
 
 enum { DIGITS = 10000, MOST_DIGITS = 10000000 };               /* drawn digits to train on; a fifth as many again to judge by */
 enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* the same data for every run, whatever its own seed */
@@ -76,6 +78,58 @@ static tarn_dataset *with_channel(tarn_dataset *dataset)
     return tarn_dataset_new(field, count, tarn_dataset_count(dataset), read_inner, dataset, free_inner);
 }
 
+/* ---- numbers that are none ----------------------------------------------------------------------------------------------------- */
+
+/* The first element of an input that is not finite; -1: all are. */
+static int64_t first_not_finite(const void *memory, tarn_dtype dtype, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(dtype == TARN_F64 ? ((const double *)memory)[i] : (double)((const float *)memory)[i]))
+            return i;
+    return -1;
+}
+
+static bool check_samples(const char *function, const char *path, tarn_dataset *dataset, const tarn_field *input, void *const *memory)
+{
+    int64_t elements = 1;
+    for (int i = 0; i < input->shape.rank; i++)
+        elements *= input->shape.size[i];
+    for (int64_t i = 0; i < tarn_dataset_count(dataset); i++) {
+        if (!tarn_dataset_read(dataset, i, memory))
+            return false;
+        int64_t at = first_not_finite(memory[0], input->dtype, elements);
+        if (at >= 0)
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: sample %lld, element %lld is not finite; nothing can be learnt from nan or inf: clean such files first",
+                               function, path, (long long)i, (long long)at);
+    }
+    return true;
+}
+
+/* Files of floats may hold what no loss outlives. Takes the dataset, and gives it back unless one does. */
+static tarn_dataset *only_finite(const char *function, const char *path, tarn_dataset *dataset)
+{
+    tarn_field field[TARN_MAX_FIELDS];
+    void *memory[TARN_MAX_FIELDS] = {0};
+    size_t bytes[TARN_MAX_FIELDS] = {0};
+    int count = dataset ? tarn_dataset_field_count(dataset) : 0;
+    bool good = count > 0 && tarn_dataset_field(dataset, 0, &field[0]);
+    if (!good || (field[0].dtype != TARN_F32 && field[0].dtype != TARN_F64))
+        return dataset;
+    for (int k = 0; good && k < count; k++) {
+        good = tarn_dataset_field(dataset, k, &field[k]);
+        bytes[k] = tarn_dtype_size(field[k].dtype);
+        for (int i = 0; good && i < field[k].shape.rank; i++)
+            bytes[k] *= (size_t)field[k].shape.size[i];
+        good = good && (memory[k] = tarn__alloc(bytes[k])) != NULL;
+    }
+    good = good && check_samples(function, path, dataset, &field[0], memory);
+    for (int k = 0; k < count; k++)
+        tarn__release(memory[k], bytes[k]);
+    if (!good)
+        tarn_dataset_free(dataset);
+    return good ? dataset : NULL;
+}
+
 /* ---- by name --------------------------------------------------------------------------------------------------------------- */
 
 static tarn_dataset *open_part(const char *function, const char *kind, const char *where, part which)
@@ -92,8 +146,9 @@ static tarn_dataset *open_part(const char *function, const char *kind, const cha
     if (!cut_pair(function, kind, where, &paths))
         return NULL;
     if (strcmp(kind, "idx") == 0)
-        return tarn_dataset_idx(paths.first, paths.second);
-    return with_channel(tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2));
+        return only_finite(function, paths.first, tarn_dataset_idx(paths.first, paths.second));
+    tarn_dataset *arrays = tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2);
+    return with_channel(only_finite(function, paths.first, arrays));
 }
 
 /* The kind and the rest of a name; false with an error for a kind that is none. */
@@ -107,6 +162,8 @@ static bool read_name(const char *function, const char *name, char *kind, size_t
         if (strcmp(kind, kinds[i]) == 0)
             return i == 0 || (*where)[0] ||
                    tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function, name, kind);
+    if (tarn__data_is_text(name))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is text, but the model is a classifier, which takes samples with labels", function, name);
     return tarn__raise(
         TARN_ERROR_ARGUMENT,
         "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE, npy:INPUTS,LABELS, text:FILE and "

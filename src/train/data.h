@@ -17,11 +17,13 @@ tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *n
 typedef struct tarn__description {
     bool is_text;
     int64_t training_tokens, validation_tokens;
-    uint64_t hash; /* of the tokens: a run goes on with the same */
+    uint64_t hash; /* of the tokens, or of some of the samples: a run goes on with the same */
+    int64_t training_samples, validation_samples; /* 0: not noted */
     tarn_shape input; /* of one sample: a row of numbers, or an image [C, H, W] */
     int64_t classes;
     char **class_name;    /* [classes], owned */
     bool can_be_mirrored; /* a mirrored image is of the same class */
+    bool is_real;         /* inputs are f32 or f64 */
     float scale;
     float *mean, *deviation; /* [channels], owned: inputs become (value · scale - mean) / deviation */
     int channels;
@@ -36,8 +38,12 @@ void tarn__description_free(tarn__description *description);
 bool tarn__description_write(const tarn__description *description, tarn__document *document);
 bool tarn__description_read(tarn__description *description, const tarn__document *document);
 
-/* Raises unless samples of a dataset are of the described shape and have labels. */
+/* Raises unless samples of a dataset are of the described shape, mean the same by their numbers and have labels. */
 bool tarn__description_fits(const char *function, const tarn__description *description, const tarn_dataset *dataset);
+
+/* Raises unless the data of that name is what was described: as many samples, and those that were looked at hold the same. */
+bool tarn__description_holds(const char *function, const char *name, const tarn__description *description, tarn_dataset *training,
+                             tarn_dataset *validation);
 
 /* The options of a loader that are the description's: how inputs are normalised. Arrays are borrowed from it. */
 tarn_loader_options tarn__description_loading(const tarn__description *description, int64_t batch_size, tarn_device device);

@@ -26,6 +26,7 @@ typedef struct survey {
     int fields;
     double *sum, *squares; /* [channels] */
     int64_t largest;       /* label */
+    uint64_t hash;         /* of the samples that were looked at */
 } survey;
 
 static int64_t elements_of(tarn_shape shape)
@@ -114,6 +115,15 @@ static bool look_at_labels(survey *s, tarn_dataset *dataset)
     return true;
 }
 
+/* FNV-1a over all fields of a sample. */
+static void add_to_hash(survey *s)
+{
+    s->hash = s->hash ? s->hash : 0xcbf29ce484222325u;
+    for (int k = 0; k < s->fields; k++)
+        for (size_t i = 0; i < s->bytes[k]; i++)
+            s->hash = (s->hash ^ ((const uint8_t *)s->memory[k])[i]) * 0x100000001b3u;
+}
+
 /* Reads as many samples as the means need. */
 static bool look(survey *s, int channels, double scale, int64_t *looked_at)
 {
@@ -124,11 +134,24 @@ static bool look(survey *s, int channels, double scale, int64_t *looked_at)
         if (!tarn_dataset_read(s->dataset, i, s->memory))
             return false;
         ++*looked_at;
+        add_to_hash(s);
         for (int64_t k = 0; k < s->elements; k++) {
             double value = element(s->memory[0], s->field[0].dtype, k) * scale;
             s->sum[k / inside] += value;
             s->squares[k / inside] += value * value;
         }
+    }
+    return true;
+}
+
+/* The hash is of samples of both parts. */
+static bool look_at_validation(survey *s)
+{
+    int64_t count = tarn_dataset_count(s->validation), step = count > LOOKED_AT ? count / LOOKED_AT : 1;
+    for (int64_t i = 0; i < count; i += step) {
+        if (!tarn_dataset_read(s->validation, i, s->memory))
+            return false;
+        add_to_hash(s);
     }
     return true;
 }
@@ -172,13 +195,20 @@ static void find_input(tarn__description *d, const tarn_field *field)
 {
     d->input = field->shape;
     d->channels = (int)field->shape.size[0];
+    d->is_real = field->dtype == TARN_F32 || field->dtype == TARN_F64;
     d->scale = field->dtype == TARN_U8 ? 1.0f / 255 : 1;
+}
+
+/* Digits are the same ever after, and take time to draw. */
+static bool is_drawn(const char *name)
+{
+    return strncmp(name, "digits", 6) == 0;
 }
 
 static bool describe(survey *s, const char *name, tarn__description *d)
 {
     bool is_cifar10 = strncmp(name, "cifar10:", 8) == 0,
-         is_known = is_cifar10 || strncmp(name, "digits", 6) == 0 || strncmp(name, "mnist:", 6) == 0;
+         is_known = is_cifar10 || is_drawn(name) || strncmp(name, "mnist:", 6) == 0;
     int64_t looked_at;
     if (!check_fields(s))
         return false;
@@ -186,10 +216,13 @@ static bool describe(survey *s, const char *name, tarn__description *d)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have %lld columns or channels; there may be %d", s->function,
                            (long long)s->field[0].shape.size[0], MOST_CHANNELS);
     find_input(d, &s->field[0]);
-    bool good = get_memory(s, d->channels) && look(s, d->channels, (double)d->scale, &looked_at) &&
+    bool good = get_memory(s, d->channels) && look(s, d->channels, (double)d->scale, &looked_at) && (is_drawn(name) || look_at_validation(s)) &&
                 (is_known || (look_at_labels(s, s->dataset) && look_at_labels(s, s->validation)));
     d->classes = is_known ? 10 : s->largest + 1;
     d->can_be_mirrored = is_cifar10;
+    d->training_samples = tarn_dataset_count(s->dataset);
+    d->validation_samples = tarn_dataset_count(s->validation);
+    d->hash = s->hash;
     if (good && d->classes < 2)
         good = tarn__raise(TARN_ERROR_FORMAT, "%s: all labels are 0; there must be at least two classes to tell apart", s->function);
     good = good && make_arrays(d) && name_classes(d, is_cifar10);
@@ -242,7 +275,11 @@ bool tarn__description_write(const tarn__description *d, tarn__document *documen
 {
     if (d->is_text)
         return write_text(d, document);
-    bool good = tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
+    bool good = tarn__document_set_whole(document, "data.training_samples", d->training_samples) &&
+                tarn__document_set_whole(document, "data.validation_samples", d->validation_samples) &&
+                tarn__document_set_whole(document, "data.hash", (int64_t)d->hash) &&
+                tarn__document_set_bool(document, "data.is_real", d->is_real) &&
+                tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
                 tarn__document_set_real(document, "data.scale", (double)d->scale);
     for (int i = 0; good && i < d->input.rank; i++)
         good = tarn__document_add_whole(document, "data.input", d->input.size[i]);
@@ -264,6 +301,20 @@ static bool read_real(const tarn__document *document, const char *key, size_t in
     return isfinite(*value) || tarn__raise(TARN_ERROR_FORMAT, "config.json: \"%s\" holds a number that is not finite", key);
 }
 
+/* What a run goes on with, and how its numbers were meant. */
+static bool read_samples(tarn__description *d, const tarn__document *document)
+{
+    int64_t hash;
+    if (!tarn__document_has(document, "data.training_samples")) /* the run is older than these */
+        return true;
+    bool good = tarn__document_whole(document, "data.training_samples", 1, INT64_MAX, &d->training_samples) &&
+                tarn__document_whole(document, "data.validation_samples", 1, INT64_MAX, &d->validation_samples) &&
+                tarn__document_whole(document, "data.hash", INT64_MIN, INT64_MAX, &hash) &&
+                tarn__document_bool(document, "data.is_real", &d->is_real);
+    d->hash = good ? (uint64_t)hash : 0;
+    return good;
+}
+
 bool tarn__description_read(tarn__description *d, const tarn__document *document)
 {
     size_t rank, classes, channels, deviations;
@@ -275,7 +326,8 @@ bool tarn__description_read(tarn__description *d, const tarn__document *document
         !tarn__document_count(document, "data.class_names", MOST_CLASSES, &classes) ||
         !tarn__document_count(document, "data.mean", MOST_CHANNELS, &channels) ||
         !tarn__document_count(document, "data.deviation", MOST_CHANNELS, &deviations) ||
-        !tarn__document_real(document, "data.scale", &scale) || !tarn__document_bool(document, "data.can_be_mirrored", &d->can_be_mirrored))
+        !tarn__document_real(document, "data.scale", &scale) || !tarn__document_bool(document, "data.can_be_mirrored", &d->can_be_mirrored) ||
+        !read_samples(d, document))
         return false;
     if (rank < 1 || rank == 2 || classes < 2 || channels < 1 || channels != deviations || !isfinite(scale) || !(scale > 0))
         return tarn__raise(TARN_ERROR_FORMAT,
@@ -309,11 +361,34 @@ bool tarn__description_fits(const char *function, const tarn__description *d, co
     bool same = other.input.rank == d->input.rank;
     for (int i = 0; same && i < d->input.rank; i++)
         same = other.input.size[i] == d->input.size[i];
+    bool was_bytes = d->scale < 1, is_bytes = other.scale < 1; /* bytes stand for 0 to 1, other numbers for themselves */
+    if (same && was_bytes != is_bytes && (was_bytes ? other.is_real : d->is_real))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: samples of the data are %s, but the model was trained on %s; bytes from 0 to 255 are other numbers", function,
+                           tarn_dtype_name(s.field[0].dtype), was_bytes ? "u8" : "f32 or f64");
     if (same)
         return true;
     return tarn__raise(TARN_ERROR_SHAPE, "%s: samples of the data are %s, but the model was trained on %s", function,
                        tarn__shape_text(other.input.size, other.input.rank, &(tarn__text){{0}}),
                        tarn__shape_text(d->input.size, d->input.rank, &(tarn__text){{0}}));
+}
+
+bool tarn__description_holds(const char *function, const char *name, const tarn__description *d, tarn_dataset *training,
+                             tarn_dataset *validation)
+{
+    survey s = {.function = function, .dataset = training, .validation = validation};
+    int64_t looked_at, samples = tarn_dataset_count(training);
+    if (!tarn__description_fits(function, d, training) || !tarn__description_fits(function, d, validation) || !check_fields(&s))
+        return false;
+    if (!d->training_samples || is_drawn(name))
+        return true;
+    int channels = (int)s.field[0].shape.size[0];
+    bool good = get_memory(&s, channels) && look(&s, channels, 1, &looked_at) && look_at_validation(&s);
+    give_memory_back(&s, channels);
+    if (!good)
+        return false;
+    return (samples == d->training_samples && tarn_dataset_count(validation) == d->validation_samples && s.hash == d->hash) ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%.200s' is other data than the run began with; it had %lld samples to train on, and has %lld", function, name,
+                       (long long)d->training_samples, (long long)samples);
 }
 
 tarn_loader_options tarn__description_loading(const tarn__description *d, int64_t batch_size, tarn_device device)

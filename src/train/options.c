@@ -408,17 +408,23 @@ bool tarn__train_options_write(const tarn_train_options *options, tarn__document
 typedef struct reading {
     const char *function;
     tarn_train_options *options;
+    bool is_given[ROWS];
 } reading;
 
 static bool read_member(const char *name, const char *text, void *ctx)
 {
     reading *r = ctx;
+    const row *found = find(name);
+    if (found && r->is_given[found - rows]) /* "batch-size" beside "batch_size" */
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is given twice", r->function, found->option.name);
+    if (found)
+        r->is_given[found - rows] = true;
     return set_by_name(r->function, r->options, name, text);
 }
 
 bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__document *document, const char *key)
 {
-    reading r = {function, options};
+    reading r = {.function = function, .options = options};
     return tarn__document_each(document, key, read_member, &r);
 }
 

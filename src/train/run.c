@@ -333,6 +333,9 @@ static bool check_sample(const tarn_run *run, const tarn_array *sample)
         return tarn__raise(
             TARN_ERROR_SHAPE, "run_predict: the sample has %d axes, the first of %lld; the model takes %d, the first of %lld",
             sample->shape.rank, (long long)(sample->shape.rank > 0 ? sample->shape.size[0] : 0), want->rank, (long long)want->size[0]);
+    if (sample->dtype == TARN_U8 && run->description.is_real)
+        return tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is u8, but the model was trained on f32 or f64; bytes from 0 to 255 are other numbers: give f32 as in "
+                                             "training, or train on u8");
     return sample->dtype == TARN_U8 || sample->dtype == TARN_F32 ||
            tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is %s; it must be u8 or f32", tarn_dtype_name(sample->dtype));
 }

@@ -16,6 +16,7 @@
 #define USUAL_BETA2 0.999 /* as the table of options has it */
 
 enum { HIDDEN = 128 }; /* numbers in an mlp's hidden layer, unless said otherwise */
+enum { MOVED = 8 };    /* augment moves images by up to one in so many rows */
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
 
@@ -88,7 +89,7 @@ static tarn_loader *make_loader(const tarn_trainer *t)
     options.seed = (uint64_t)t->options.seed;
     options.workers = (int)t->options.workers;
     if (t->options.augment) {
-        options.crop_padding = (int)(t->description.input.size[1] / 8);
+        options.crop_padding = (int)(t->description.input.size[1] / MOVED);
         options.flip = t->description.can_be_mirrored;
     }
     return tarn_loader_new(t->training, &options);
@@ -125,6 +126,9 @@ static bool check_together(const char *function, const tarn_trainer *t)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s", function, o->device);
     if (o->augment && t->description.input.rank != 3)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image", function);
+    if (o->augment && t->description.input.size[1] < MOVED && !t->description.can_be_mirrored)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images by up to an eighth of their rows, and these have only %" PRId64, function,
+                           t->description.input.size[1]);
     if (o->warmup >= t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup takes %" PRId64 " steps, but the run has only %" PRId64, function, o->warmup,
                            t->steps);
@@ -244,7 +248,8 @@ static bool open_data_again(const char *function, tarn_trainer *t, const char *f
 {
     const char *data = t->options.data;
     if (!t->description.is_text)
-        return tarn__data_open(function, data, &t->training, &t->validation);
+        return tarn__data_open(function, data, &t->training, &t->validation) &&
+               tarn__description_holds(function, data, &t->description, t->training, t->validation);
     if (t->options.base[0] && !tarn__base_open(function, t))
         return false;
     return tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder);
