@@ -40,7 +40,7 @@ tarn_tokenizer *tarn_tokenizer_bytes(void)
 static bool not_utf8(const char *function, const char *text, size_t at)
 {
     return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: byte %zu, 0x%02X, is no valid UTF-8, which has no characters; tarn_tokenizer_bytes() takes any bytes", function,
+                       "%s: byte %zu, 0x%02X, is no valid UTF-8, which has no characters; the tokenizer bytes, tarn_tokenizer_bytes(), takes any", function,
                        at, (unsigned char)text[at]);
 }
 

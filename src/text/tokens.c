@@ -108,7 +108,8 @@ static tarn_tokens *open_folder(const char *folder, const char *split)
     tarn_tokens *tokens = NULL;
     const char *named = index ? tarn__document_text(index, "tokenizer_hash") : NULL;
     if (named && !tarn__document_has(index, key))
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' has no tokens for '%s'", folder, split);
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' has no tokens for '%s'%s", folder, split,
+                    strcmp(split, "valid") == 0 ? "; prepare the files with a share for validation" : "");
     if (named && tarn__document_count(index, key, TARN__MOST_SHARDS, &files) && (tokens = make(files)) != NULL &&
         add_files(tokens, index, folder, split)) {
         snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)tokens->hash);

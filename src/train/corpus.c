@@ -47,10 +47,30 @@ static bool read_name(const char *function, const char *name, place *where)
 
 /* ---- a text file ------------------------------------------------------------------------------------------------------------- */
 
+/* Raises what is wrong with a file, by its name. Is false. */
+static bool raise_of(const char *function, const char *path)
+{
+    tarn__error_record inner;
+    tarn__error_save(&inner);
+    return tarn__raise(inner.code, "%s: '%s': %s", function, path, inner.text + strlen("tarn: "));
+}
+
+static bool is_of_characters(const char *tokenizer)
+{
+    return !tokenizer[0] || strcmp(tokenizer, "characters") == 0;
+}
+
+/* The run's folder will hold its tokenizer, which is no place for every character. */
+static bool can_be_saved(const tarn__map *text)
+{
+    const char *nul = text->bytes ? memchr(text->memory, 0, text->bytes) : NULL;
+    return !nul || tarn__raise(TARN_ERROR_FORMAT, "byte %zu is NUL, a character that no tokenizer.json can hold; the tokenizer bytes takes any", (size_t)(nul - text->memory));
+}
+
 static tarn_tokenizer *tokenizer_for(const char *name, const tarn__map *text)
 {
-    if (!name[0] || strcmp(name, "characters") == 0)
-        return tarn_tokenizer_characters(text->bytes ? text->memory : "", text->bytes);
+    if (is_of_characters(name))
+        return can_be_saved(text) ? tarn_tokenizer_characters(text->bytes ? text->memory : "", text->bytes) : NULL;
     return strcmp(name, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(name);
 }
 
@@ -77,7 +97,7 @@ static bool encode_file(const char *function, const char *path, const char *toke
                                             &(tarn_encode_options){.special_as_text = true}, count);
     tarn__map_close(&text);
     if (!corpus->ids)
-        return tarn__raise_within(function);
+        return corpus->tokenizer || is_of_characters(tokenizer) ? raise_of(function, path) : tarn__raise_within(function);
     corpus->hash = hash_of(corpus->ids, *count);
     return true;
 }

@@ -128,9 +128,34 @@ static void damaged_runs(void **state)
 
 #define refusing(test) cmocka_unit_test_setup_teardown(test, open_refusals, close_refusals)
 
+/* What is wrong with a text is said of its file, before anything is written. */
+static void texts_without_characters_are_refused_by_their_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes, *part;
+        size_t count;
+        tarn_code code;
+    } texts[] = {{"", "a text with at least one character is required", 0, TARN_ERROR_ARGUMENT},
+                 {"to be or not to be\xff\xfe", "byte 18, 0xFF, is no valid UTF-8", 20, TARN_ERROR_ARGUMENT},
+                 {"to be or not to be, that is\0the question", "byte 27 is NUL", 40, TARN_ERROR_FORMAT}};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        tarn_train_options options = {.layers = 1, .heads = 1, .width = 8, .context = 4, .device = "cpu"};
+        snprintf(options.data, sizeof(options.data), "text:%s", write_file("odd.txt", texts[i].bytes, texts[i].count));
+        assert_null(tarn_trainer_new(&options));
+        assert_non_null(strstr(tarn_error(), "odd.txt'"));
+        assert_error(texts[i].code, texts[i].part);
+    }
+    tarn_train_options options = {.layers = 1, .heads = 1, .width = 8, .context = 4, .device = "cpu", .tokenizer = "/nosuch"};
+    snprintf(options.data, sizeof(options.data), "text:%s", write_text("odd.txt", "to be or not to be"));
+    assert_null(tarn_trainer_new(&options));
+    assert_null(strstr(tarn_error(), "odd.txt'"));
+    assert_error(TARN_ERROR_IO, "'/nosuch' cannot be opened");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {refusing(runs), refusing(sizes_that_are_not_the_checkpoints), refusing(damaged_runs),
-                                       refusing(logs)};
+                                       refusing(logs), in_scope(texts_without_characters_are_refused_by_their_file)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
