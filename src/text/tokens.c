@@ -140,8 +140,8 @@ tarn_tokens *tarn_tokens_open(const char *path, const char *split)
         tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: the path of a folder or file is required");
         return NULL;
     }
-    bool is_folder = tarn__path_exists(path) && tarn__platform_file_bytes(path) == -2;
-    if (is_folder ? !split || (strcmp(split, "train") != 0 && strcmp(split, "valid") != 0) : split != NULL) {
+    bool exists = tarn__path_exists(path), is_folder = exists && tarn__platform_file_bytes(path) == -2;
+    if (exists && (is_folder ? !split || (strcmp(split, "train") != 0 && strcmp(split, "valid") != 0) : split != NULL)) {
         tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' is %s: the split is %s, not '%s'", path, is_folder ? "a folder" : "no folder",
                     is_folder ? "train or valid" : "NULL", split ? split : "NULL");
         return NULL;

@@ -262,6 +262,8 @@ static void reading_crosses_files(void **state)
     tarn_tokens_close(one);
     assert_null(tarn_tokens_open(scratch("letters"), "valid"));
     assert_error_about(TARN_ERROR_ARGUMENT, "letters", "prepare the files with a share for validation");
+    assert_null(tarn_tokens_open(scratch("nosuch"), "valid"));
+    assert_error_about(TARN_ERROR_IO, "nosuch", "No such file or directory");
     assert_false(tarn_shards_prepare((const char *const[]){scratch("letters.txt")}, 1, t, scratch("letters"), NULL, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "there already");
     tarn_tokenizer_free(t);
