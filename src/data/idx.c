@@ -6,6 +6,8 @@
 
 #define MAX_IDX_RANK (TARN_MAX_RANK - 1) /* images get an axis for their channel */
 
+enum { CLASSES = 10 }; /* of MNIST and Fashion-MNIST */
+
 typedef struct idx_type {
     unsigned char code;
     unsigned char bytes; /* in the file */
@@ -97,6 +99,20 @@ static bool read_file(const char *function, const char *path, tarn_array *array)
     return good;
 }
 
+/* The first label that is no class of MNIST is named by its byte, behind a head of 8. */
+static bool check_classes(const char *function, const char *path, const tarn_array *labels)
+{
+    const uint8_t *label = labels->data;
+    if (labels->dtype != TARN_U8 || labels->shape.rank != 1)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: %s holds %s on %d axes; the labels of MNIST are u8 on one", function, path,
+                           tarn_dtype_name(labels->dtype), labels->shape.rank);
+    for (int64_t i = 0; i < labels->shape.size[0]; i++)
+        if (label[i] >= CLASSES)
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: byte %lld: label %d; MNIST has %d classes", function, path, (long long)(8 + i), label[i],
+                               CLASSES);
+    return true;
+}
+
 /* Labels of any whole type as i64. */
 static bool widen(const char *function, const char *path, tarn_array *labels)
 {
@@ -120,11 +136,11 @@ static bool check_counts(const char *function, const char *images, const tarn_ar
                        (long long)image->shape.size[0], labels, (long long)label->shape.size[0]);
 }
 
-static tarn_dataset *open_pair(const char *function, const char *images, const char *labels)
+static tarn_dataset *open_pair(const char *function, const char *images, const char *labels, bool is_mnist)
 {
     tarn_array arrays[2] = {{0}};
     bool good = read_file(function, images, &arrays[0]) &&
-                (!labels || (read_file(function, labels, &arrays[1]) && widen(function, labels, &arrays[1]) &&
+                (!labels || (read_file(function, labels, &arrays[1]) && (!is_mnist || check_classes(function, labels, &arrays[1])) && widen(function, labels, &arrays[1]) &&
                              check_counts(function, images, &arrays[0], labels, &arrays[1])));
     if (!good) {
         tarn_array_free(&arrays[0]);
@@ -139,7 +155,7 @@ static tarn_dataset *open_pair(const char *function, const char *images, const c
 
 tarn_dataset *tarn_dataset_idx(const char *images, const char *labels)
 {
-    return open_pair("dataset_idx", images, labels);
+    return open_pair("dataset_idx", images, labels, false);
 }
 
 /* ---- MNIST in a folder ----------------------------------------------------------------------------------------------------- */
@@ -171,5 +187,5 @@ tarn_dataset *tarn_dataset_mnist(const char *folder, bool training)
     if (!find_file(folder, training ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", images, sizeof(images)) ||
         !find_file(folder, training ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", labels, sizeof(labels)))
         return NULL;
-    return open_pair("dataset_mnist", images, labels);
+    return open_pair("dataset_mnist", images, labels, true);
 }

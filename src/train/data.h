@@ -34,6 +34,11 @@ bool tarn__describe(const char *function, const char *name, tarn_dataset *traini
                     tarn__description *description);
 void tarn__description_free(tarn__description *description);
 
+enum { TARN__MOST_CLASSES = 65536, TARN__MOST_CHANNELS = 1 << 20 };
+
+/* Makes the arrays, for as many classes and channels as there are. False with an error. */
+bool tarn__description_make_room(tarn__description *description);
+
 /* To the object "data" of a document and back. */
 bool tarn__description_write(const tarn__description *description, tarn__document *document);
 bool tarn__description_read(tarn__description *description, const tarn__document *document);
@@ -44,6 +49,9 @@ bool tarn__description_fits(const char *function, const tarn__description *descr
 /* Raises unless the data of that name is what was described: as many samples, and those that were looked at hold the same. */
 bool tarn__description_holds(const char *function, const char *name, const tarn__description *description, tarn_dataset *training,
                              tarn_dataset *validation);
+
+/* Raises unless all labels of a dataset are classes that were described. */
+bool tarn__description_labels(const char *function, const tarn__description *description, tarn_dataset *dataset);
 
 /* The options of a loader that are the description's: how inputs are normalised. Arrays are borrowed from it. */
 tarn_loader_options tarn__description_loading(const tarn__description *description, int64_t batch_size, tarn_device device);

@@ -12,7 +12,6 @@
 #include "train/data.h"
 
 enum { LOOKED_AT = 2000 }; /* samples that mean and deviation are found from */
-enum { MOST_CLASSES = 65536, MOST_CHANNELS = 1 << 20 };
 
 /* ---- what the samples say -------------------------------------------------------------------------------------------------- */
 
@@ -99,9 +98,9 @@ static void give_memory_back(survey *s, int channels)
 static bool look_at_label(survey *s)
 {
     double label = element(s->memory[1], s->field[1].dtype, 0);
-    if (label < 0 || label >= MOST_CLASSES)
+    if (label < 0 || label >= TARN__MOST_CLASSES)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %.0f; labels are classes, from 0 to %d", s->function, label,
-                           MOST_CLASSES - 1);
+                           TARN__MOST_CLASSES - 1);
     s->largest = (int64_t)label > s->largest ? (int64_t)label : s->largest;
     return true;
 }
@@ -169,7 +168,7 @@ static void find_deviation(tarn__description *d, const survey *s, int64_t looked
 
 /* ---- describing ------------------------------------------------------------------------------------------------------------ */
 
-static bool make_arrays(tarn__description *d)
+bool tarn__description_make_room(tarn__description *d)
 {
     d->class_name = tarn__alloc(sizeof(char *) * (size_t)d->classes);
     d->mean = tarn__alloc(sizeof(float) * (size_t)d->channels);
@@ -212,9 +211,9 @@ static bool describe(survey *s, const char *name, tarn__description *d)
     int64_t looked_at;
     if (!check_fields(s))
         return false;
-    if (s->field[0].shape.size[0] > MOST_CHANNELS)
+    if (s->field[0].shape.size[0] > TARN__MOST_CHANNELS)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have %lld columns or channels; there may be %d", s->function,
-                           (long long)s->field[0].shape.size[0], MOST_CHANNELS);
+                           (long long)s->field[0].shape.size[0], TARN__MOST_CHANNELS);
     find_input(d, &s->field[0]);
     bool good = get_memory(s, d->channels) && look(s, d->channels, (double)d->scale, &looked_at) && (is_drawn(name) || look_at_validation(s)) &&
                 (is_known || (look_at_labels(s, s->dataset) && look_at_labels(s, s->validation)));
@@ -225,7 +224,7 @@ static bool describe(survey *s, const char *name, tarn__description *d)
     d->hash = s->hash;
     if (good && d->classes < 2)
         good = tarn__raise(TARN_ERROR_FORMAT, "%s: all labels are 0; there must be at least two classes to tell apart", s->function);
-    good = good && make_arrays(d) && name_classes(d, is_cifar10);
+    good = good && tarn__description_make_room(d) && name_classes(d, is_cifar10);
     if (good)
         find_deviation(d, s, looked_at);
     give_memory_back(s, d->channels);
@@ -248,105 +247,6 @@ void tarn__description_free(tarn__description *description)
     tarn__release(description->mean, sizeof(float) * (size_t)description->channels);
     tarn__release(description->deviation, sizeof(float) * (size_t)description->channels);
     *description = (tarn__description){0};
-}
-
-/* ---- files ----------------------------------------------------------------------------------------------------------------- */
-
-static bool write_text(const tarn__description *d, tarn__document *document)
-{
-    return tarn__document_set_whole(document, "data.training_tokens", d->training_tokens) &&
-           tarn__document_set_whole(document, "data.validation_tokens", d->validation_tokens) &&
-           tarn__document_set_whole(document, "data.hash", (int64_t)d->hash);
-}
-
-static bool read_text(tarn__description *d, const tarn__document *document)
-{
-    int64_t hash;
-    d->is_text = true;
-    if (!tarn__document_whole(document, "data.training_tokens", 0, INT64_MAX, &d->training_tokens) ||
-        !tarn__document_whole(document, "data.validation_tokens", 0, INT64_MAX, &d->validation_tokens) ||
-        !tarn__document_whole(document, "data.hash", INT64_MIN, INT64_MAX, &hash))
-        return false;
-    d->hash = (uint64_t)hash;
-    return true;
-}
-
-bool tarn__description_write(const tarn__description *d, tarn__document *document)
-{
-    if (d->is_text)
-        return write_text(d, document);
-    bool good = tarn__document_set_whole(document, "data.training_samples", d->training_samples) &&
-                tarn__document_set_whole(document, "data.validation_samples", d->validation_samples) &&
-                tarn__document_set_whole(document, "data.hash", (int64_t)d->hash) &&
-                tarn__document_set_bool(document, "data.is_real", d->is_real) &&
-                tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
-                tarn__document_set_real(document, "data.scale", (double)d->scale);
-    for (int i = 0; good && i < d->input.rank; i++)
-        good = tarn__document_add_whole(document, "data.input", d->input.size[i]);
-    for (int64_t i = 0; good && i < d->classes; i++)
-        good = tarn__document_add_text(document, "data.class_names", d->class_name[i]);
-    for (int c = 0; good && c < d->channels; c++)
-        good = tarn__document_add_real(document, "data.mean", (double)d->mean[c]) &&
-               tarn__document_add_real(document, "data.deviation", (double)d->deviation[c]);
-    return good;
-}
-
-/* f32 numbers written with 17 digits come back with the same bits. */
-static bool read_real(const tarn__document *document, const char *key, size_t index, float *value)
-{
-    double number;
-    if (!tarn__document_real_at(document, key, index, &number))
-        return false;
-    *value = (float)number;
-    return isfinite(*value) || tarn__raise(TARN_ERROR_FORMAT, "config.json: \"%s\" holds a number that is not finite", key);
-}
-
-/* What a run goes on with, and how its numbers were meant. */
-static bool read_samples(tarn__description *d, const tarn__document *document)
-{
-    int64_t hash;
-    if (!tarn__document_has(document, "data.training_samples")) /* the run is older than these */
-        return true;
-    bool good = tarn__document_whole(document, "data.training_samples", 1, INT64_MAX, &d->training_samples) &&
-                tarn__document_whole(document, "data.validation_samples", 1, INT64_MAX, &d->validation_samples) &&
-                tarn__document_whole(document, "data.hash", INT64_MIN, INT64_MAX, &hash) &&
-                tarn__document_bool(document, "data.is_real", &d->is_real);
-    d->hash = good ? (uint64_t)hash : 0;
-    return good;
-}
-
-bool tarn__description_read(tarn__description *d, const tarn__document *document)
-{
-    size_t rank, classes, channels, deviations;
-    double scale;
-    *d = (tarn__description){0};
-    if (tarn__document_has(document, "data.training_tokens"))
-        return read_text(d, document);
-    if (!tarn__document_count(document, "data.input", 3, &rank) ||
-        !tarn__document_count(document, "data.class_names", MOST_CLASSES, &classes) ||
-        !tarn__document_count(document, "data.mean", MOST_CHANNELS, &channels) ||
-        !tarn__document_count(document, "data.deviation", MOST_CHANNELS, &deviations) ||
-        !tarn__document_real(document, "data.scale", &scale) || !tarn__document_bool(document, "data.can_be_mirrored", &d->can_be_mirrored) ||
-        !read_samples(d, document))
-        return false;
-    if (rank < 1 || rank == 2 || classes < 2 || channels < 1 || channels != deviations || !isfinite(scale) || !(scale > 0))
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "config.json: \"data\" describes no data: input of %zu axes, %zu classes, %zu means, %zu deviations", rank,
-                           classes, channels, deviations);
-    d->input.rank = (int)rank;
-    d->classes = (int64_t)classes;
-    d->channels = (int)channels;
-    d->scale = (float)scale;
-    bool good = make_arrays(d);
-    for (size_t i = 0; good && i < rank; i++)
-        good = tarn__document_whole_at(document, "data.input", i, 1, MOST_CHANNELS, &d->input.size[i]);
-    for (size_t i = 0; good && i < classes; i++) {
-        const char *name = tarn__document_text_at(document, "data.class_names", i);
-        good = name && (d->class_name[i] = tarn__text_copy(name)) != NULL;
-    }
-    for (size_t c = 0; good && c < channels; c++)
-        good = read_real(document, "data.mean", c, &d->mean[c]) && read_real(document, "data.deviation", c, &d->deviation[c]);
-    return good;
 }
 
 /* ---- batches --------------------------------------------------------------------------------------------------------------- */
@@ -389,6 +289,15 @@ bool tarn__description_holds(const char *function, const char *name, const tarn_
     return (samples == d->training_samples && tarn_dataset_count(validation) == d->validation_samples && s.hash == d->hash) ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%.200s' is other data than the run began with; it had %lld samples to train on, and has %lld", function, name,
                        (long long)d->training_samples, (long long)samples);
+}
+
+bool tarn__description_labels(const char *function, const tarn__description *d, tarn_dataset *dataset)
+{
+    survey s = {.function = function, .dataset = dataset};
+    bool good = check_fields(&s) && get_memory(&s, 1) && look_at_labels(&s, dataset);
+    give_memory_back(&s, 1);
+    return good && (s.largest < d->classes || tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %lld, but the model knows %lld classes, from 0", function,
+                                                          (long long)s.largest, (long long)d->classes));
 }
 
 tarn_loader_options tarn__description_loading(const tarn__description *d, int64_t batch_size, tarn_device device)

@@ -238,7 +238,8 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
         return tarn__raise(TARN_ERROR_ARGUMENT, "run_evaluate: %s", evaluation ? "a batch has at least 1 sample" : "the result is NULL");
     tarn_dataset *dataset = open_data(run, data);
     tarn_loader *loader = NULL;
-    if (dataset && tarn__description_fits("run_evaluate", &run->description, dataset)) {
+    if (dataset && tarn__description_fits("run_evaluate", &run->description, dataset) &&
+        (!data || tarn__description_labels("run_evaluate", &run->description, dataset))) {
         tarn_loader_options options = tarn__description_loading(&run->description, batch_size, run->device);
         loader = tarn_loader_new(dataset, &options);
     }

@@ -497,6 +497,22 @@ static void the_real_cifar10_is_read(void **state)
     expect_real(dataset, 3072, (const int[]){103, 89, 100, 103, 90, 86, 112, 102, 106, 109}, 0xaa079e9d, 0xfbf5f6e0);
 }
 
+/* Of other idx files any whole number may be a label. */
+static void a_label_that_mnist_does_not_have_is_refused(void **state)
+{
+    (void)state;
+    static const char images[] = "\0\0\x08\x03\0\0\0\x03\0\0\0\x01\0\0\0\x02"
+                                 "123456";
+    static const char labels[] = "\0\0\x08\x01\0\0\0\x03\x09\x0a\x01";
+    write_file("train-images-idx3-ubyte", images, 22);
+    write_file("train-labels-idx1-ubyte", labels, 11);
+    assert_null(tarn_dataset_mnist(scratch(""), true));
+    assert_error_about(TARN_ERROR_FORMAT, "train-labels-idx1-ubyte", "byte 9: label 10; MNIST has 10 classes");
+    tarn_dataset *any = tarn_dataset_idx(scratch("train-images-idx3-ubyte"), scratch("train-labels-idx1-ubyte"));
+    assert_int_equal(tarn_dataset_count(any), 3);
+    tarn_dataset_free(any);
+}
+
 static void a_folder_without_mnist_says_what_was_looked_for(void **state)
 {
     (void)state;
@@ -520,6 +536,7 @@ int main(void)
         in_scope(broken_npy_files_are_refused),
         in_scope(the_real_mnist_is_read),
         in_scope(the_real_cifar10_is_read),
+        in_scope(a_label_that_mnist_does_not_have_is_refused),
         in_scope(a_folder_without_mnist_says_what_was_looked_for),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -138,6 +138,10 @@ static void bytes_and_real_numbers_are_not_mixed_up(void **state)
     assert_true(tarn_run_predict(eights, &sample, probability) && probability[1] > 0.5);
     assert_false(tarn_run_predict(floats, &sample, probability));
     assert_error(TARN_ERROR_DTYPE, "the sample is u8");
+    all.label[4] = 2;
+    name_images(&all, false, "more", of_bytes.data, sizeof(of_bytes.data));
+    assert_false(tarn_run_evaluate(eights, of_bytes.data, 16, &found, NULL, NULL));
+    assert_error(TARN_ERROR_FORMAT, "a sample has the label 2, but the model knows 2 classes");
     assert_false(tarn_run_evaluate(eights, "text:some.txt", 16, &found, NULL, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "is text, but the model is a classifier");
     tarn_run_close(eights);
