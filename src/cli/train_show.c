@@ -27,18 +27,16 @@ static void print_report_json(const tarn_train_report *r)
         tarn__json_real(&json, "accuracy", r->accuracy, 6);
     if (evaluation) {
         tarn__json_bool(&json, "best", r->is_best);
-    } else if (r->is_text) {
+    } else {
         tarn__json_real(&json, "lr", r->lr, 9);
-        tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
-        tarn__json_real(&json, "tokens_per_second", r->tokens_per_second, 1);
+        if (r->is_text)
+            tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
+        tarn__json_real(&json, r->is_text ? "tokens_per_second" : "images_per_second", r->is_text ? r->tokens_per_second : r->images_per_second, 1);
         tarn__json_whole(&json, "memory", r->memory);
         tarn__json_real(&json, "validation", r->validation, 6);
         tarn__json_real(&json, "of_peak", r->share_of_peak > 0 ? r->share_of_peak : (double)NAN, 4);
         tarn__json_real(&json, "busy", r->busy > 0 ? r->busy : (double)NAN, 4);
         tarn__json_real(&json, "seconds_left", r->seconds_left, 1);
-    } else {
-        tarn__json_real(&json, "lr", r->lr, 9);
-        tarn__json_real(&json, "images_per_second", r->images_per_second, 1);
     }
     tarn__json_real(&json, "seconds", r->seconds, 3);
     tarn__json_end(&json);
@@ -73,7 +71,7 @@ static void add(text *to, const char *format, ...)
     to->used = to->used < sizeof(to->at) ? to->used : sizeof(to->at) - 1;
 }
 
-/* What is known of: the last validation, how near to the peak, how busy the device is, a language model's memory. */
+/* What is known of: the last validation, how near to the peak, how busy the device is; and the memory. */
 static void add_known(text *to, const tarn_train_report *r)
 {
     if (!isnan(r->validation))
@@ -82,8 +80,7 @@ static void add_known(text *to, const tarn_train_report *r)
         add(to, "  %.1f %% of peak", 100 * r->share_of_peak);
     if (r->busy > 0)
         add(to, "  %.0f %% busy", 100 * r->busy);
-    if (r->is_text)
-        add(to, "  %s", tarn__bytes_text(r->memory));
+    add(to, "  %s", tarn__bytes_text(r->memory));
 }
 
 static int columns(void)
@@ -116,24 +113,31 @@ static void print_bar(const tarn_train_report *r)
     printf("%.*s\033[K", most, line.at);
 }
 
-/* A report of a language model, in a line of its own or several. */
-static void print_text_report(const tarn__display *d, const tarn_train_report *r)
+/* A report in a line of its own; a sample takes several. */
+static void print_report(const tarn__display *d, const tarn_train_report *r)
 {
     const char *clear = d->terminal ? "\r\033[K" : "";
     if (r->kind == TARN_REPORT_SAMPLE) {
         printf("%s--- sample ---\n", clear);
         fwrite(r->text, 1, r->text_length, stdout);
         printf("\n---\n");
-    } else if (r->kind == TARN_REPORT_EVALUATION) {
-        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f%s\n", clear, (long long)r->step, (long long)r->epoch,
-               (long long)r->epochs, r->loss, r->is_best ? "  (best)" : "");
-    } else {
-        char left[32];
-        text known = {.used = 0};
-        add_known(&known, r);
-        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  lr %.3g  norm %.3f  %.0f tokens/s%s  %s left\n", (long long)r->step, (long long)r->steps,
-               (long long)r->epoch, (long long)r->epochs, r->loss, r->lr, r->gradient_norm, r->tokens_per_second, known.at, time_text(r->seconds_left, left));
+        return;
     }
+    char right[32] = "", left[32];
+    text known = {.used = 0};
+    if (!r->is_text)
+        snprintf(right, sizeof(right), "  %.2f %% right", 100 * r->accuracy);
+    if (r->kind == TARN_REPORT_EVALUATION) {
+        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", clear, (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss,
+               right, r->is_best ? "  (best)" : "");
+        return;
+    }
+    if (r->is_text)
+        add(&known, "  norm %.3f", r->gradient_norm);
+    add(&known, "  %.0f %s", r->is_text ? r->tokens_per_second : r->images_per_second, r->is_text ? "tokens/s" : "images/s");
+    add_known(&known, r);
+    printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step, (long long)r->steps, (long long)r->epoch,
+           (long long)r->epochs, r->loss, right, r->lr, known.at, time_text(r->seconds_left, left));
 }
 
 void tarn__train_show(const tarn_train_report *r, void *ctx)
@@ -145,13 +149,7 @@ void tarn__train_show(const tarn_train_report *r, void *ctx)
         print_report_json(r);
     else if (d->terminal && r->kind == TARN_REPORT_TRAINING)
         print_bar(r);
-    else if (r->is_text)
-        print_text_report(d, r);
-    else if (r->kind == TARN_REPORT_EVALUATION)
-        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f  %.2f %% right%s\n", d->terminal ? "\r\033[K" : "",
-               (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->is_best ? "  (best)" : "");
     else
-        printf("step %lld of %lld  epoch %lld of %lld  loss %.4f  %.2f %% right  lr %.3g  %.0f images/s\n", (long long)r->step,
-               (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, 100 * r->accuracy, r->lr, r->images_per_second);
+        print_report(d, r);
     fflush(stdout);
 }

@@ -124,11 +124,15 @@ static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
     expect_command(line("train " SMALL " --out %s", scratch("plain")), 0, "step 80 of 80  epoch 4 of 4  loss ");
     assert_null(strpbrk(command_output, "\r\033"));
     assert_non_null(strstr(command_output, "best: "));
+    assert_non_null(strstr(command_output, " images/s  validation ")); /* all that is known, as of a language model */
+    assert_non_null(strstr(command_output, "iB  0 s left\n"));
     int lines = command_objects(line("train " SMALL " --json --out %s", scratch("json")));
     assert_true(lines > 20);
     assert_non_null(strstr(command_output, "{\"event\": \"plan\", \"model\": \"mlp\""));
     assert_non_null(strstr(command_output, "{\"event\": \"evaluation\", \"step\": 9, \"epoch\": 1, "));
     assert_non_null(strstr(command_output, "{\"event\": \"finished\", \"step\": 80, "));
+    assert_non_null(strstr(command_output, "\"validation\": null, \"of_peak\": null, \"busy\": "));
+    assert_non_null(strstr(command_output, "\"seconds_left\": 0.0"));
     assert_same_model(scratch("plain"), scratch("json"));
     assert_int_equal(run_command(line("train " SMALL " --quiet --threads 1 --workers 2 --out %s", scratch("quiet"))), 0);
     assert_string_equal(command_output, "");
