@@ -37,11 +37,12 @@ tarn_tokenizer *tarn_tokenizer_bytes(void)
 
 /* ---- characters ------------------------------------------------------------------------------------------------------------ */
 
-static bool not_utf8(const char *function, const char *text, size_t at)
+/* `path` is the text's file; NULL: it has none. */
+static bool not_utf8(const char *function, const char *path, const char *text, size_t at)
 {
-    return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: byte %zu, 0x%02X, is no valid UTF-8, which has no characters; the tokenizer bytes, tarn_tokenizer_bytes(), takes any", function,
-                       at, (unsigned char)text[at]);
+    const char *quote = path ? "'" : "";
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s%s%s%sbyte %zu, 0x%02X, is no valid UTF-8, which has no characters; the tokenizer bytes, tarn_tokenizer_bytes(), takes any",
+                       function, quote, path ? path : "", quote, path ? ": " : "", at, (unsigned char)text[at]);
 }
 
 static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
@@ -50,7 +51,7 @@ static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__coder *code
     for (size_t at = 0, bytes; at < length; at += bytes) {
         uint32_t code;
         if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
-            return not_utf8("tokenizer_encode", text, at);
+            return not_utf8("tokenizer_encode", NULL, text, at);
         int32_t id = tarn__pieces_find(&tokenizer->pieces, text + at, bytes);
         id = id < 0 ? tokenizer->unknown : id;
         if (id < 0)
@@ -69,7 +70,7 @@ const tarn__tokenizer_kind tarn__kind_characters = {"characters", encode_charact
 
 /* The characters of texts: a bit for each code. */
 typedef struct alphabet {
-    const char *function; /* for errors */
+    const char *function, *path; /* for errors */
     uint8_t *seen;
 } alphabet;
 
@@ -79,7 +80,7 @@ static bool mark(void *ctx, const char *text, size_t length)
     for (size_t at = 0, bytes; at < length; at += bytes) {
         uint32_t code;
         if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
-            return not_utf8(a->function, text, at);
+            return not_utf8(a->function, a->path, text, at);
         a->seen[code / 8] |= (uint8_t)(1 << code % 8);
     }
     return true;
@@ -139,8 +140,10 @@ tarn_tokenizer *tarn_tokenizer_characters_files(const char *const *paths, int co
         return NULL;
     }
     bool good = begin(&a);
-    for (int i = 0; good && i < count; i++)
+    for (int i = 0; good && i < count; i++) {
+        a.path = paths[i];
         good = paths[i] && paths[i][0] ? tarn__documents_each(a.function, paths[i], field, json_lines, mark, &a)
                                        : tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters_files: path %d is NULL or empty", i);
+    }
     return end(&a, good);
 }

@@ -301,6 +301,10 @@ static void characters_are_numbered_in_order(void **state)
     tarn_tokenizer_free(t);
     assert_null(tarn_tokenizer_characters("a\xC3", 2));
     assert_error_about(TARN_ERROR_ARGUMENT, "byte 1", "tarn_tokenizer_bytes");
+    char good[1200];
+    snprintf(good, sizeof(good), "%s", write_text("good.txt", text));
+    assert_null(tarn_tokenizer_characters_files((const char *const[]){good, write_text("bad.txt", "ab\xFF")}, 2, NULL, false));
+    assert_error_about(TARN_ERROR_ARGUMENT, "bad.txt': byte 2", "0xFF");
 }
 
 static void bytes_are_their_own_ids(void **state)
