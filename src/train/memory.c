@@ -22,6 +22,8 @@ static bool count_one(const tarn__parameter *parameter, void *ctx)
     bool is_weight = !parameter->is_buffer || tarn__is_blocks(parameter->tensor->view.dtype);
     *(is_trained ? &c->trained : &c->frozen) += is_weight ? tarn_count(parameter->tensor) : 0;
     c->bytes += tarn_bytes(parameter->tensor);
+    if (is_trained && tarn_count(parameter->tensor) > c->largest)
+        c->largest = tarn_count(parameter->tensor);
     return true;
 }
 
@@ -53,7 +55,7 @@ static int64_t head_bytes(const tarn_trainer *t)
 
 /* Looks whether model and data fit by applying one to samples of zeros, and estimates what training takes from what that leaves on the
  * device: weights, their gradients and the optimizer's state, what backward needs of a batch, and what it takes while it runs: of a classifier half as
- * much again. */
+ * much again, and the largest gradient before it is put with the others. */
 bool tarn__try_model(const char *function, tarn_trainer *t)
 {
     int64_t tried = t->description.is_text ? 1 : 2;
@@ -70,7 +72,8 @@ bool tarn__try_model(const char *function, tarn_trainer *t)
     tarn_scope_close(scope);
     activations = activations / tried * t->micro_batch;
     estimate_weights(t);
-    t->activation_bytes = head + activations + (t->description.is_text ? tarn__language_working_bytes(&t->options) : activations / 2);
+    int64_t largest = 4 * tarn__count_weights(t->model).largest;
+    t->activation_bytes = head + activations + (t->description.is_text ? tarn__language_working_bytes(&t->options) : activations / 2 + largest);
     t->memory_needed = t->weight_bytes + t->gradient_bytes + t->state_bytes + t->activation_bytes;
     return good || tarn__raise_within(function);
 }

@@ -119,7 +119,8 @@ bool tarn__train_gradients(tarn_trainer *trainer, tarn__figures *figures);
 /* Numbers that are trained, and that are not: blocks count as what they stand for. */
 typedef struct tarn__counts {
     int64_t trained, frozen;
-    int64_t bytes; /* of both */
+    int64_t bytes;   /* of both */
+    int64_t largest; /* numbers of the largest tensor that is trained */
 } tarn__counts;
 tarn__counts tarn__count_weights(const tarn_module *model);
 

@@ -100,6 +100,23 @@ static void plans_of_classifiers_are_too(void **state)
     }
 }
 
+/* Of large layers and few samples most is weights, and one gradient beside them. */
+static void the_plan_of_a_classifier_is_what_it_takes(void **state)
+{
+    (void)state;
+    tarn_train_options o = {.model = "mlp", .hidden = {800, 800}, .hidden_count = 2, .batch_size = 5, .steps = 3, .device = "cpu", .data = "digits:50"};
+    snprintf(o.out, sizeof(o.out), "%s", scratch("large-layers"));
+    tarn_stats_reset();
+    int64_t before = tarn_memory_of(CPU).peak_used;
+    tarn_trainer *trainer = tarn_trainer_new(&o);
+    tarn_train_plan plan = plan_of(trainer);
+    assert_true(tarn_trainer_run(trainer, NULL, NULL, NULL));
+    double ratio = (double)plan.memory_needed / (double)(tarn_memory_of(CPU).peak_used - before);
+    print_message("the plan is %.2f of what was taken\n", ratio);
+    assert_true(ratio > 0.87 && ratio < 1.2);
+    tarn_trainer_free(trainer);
+}
+
 static void write_base(bool is_gpt2, const char *folder)
 {
     const tarn_llama_config llama = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
@@ -176,7 +193,7 @@ static void what_does_not_fit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(plans_are_those_of_the_model_itself),  in_scope(plans_of_classifiers_are_too), in_scope(plans_of_fine_tuning_are_too),
+        in_scope(plans_are_those_of_the_model_itself),  in_scope(plans_of_classifiers_are_too), in_scope(the_plan_of_a_classifier_is_what_it_takes), in_scope(plans_of_fine_tuning_are_too),
         in_scope(large_models_are_planned_in_a_moment), in_scope(what_does_not_fit_is_refused),
     };
     return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;
