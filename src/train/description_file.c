@@ -24,15 +24,20 @@ static bool read_text(tarn__description *d, const tarn__document *document)
     return true;
 }
 
+/* Of a run that is older than these, nothing. */
+static bool write_samples(const tarn__description *d, tarn__document *document)
+{
+    return !d->training_samples || (tarn__document_set_whole(document, "data.training_samples", d->training_samples) &&
+                                    tarn__document_set_whole(document, "data.validation_samples", d->validation_samples) &&
+                                    tarn__document_set_whole(document, "data.hash", (int64_t)d->hash) &&
+                                    tarn__document_set_bool(document, "data.is_real", d->is_real));
+}
+
 bool tarn__description_write(const tarn__description *d, tarn__document *document)
 {
     if (d->is_text)
         return write_text(d, document);
-    bool good = tarn__document_set_whole(document, "data.training_samples", d->training_samples) &&
-                tarn__document_set_whole(document, "data.validation_samples", d->validation_samples) &&
-                tarn__document_set_whole(document, "data.hash", (int64_t)d->hash) &&
-                tarn__document_set_bool(document, "data.is_real", d->is_real) &&
-                tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
+    bool good = write_samples(d, document) && tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
                 tarn__document_set_real(document, "data.scale", (double)d->scale);
     for (int i = 0; good && i < d->input.rank; i++)
         good = tarn__document_add_whole(document, "data.input", d->input.size[i]);

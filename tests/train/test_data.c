@@ -101,6 +101,35 @@ static void a_run_goes_on_with_the_data_it_began_with(void **state)
     tarn_trainer_free(trainer);
 }
 
+/* config.json of a run as it was before it noted its data. */
+static void make_older(const char *folder)
+{
+    char path[1200], name[1200];
+    size_t count;
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    char *text = get_file(path, &count), *from = strstr(text, "\"training_samples\""), *to = strstr(text, "\"can_be_mirrored\"");
+    assert_true(from && to && from < to);
+    memmove(from, to, count - (size_t)(to - text));
+    snprintf(name, sizeof(name), "%s/config.json", strrchr(folder, '/') + 1);
+    write_file(name, text, count - (size_t)(to - from));
+    free(text);
+}
+
+static void a_run_that_noted_nothing_of_its_data_goes_on(void **state)
+{
+    (void)state;
+    images all = make_images();
+    tarn_train_options options = options_of(&all, false, "older");
+    train(&options);
+    make_older(options.out);
+    for (int64_t epochs = 21; epochs < 23; epochs++) { /* the second time from what the first has written */
+        tarn_trainer *trainer = tarn_trainer_resume(options.out, &(tarn_train_options){.epochs = epochs});
+        if (!trainer || !tarn_trainer_run(trainer, NULL, NULL, NULL))
+            fail_msg("%s", tarn_error());
+        tarn_trainer_free(trainer);
+    }
+}
+
 /* Rows that came later. */
 static void a_table_that_has_grown_is_other_data(void **state)
 {
@@ -170,6 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(numbers_that_are_not_finite_are_refused_with_their_place),
                                        in_scope(a_run_goes_on_with_the_data_it_began_with),
+                                       in_scope(a_run_that_noted_nothing_of_its_data_goes_on),
                                        in_scope(a_table_that_has_grown_is_other_data),
                                        in_scope(bytes_and_real_numbers_are_not_mixed_up),
                                        in_scope(images_too_small_to_be_moved_are_not_augmented),
