@@ -100,6 +100,12 @@ typedef struct tarn__claim {
 bool tarn__folder_claim(tarn__claim *claim, const char *function, const char *path);
 void tarn__folder_give_up(tarn__claim *claim); /* all zero is allowed; works while an error is pending */
 
+/* The name of a file while it is written, beside the one that it will have; the caller owns it. NULL with an error. */
+char *tarn__temporary_name(const char *path);
+
+/* Removes such files from a folder and from those in it, of programs that were killed. What cannot be removed stays. */
+void tarn__folder_sweep(const char *path);
+
 /* Gives a file another name, replacing what had it, and brings the change to the disk. False with an error. */
 bool tarn__file_rename(const char *function, const char *from, const char *to);
 

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,16 +98,20 @@ static char *resolve(const char *function, const char *path, mode_t *mode)
     return copy;
 }
 
-/* "model.safetensors" → "model.safetensors.4711-0.tmp" */
-static char *temporary_name(const char *path)
+/* Makes a file under a name that nothing has yet: a killed program with this one's number may have left some. -1 with errno, and the name that was
+ * tried last. */
+static int make_temporary(const char *path, mode_t mode, char **name)
 {
-    static _Atomic unsigned number;
-    char ending[64];
-    snprintf(ending, sizeof(ending), ".%ld-%u.tmp", (long)getpid(), atomic_fetch_add(&number, 1));
-    char *name = tarn__alloc(strlen(path) + strlen(ending) + 1);
-    if (name)
-        strcat(strcpy(name, path), ending);
-    return name;
+    enum { MOST_TRIES = 10000 };
+    int file = -1;
+    for (int i = 0; file < 0 && i < MOST_TRIES; i++) {
+        tarn__text_release(*name);
+        *name = tarn__temporary_name(path);
+        file = *name ? open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode) : -1;
+        if (!*name || (file < 0 && errno != EEXIST))
+            break;
+    }
+    return file;
 }
 
 static void forget(tarn__output *output)
@@ -125,13 +128,11 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
     if (tarn__kept_is_open())
         return (output->kept = tarn__kept_add(function, path)) != NULL;
     output->path = resolve(function, path, &mode);
-    output->temporary = output->path ? temporary_name(output->path) : NULL;
-    if (output->temporary) {
-        output->file = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode ? mode : 0666);
-        if (output->file >= 0)
-            return true;
+    output->file = output->path ? make_temporary(output->path, mode ? mode : 0666, &output->temporary) : -1;
+    if (output->file >= 0)
+        return true;
+    if (output->temporary)
         refused(function, path, "cannot be written", errno);
-    }
     forget(output);
     return false;
 }

@@ -255,13 +255,23 @@ static bool open_data_again(const char *function, tarn_trainer *t, const char *f
     return tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder);
 }
 
+/* From here on the folder is this trainer's, and what a killed one was writing is nobody's. */
+static bool claim_folder(const char *function, tarn_trainer *t, const char *folder)
+{
+    if (!tarn__folder_claim(&t->claim, function, folder))
+        return false;
+    if (!t->is_imagined)
+        tarn__folder_sweep(folder);
+    return true;
+}
+
 static bool go_on(const char *function, tarn_trainer *t, const char *folder, const tarn_train_options *changes)
 {
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !tarn__train_options_change(function, &t->options, changes) ||
         !tarn__language_check(function, &t->options, t->description.is_text) ||
         !tarn__base_check(function, &t->options, tarn__data_is_chats(t->options.data), false) || !find_device(function, t) ||
-        !tarn__folder_claim(&t->claim, function, folder) || !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))
+        !claim_folder(function, t, folder) || !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))
         return false;
     if (t->place.step > t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,

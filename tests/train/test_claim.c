@@ -102,9 +102,32 @@ static void a_program_that_ended_claims_nothing(void **state)
     assert_ok();
 }
 
+/* Each kill may leave as much as a checkpoint. */
+static void what_a_killed_run_was_writing_is_removed_when_it_goes_on(void **state)
+{
+    (void)state;
+    tarn_train_options options = small("killed");
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    assert_true(tarn_trainer_run(trainer, NULL, NULL, NULL));
+    tarn_trainer_free(trainer);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    char name[64];
+    snprintf(name, sizeof(name), "killed/model.safetensors.next.%ld-7.tmp", (long)child);
+    write_text(name, "half of a");
+    tarn_trainer_free(tarn_trainer_imagine(options.out, NULL)); /* which only looks */
+    assert_int_equal(access(scratch(name), F_OK), 0);
+    tarn_trainer_free(tarn_trainer_resume(options.out, NULL));
+    assert_int_equal(access(scratch(name), F_OK), -1);
+    assert_ok();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(a_program_that_ended_claims_nothing), in_scope(a_run_that_goes_on_cannot_be_gone_on_with_twice),
-                                       in_scope(a_checkpoint_that_was_read_is_claimed)};
+                                       in_scope(a_checkpoint_that_was_read_is_claimed),
+                                       in_scope(what_a_killed_run_was_writing_is_removed_when_it_goes_on)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
