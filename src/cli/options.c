@@ -404,6 +404,16 @@ static const char *find_value(const char *command_name, const char *name, size_t
     return text && text[0] ? text : NULL;
 }
 
+/* Words that a command takes before its options, of so many. */
+static int most_words(tarn__command command, int count)
+{
+    bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
+    bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
+    bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS || command == TARN__INSPECT || command == TARN__CHAT ||
+                     command == TARN__DATA;
+    return takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0;
+}
+
 /* One argument, `--name`, `--name value` or `--name=value`; `*used` is how many words it took. */
 static int read_argument(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
 {
@@ -414,7 +424,8 @@ static int read_argument(tarn__command command, const char *command_name, int co
         return TARN__DONE;
     }
     if (strncmp(word, "--", 2) != 0 || !word[2]) {
-        fprintf(stderr, "tarn %s: '%s' is not expected here; see tarn %s --help\n", command_name, word, command_name);
+        fprintf(stderr, "tarn %s: '%s' is not expected here%s; see tarn %s --help\n", command_name, word,
+                most_words(command, 1) > options->word_count ? ", but before the options" : "", command_name);
         return TARN__MISUSED;
     }
     size_t length = strcspn(name, "=");
@@ -437,13 +448,9 @@ static int read_argument(tarn__command command, const char *command_name, int co
 /* Words before the options, where the command takes any; `*used` is how many there are. */
 static int read_words(tarn__command command, const char *command_name, int count, char *const *words, tarn__options *options, int *used)
 {
-    bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
-    bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
-    bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS || command == TARN__INSPECT || command == TARN__CHAT ||
-                     command == TARN__DATA;
     bool needs_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__PREDICT;
     bool needs_one = command == TARN__EVAL || (command & WRITES) || command == TARN__INSPECT || command == TARN__DATA;
-    int most = takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0, least_words = needs_two ? 2 : needs_one ? 1 : 0;
+    int most = most_words(command, count), least_words = needs_two ? 2 : needs_one ? 1 : 0;
     options->words = words;
     while (options->word_count < count && options->word_count < most &&
            (words[options->word_count][0] != '-' || (command == TARN__GENERATE && options->word_count == 1 && !words[1][1])))
@@ -460,7 +467,7 @@ static int read_words(tarn__command command, const char *command_name, int count
                            : has_one                                               ? "an image"
                            : (command & WRITES)                                    ? "a model's folder"
                                                                                    : "a run's folder";
-        fprintf(stderr, "tarn %s: %s is missing; see tarn %s --help\n", command_name, what, command_name);
+        fprintf(stderr, "tarn %s: %s is missing%s; see tarn %s --help\n", command_name, what, count > *used ? " before the options" : "", command_name);
         return TARN__MISUSED;
     }
     return command == TARN__TRAIN && options->word_count ? tarn__run_options_file(words[0], options) : TARN__DONE;

@@ -1,4 +1,5 @@
 /* runs.c: `tarn runs`: the log of runs as a table. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +63,7 @@ static void short_data(const char *data, char *text)
 
 static void number(double value, int digits, char *text)
 {
-    snprintf(text, LONGEST, "%.*f", digits, value);
+    snprintf(text, LONGEST, fabs(value) < 1e7 ? "%.*f" : "%.*g", digits, value); /* a run that went astray makes no column wide */
     if (value != value)
         strcpy(text, "-");
 }

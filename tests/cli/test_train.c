@@ -76,6 +76,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"train --data digits:3 --dry-run", "train: trainer_imagine: 'digits:3'", 2},
         {"train --resume /nosuch --lr 1 x", "'x' is not expected", 2},
         {"eval", "a run's folder is missing", 2},
+        {"eval --json /nosuch", "a run's folder is missing before the options", 2},
+        {"runs --json /nosuch", "'/nosuch' is not expected here, but before the options", 2},
         {"eval /nosuch", "/nosuch", 1},
         {"eval a b", "'b' is not expected", 2},
         {"predict", "a run's folder is missing", 2},
@@ -295,6 +297,28 @@ static void a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer(voi
     assert_true(is_there(scratch("nan/trainer.json")));
 }
 
+/* The second went astray. */
+static void the_log_of_runs_is_a_table(void **state)
+{
+    (void)state;
+    static const char row[] = "{\"date\": \"2026-11-16T21:53:09Z\", \"end\": \"%s\", \"folder\": \"%s\", \"model\": \"lenet\", \"data\": \"digits:500\", "
+                              "\"device\": \"cpu\", \"processor\": \"one\", \"precision\": \"f32\", \"parameters\": 28938, \"batch_size\": 64, "
+                              "\"steps_in_epoch\": 7, \"first_step\": 0, \"step\": 14, \"steps\": 14, \"seconds\": 0.5, "
+                              "\"seconds_per_1000_steps\": 41.5, \"seconds_per_epoch\": 0.25, \"loss\": %s, \"val_loss\": %s, "
+                              "\"best_step\": 14, \"best_loss\": 1.5, \"best_accuracy\": 0.5, \"version\": \"0.1.0\"}\n";
+    char text[4096];
+    int used = snprintf(text, sizeof(text), row, "finished", "r1", "1.89283267", "1.5");
+    snprintf(text + used, sizeof(text) - (size_t)used, row, "failed", "r2", "1.04901365e+26", "null");
+    mkdir(scratch("log"), 0777);
+    write_text("log/log.jsonl", text);
+    expect_command(line("runs %s", scratch("log")), 0,
+                   "date              model  data        device  precision  step  s/1000 steps  s/epoch       loss  val loss  end       folder\n"
+                   "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2     1.8928    1.5000  finished  r1\n"
+                   "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2  1.049e+26         -  failed    r2\n");
+    assert_int_equal(command_objects(line("runs %s --json", scratch("log"))), 2);
+    expect_command(line("runs %s 2>&1", scratch("nosuch")), 1, "no run has ended there");
+}
+
 /* ---- use ------------------------------------------------------------------------------------------------------------------- */
 
 static void eval_prints_a_table_of_classes(void **state)
@@ -354,6 +378,7 @@ int main(void)
         in_scope(signals_of_one_second_are_one_request_and_the_next_ends_the_run),
         in_scope(a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit),
         in_scope(a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer),
+        in_scope(the_log_of_runs_is_a_table),
         in_scope(eval_prints_a_table_of_classes),
         in_scope(predict_names_the_classes_of_images),
     };
