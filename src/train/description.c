@@ -279,10 +279,10 @@ bool tarn__description_holds(const char *function, const char *name, const tarn_
     int64_t looked_at, samples = tarn_dataset_count(training);
     if (!tarn__description_fits(function, d, training) || !tarn__description_fits(function, d, validation) || !check_fields(&s))
         return false;
-    if (!d->training_samples || is_drawn(name))
+    if (!d->training_samples)
         return true;
     int channels = (int)s.field[0].shape.size[0];
-    bool good = get_memory(&s, channels) && look(&s, channels, 1, &looked_at) && look_at_validation(&s);
+    bool good = get_memory(&s, channels) && look(&s, channels, 1, &looked_at) && (is_drawn(name) || look_at_validation(&s));
     give_memory_back(&s, channels);
     if (!good)
         return false;

@@ -31,7 +31,7 @@ typedef struct row {
 static const row rows[] = {
     ROW(model, TARN_OPTION_WORD, 0, 0, "", "mlp|lenet|resnet20|gpt2|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1.5b|llama|mistral|qwen2|qwen3|llama-1b|llama-3b|smollm-135m", false,
         "the network [gpt2 for text, lenet for images, mlp for other data]; or the folder or GGUF file of a language model to fine-tune"),
-    ROW(data, TARN_OPTION_TEXT, 0, 0, "digits", "DATA", false,
+    ROW(data, TARN_OPTION_TEXT, 0, 0, "digits", "DATA", true,
         "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column), npy:INPUTS,LABELS, "
         "text:FILE, shards:FOLDER (of tarn tokenize --prepare), or to fine-tune on FILE.jsonl (or chats:FILE)"),
     ROW(hidden, TARN_OPTION_WHOLES, 1, 65536, "", "N,N", false, "sizes of an mlp's hidden layers [128]"),
@@ -74,7 +74,7 @@ static const row rows[] = {
     ROW(micro_batch, TARN_OPTION_WHOLE, 1, 65536, "", "N", false,
         "text: windows at once, of those in a step, whose gradients are added up [all]"),
     ROW(eval_batches, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "text: batches of an evaluation; 0: all of the validation data"),
-    ROW(sample, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true, "text: tokens that the model writes at each evaluation"),
+    ROW(sample, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true, "text: tokens that the model writes at each evaluation, as far as its context reaches"),
     ROW(keep, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true,
         "text: keep the checkpoints of the last N evaluations, too, in folders such as step-500"),
     ROW(precision, TARN_OPTION_WORD, 0, 0, "f32", "f32|tf32|bf16", false,

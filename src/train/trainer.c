@@ -265,10 +265,19 @@ static bool claim_folder(const char *function, tarn_trainer *t, const char *fold
     return true;
 }
 
+/* The same data may lie elsewhere now; that it is the same shows by what the run noted. */
+static bool check_place(const char *function, const tarn_trainer *t, const tarn_train_options *changes)
+{
+    bool is_elsewhere = changes->data[0] && strcmp(changes->data, t->options.data) != 0;
+    return !is_elsewhere || t->description.is_text || t->description.training_samples > 0 ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: data cannot be changed: the run noted nothing of its own to hold it against", function);
+}
+
 static bool go_on(const char *function, tarn_trainer *t, const char *folder, const tarn_train_options *changes)
 {
     t->is_resumed = true;
-    if (!tarn__config_read(function, folder, &t->options, &t->description) || !tarn__train_options_change(function, &t->options, changes) ||
+    if (!tarn__config_read(function, folder, &t->options, &t->description) || !check_place(function, t, changes) ||
+        !tarn__train_options_change(function, &t->options, changes) ||
         !tarn__language_check(function, &t->options, t->description.is_text) ||
         !tarn__base_check(function, &t->options, tarn__data_is_chats(t->options.data), false) || !find_device(function, t) ||
         !claim_folder(function, t, folder) || !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))

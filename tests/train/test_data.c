@@ -130,6 +130,61 @@ static void a_run_that_noted_nothing_of_its_data_goes_on(void **state)
     }
 }
 
+/* Goes on with the data in another place, and once more without naming it. */
+static void go_on_with(const char *folder, const char *data, int64_t steps)
+{
+    tarn_train_options changes = {.steps = steps};
+    snprintf(changes.data, sizeof(changes.data), "%s", data);
+    for (int i = 0; i < 2; i++) {
+        tarn_trainer *trainer = tarn_trainer_resume(folder, &changes);
+        if (!trainer || !tarn_trainer_run(trainer, NULL, NULL, NULL))
+            fail_msg("%s", tarn_error());
+        tarn_trainer_free(trainer);
+        changes = (tarn_train_options){.steps = steps + 1};
+    }
+}
+
+static void a_run_goes_on_where_its_data_lies_now(void **state)
+{
+    (void)state;
+    images all = make_images(), other = all;
+    tarn_train_options options = options_of(&all, false, "before"), changes = {.epochs = 21};
+    train(&options);
+    other.bytes[9][9] ^= 8;
+    name_images(&other, false, "elsewhere", changes.data, sizeof(changes.data));
+    assert_null(tarn_trainer_resume(options.out, &changes));
+    assert_error(TARN_ERROR_FORMAT, "is other data than the run began with");
+    snprintf(changes.data, sizeof(changes.data), "digits:60");
+    assert_null(tarn_trainer_resume(options.out, &changes));
+    assert_error(TARN_ERROR_SHAPE, "was trained on [1, 4, 4]");
+    name_images(&all, false, "elsewhere", changes.data, sizeof(changes.data));
+    assert_int_equal(remove(scratch("before-x.npy")), 0);
+    go_on_with(options.out, changes.data, 70);
+    make_older(options.out);
+    name_images(&all, false, "third", changes.data, sizeof(changes.data));
+    assert_null(tarn_trainer_resume(options.out, &changes));
+    assert_error(TARN_ERROR_ARGUMENT, "data cannot be changed");
+}
+
+static void a_language_model_goes_on_where_its_text_lies_now(void **state)
+{
+    (void)state;
+    static const char text[] = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen";
+    tarn_train_options options = {.layers = 1, .heads = 1, .width = 8, .context = 4, .batch_size = 2, .steps = 3, .device = "cpu"}, changes = {.steps = 5};
+    snprintf(options.data, sizeof(options.data), "text:%s", write_text("here.txt", text));
+    snprintf(options.out, sizeof(options.out), "%s", scratch("moved"));
+    train(&options);
+    assert_int_equal(remove(scratch("here.txt")), 0);
+    snprintf(changes.data, sizeof(changes.data), "text:%s", write_text("there.txt", "one two three four five six seven eight nine ten eleven twelve thirteen"));
+    assert_null(tarn_trainer_resume(options.out, &changes));
+    assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
+    snprintf(changes.data, sizeof(changes.data), "text:%s", write_text("there.txt", text));
+    go_on_with(options.out, changes.data, 5);
+    snprintf(changes.data, sizeof(changes.data), "digits");
+    assert_null(tarn_trainer_resume(options.out, &changes));
+    assert_error(TARN_ERROR_ARGUMENT, "is no text");
+}
+
 /* Rows that came later. */
 static void a_table_that_has_grown_is_other_data(void **state)
 {
@@ -200,6 +255,8 @@ int main(void)
     const struct CMUnitTest tests[] = {in_scope(numbers_that_are_not_finite_are_refused_with_their_place),
                                        in_scope(a_run_goes_on_with_the_data_it_began_with),
                                        in_scope(a_run_that_noted_nothing_of_its_data_goes_on),
+                                       in_scope(a_run_goes_on_where_its_data_lies_now),
+                                       in_scope(a_language_model_goes_on_where_its_text_lies_now),
                                        in_scope(a_table_that_has_grown_is_other_data),
                                        in_scope(bytes_and_real_numbers_are_not_mixed_up),
                                        in_scope(images_too_small_to_be_moved_are_not_augmented),
