@@ -168,6 +168,10 @@ static void what_was_trained_is_judged_and_writes(void **state)
     assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.tokens = 6}), 6);
     tarn_module_free(model);
 
+    tarn_fill_inplace(tarn_requires_grad(tarn_module_find(tarn_run_model(trained), "transformer.ln_f.weight"), false), NAN);
+    assert_false(tarn_run_evaluate_text(trained, NULL, 8, &own));
+    assert_error(TARN_ERROR_FORMAT, "the loss is not finite");
+
     int64_t counts[1];
     tarn_evaluation of_classes;
     assert_false(tarn_run_evaluate(trained, NULL, 8, &of_classes, counts, counts));
