@@ -136,7 +136,7 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
         return open_gguf(function, folder, &chosen, &placement);
     if (tarn__lora_is_folder(function, folder))
         return tarn__lora_open_folder(function, folder, device, &chosen);
-    tarn__document *config = tarn__document_open(function, where.text);
+    tarn__document *config = tarn__model_config_open(function, folder, &where);
     tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, &placement) : NULL;
     tarn__document_free(config);
     return model;
