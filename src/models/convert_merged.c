@@ -125,13 +125,14 @@ static bool add_from_file(const merging *m, int index)
 static bool put_all(merging *m, tarn_gguf_writer *writer)
 {
     bool good = true;
+    const char *chat;
     if (!m->file) {
         tarn__module_walk_over(m->model, TARN__MODULE_STATE, add_from_model, m);
         return !tarn_failed() && tarn__convert_write_gguf(m->c, m->model->ctx, writer);
     }
     for (int i = 0; good && i < tarn_gguf_count(m->file); i++)
         good = add_from_file(m, i);
-    return good && tarn__convert_copy_metadata(m->file, writer) && tarn__convert_put_chat(m->c, m->file, writer) &&
+    return good && tarn__convert_put_chat(m->c, writer, &chat) && tarn__convert_copy_metadata(m->file, chat, writer) &&
            tarn__convert_put(m->c, writer);
 }
 
