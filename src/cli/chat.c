@@ -273,7 +273,7 @@ static bool open_writer(chat *c)
     const tarn__options *o = c->options;
     tarn_model_facts facts;
     c->model = tarn__language_model(o);
-    c->tokenizer = c->model ? tarn_tokenizer_open(o->words[0]) : NULL;
+    c->tokenizer = c->model ? tarn__language_tokenizer(o) : NULL;
     if (c->tokenizer && o->template_name && !tarn_tokenizer_set_chat(c->tokenizer, o->template_name))
         return false;
     if (!c->tokenizer || !tarn_chat_name(c->tokenizer) || !tarn_model_facts_of(c->model, &facts))

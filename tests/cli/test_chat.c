@@ -101,6 +101,14 @@ static void adapters_are_taken(void **state)
     snprintf(more, sizeof(more), "--adapter %s", scratch("adapter")); /* new ones, which change nothing */
     assert_int_equal(chat("hi\n", more), 0);
     assert_string_equal(line_of(0, with), without);
+    write_model(NULL); /* the template that they were trained with lies beside them */
+    char *tokenizer = get_file(scratch("model/tokenizer.json"), &(size_t){0});
+    write_text("adapter/tokenizer.json", tokenizer);
+    write_text("adapter/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<|im_end|>\"}");
+    write_text("adapter/chat_template.jinja", TEMPLATE);
+    free(tokenizer);
+    assert_int_equal(chat("hi\n", more), 0);
+    assert_string_equal(line_of(0, with), without);
 }
 
 /* What is said looks like a token of the template, and is none: the conversation goes on. */
