@@ -121,9 +121,10 @@ static bool keeps_messages(const char *tag, size_t length, const block *around)
 /* ---- what is printed ------------------------------------------------------------------------------------------------------- */
 
 #define ROLE "'<|im_start|>'+message['role']+"
+#define PROMPT "'<|im_start|>assistant\\n'"
 #define HEAD(role) "'<|start_header_id|>" role "<|end_header_id|>\\n\\n'"
 
-static const char *const of_chatml[] = {"'<|im_start|>assistant\\n'",
+static const char *const of_chatml[] = {PROMPT,
                                         ROLE "'\\n'+message['content']+'<|im_end|>'+'\\n'",
                                         ROLE "'\\n'+message['content']+'<|im_end|>\\n'",
                                         ROLE "'\\n'+message['content']|trim+'<|im_end|>'+'\\n'",
@@ -187,10 +188,12 @@ static bool is_known(const tarn__chat_form *form, const char *print, size_t leng
     }
 }
 
-/* The token that begins a text is printed once, before the messages. */
+/* The token that begins a text is printed once, before the messages; the beginning of an answer always, or where it is asked for. */
 static bool is_in_place(const char *print, size_t length, const block *open, int count)
 {
-    bool is_begin = is_text(print, length, "bos_token");
+    bool is_begin = is_text(print, length, "bos_token"), is_prompt = is_text(print, length, PROMPT) || is_text(print, length, HEAD("assistant"));
+    if (is_prompt && count > 0 && !contains(open[count - 1].condition, open[count - 1].length, "add_generation_prompt"))
+        return false;
     for (int i = 0; i < count; i++)
         if (open[i].is_odd || (is_begin && is_over_messages(open[i].condition, open[i].length)))
             return false;

@@ -205,6 +205,7 @@ static void templates_that_do_more_are_refused(void **state)
         "{% if tools %}{% else %}{{ 'none' }}{% endif %}" CHATML,
         "{% if true %}{% for message in messages %}" TURN "{% endfor %}" PROMPT, /* never ends */
         LOOP "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'}}{% endfor %}" PROMPT,
+        LOOP TURN "{% endfor %}{% if messages|length < 2 %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
         "{{ 'Before: ' }}" LLAMA3,
         "{{ bos_token }}{{ 'Before: ' }}" MISTRAL,
         LLAMA2 "{{ ' ' }}",
