@@ -90,6 +90,9 @@ bool tarn__path_exists(const char *path);
 /* Makes a folder that is not there yet, and those above it. False with an error. */
 bool tarn__folder_make(const char *function, const char *path);
 
+/* Removes what programs that run no more left of files in a folder, and in those inside it, when they were stopped while writing. What cannot be removed stays. */
+void tarn__folder_sweep(const char *folder);
+
 /* Gives a file another name, replacing what had it, and brings the change to the disk. False with an error. */
 bool tarn__file_rename(const char *function, const char *from, const char *to);
 

@@ -1,7 +1,7 @@
 /* platform_files.c: mapped files and atomic writes, on POSIX systems.
  *
  * A write is atomic by four steps: a temporary name in the same folder, fsync of the file, rename, fsync of the folder. Whoever stops the
- * program at any of them leaves the old file or the new one under the name, and at worst a stray temporary file beside it. */
+ * program at any of them leaves the old file or the new one under the name, and at worst a stray temporary file beside it, which tarn__folder_sweep() finds. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -305,7 +305,10 @@ tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t o
 tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size)
 {
     tarn_train_options own = own_options(changes, changes_size);
-    return !tarn_failed() && check_folder("trainer_resume", folder) ? open_trainer(folder, &own, false) : NULL;
+    tarn_trainer *trainer = !tarn_failed() && check_folder("trainer_resume", folder) ? open_trainer(folder, &own, false) : NULL;
+    if (trainer)
+        tarn__folder_sweep(trainer->options.out);
+    return trainer;
 }
 
 tarn_trainer *tarn_trainer_imagine_sized(const char *folder, const tarn_train_options *options, size_t options_size)

@@ -5,6 +5,7 @@
 #include <tarn/convert.h>
 #include <tarn/model.h>
 #include <tarn/train.h>
+#include <unistd.h>
 
 #include "support/files.h"
 #include "support/turning.h"
@@ -92,6 +93,42 @@ static void the_plan_counts_documents(void **state)
     assert_int_equal(plan.documents_cut, 0);
     assert_true(plan.training_samples < plan.training_documents); /* several share a row */
     tarn_trainer_free(trainer);
+}
+
+/* A file in a folder of the scratch folder, and whether it is there. */
+static void leave(const char *name)
+{
+    write_text(name, "half of a fi");
+}
+
+static bool is_there(const char *name)
+{
+    return access(scratch(name), F_OK) == 0;
+}
+
+static void a_run_that_goes_on_clears_up(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
+        skip();
+    char alive[64];
+    tarn_train_options o = tuning(turning_drawn("cleared"), "littered", 4);
+    o.lora = 2;
+    run(tarn_trainer_new(&o), 2);
+    snprintf(alive, sizeof(alive), "littered/model.safetensors.%ld-9.tmp", (long)getpid());
+    static const char *const kept[] = {"littered/notes.tmp", "littered/x.5-.tmp", "littered/.999999999-1.tmpl", "littered/-1.tmp", "littered/2-1.tmp", ".littered.999999999-1.tmp"};
+    static const char *const gone[] = {"littered/adapter_model.safetensors.new.999999999-232.tmp", "littered/best/tokenizer.json.999999999-0.tmp"};
+    for (int i = 0; i < 6; i++)
+        leave(kept[i]);
+    for (int i = 0; i < 2; i++)
+        leave(gone[i]);
+    leave(alive);
+    run(tarn_trainer_resume(o.out, NULL), 0);
+    for (int i = 0; i < 6; i++)
+        assert_true(is_there(kept[i]));
+    for (int i = 0; i < 2; i++)
+        assert_false(is_there(gone[i]));
+    assert_true(is_there(alive)); /* of a program that may be writing it */
 }
 
 static void a_stopped_run_on_conversations_goes_on_bit_for_bit(void **state)
@@ -277,6 +314,7 @@ int main(void)
         in_scope(micro_batches_of_answers_are_one_batch),
         in_scope(merged_models_are_what_the_adapters_made),
         in_scope(gguf_files_are_bases),
+        in_scope(a_run_that_goes_on_clears_up),
         in_scope(a_merged_file_has_the_template_of_its_adapters),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
