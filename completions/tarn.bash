@@ -108,7 +108,7 @@ _tarn()
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share"
         ;;
-    eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter" ;;
+    eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --template" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top" ;;
     generate)
@@ -117,7 +117,7 @@ _tarn()
         ;;
     chat)
         options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
-        options+=" --on-full --kv --gpu-layers --chunk --context --adapter"
+        options+=" --on-full --kv --gpu-layers --chunk --context --adapter --template"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"

@@ -323,7 +323,9 @@ TARN_API tarn_run *tarn_run_open(const char *folder, tarn_device device);
 
 /* Options of tarn_run_open_with(); zero is every field's default. */
 typedef struct tarn_run_open_options {
-    int64_t device_layers; /* of a language model: as tarn_model_open() has it; of other networks it is an error */
+    int64_t device_layers;     /* of a language model: as tarn_model_open() has it; of other networks it is an error */
+    const char *chat_template; /* of a language model: "chatml", "llama2", "llama3" or "mistral" instead of its own, for tarn_run_evaluate_text() on JSON lines, and an error
+                                * there on other data; NULL: its own */
 } tarn_run_open_options;
 
 /* The same with options. `...` is a const tarn_run_open_options *, or NULL. */
@@ -356,7 +358,7 @@ TARN_API bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_s
 
 /* Evaluates a language model on text, named as for training: a whole file, or the part of shards for validation; NULL: the run's own validation
  * data. Windows of the model's context, one behind the other, go through it `batch_size` at a time: all tokens but the first are foretold, each from
- * those before it in its window. */
+ * those before it in its window. A loss that is not finite is an error. */
 TARN_API bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size, tarn_text_evaluation *evaluation);
 
 /* The probability of each class for one sample, u8 or f32, of the run's input shape; `probabilities` has room for one number for each

@@ -221,8 +221,18 @@ static bool command(chat *c, const char *line)
     return true;
 }
 
+/* A line of so many bytes is a text; one that would end at a byte inside is left out, not cut. */
+static bool is_text(chat *c, const char *line, size_t length)
+{
+    if (strlen(line) == length)
+        return true;
+    fprintf(stderr, "tarn chat: the question has a zero byte inside, and was left out\n");
+    c->status = c->is_asked ? c->status : TARN__FAILED;
+    return false;
+}
+
 /* The next line without its end, in memory that is used again; NULL: there is none. */
-static char *read_line(const chat *c, char **line, size_t *room)
+static char *read_line(chat *c, char **line, size_t *room)
 {
     for (;;) {
         if (c->is_asked)
@@ -232,7 +242,9 @@ static char *read_line(const chat *c, char **line, size_t *room)
         if (length >= 0) {
             while (length > 0 && ((*line)[length - 1] == '\n' || (*line)[length - 1] == '\r'))
                 (*line)[--length] = 0;
-            return *line;
+            if (is_text(c, *line, (size_t)length))
+                return *line;
+            continue;
         }
         if (errno != EINTR)
             return NULL;
@@ -261,7 +273,9 @@ static bool open_writer(chat *c)
     const tarn__options *o = c->options;
     tarn_model_facts facts;
     c->model = tarn__language_model(o);
-    c->tokenizer = c->model ? tarn_tokenizer_open(o->words[0]) : NULL;
+    c->tokenizer = c->model ? tarn__language_tokenizer(o) : NULL;
+    if (c->tokenizer && o->template_name && !tarn_tokenizer_set_chat(c->tokenizer, o->template_name))
+        return false;
     if (!c->tokenizer || !tarn_chat_name(c->tokenizer) || !tarn_model_facts_of(c->model, &facts))
         return false;
     c->context = o->context ? o->context : facts.context < USUAL_CONTEXT ? facts.context : USUAL_CONTEXT;

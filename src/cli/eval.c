@@ -41,6 +41,14 @@ static void print_table(const tarn_run *run, const char *data, const findings *f
     printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
 }
 
+/* What the library found wrong: the caller's fault, or not. */
+static int complain(void)
+{
+    bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
+    tarn__complain("eval");
+    return misused ? TARN__MISUSED : TARN__FAILED;
+}
+
 static int evaluate(const tarn__options *options, tarn_run *run)
 {
     int64_t classes = tarn_run_classes(run);
@@ -50,8 +58,7 @@ static int evaluate(const tarn__options *options, tarn_run *run)
         fprintf(stderr, "tarn eval: out of memory\n");
         status = TARN__FAILED;
     } else if (!tarn_run_evaluate(run, options->data, options->batch_size, &f.all, f.samples, f.right)) {
-        status = tarn_error_code() == TARN_ERROR_ARGUMENT ? TARN__MISUSED : TARN__FAILED;
-        tarn__complain("eval");
+        status = complain();
     } else {
         (options->json ? print_json : print_table)(run, options->data ? options->data : tarn_run_data(run), &f);
     }
@@ -90,11 +97,8 @@ static int evaluate_text(const tarn__options *options, tarn_run *run)
     if (!tarn_model_facts_of(tarn_run_model(run), &facts))
         return tarn__complain("eval");
     int64_t most = TOKENS_AT_ONCE / facts.context > 0 ? TOKENS_AT_ONCE / facts.context : 1;
-    if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most, &evaluation)) {
-        bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
-        tarn__complain("eval");
-        return misused ? TARN__MISUSED : TARN__FAILED;
-    }
+    if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most, &evaluation))
+        return complain();
     print_text(options, run, &evaluation);
     return TARN__DONE;
 }
@@ -104,9 +108,10 @@ int tarn__eval(const tarn__options *options)
     tarn_kv none;
     if (tarn__language_options("eval", options, &none) != TARN__DONE)
         return TARN__MISUSED;
-    tarn_run *run = tarn_run_open_with(options->words[0], options->device, &(tarn_run_open_options){.device_layers = options->gpu_layers});
+    const tarn_run_open_options how = {.device_layers = options->gpu_layers, .chat_template = options->template_name};
+    tarn_run *run = tarn_run_open_with(options->words[0], options->device, &how);
     if (!run)
-        return tarn__complain("eval");
+        return complain();
     if (options->adapter && !tarn_lora_load(tarn_run_model(run), options->adapter)) {
         tarn__complain("eval");
         tarn_run_close(run);

@@ -273,7 +273,7 @@ static int run(writing *w)
     w->model = tarn__language_model(o);
     if (!w->model || !tarn_model_facts_of(w->model, &w->facts))
         return tarn__complain("generate");
-    if (!o->ids && !(w->tokenizer = tarn_tokenizer_open(o->words[0])))
+    if (!o->ids && !(w->tokenizer = tarn__language_tokenizer(o)))
         return tarn__complain("generate");
     int status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->facts);
     if (status != TARN__DONE)

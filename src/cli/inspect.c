@@ -275,8 +275,8 @@ static bool is_there(const char *path)
     return stat(path, &about) == 0;
 }
 
-/* config.json as it stands. */
-static void print_config(const char *path, bool as_json)
+/* A configuration as it stands, where it is there. */
+static void print_config(const char *path, const char *name, bool as_json)
 {
     static char text[1 << 20];
     FILE *file = fopen(path, "rb");
@@ -287,7 +287,7 @@ static void print_config(const char *path, bool as_json)
     tarn__json json = {stdout, false};
     if (as_json) {
         tarn__json_open(&json, NULL, '{');
-        tarn__json_text(&json, "key", "config.json");
+        tarn__json_text(&json, "key", name);
         tarn__json_bytes(&json, "value", text, length);
         tarn__json_end(&json);
     } else {
@@ -299,16 +299,19 @@ static void print_config(const char *path, bool as_json)
 
 static int inspect_folder(const char *folder, bool json)
 {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"};
+    static const char *const configs[] = {"config.json", "adapter_config.json"};
     char path[4096];
-    snprintf(path, sizeof(path), "%s/config.json", folder);
-    print_config(path, json);
     for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, configs[i]);
+        print_config(path, configs[i], json);
+    }
+    for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
         if (is_there(path))
             return inspect_safetensors(path, json);
     }
-    fprintf(stderr, "tarn inspect: '%s' has no model.safetensors and no model.safetensors.index.json\n", folder);
+    fprintf(stderr, "tarn inspect: '%s' has no model.safetensors, no model.safetensors.index.json and no adapter_model.safetensors\n", folder);
     return TARN__FAILED;
 }
 

@@ -1,6 +1,7 @@
 /* language.c: options that say how a language model is opened. */
 #include "cli/language.h"
 
+#include <sys/stat.h>
 #include <tarn/lora.h>
 
 int tarn__language_options(const char *command, const tarn__options *o, tarn_kv *kv)
@@ -15,6 +16,14 @@ int tarn__language_options(const char *command, const tarn__options *o, tarn_kv 
         return TARN__MISUSED;
     }
     return TARN__DONE;
+}
+
+tarn_tokenizer *tarn__language_tokenizer(const tarn__options *o)
+{
+    char path[4096];
+    struct stat about;
+    bool is_named = o->adapter && (size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", o->adapter) < sizeof(path);
+    return tarn_tokenizer_open(is_named && stat(path, &about) == 0 ? o->adapter : o->words[0]);
 }
 
 tarn_module *tarn__language_model(const tarn__options *o)

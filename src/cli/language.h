@@ -12,4 +12,7 @@ int tarn__language_options(const char *command, const tarn__options *options, ta
 /* The model that the first word names, on --device with --gpu-layers, in --dtype or as it is stored, with its --adapter. The caller owns it. NULL with an error. */
 tarn_module *tarn__language_model(const tarn__options *options);
 
+/* The tokenizer of the --adapter's folder, where it has one, with the chat template that the adapters were trained with; else the model's. The caller owns it. NULL with an error. */
+tarn_tokenizer *tarn__language_tokenizer(const tarn__options *options);
+
 #endif

@@ -24,7 +24,7 @@ static const command commands[] = {
     {"bench train", TARN__BENCH_TRAIN, tarn__bench_train, "a step of training: forward, backward, update, memory, share of the peak", ""},
     {"train", TARN__TRAIN, tarn__train, "train a model: progress, curves, checkpoints, resume", "[CONFIG.json] "},
     {"runs", TARN__RUNS, tarn__runs, "the log of runs: how long they took, on what, and how well they did", "[FOLDER] "},
-    {"eval", TARN__EVAL, tarn__eval, "loss and accuracy of a trained model, class by class", "RUN "},
+    {"eval", TARN__EVAL, tarn__eval, "loss and accuracy of a trained model, class by class; of a language model loss and perplexity", "RUN "},
     {"predict", TARN__PREDICT, tarn__predict, "what a trained model sees in images", "RUN IMAGE... "},
     {"generate", TARN__GENERATE, tarn__generate, "let a language model write", "MODEL [PROMPT] "},
     {"chat", TARN__CHAT, tarn__chat, "talk with a language model", "MODEL "},

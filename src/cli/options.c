@@ -159,7 +159,7 @@ static const option table[] = {
      "when the context is full: refuse, or forget the oldest turns"},
     {"model", TEXT, 0, 0, NULL, "MODEL", TARN__DATA, AT(model), 0, "the model to train: a folder or a .gguf file; its tokenizer and template are used"},
     {"context", WHOLE, 0, 1 << 24, "0", "N", TARN__DATA, AT(context), 0, "tokens of a row; 0 means what the model can look at, at most 2048"},
-    {"template", TEXT, 0, 0, NULL, "NAME", TARN__DATA, AT(template_name), 0,
+    {"template", TEXT, 0, 0, NULL, "NAME", TARN__DATA | TARN__CHAT | TARN__EVAL, AT(template_name), 0,
      "chatml, llama2, llama3 or mistral instead of the model's own chat template"},
     {"val", TEXT, 0, 0, NULL, "FILE", TARN__DATA, AT(val), 0, "JSON lines for validation alone"},
     {"val-share", REAL, 0, 1, "0", "SHARE", TARN__DATA, AT(validation), 0, "the share of documents kept for validation, below 1"},

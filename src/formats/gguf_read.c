@@ -338,7 +338,9 @@ static bool read_tensor(reader *r, tarn__gguf_tensor *t)
     if (!read_name(r, "a tensor's name", &t->name) || !read_sizes(r, t) || !read_dtype(r, t) || !count_bytes(r, t) ||
         !read_u64(r, "a tensor's offset", &offset))
         return false;
-    if (offset > INT64_MAX / 2 || offset % (uint64_t)r->file->alignment)
+    if (offset > INT64_MAX / 2)
+        return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", which is beyond any file", TARN__GGUF_SHOWN, t->name, offset);
+    if (offset % (uint64_t)r->file->alignment)
         return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", which is no multiple of the alignment, %lld", TARN__GGUF_SHOWN,
                    t->name, offset, (long long)r->file->alignment);
     t->begin = (int64_t)offset;

@@ -201,8 +201,8 @@ static bool check_options(const tarn_writer *w, int64_t count, const tarn_genera
     if (o->stop_count < 0 || (o->stop_count > 0 && !o->stop))
         return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_count is %d%s", o->stop_count, o->stop ? "" : ", but .stop is NULL");
     if (o->likeliest < 0 || o->likeliest > TARN__MOST_LIKELIEST || o->likeliest > w->decoder->facts.vocab)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".likeliest is %d; it must be from 0 to %d, and no more than the vocabulary has", o->likeliest,
-                           TARN__MOST_LIKELIEST);
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".likeliest is %d; it must be from 0 to %d, and no more than the %lld tokens of the vocabulary", o->likeliest,
+                           TARN__MOST_LIKELIEST, (long long)w->decoder->facts.vocab);
     return check_stop_texts(w, o);
 }
 

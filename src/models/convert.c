@@ -168,13 +168,14 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
     return true;
 }
 
-bool tarn__convert_copy_metadata(const tarn_gguf *file, tarn_gguf_writer *writer)
+bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gguf_writer *writer)
 {
     tarn_gguf_value value;
     bool good = true;
     for (int i = 0; good && i < tarn_gguf_metadata_count(file); i++)
         good = tarn_gguf_metadata_at(file, i, &value) &&
-               (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, PACKING) == 0 || tarn_gguf_add_from(writer, file, i));
+               (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, PACKING) == 0 || (but && strcmp(value.key, but) == 0) ||
+                tarn_gguf_add_from(writer, file, i));
     return good;
 }
 
@@ -186,7 +187,7 @@ static bool gguf_to_gguf(tarn__conversion *c)
                            c->from, c->to);
     tarn_gguf *file = tarn_gguf_open(c->from);
     tarn_gguf_writer *writer = file ? tarn_gguf_create(c->to) : NULL;
-    bool good = writer && tarn__convert_copy_metadata(file, writer) && add_all(c, file) && tarn__convert_put(c, writer);
+    bool good = writer && tarn__convert_copy_metadata(file, NULL, writer) && add_all(c, file) && tarn__convert_put(c, writer);
     if (good)
         good = tarn_gguf_finish(writer);
     else

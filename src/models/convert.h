@@ -53,11 +53,11 @@ bool tarn__convert_has_text(const tarn__conversion *conversion);
 bool tarn__convert_put_text(tarn__conversion *conversion, tarn_gguf_writer *writer);
 bool tarn__convert_get_text(tarn__conversion *conversion, const tarn_gguf *file);
 
-/* The chat template of the adapters' folder, where the file that the model comes from has none. */
-bool tarn__convert_put_chat(const tarn__conversion *conversion, const tarn_gguf *file, tarn_gguf_writer *writer);
+/* The chat template of the adapters' folder, with which they were trained, where it has one; its key, or NULL. */
+bool tarn__convert_put_chat(const tarn__conversion *conversion, tarn_gguf_writer *writer, const char **key);
 
-/* All that a GGUF file says, but for the type of its weights, into one that is being written. */
-bool tarn__convert_copy_metadata(const tarn_gguf *file, tarn_gguf_writer *writer);
+/* All that a GGUF file says, but for the type of its weights and a key (NULL: none), into one that is being written. */
+bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gguf_writer *writer);
 
 /* Folders (convert_folder.c). The last writes a GGUF file of a configuration and the tensors that were added, with the tokenizer of the folder it comes from. */
 bool tarn__convert_from_folder(tarn__conversion *conversion);

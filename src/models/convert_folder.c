@@ -23,8 +23,7 @@
 static bool read_config(tarn__conversion *c, const tarn__model_kind **kind, tarn__any_config *config)
 {
     tarn__model_path where;
-    tarn__document *document =
-        tarn__model_path_in(c->function, c->from, "config.json", &where) ? tarn__document_open(c->function, where.text) : NULL;
+    tarn__document *document = tarn__model_config_open(c->function, c->from, &where);
     const char *type = document ? tarn__document_text(document, "model_type") : NULL;
     *kind = type ? tarn__model_kind_named(c->function, where.text, type) : NULL;
     bool good = *kind && (*kind)->gguf->read(c->function, document, TARN_F32, config);

@@ -96,6 +96,18 @@ static bool add_from_model(const tarn__parameter *parameter, void *ctx)
     return add_tensor(m, stored, parameter->tensor, tarn__convert_is_head(&m->c->traits, stored));
 }
 
+/* A weight that adapters changed, counted as the entry of the file that it was: blocks, which became elements when the model was opened. */
+static bool add_merged(const merging *m, const tarn_gguf_entry *e, const tarn_tensor *tensor)
+{
+    tarn_convert_summary *s = &m->c->summary;
+    if (!add_tensor(m, e->name, tensor, false))
+        return false;
+    const tarn__rows *rows = &m->c->job[m->c->jobs - 1].rows;
+    s->before += e->bytes - tarn__bytes_of(rows->from, tarn__view_count(&tensor->view));
+    s->changed += (rows->to != e->dtype) - (rows->to != rows->from);
+    return true;
+}
+
 /* An entry of the file that the model comes from: what adapters changed as it is in the model, the others as they are. */
 static bool add_from_file(const merging *m, int index)
 {
@@ -104,7 +116,7 @@ static bool add_from_file(const merging *m, int index)
     if (!tarn_gguf_info(m->file, index, &e))
         return false;
     if (tarn__gguf_folder_name_of(m->c->kind, e.name, name) && is_changed(m, name))
-        return add_tensor(m, e.name, tarn_module_find(m->model, name), false);
+        return add_merged(m, &e, tarn_module_find(m->model, name));
     const tarn__rows rows = {
         .function = m->c->function, .path = m->c->from, .elements = m->file->memory + e.position, .shape = e.shape, .from = e.dtype};
     return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
@@ -113,13 +125,14 @@ static bool add_from_file(const merging *m, int index)
 static bool put_all(merging *m, tarn_gguf_writer *writer)
 {
     bool good = true;
+    const char *chat;
     if (!m->file) {
         tarn__module_walk_over(m->model, TARN__MODULE_STATE, add_from_model, m);
         return !tarn_failed() && tarn__convert_write_gguf(m->c, m->model->ctx, writer);
     }
     for (int i = 0; good && i < tarn_gguf_count(m->file); i++)
         good = add_from_file(m, i);
-    return good && tarn__convert_copy_metadata(m->file, writer) && tarn__convert_put_chat(m->c, m->file, writer) &&
+    return good && tarn__convert_put_chat(m->c, writer, &chat) && tarn__convert_copy_metadata(m->file, chat, writer) &&
            tarn__convert_put(m->c, writer);
 }
 

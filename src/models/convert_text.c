@@ -26,12 +26,15 @@ static bool exists(const tarn__conversion *c, const char *folder, const char *na
 
 /* ---- folder to metadata ---------------------------------------------------------------------------------------------------- */
 
-bool tarn__convert_put_chat(const tarn__conversion *c, const tarn_gguf *file, tarn_gguf_writer *writer)
+bool tarn__convert_put_chat(const tarn__conversion *c, tarn_gguf_writer *writer, const char **key)
 {
-    if (strcmp(c->text, c->from) == 0 || tarn_gguf_has(file, CHAT, NULL))
-        return !tarn_failed();
+    *key = NULL;
+    if (strcmp(c->text, c->from) == 0)
+        return true;
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && (!t->chat || tarn_gguf_add_text(writer, CHAT, t->chat, strlen(t->chat)));
+    if (good && t->chat)
+        *key = CHAT;
     tarn_tokenizer_free(t);
     return good;
 }

@@ -110,6 +110,8 @@ static bool check_blocks(const char *function, const char *folder, const tarn_mo
     if ((unsigned)o->blocks >= TARN_DTYPE_COUNT || !tarn__is_blocks(o->blocks))
         return tarn__raise(TARN_ERROR_DTYPE, "%s: .blocks is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
                            (unsigned)o->blocks < TARN_DTYPE_COUNT ? tarn_dtype_name(o->blocks) : "no dtype");
+    if (o->dtype == TARN_F64)
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .dtype is f64, and nothing is computed in f64 beside .blocks; take f32, bf16 or f16", function);
     if (tarn__ends_with(folder, ".gguf") || o->as_stored)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .blocks is for folders whose weights are converted; %s", function,
                            o->as_stored ? ".as_stored keeps them" : "weights of a GGUF file stay as they are stored");
@@ -136,7 +138,7 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
         return open_gguf(function, folder, &chosen, &placement);
     if (tarn__lora_is_folder(function, folder))
         return tarn__lora_open_folder(function, folder, device, &chosen);
-    tarn__document *config = tarn__document_open(function, where.text);
+    tarn__document *config = tarn__model_config_open(function, folder, &where);
     tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, &placement) : NULL;
     tarn__document_free(config);
     return model;

@@ -59,6 +59,11 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_dev
     tarn__gguf_layout layout = tarn__gguf_layout_of(o->kind, stored);
     bool is_known = e.dtype != TARN_DTYPE_COUNT, is_table = shape.rank > 1 && layout != TARN__GGUF_NUMBERS;
     bool is_blocks = is_known && is_table && tarn__is_blocks(e.dtype); /* norms, biases and positions are numbers */
+    if (is_blocks && o->dtype == TARN_F64) {
+        tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%s' is %s, and nothing is computed in f64 beside blocks; take f32, bf16 or f16",
+                    o->function, o->file->path, stored, e.dtype_name);
+        return NULL;
+    }
     tarn__rows rows = {.function = o->function,
                        .path = o->file->path,
                        .name = stored,

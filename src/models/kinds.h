@@ -9,9 +9,16 @@
 #include "formats/document.h"
 #include "models/cache.h"
 #include "models/placement.h"
+#include "models/weights.h"
 #include "nn/module.h"
 
 enum { TARN__MODEL_BODY, TARN__MODEL_HEAD };
+
+#define TARN__GENERATION_ENDS "generation_eos_token_ids" /* in an opened config.json: a list of those in generation_config.json */
+
+/* The config.json of a folder, whose name `where` has then, with the tokens that end a text of the generation_config.json beside it. The caller owns the document. NULL with an
+ * error. */
+tarn__document *tarn__model_config_open(const char *function, const char *folder, tarn__model_path *where);
 
 /* What whoever decodes must know of a model. */
 typedef tarn_model_facts tarn__model_facts;

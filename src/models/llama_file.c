@@ -154,29 +154,36 @@ static bool can_come(const tarn_llama_config *c, int64_t token)
     return token >= 0 && token < c->vocab;
 }
 
-/* One token, or a list of them, of which the first is the one. */
-static bool read_ends(reading *r)
+static bool add_end(reading *r, int64_t token)
 {
     tarn_llama_config *c = &r->c;
+    bool is_known = c->has_end && c->end == token;
+    for (int i = 0; i < c->also_end_count; i++)
+        is_known |= c->also_end[i] == token;
+    if (is_known || !can_come(c, token))
+        return true;
+    if (c->also_end_count == TARN_MODEL_ENDS - 1)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json and generation_config.json have more than %d tokens that end a text",
+                           r->function, TARN_MODEL_ENDS);
+    *(c->has_end ? &c->also_end[c->also_end_count++] : &c->end) = token;
+    c->has_end = true;
+    return true;
+}
+
+/* One token, or a list of them, of which the first is the one. */
+static bool read_ends(reading *r, const char *member)
+{
     size_t count = 0;
     int64_t token;
-    const char *member = "eos_token_id";
     bool is_list = tarn__document_kind(r->config, member) == TARN__MEMBER_LIST;
     if (!is_there(r, member))
         return true;
     if (!is_list)
-        return tarn__document_whole(r->config, member, INT64_MIN, INT64_MAX, &c->end) && ((c->has_end = can_come(c, c->end)), true);
-    if (!tarn__document_count(r->config, member, TARN_MODEL_ENDS, &count))
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        if (!tarn__document_whole_at(r->config, member, i, INT64_MIN, INT64_MAX, &token))
-            return false;
-        if (!can_come(c, token))
-            continue;
-        *(c->has_end ? &c->also_end[c->also_end_count++] : &c->end) = token;
-        c->has_end = true;
-    }
-    return true;
+        return tarn__document_whole(r->config, member, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
+    bool good = tarn__document_count(r->config, member, TARN_MODEL_ENDS, &count);
+    for (size_t i = 0; good && i < count; i++)
+        good = tarn__document_whole_at(r->config, member, i, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
+    return good;
 }
 
 static bool read_tokens(reading *r)
@@ -185,7 +192,7 @@ static bool read_tokens(reading *r)
     if (is_there(r, "bos_token_id") && !tarn__document_whole(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->begin))
         return false;
     c->has_begin = is_there(r, "bos_token_id") && can_come(c, c->begin);
-    return read_ends(r);
+    return read_ends(r, "eos_token_id") && read_ends(r, TARN__GENERATION_ENDS);
 }
 
 /* ---- what is not supported ------------------------------------------------------------------------------------------------- */

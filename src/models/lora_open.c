@@ -34,7 +34,8 @@ bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_pa
             "%s: '%s' does not name the model that the adapters belong to; open that, and load them with tarn_lora_load() (--adapter)",
             function, path.text);
     if (good && !tarn__path_exists(base->text))
-        good = tarn__raise(TARN_ERROR_IO, "%s: the adapters in '%s' belong to '%s', which is not there", function, folder, base->text);
+        good = tarn__raise(TARN_ERROR_IO, "%s: the adapters in '%s' belong to '%s', which is not there; open the model where it is, and load them with tarn_lora_load() (--adapter)",
+                           function, folder, base->text);
     tarn__document_free(config);
     return good;
 }

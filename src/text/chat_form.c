@@ -3,7 +3,7 @@
  * model to model are read out of it.
  *
  * Templates differ in their spacing and quotes, so they are brought into one form first: no spaces between the parts of an expression,
- * single quotes, line ends in texts as \n, and message['content'] for message.content. */
+ * single quotes, with \' inside, line ends in texts as \n, and message['content'] for message.content. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +26,8 @@ static bool add_quoted(tarn__buffer *out, const char **at)
     for (; good && **at && **at != quote; ++*at) {
         if (**at == '\\' && (*at)[1])
             good = tarn__buffer_add(out, (*at)++, 1, 1);
+        else if (**at == '\'')
+            good = add(out, "\\");
         good = good && (**at == '\n' ? add(out, "\\n") : tarn__buffer_add(out, *at, 1, 1));
     }
     *at += **at != 0;
@@ -63,13 +65,6 @@ static bool add_form(tarn__buffer *out, const char *text)
 
 /* ---- what is printed as it stands ------------------------------------------------------------------------------------------ */
 
-/* A tag {{ }}, {% %} or {# #}; and how transformers has spaces beside it left out (trim_blocks and lstrip_blocks). */
-typedef struct tag {
-    const char *begin, *end;         /* NULL and NULL: none */
-    bool takes_before, takes_behind; /* all spaces there: {%- and -%} */
-    bool is_block;                   /* takes the line's end behind it, and spaces before it from a line's beginning on */
-} tag;
-
 static const char *skip_quoted(const char *at)
 {
     char quote = *at++;
@@ -78,15 +73,14 @@ static const char *skip_quoted(const char *at)
     return at + (*at != 0);
 }
 
-/* The next tag from a place on. */
-static tag next_tag(const char *at)
+tarn__chat_tag tarn__chat_next_tag(const char *at)
 {
     while (*at && !(at[0] == '{' && at[1] && strchr("{%#", at[1])))
         at++;
     if (!*at)
-        return (tag){0};
+        return (tarn__chat_tag){0};
     char closing = at[1] == '{' ? '}' : at[1];
-    tag found = {.begin = at, .takes_before = at[2] == '-', .is_block = closing != '}'};
+    tarn__chat_tag found = {.begin = at, .takes_before = at[2] == '-', .is_block = closing != '}'};
     for (at += 2; *at && !(at[0] == closing && at[1] == '}');)
         at = closing != '#' && (*at == '\'' || *at == '"') ? skip_quoted(at) : at + 1;
     found.takes_behind = at[-1] == '-';
@@ -95,7 +89,7 @@ static tag next_tag(const char *at)
 }
 
 /* Whether nothing is left of the text between two tags. */
-static bool is_left_out(const char *begin, const char *end, const tag *before, const tag *behind)
+static bool is_left_out(const char *begin, const char *end, const tarn__chat_tag *before, const tarn__chat_tag *behind)
 {
     static const char spaces[] = " \t\r\n\f\v";
     bool at_line = !before->end;
@@ -118,9 +112,9 @@ static bool is_left_out(const char *begin, const char *end, const tag *before, c
 /* Whether a template prints nothing but what its tags say. */
 static bool prints_by_tags_only(const char *text)
 {
-    tag before = {0};
+    tarn__chat_tag before = {0};
     for (const char *at = text;;) {
-        tag behind = next_tag(at);
+        tarn__chat_tag behind = tarn__chat_next_tag(at);
         if (!is_left_out(at, behind.begin ? behind.begin : at + strlen(at), &before, &behind))
             return false;
         if (!behind.begin)
@@ -196,13 +190,16 @@ static bool read_chatml(const char *form, tarn__chat_form *found)
 {
     bool plain = has(form, TURN "message['content']+'<|im_end|>"), trims = has(form, TURN "message['content']|trim+'<|im_end|>");
     found->kind = TARN__CHATML;
-    found->thinks = has(form, TURN "content+'<|im_end|>") && has(form, "content.split('</think>')") && has(form, "last_query_index");
+    found->thinks = has(form, "content.split('</think>')") && has(form, "last_query_index");
     found->trims = trims;
     found->always_prompts = !has(form, "add_generation_prompt");
     found->begins = begins_with(form, "{{bos_token}}");
+    if (has(form, "message['role']!='system'") && !has(form, "'<|im_start|>system\\n")) /* a system's text is left out */
+        return false;
     if (has(form + (found->begins ? strlen("{{bos_token}}") : 0), "bos_token") || has(form, "eos_token"))
         return false;
-    return plain + trims + found->thinks == 1 && has(form, "'<|im_start|>assistant\\n'") && read_default(form, found);
+    bool thinks = found->thinks && (plain || has(form, TURN "content+'<|im_end|>")); /* Qwen3's first form has message.content there */
+    return (found->thinks ? thinks && !trims : plain != trims) && has(form, "'<|im_start|>assistant\\n'") && read_default(form, found);
 }
 
 /* Whether a template has a system's text of its own: these families have none. */
@@ -296,7 +293,7 @@ bool tarn__chat_form_of(const char *function, const char *text, tarn__chat_form 
     tarn__buffer form = {0};
     *found = (tarn__chat_form){0};
     bool good = add_form(&form, text);
-    if (good && (!prints_by_tags_only(text) || !read_any(form.data, found)))
+    if (good && (!prints_by_tags_only(text) || !read_any(form.data, found) || !tarn__chat_prints_known(found, form.data)))
         good = tarn__raise(
             TARN_ERROR_UNSUPPORTED,
             "%s: the chat template that begins '%.60s' is none that tarn knows: ChatML (with Qwen's forms), Llama 2, Llama 3 and Mistral "

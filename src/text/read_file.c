@@ -167,10 +167,20 @@ static bool read_model(const tarn__reading *reading, json_t *root, json_t *model
                             type);
 }
 
+/* Of the format; without one it is the first. */
+static bool check_version(const tarn__reading *reading, json_t *version)
+{
+    const char *text = json_string_value(version);
+    if (!version || (text && strcmp(text, "1.0") == 0))
+        return true;
+    return text ? tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "version '%.60s' of the format is none that tarn has: 1.0", text)
+                : tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"version\" is no text");
+}
+
 static bool read_root(tarn__reading *reading, json_t *root)
 {
     tarn_tokenizer *t = reading->tokenizer;
-    if (!read_model(reading, root, json_object_get(root, "model")) || !read_added_tokens(reading, json_object_get(root, "added_tokens")) ||
+    if (!check_version(reading, json_object_get(root, "version")) || !read_model(reading, root, json_object_get(root, "model")) || !read_added_tokens(reading, json_object_get(root, "added_tokens")) ||
         !tarn__read_around(reading, json_object_get(root, "post_processor")))
         return false;
     if (is_bytes(t))

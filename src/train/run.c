@@ -1,4 +1,5 @@
 /* run.c: using what was trained: a run's folder opened for evaluation and prediction. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -21,6 +22,7 @@ struct tarn_run {
     tarn_module *model;
     tarn_tokenizer *tokenizer; /* of a language model; NULL: a classifier */
     char folder[1024];         /* of one */
+    bool is_given_template;    /* when it was opened */
 };
 
 /* True when a folder's config.json is that of a language model; what is wrong with another one is found later. */
@@ -81,17 +83,25 @@ static bool open_gguf(tarn_run *run, const char *path, const tarn_model_open_opt
     return true;
 }
 
+/* A template by name takes the place of the run's own. */
+static bool set_template(tarn_run *run, const char *name)
+{
+    run->is_given_template = name != NULL;
+    return !name || tarn_train_options_set(&run->options, "template", name) || tarn__raise_within("run_open");
+}
+
 static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_options *options)
 {
     const char *function = "run_open";
     tarn__path path;
     const tarn_model_open_options how = {.device_layers = options->device_layers};
     if (tarn__ends_with(folder, ".gguf"))
-        return open_gguf(run, folder, &how);
+        return open_gguf(run, folder, &how) && set_template(run, options->chat_template);
     if (holds_language_model(folder))
-        return open_language_model(run, folder, how);
-    if (options->device_layers)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds no language model; its layers cannot lie on two devices", function, folder);
+        return open_language_model(run, folder, how) && set_template(run, options->chat_template);
+    if (options->device_layers || options->chat_template)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds no language model; %s", function, folder,
+                           options->device_layers ? "its layers cannot lie on two devices" : "it has no chat template");
     if (!tarn__config_read(function, folder, &run->options, &run->description))
         return false;
     tarn__generator callers = tarn__random_save();
@@ -291,6 +301,19 @@ static bool fits(const char *function, int64_t vocab, const tarn__corpus *corpus
                                           (long long)tokens, (long long)vocab);
 }
 
+/* What was asked for when the run was opened must mean something for the data. */
+static bool check_template(const char *function, const tarn_run *run, const char *data)
+{
+    return !run->is_given_template || !data[0] || tarn__data_is_chats(data) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: template is for chats (FILE.jsonl), but the data is '%.200s'", function, data);
+}
+
+static bool check_loss(const char *function, const tarn_text_evaluation *evaluation)
+{
+    return isfinite(evaluation->loss) ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: the loss is not finite: the model's weights are wrong", function);
+}
+
 /* As wide as the run's own, so that its loss is the one that it was judged by; of other models the context, up to a limit. */
 static int64_t window_of(const tarn_run *run, int64_t context)
 {
@@ -309,9 +332,10 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, evaluation ? "a batch has at least 1 window" : "the result is NULL");
     tarn_dataset *windows = NULL;
     tarn__chats *chats = NULL;
-    if (!tarn_model_facts_of(run->model, &facts))
+    const char *named = data ? data : run->options.data;
+    if (!tarn_model_facts_of(run->model, &facts) || !check_template(function, run, named))
         return false;
-    if (tarn__data_is_chats(data ? data : run->options.data))
+    if (tarn__data_is_chats(named))
         windows = open_chats(run, function, data, window_of(run, facts.context), &corpus, &chats);
     else if (open_text(run, function, data, &corpus))
         windows = tarn__windows_in_order(function, &corpus.validation, window_of(run, facts.context), 0);
@@ -319,7 +343,7 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
     tarn_dataset_free(windows);
     tarn__chats_close(chats);
     tarn__corpus_free(&corpus);
-    return good;
+    return good && check_loss(function, evaluation);
 }
 
 /* ---- prediction ------------------------------------------------------------------------------------------------------------ */

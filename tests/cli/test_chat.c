@@ -101,6 +101,14 @@ static void adapters_are_taken(void **state)
     snprintf(more, sizeof(more), "--adapter %s", scratch("adapter")); /* new ones, which change nothing */
     assert_int_equal(chat("hi\n", more), 0);
     assert_string_equal(line_of(0, with), without);
+    write_model(NULL); /* the template that they were trained with lies beside them */
+    char *tokenizer = get_file(scratch("model/tokenizer.json"), &(size_t){0});
+    write_text("adapter/tokenizer.json", tokenizer);
+    write_text("adapter/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<|im_end|>\"}");
+    write_text("adapter/chat_template.jinja", TEMPLATE);
+    free(tokenizer);
+    assert_int_equal(chat("hi\n", more), 0);
+    assert_string_equal(line_of(0, with), without);
 }
 
 /* What is said looks like a token of the template, and is none: the conversation goes on. */
@@ -130,6 +138,40 @@ static void a_full_context_is_said(void **state)
     assert_int_equal(chat("a question that is far too long for a context of so very few tokens as there are here\n", "--context 60 --on-full forget 2>&1"), 1);
     assert_contains(command_output, "the question alone takes");
     assert_contains(command_output, "there is no room for an answer; the question was left out. Ask a shorter one");
+}
+
+static void a_template_is_given_by_name(void **state)
+{
+    (void)state;
+    char own[64], given[64], data[600], command[2048];
+    write_model(TEMPLATE);
+    assert_int_equal(chat("hi\n", ""), 0);
+    line_of(0, own);
+    write_model(NULL);
+    assert_int_equal(chat("hi\n", "--template chatml"), 0);
+    assert_string_equal(line_of(0, given), own);
+    assert_int_equal(chat("hi\n", "--template nothing 2>&1"), 2);
+    assert_contains(command_output, "there is no template 'nothing'");
+
+    snprintf(data, sizeof(data), "%s", write_text("asked.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"abc\"}]}\n"));
+    snprintf(command, sizeof(command), "eval %s --device cpu --data %s 2>&1", scratch("model"), data);
+    expect_command(command, 1, "need a chat template, and the model has none; name one with --template");
+    snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template chatml", scratch("model"), data);
+    expect_command(command, 0, "over 4 tokens"); /* a, b, c and the end */
+    snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template nothing 2>&1", scratch("model"), data);
+    expect_command(command, 2, "'nothing' is none of chatml");
+    snprintf(command, sizeof(command), "eval %s --device cpu --data text:%s --template chatml 2>&1", scratch("model"), data);
+    expect_command(command, 2, "template is for chats (FILE.jsonl), but the data is 'text:");
+}
+
+static void a_question_with_a_zero_byte_is_left_out(void **state)
+{
+    (void)state;
+    char command[2048], answer[64];
+    write_model(TEMPLATE);
+    snprintf(command, sizeof(command), "version > /dev/null; printf 'a\\000b\\nhi\\n' | \"$TARN_COMMAND\" chat %s --device cpu --temperature 0 2>&1", scratch("model"));
+    expect_command(command, 1, "the question has a zero byte inside, and was left out\n");
+    assert_answer(line_of(1, answer));
 }
 
 static void an_interrupt_ends_an_answer_not_the_program(void **state)
@@ -176,6 +218,8 @@ int main(void)
         in_scope(adapters_are_taken),
         in_scope(words_are_words),
         in_scope(a_full_context_is_said),
+        in_scope(a_template_is_given_by_name),
+        in_scope(a_question_with_a_zero_byte_is_left_out),
         in_scope(an_interrupt_ends_an_answer_not_the_program),
         in_scope(wrong_calls_are_refused),
     };

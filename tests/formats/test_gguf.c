@@ -356,7 +356,7 @@ static void what_is_no_place_for_tensors_is_refused(void **state)
         {{"b", 1, 0, {4}, 0, 64}, "begins before 'a' ends"},
         {{"b", 1, 0, {4}, 32, 47}, "but the file ends at byte"},
         {{"b", 1, 0, {4}, 1 << 20, 64}, "is it cut short?"},
-        {{"b", 1, 0, {4}, UINT64_MAX - 31, 64}, "the offset 18446744073709551584"},
+        {{"b", 1, 0, {4}, UINT64_MAX - 31, 64}, "the offset 18446744073709551584, which is beyond any file"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         refused(with_tensors(&b, rows[i].s), TARN_ERROR_FORMAT, rows[i].says);

@@ -334,6 +334,19 @@ static void rows_that_are_no_large_blocks_become_small_ones(void **state)
     assert_true(s.uneven == 0 && s.changed == 16 && s.after < s.before / 4);
 }
 
+static void nothing_is_computed_in_f64_beside_blocks(void **state)
+{
+    (void)state;
+    names n = named("exact");
+    tarn_module *model = make_model(small);
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
+    tarn_module_free(model);
+    assert_null(tarn_model_open(n.gguf, CPU, &(tarn_model_open_options){.dtype = TARN_F64}));
+    assert_error_about(TARN_ERROR_DTYPE, "tensor 'token_embd.weight' is Q8_0", "take f32, bf16 or f16");
+    assert_null(tarn_model_open(n.folder, CPU, &(tarn_model_open_options){.dtype = TARN_F64, .blocks = TARN_Q8_0}));
+    assert_error_about(TARN_ERROR_DTYPE, ".dtype is f64", "beside .blocks");
+}
+
 static void vectors_of_blocks_become_numbers(void **state)
 {
     (void)state;
@@ -427,6 +440,7 @@ int main(void)
         in_scope(rows_that_are_no_large_blocks_become_small_ones),
         in_scope(missing_and_foreign_tensors_are_named),
         in_scope(a_folder_is_written_tensor_by_tensor),
+        in_scope(nothing_is_computed_in_f64_beside_blocks),
         in_scope(vectors_of_blocks_become_numbers),
         in_scope(weights_become_f64),
         in_scope(nan_is_refused_by_name),

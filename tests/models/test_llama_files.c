@@ -351,6 +351,56 @@ static void every_wrong_config_is_refused_by_name(void **state)
     tarn_module_free(model);
 }
 
+/* The tokens that end a text of the model in a path, as "0 5 16". */
+static const char *ends_of(const char *path)
+{
+    static char text[64];
+    tarn_model_facts facts;
+    tarn_module *model = tarn_model_open(path, CPU, NULL);
+    assert_ok();
+    assert_true(tarn_model_facts_of(model, &facts) && facts.has_end);
+    int used = snprintf(text, sizeof(text), "%lld", (long long)facts.end);
+    for (int i = 0; i < facts.also_end_count; i++)
+        used += snprintf(text + used, sizeof(text) - (size_t)used, " %lld", (long long)facts.also_end[i]);
+    tarn_module_free(model);
+    return text;
+}
+
+/* As transformers stops at them. */
+static void the_ends_of_generation_config_count(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *ends; /* or what is wrong, from ':' on */
+    } files[] = {
+        {"{\"eos_token_id\": [5, 2, 0], \"temperature\": 0.6}", "0 5 16 2"},
+        {"{\"eos_token_id\": 9}", "0 5 16 9"},
+        {"{\"eos_token_id\": null}", "0 5 16"},
+        {"{\"eos_token_id\": [17, -1]}", "0 5 16"}, /* that cannot come */
+        {"{}", "0 5 16"},
+        {"{\"eos_token_id\": [1, 2, 3, 4, 6, 7]}", ":more than 8 tokens that end a text"},
+        {"{\"eos_token_id\": \"x\"}", ":generation_config.json': \"eos_token_id\" is no whole number"},
+        {"{\"eos_token_id\": [1.5]}", ":generation_config.json': \"eos_token_id\" is no whole number"},
+        {"{", ":generation_config.json', line 1"},
+    };
+    tarn_module *model = stirred(&families[0]);
+    assert_true(tarn_model_write(model, scratch("ends")));
+    tarn_module_free(model);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        put_file(in_folder("ends", "generation_config.json"), files[i].text, strlen(files[i].text));
+        if (files[i].ends[0] == ':') {
+            assert_null(tarn_model_open(scratch("ends"), CPU, NULL));
+            if (!strstr(tarn_error(), files[i].ends + 1))
+                fail_msg("%s: '%s' and not '%s'", files[i].text, tarn_error(), files[i].ends + 1);
+            tarn_clear_error();
+            continue;
+        }
+        assert_string_equal(ends_of(scratch("ends")), files[i].ends);
+        assert_true(tarn_model_convert(scratch("ends"), scratch("ends.gguf"), NULL, &(tarn_convert_options){.replace = true}));
+        assert_string_equal(ends_of(scratch("ends.gguf")), files[i].ends);
+    }
+}
+
 /* ---- a real model ---------------------------------------------------------------------------------------------------------- */
 
 enum { STORY = 201, LOGITS = 512 };
@@ -449,6 +499,7 @@ int main(void)
         in_scope(weights_are_converted_or_stay_as_they_are_stored),
         in_scope(weights_that_do_not_fit_are_refused),
         in_scope(every_wrong_config_is_refused_by_name),
+        in_scope(the_ends_of_generation_config_count),
     };
     int failures = cmocka_run_group_tests_name("real", real, NULL, NULL);
     return failures + (TARN__HAVE_JANSSON ? cmocka_run_group_tests_name("folders", folders, make_scratch, remove_scratch) : 0);

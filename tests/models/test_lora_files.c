@@ -325,6 +325,19 @@ static const char *type_in(const char *path, const char *name)
     return text;
 }
 
+/* The bytes of all tensors of a file. */
+static int64_t bytes_in(const char *path)
+{
+    int64_t all = 0;
+    tarn_gguf_entry e;
+    tarn_gguf *file = tarn_gguf_open(path);
+    for (int i = 0; i < tarn_gguf_count(file) && tarn_gguf_info(file, i, &e); i++)
+        all += e.bytes;
+    assert_ok();
+    tarn_gguf_close(file);
+    return all;
+}
+
 static void blocks_become_bf16_where_adapters_change_them(void **state)
 {
     (void)state;
@@ -339,7 +352,9 @@ static void blocks_become_bf16_where_adapters_change_them(void **state)
     tarn_module_free(model);
     how = (tarn_convert_options){.adapter = adapter()};
     tarn_convert_summary summary;
-    assert_true(tarn_model_convert(scratch("blocks.gguf"), scratch("mixed.gguf"), NULL, &how));
+    assert_true(tarn_model_convert(scratch("blocks.gguf"), scratch("mixed.gguf"), &summary, &how));
+    int64_t in_blocks = bytes_in(scratch("blocks.gguf")), mixed = bytes_in(scratch("mixed.gguf"));
+    assert_true(summary.changed == 4 && summary.before == in_blocks && summary.after == mixed && mixed > in_blocks);
     assert_string_equal(type_in(scratch("mixed.gguf"), "blk.0.attn_q.weight"), "BF16");
     assert_string_equal(type_in(scratch("mixed.gguf"), "blk.1.ffn_down.weight"), "BF16");
     assert_string_equal(type_in(scratch("mixed.gguf"), "blk.1.ffn_up.weight"), "Q8_0");

@@ -31,6 +31,14 @@
     "else %}{{ " \
     "message['content'] + eos_token }}{% endif %}{% endfor %}"
 
+/* With a part for tools, which nobody gives, in which anything may stand: texts with both quotes, braces, loops. */
+#define WITH_TOOLS \
+    "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- \"It's {\\\"x\\\": 1}}\" }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{%- else %}{%- if messages[0].role == 'system' %}" \
+    "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}{%- endif %}{%- for message in messages %}" \
+    "{%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or (message.role == \"assistant\" and not message.tool_calls) %}" \
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}{%- elif message.role == \"assistant\" %}{{- 'calls' }}" \
+    "{%- elif message.role == \"tool\" %}{{- message.content }}{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+
 /* A folder whose tokenizer is the small one, with some tokens of templates: 263 <|im_start|>, 264 <|im_end|>. It begins with
  * <|endoftext|>, and ends with <tag>. */
 static tarn_tokenizer *open_with(const char *template)
@@ -84,6 +92,8 @@ static void templates_are_followed(void **state)
     expect_chat("{# spaces that are left out #}\n{%- set x = '%}' -%}\n\n {{- '' }}\n  {%- set y = 1 %}\n  " CHATML "\n", "chatml", 0, 1,
                 false, "<|im_start|>system\n Be brief. <|im_end|>\n");
     expect_chat(QWEN2, "chatml", 0, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
+    expect_chat(WITH_TOOLS, "chatml", 0, 2, true,
+                "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\n");
     expect_chat(LLAMA2, "llama2", 0, 4, true,
                 "<|endoftext|>[INST] <<SYS>>\n Be brief. \n<</SYS>>\n\n he [/INST] llo <tag><|endoftext|>[INST] <|im_end|> [/INST]");
     expect_chat(LLAMA3, "llama3", 0, 2, true,
@@ -170,6 +180,48 @@ static void other_templates_are_refused_by_name(void **state)
     }
 }
 
+#define TURN "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+#define PROMPT "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+#define LOOP "{% for message in messages %}"
+#define DEFAULT "{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}"
+
+/* They have all that a family's have, and something else. */
+static void templates_that_do_more_are_refused(void **state)
+{
+    (void)state;
+    static const char *const more[] = {
+        "{{ 'Before: ' }}" CHATML,
+        CHATML "{{ 'Answer:' }}",
+        LOOP TURN "{{ 'x' }}{% endfor %}" PROMPT,
+        LOOP TURN "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{{ '<think>\\n' }}{% endif %}",
+        "{% for message in messages[::-1] %}" TURN "{% endfor %}" PROMPT,
+        "{% for message in messages[-1:] %}" TURN "{% endfor %}" PROMPT,
+        LOOP "{% if message['role'] != 'system' %}" TURN "{% endif %}{% endfor %}" PROMPT, /* a system's text is left out */
+        "{% set messages = messages[1:] %}" CHATML,
+        "{% set messages = [{'role': 'system', 'content': 'Be kind.'}] + messages %}" CHATML,
+        DEFAULT CHATML, /* also where there is one */
+        "{% if messages|length < 2 %}" DEFAULT "{% endif %}" CHATML,
+        "{% if not tools %}{{ 'none' }}{% endif %}" CHATML,
+        "{% if tools %}{% else %}{{ 'none' }}{% endif %}" CHATML,
+        "{% if true %}{% for message in messages %}" TURN "{% endfor %}" PROMPT, /* never ends */
+        LOOP "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'}}{% endfor %}" PROMPT,
+        LOOP TURN "{% endfor %}{% if messages|length < 2 %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+        "{{ 'Before: ' }}" LLAMA3,
+        "{{ bos_token }}{{ 'Before: ' }}" MISTRAL,
+        LLAMA2 "{{ ' ' }}",
+        MISTRAL "{{ ' ' }}",
+        "{% for message in messages %}{{ bos_token }}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ "
+        "message['content'] + eos_token }}{% endif %}{% endfor %}",
+    };
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+        tarn_tokenizer *t = open_with(more[i]);
+        if (tarn_chat_name(t))
+            fail_msg("taken: %s", more[i]);
+        assert_error_about(TARN_ERROR_UNSUPPORTED, "chat_name", "none that tarn knows");
+        tarn_tokenizer_free(t);
+    }
+}
+
 static void templates_that_are_no_text_are_refused(void **state)
 {
     (void)state;
@@ -203,6 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(templates_are_followed),  in_scope(what_people_write_stays_text),
                                        in_scope(templates_are_saved),     in_scope(other_templates_are_refused_by_name),
-                                       in_scope(wrong_turns_are_refused), in_scope(templates_that_are_no_text_are_refused)};
+                                       in_scope(wrong_turns_are_refused), in_scope(templates_that_are_no_text_are_refused),
+                                       in_scope(templates_that_do_more_are_refused)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

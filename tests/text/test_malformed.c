@@ -28,6 +28,8 @@ static void wrong_tokenizer_files(void **state)
     (void)state;
     static const fault faults[] = {
         {"{\"added", "[\"added", FORMAT, "line 1"},
+        {"{\"added", "{\"version\": \"2.0\", \"added", UNSUPPORTED, "version '2.0'"},
+        {"{\"added", "{\"version\": 1.0, \"added", FORMAT, "\"version\" is no text"},
         {"\"model\": {", "\"model\": 5, \"x\": {", FORMAT, "no \"model\""},
         {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", UNSUPPORTED, "Unigram"},
         {"\"vocab\": {", "\"vocab\": 1, \"x\": {", FORMAT, "vocabulary is missing"},

@@ -245,6 +245,30 @@ static void gguf_files_are_bases(void **state)
     check_bases(true);
 }
 
+/* The one that adapters were trained with, not that of the file they are merged into. */
+static void a_merged_file_has_the_template_of_its_adapters(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
+        skip();
+    char base[1200], merged[1300];
+    snprintf(base, sizeof(base), "%s", turning_drawn("of-another-template"));
+    write_text("of-another-template/chat_template.jinja", "{{ 'another' }}");
+    assert_true(tarn_model_convert(base, scratch("another.gguf"), NULL, &(tarn_convert_options){0}));
+    tarn_train_options o = tuning(scratch("another.gguf"), "template", 2);
+    o.lora = 2;
+    snprintf(o.merge, sizeof(o.merge), "gguf");
+    run(tarn_trainer_new(&o), 0);
+    snprintf(merged, sizeof(merged), "%s/merged.gguf", o.out);
+    tarn_tokenizer *before = tarn_tokenizer_open(scratch("another.gguf")), *after = tarn_tokenizer_open(merged);
+    assert_ok();
+    assert_null(tarn_chat_name(before));
+    assert_error(TARN_ERROR_UNSUPPORTED, "template");
+    assert_string_equal(tarn_chat_name(after), "chatml");
+    tarn_tokenizer_free(before);
+    tarn_tokenizer_free(after);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +277,7 @@ int main(void)
         in_scope(micro_batches_of_answers_are_one_batch),
         in_scope(merged_models_are_what_the_adapters_made),
         in_scope(gguf_files_are_bases),
+        in_scope(a_merged_file_has_the_template_of_its_adapters),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "support/files.h"
+#include "train/behind.h"
 
 #define CPU tarn_device_cpu()
 
@@ -167,6 +168,10 @@ static void what_was_trained_is_judged_and_writes(void **state)
     assert_ok();
     assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.tokens = 6}), 6);
     tarn_module_free(model);
+
+    tarn_fill_inplace(tarn_requires_grad(tarn_module_find(tarn_run_model(trained), "transformer.ln_f.weight"), false), NAN);
+    assert_false(tarn_run_evaluate_text(trained, NULL, 8, &own));
+    assert_error(TARN_ERROR_FORMAT, "the loss is not finite");
 
     int64_t counts[1];
     tarn_evaluation of_classes;
@@ -446,12 +451,14 @@ static held look_now(void)
 }
 
 typedef struct growth {
+    tarn_trainer *trainer;
     held first, last; /* after step 200 and after the last */
 } growth;
 
 static void look(const tarn_train_report *report, void *ctx)
 {
     growth *g = ctx;
+    assert_true(tarn__behind_wait(g->trainer->behind)); /* who writes a checkpoint holds names of files meanwhile */
     if (report->kind == TARN_REPORT_TRAINING && report->step <= 200)
         g->first = look_now();
     else if (report->kind == TARN_REPORT_TRAINING)
@@ -473,9 +480,9 @@ static void memory_does_not_grow_in_1000_steps(void **state)
     options.steps = 1000;
     options.log_every = 100;
     options.eval_every = 500;
-    tarn_trainer *trainer = tarn_trainer_new(&options);
-    assert_true(tarn_trainer_run(trainer, look, &g, NULL));
-    tarn_trainer_free(trainer);
+    g.trainer = tarn_trainer_new(&options);
+    assert_true(tarn_trainer_run(g.trainer, look, &g, NULL));
+    tarn_trainer_free(g.trainer);
     print_message("after 200 steps %lld bytes in tensors, %lld in the pool, %lld in records, %lld resident; 800 later %lld, %lld, %lld, %lld\n",
                   (long long)g.first.used, (long long)g.first.reserved, (long long)g.first.records, (long long)g.first.resident,
                   (long long)g.last.used, (long long)g.last.reserved, (long long)g.last.records, (long long)g.last.resident);
