@@ -111,8 +111,8 @@ static void make_job(job *j, const tarn__call *call, const expression *e)
         views[j->outputs + k] = call->in[k];
     tarn__nest_make(&j->nest, j->outputs + call->inputs, views);
     if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_at(call->device)->has_f64) {
-        j->has_far = is_close(e);
-        j->compute = j->has_far ? TARN__CL_F32 : TARN__CL_F64;
+        j->has_far = is_close(e) && strcmp(e->first, "value_gelu") != 0; /* whose range is that of its result */
+        j->compute = is_close(e) ? TARN__CL_F32 : TARN__CL_F64;
     }
     make_modes(j, call);
     if (j->nest.count > 0 && tarn__cl_at(call->device)->in_lockstep)
