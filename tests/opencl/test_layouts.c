@@ -88,6 +88,44 @@ static tarn_tensor *flipped(tarn_tensor *x)
     return tarn_flip(x, TARN_AXES(0, 2));
 }
 
+/* What arrives at the parts of a tensor goes back to where they were. */
+static tarn_tensor *put_back(tarn_tensor *g, tarn_shape shape, operation_fn part_of)
+{
+    tarn_tensor *x = good(tarn_requires_grad(tarn_zeros(shape, tarn_dtype_of(g), tarn_device_of(g)), true));
+    assert_true(tarn_backward_from(good(part_of(x)), g, NULL));
+    return good(tarn_grad(x));
+}
+
+static tarn_tensor *thinned(tarn_tensor *x)
+{
+    return tarn_stride(x, TARN_SHAPE(1, 2, 3));
+}
+
+static tarn_tensor *thinned_everywhere(tarn_tensor *x)
+{
+    return tarn_stride(x, TARN_SHAPE(2, 2, 2));
+}
+
+static tarn_tensor *unthinned(tarn_tensor *g) { return put_back(g, TARN_SHAPE(3, 26, 48), thinned); }
+static tarn_tensor *unthinned_everywhere(tarn_tensor *g) { return put_back(g, TARN_SHAPE(5, 25, 32), thinned_everywhere); }
+static tarn_tensor *odd_part_back(tarn_tensor *g) { return put_back(g, TARN_SHAPE(3, 5, 46), odd_part); }
+
+/* Parts that lie in steps, or where nothing is a multiple of anything. */
+static void parts_go_back(void **state)
+{
+    NEEDS_OPENCL();
+    for (int i = 0; i < 4; i++) {
+        const tarn_dtype dtype = (tarn_dtype[]){TARN_F32, TARN_F64, TARN_F16, TARN_BF16}[i];
+        compare(unthinned, TARN_SHAPE(3, 13, 16), dtype);
+        compare(unthinned_everywhere, TARN_SHAPE(3, 13, 16), dtype);
+        compare(odd_part_back, TARN_SHAPE(3, 3, 41), dtype);
+        compare(odd_part, TARN_SHAPE(40, 5, 46), dtype);
+        compare(edged, TARN_SHAPE(3, 67, 130), dtype);
+    }
+    compare(odd_part, TARN_SHAPE(9, 7, 46), TARN_U8);
+    compare(edged, TARN_SHAPE(3, 9, 46), TARN_U8);
+}
+
 /* Neighbours move together, by 16 bytes and by fewer, or one by one. */
 static void neighbours_move_together(void **state)
 {
@@ -369,6 +407,7 @@ int main(void)
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     const struct CMUnitTest tests[] = {
         ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
+        ON_OPENCL(parts_go_back),
         ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
         ON_OPENCL(frequent_indices_are_added_in_pieces),
         ON_OPENCL(the_largest_of_a_row_share_its_gradient),

@@ -89,32 +89,75 @@ static int take_outer(window *w, const tarn__cl_axis *axis, int rank, int *outer
     return turning;
 }
 
-bool tarn__cl_window(const tarn__call *call, const tarn__cl_axis *axis, int rank, const tarn__number *value)
+/* How many neighbours, of at least 8 bytes and up to 16, are moved as one element; else 1. */
+static int64_t wide_unit(const tarn__call *call, const tarn__cl_axis *axis, int rank, int64_t bytes)
 {
-    const tarn_dtype dtype = call->out[0]->dtype;
-    const int bytes = (int)tarn__dtype_bytes(dtype);
-    unsigned char bits[8];
+    const tarn__cl_axis *last = &axis[rank - 1];
+    for (int64_t n = 16 / bytes; n * bytes >= 8 && n > 1; n /= 2) {
+        bool fits = last->to == 1 && last->from == 1 && last->step == 1 && (last->size | last->begin | last->count) % n == 0 &&
+                    call->out[0]->offset % n == 0 && call->in[0]->offset % n == 0;
+        for (int i = 0; i < rank - 1; i++)
+            fits = fits && axis[i].to % n == 0 && axis[i].from % n == 0;
+        if (fits)
+            return n;
+    }
+    return 1;
+}
+
+/* The axes counted in such units. */
+static void count_in_units(const tarn__cl_axis *axis, int rank, int64_t unit, tarn__cl_axis *to)
+{
+    for (int i = 0; i < rank; i++) {
+        to[i] = axis[i];
+        if (i < rank - 1) {
+            to[i].to /= unit;
+            to[i].from /= unit;
+        } else {
+            to[i].size /= unit;
+            to[i].begin /= unit;
+            to[i].count /= unit;
+        }
+    }
+}
+
+/* The window's places; `n` neighbours of y are written at once. Gives how many axes there are before the last, and which of them is walked in turns. */
+static window make_window(const tarn__cl_axis *axis, int rank, int n, int *outer, int *turning)
+{
     window w = {.units = 1};
+    *turning = take_outer(&w, axis, rank, outer);
+    w.last = axis_for(&axis[rank - 1]);
+    set_size(&w.last, axis[rank - 1].size / n);
+    w.units = w.last.size;
+    for (int i = 0; i < *outer; i++)
+        w.units *= w.outer[i].size;
+    return w;
+}
+
+bool tarn__cl_window(const tarn__call *call, const tarn__cl_axis *all, int rank, const tarn__number *value)
+{
+    const size_t size = tarn__dtype_bytes(call->out[0]->dtype);
+    unsigned char bits[16];
+    tarn__cl_axis axis[TARN_MAX_RANK];
     bool has_steps = false;
-    int outer;
-    if (!tarn__cl_at(call->device)->in_lockstep || rank < 1 || rank > TARN_MAX_RANK || bytes > 8 || !is_small(axis, rank))
+    int outer, turning;
+    if (!tarn__cl_at(call->device)->in_lockstep || rank < 1 || rank > TARN_MAX_RANK || size > 8 || !is_small(all, rank))
         return false;
+    const int64_t unit = wide_unit(call, all, rank, (int64_t)size);
+    count_in_units(all, rank, unit, axis);
     for (int i = 0; i < rank; i++)
         has_steps = has_steps || axis[i].step != 1;
-    const int unit = unit_of(axis, rank, call->out[0]->offset, bytes), turning = take_outer(&w, axis, rank, &outer);
-    w.last = axis_for(&axis[rank - 1]);
-    set_size(&w.last, axis[rank - 1].size / unit);
-    w.units = w.last.size;
-    for (int i = 0; i < outer; i++)
-        w.units *= w.outer[i].size;
-    tarn__cl_write_element(dtype, value, bits);
+    const tarn__view to = tarn__cl_view_in_units(call->out[0], unit), from = tarn__cl_view_in_units(call->in[0], unit);
+    const int n = unit > 1 ? 1 : unit_of(axis, rank, to.offset, (int)size);
+    const window w = make_window(axis, rank, n, &outer, &turning);
+    for (int64_t i = 0; i < unit; i++)
+        tarn__cl_write_element(call->out[0]->dtype, value, bits + (size_t)i * size);
     tarn__cl_options options = {.length = 0};
-    tarn__cl_option(&options, "-DBITS=%s -DN=%d -DOUTER=%d -DTURNING=%d%s", tarn__cl_bits((size_t)bytes), unit, outer, turning, has_steps ? " -DHAS_STEPS" : "");
+    tarn__cl_option(&options, "-DBITS=%s -DN=%d -DOUTER=%d -DTURNING=%d%s", tarn__cl_bits(size * (size_t)unit), n, outer, turning, has_steps ? " -DHAS_STEPS" : "");
     tarn__cl_launch launch = tarn__cl_begin(call, "window", "lay", options.text);
     tarn__cl_value(&launch, &w, sizeof(w));
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_view(&launch, call->in[0]);
-    tarn__cl_value(&launch, bits, (size_t)bytes);
+    tarn__cl_view(&launch, &to);
+    tarn__cl_view(&launch, &from);
+    tarn__cl_value(&launch, bits, size * (size_t)unit);
     tarn__cl_over(&launch, w.units);
     return true;
 }
