@@ -88,6 +88,44 @@ static tarn_tensor *flipped(tarn_tensor *x)
     return tarn_flip(x, TARN_AXES(0, 2));
 }
 
+/* What arrives at the parts of a tensor goes back to where they were. */
+static tarn_tensor *put_back(tarn_tensor *g, tarn_shape shape, operation_fn part_of)
+{
+    tarn_tensor *x = good(tarn_requires_grad(tarn_zeros(shape, tarn_dtype_of(g), tarn_device_of(g)), true));
+    assert_true(tarn_backward_from(good(part_of(x)), g, NULL));
+    return good(tarn_grad(x));
+}
+
+static tarn_tensor *thinned(tarn_tensor *x)
+{
+    return tarn_stride(x, TARN_SHAPE(1, 2, 3));
+}
+
+static tarn_tensor *thinned_everywhere(tarn_tensor *x)
+{
+    return tarn_stride(x, TARN_SHAPE(2, 2, 2));
+}
+
+static tarn_tensor *unthinned(tarn_tensor *g) { return put_back(g, TARN_SHAPE(3, 26, 48), thinned); }
+static tarn_tensor *unthinned_everywhere(tarn_tensor *g) { return put_back(g, TARN_SHAPE(5, 25, 32), thinned_everywhere); }
+static tarn_tensor *odd_part_back(tarn_tensor *g) { return put_back(g, TARN_SHAPE(3, 5, 46), odd_part); }
+
+/* Parts that lie in steps, or where nothing is a multiple of anything. */
+static void parts_go_back(void **state)
+{
+    NEEDS_OPENCL();
+    for (int i = 0; i < 4; i++) {
+        const tarn_dtype dtype = (tarn_dtype[]){TARN_F32, TARN_F64, TARN_F16, TARN_BF16}[i];
+        compare(unthinned, TARN_SHAPE(3, 13, 16), dtype);
+        compare(unthinned_everywhere, TARN_SHAPE(3, 13, 16), dtype);
+        compare(odd_part_back, TARN_SHAPE(3, 3, 41), dtype);
+        compare(odd_part, TARN_SHAPE(40, 5, 46), dtype);
+        compare(edged, TARN_SHAPE(3, 67, 130), dtype);
+    }
+    compare(odd_part, TARN_SHAPE(9, 7, 46), TARN_U8);
+    compare(edged, TARN_SHAPE(3, 9, 46), TARN_U8);
+}
+
 /* Neighbours move together, by 16 bytes and by fewer, or one by one. */
 static void neighbours_move_together(void **state)
 {
@@ -184,37 +222,59 @@ static void windows_side_by_side_are_pooled(void **state)
     check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .padding = {1, 0}}, false);
 }
 
-/* The gradient of the largest of each row; whole numbers, of which some are the largest together. */
-static tarn_tensor *slopes_of_largest(tarn_tensor *x, tarn_tensor *up, tarn_device device)
+/* The gradient of the largest along an axis; whole numbers, of which some are the largest together. */
+static tarn_tensor *slopes_of_largest(tarn_tensor *x, int axis, tarn_device device)
 {
-    tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true));
-    assert_true(tarn_backward_from(good(tarn_max(there, TARN_AXES(1), false)), tarn_to(up, device), NULL));
+    tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true)), *most = good(tarn_max(there, TARN_AXES(axis), false));
+    tarn_seed(5);
+    assert_true(tarn_backward_from(most, tarn_to(numbers(tarn_shape_of(most), tarn_dtype_of(x)), device), NULL));
     return good(tarn_to(tarn_grad(there), tarn_device_cpu()));
 }
 
-static void check_largest(int64_t rows, int64_t length, tarn_dtype dtype)
+/* One element: a NaN, which equals nothing, wins where it is. */
+static tarn_tensor *corner(tarn_tensor *x)
 {
-    tarn_tensor *whole = good(tarn_cast(tarn_normal(TARN_SHAPE(rows, length), 0, 2, TARN_F32, tarn_device_cpu()), TARN_I32));
-    tarn_tensor *x = good(tarn_cast(whole, dtype)), *up = numbers(TARN_SHAPE(rows), dtype);
-    assert_true(tarn_copy(tarn_slice(tarn_slice(x, 0, 3, 4), 1, length - 1, length), tarn_full(TARN_SHAPE(1, 1), (double)NAN, dtype, tarn_device_cpu())));
-    tarn_tensor *here = slopes_of_largest(x, up, tarn_device_cpu());
-    tarn_stats_reset();
-    tarn_tensor *there = slopes_of_largest(x, up, opencl), *beyond = good(tarn_full(TARN_SCALAR, 1e4, tarn_dtype_of(there), tarn_device_cpu())); /* no gradient is that */
-    assert_int_equal(tarn_stats().fallbacks, 0);
-    assert_close_for_size(tarn_where(tarn_eq(there, there), there, beyond), tarn_where(tarn_eq(here, here), here, beyond), 1e-6);
-    assert_true(isnan(tarn_item(tarn_slice(tarn_slice(there, 0, 3, 4), 1, 0, 1))));
+    return good(tarn_slice(tarn_slice(x, 0, 3, 4), tarn_rank(x) - 1, 7, 8));
 }
 
-/* Rows that a group holds, by few and many elements of a work-item, and one that it reads twice; too few rows, and short ones. */
+static void check_largest(tarn_shape shape, int axis, tarn_dtype dtype)
+{
+    tarn_tensor *whole = good(tarn_cast(tarn_normal(shape, 0, 2, TARN_F32, tarn_device_cpu()), TARN_I32)), *x = good(tarn_cast(whole, dtype)), *at = corner(x);
+    assert_true(tarn_copy(at, tarn_full(tarn_shape_of(at), (double)NAN, dtype, tarn_device_cpu())));
+    tarn_tensor *here = slopes_of_largest(x, axis, tarn_device_cpu());
+    tarn_stats_reset();
+    tarn_tensor *there = slopes_of_largest(x, axis, opencl), *beyond = good(tarn_full(TARN_SCALAR, 1e4, tarn_dtype_of(there), tarn_device_cpu())); /* no gradient is that */
+    assert_int_equal(tarn_stats().fallbacks, 0);
+    assert_close_for_size(tarn_where(tarn_eq(there, there), there, beyond), tarn_where(tarn_eq(here, here), here, beyond), 1e-6);
+    assert_true(isnan(tarn_item(tarn_sum(corner(there), TARN_ALL_AXES, false))));
+}
+
+/* Rows that a group holds, by few and many elements of a work-item, and one that it reads twice; too few rows, and short ones; and rows of fours. */
 static void the_largest_of_a_row_share_its_gradient(void **state)
 {
     NEEDS_OPENCL();
-    check_largest(300, 128, TARN_F32);
-    check_largest(256, 1000, TARN_BF16);
-    check_largest(257, 3001, TARN_F32);
-    check_largest(256, 5000, TARN_F32);
-    check_largest(255, 200, TARN_F32);
-    check_largest(300, 127, TARN_F16);
+    check_largest(TARN_SHAPE(300, 129), 1, TARN_F32);
+    check_largest(TARN_SHAPE(256, 1001), 1, TARN_BF16);
+    check_largest(TARN_SHAPE(257, 3001), 1, TARN_F32);
+    check_largest(TARN_SHAPE(256, 5001), 1, TARN_F32);
+    check_largest(TARN_SHAPE(255, 200), 1, TARN_F32);
+    check_largest(TARN_SHAPE(300, 127), 1, TARN_F16);
+    check_largest(TARN_SHAPE(300, 128), 1, TARN_F32);
+    check_largest(TARN_SHAPE(256, 1000), 1, TARN_BF16);
+    check_largest(TARN_SHAPE(256, 5000), 1, TARN_F16);
+    check_largest(TARN_SHAPE(256, 8200), 1, TARN_F32);
+}
+
+/* Columns in fours, in one chunk and in several, of a matrix and between other axes; and columns that are none. */
+static void the_largest_of_a_column_share_its_gradient(void **state)
+{
+    NEEDS_OPENCL();
+    check_largest(TARN_SHAPE(300, 128), 0, TARN_F32);
+    check_largest(TARN_SHAPE(63, 132), 0, TARN_BF16);
+    check_largest(TARN_SHAPE(5, 131, 40), 1, TARN_F16);
+    check_largest(TARN_SHAPE(40, 131, 8), 1, TARN_F32);
+    check_largest(TARN_SHAPE(300, 130), 0, TARN_F32);
+    check_largest(TARN_SHAPE(64, 64), 0, TARN_F32);
 }
 
 /* What `count` indices into 7 rows add: whole numbers, which have one sum in any order. Twice, into a fresh gradient and on top of it; then by lines of their own. */
@@ -299,6 +359,39 @@ static void gradients_of_a_broadcast_are_the_same(void **state)
     assert_close_for_size(grads[1][1], grads[0][1], 0);
 }
 
+/* The gradient of one number for each row is the sum over it. Whole numbers, which have one sum in any order. */
+static void check_scaled(int64_t rows, int64_t length, tarn_dtype dtype)
+{
+    tarn_tensor *all[3] = {numbers(TARN_SHAPE(rows, length), TARN_I32), numbers(TARN_SHAPE(rows, 1), TARN_I32), numbers(TARN_SHAPE(rows, length), TARN_I32)}, *grads[2][2];
+    for (int i = 0; i < 2; i++) {
+        tarn_device device = i == 0 ? tarn_device_cpu() : opencl;
+        tarn_tensor *there[3];
+        for (int k = 0; k < 3; k++)
+            there[k] = good(tarn_to(tarn_cast(tarn_mod(all[k], tarn_full(TARN_SCALAR, 3, TARN_I32, tarn_device_cpu())), dtype), device));
+        good(tarn_requires_grad(there[0], true));
+        good(tarn_requires_grad(there[1], true));
+        tarn_stats_reset();
+        assert_true(tarn_backward_from(good(tarn_mul(there[0], there[1])), there[2], NULL));
+        assert_int_equal(tarn_stats().fallbacks, 0);
+        for (int k = 0; k < 2; k++)
+            grads[i][k] = good(tarn_to(tarn_grad(there[k]), tarn_device_cpu()));
+    }
+    for (int k = 0; k < 2; k++)
+        assert_close_for_size(grads[1][k], grads[0][k], 0);
+}
+
+/* Rows of fours, and rows that are too short, too few or none of fours. */
+static void rows_are_scaled(void **state)
+{
+    NEEDS_OPENCL();
+    check_scaled(256, 256, TARN_F32);
+    check_scaled(300, 1100, TARN_BF16);
+    check_scaled(256, 5000, TARN_F32);
+    check_scaled(256, 258, TARN_F32);
+    check_scaled(255, 256, TARN_F16);
+    check_scaled(256, 128, TARN_F32);
+}
+
 /* Rows without elements are chosen, and have a gradient without elements. */
 static void empty_rows_are_looked_up(void **state)
 {
@@ -314,13 +407,16 @@ int main(void)
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     const struct CMUnitTest tests[] = {
         ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
+        ON_OPENCL(parts_go_back),
         ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
         ON_OPENCL(frequent_indices_are_added_in_pieces),
         ON_OPENCL(the_largest_of_a_row_share_its_gradient),
+        ON_OPENCL(the_largest_of_a_column_share_its_gradient),
         ON_OPENCL(windows_side_by_side_are_pooled),
         ON_OPENCL(empty_rows_are_looked_up),
         ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),
+        ON_OPENCL(rows_are_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

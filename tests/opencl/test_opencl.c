@@ -168,6 +168,30 @@ static void a_bad_index_comes_up_when_the_host_waits(void **state)
     }
 }
 
+/* Behind a lookup that is still on its way the read of faults is put off: none is lost, whatever the host waits for. */
+static void a_bad_index_behind_a_good_one_comes_up(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_tensor *x = good(tarn_ones(TARN_SHAPE(500, 500), TARN_F32, opencl)), *all = good(tarn_arange(0, 500, 1, TARN_I64, opencl));
+    tarn_tensor *bad = good(tarn_from_i64((int64_t[]){1, 700, 2}, TARN_SHAPE(3), opencl));
+    for (int round = 0; round < 9; round++) {
+        good(tarn_matmul(x, x)); /* takes a while */
+        good(tarn_index_select(x, 0, all));
+        tarn_tensor *y = tarn_index_select(x, 0, bad);
+        tarn_event *event = round % 3 == 1 ? tarn_event_record(opencl) : NULL;
+        float here[1500];
+        if (round % 3 == 0)
+            tarn_synchronize(opencl);
+        else if (round % 3 == 1)
+            tarn_event_wait(event);
+        else if (y && tarn_read(y, here, sizeof(here)))
+            tarn_mul(x, x);
+        assert_error(TARN_ERROR_ARGUMENT, "index_select: index 700 is outside the axis, which has 500 elements");
+        tarn_event_free(event);
+        assert_true(tarn_synchronize(opencl));
+    }
+}
+
 static void events_measure_what_lies_between(void **state)
 {
     NEEDS_OPENCL();
@@ -299,6 +323,7 @@ int main(void)
         ON_OPENCL(transfers_of_any_size_arrive),
         ON_OPENCL(devices_copy_to_each_other),
         ON_OPENCL(a_bad_index_comes_up_when_the_host_waits),
+        ON_OPENCL(a_bad_index_behind_a_good_one_comes_up),
         ON_OPENCL(events_measure_what_lies_between),
         ON_OPENCL(what_is_taken_is_given_back),
         ON_OPENCL(more_memory_than_there_is_is_refused),

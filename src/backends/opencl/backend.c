@@ -161,7 +161,7 @@ static void *stream_of(int index)
 static bool synchronize(int index)
 {
     tarn__cl_device *d = tarn__cl_alive(index);
-    return d && (tarn__cl_good(clFinish(d->queue), "waiting for the device") || tarn__cl_suspect(d));
+    return d && ((tarn__cl_settle_faults(d) && tarn__cl_good(clFinish(d->queue), "waiting for the device")) || tarn__cl_suspect(d));
 }
 
 /* Under the lock: hands a fault over that has been read, and clears the device's record behind everything enqueued. */
@@ -194,7 +194,7 @@ static bool poll(int index, tarn__fault *fault)
     if (!good)
         tarn__cl_fail("%s", d->failure);
     d->has_failed = false;
-    good = good && (!d->reading || take_fault(d, fault));
+    good = good && (!d->reading || take_fault(d, fault)) && (d->reading || tarn__cl_read_faults(d));
     pthread_mutex_unlock(&d->lock);
     return good;
 }
@@ -224,7 +224,7 @@ static bool event_record(int index, void *event, void *stream)
     if (*place)
         clReleaseEvent(*place);
     *place = NULL;
-    return d && (tarn__cl_good(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event") || tarn__cl_suspect(d));
+    return d && ((tarn__cl_settle_faults(d) && tarn__cl_good(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event")) || tarn__cl_suspect(d));
 }
 
 static bool event_wait(int index, void *event)

@@ -31,13 +31,6 @@ static parts square_of(float x)
     return p;
 }
 
-/* What a division of 2.5 units leaves over is divided once more. */
-static float quotient_of(parts a, parts b)
-{
-    const float r = 1 / b.high, q = a.high * r;
-    return fma(fma(-q, b.low, fma(-b.high, q, a.high)) + a.low, r, q);
-}
-
 /* e^(r + small) 2^k for |r| < 0.35; two factors, since 2^k alone may be no f32 where the result is one. */
 static parts exp_near(float r, float small, int k)
 {
@@ -56,60 +49,102 @@ static parts exp_close(float x, float small)
     return exp_near(fma(-k, -2.12194440e-4f, fma(-k, 0.693359375f, from)), x < -104 ? 0 : small, (int)k);
 }
 
-static parts one_and(parts e)
+/* ---- sigmoids and what is made of them ----------------------------------------------------------------------------------------- */
+
+/* A number that may be below the normal ones: digits, and the rest that rounding took from them, times a power of 2. Only where the number is 0 are the digits. */
+typedef struct scaled {
+    float digits, rest, power;
+} scaled;
+
+/* (1 + t) 2^k, where `shifted` is 1.5 2^23 + 254 + k: the integer lies in its low bits. */
+static scaled scaled_of(float t, float shifted)
 {
-    parts s;
-    s.high = 1 + e.high;
-    s.low = (e.high - (s.high - 1)) + e.low;
-    return s;
+    const uint n = as_uint(shifted);
+    const float y = 1 + t, half_way = as_float((n >> 1) << 23);
+    scaled e;
+    e.digits = y * half_way;
+    e.rest = (t - (y - 1)) * half_way;
+    e.power = as_float((n - (n >> 1)) << 23);
+    return e;
 }
 
-/* The sigmoid of u, where x has its sign and e is e^-|u|. */
-static float sigmoid_of(float x, parts e)
+/* e^x for x that is not above 0, to a unit in the last place; 0 from 2^-254 on. */
+static scaled exp_scaled(float x)
 {
-    const parts one = {1, 0};
-    return quotient_of(x < 0 ? e : one, one_and(e));
+    const float from = x < -176.1f ? -176.1f : x, shifted = fma(from, 1.44269504f, 12583166.0f), k = shifted - 12583166.0f;
+    const float r = fma(k, 2.12194440e-4f, fma(k, -0.693359375f, from));
+    const float p = fma(fma(fma(fma(0.00138213555f, r, 0.00836866908f), r, 0.0416682586f), r, 0.166665211f), r, 0.49999994f);
+    return scaled_of(fma(r * r, p, r), shifted);
 }
 
-/* Its slope, e / (1 + e)². */
-static float bell_of(parts e)
+/* 2^-(t + rest) for t from 0 to 254. */
+static scaled power_of_half(float t, float rest)
 {
-    const parts s = one_and(e);
-    return quotient_of(e, product_of(s, s));
+    const float shifted = 12583166.0f - t, r = ((12583166.0f - shifted) - t) - rest;
+    const float p = fma(fma(fma(fma(0.000153293106f, r, 0.00133909704f), r, 0.00961849932f), r, 0.0555035956f), r, 0.240226477f);
+    return scaled_of(fma(p, r, 0.693147182f) * r, shifted);
 }
 
-/* The slope of x sigmoid(u), w being x u': ((x < 0 ? e : 1) (1 + e) + e w) / (1 + e)². Where u is infinite, so may w be; of an infinite x it is NaN. */
-static float bend_of(float x, parts e, parts w)
+/* 1 / b for b from 1 to 4. What the device's own is off by, which no standard says, is made up for here and in a quotient. */
+static float reciprocal_of(float b)
 {
-    const parts s = one_and(e), square = product_of(s, s);
-    parts sum, n;
-    if (e.high == 0)
-        return (x < 0 ? 0 : 1) + (x - x);
-    if (x < 0) {
-        sum = sum_of(s.high, w.high);
-        sum.low += s.low + w.low;
-        n = product_of(e, sum);
-    } else {
-        sum = product_of(e, w);
-        n = sum_of(s.high, sum.high);
-        n.low += s.low + sum.low;
-    }
-    return quotient_of(n, square);
+    const float near = native_recip(b);
+    return fma(fma(-b, near, 1.0f), near, near);
 }
 
-/* 2 sqrt(2/π) x (1 + k x²) */
-static parts gelu_argument(float x, parts k)
+static float quotient_of(float a, float b)
 {
-    const parts c = {1.5957691669464111f, -4.534068042e-8f}, own = {x, 0}, term = product_of(k, square_of(x));
-    parts sum = sum_of(1, term.high);
-    sum.low += term.low;
-    return product_of(product_of(c, own), sum);
+    const float r = reciprocal_of(b), q = a * r;
+    return fma(fma(-b, q, a), r, q);
 }
 
-static parts gelu_exponential(float x)
+/* x times the sigmoid of u, where x has the sign of u and e is e^-|u|. What 1 + e loses is carried along. */
+static float times_sigmoid(float x, scaled e)
 {
-    const parts k = {0.044715f, 1.546144485e-9f}, u = gelu_argument(fabs(x), k);
-    return exp_close(-u.high, -u.low);
+    const float whole = e.digits * e.power, s = 1 + whole, rest = whole - (s - 1), n = x < 0 ? e.digits : 1, r = reciprocal_of(s), q = n * r;
+    const float y = x * fma(fma(-q, rest, fma(-s, q, n)), r, q);
+    return x < 0 ? y * e.power : y;
+}
+
+/* The sigmoid's slope, e / (1 + e)². */
+static float bell_of(scaled e)
+{
+    const float whole = e.digits * e.power;
+    return quotient_of(whole, fma(whole, 2 + whole, 1.0f));
+}
+
+/* The slope of x sigmoid(u), x u' being x (slope + rest): ((x < 0 ? e : 1) (1 + e) + e x u') / (1 + e)². What its factors lose is carried along. Of an infinite x it is NaN. */
+static float bend_of(float x, scaled e, float slope, float rest)
+{
+    const float whole = e.digits * e.power, s = 1 + whole, s_rest = fma(e.rest, e.power, whole - (s - 1)), along = x < 0 ? x : x * whole;
+    const float f = x < 0 ? e.digits : 1, f_rest = x < 0 ? e.rest : 0, sum = fma(along, slope, s) + fma(along, rest, s_rest), n = sum * f;
+    const float square = s * s, square_rest = fma(s + s, s_rest, fma(s, s, -square)), r = reciprocal_of(square), q = n * r;
+    const float y = fma(fma(-q, square_rest, fma(-square, q, n)) + fma(sum, f_rest, fma(sum, f, -n)), r, q);
+    return x < 0 ? y * e.power : y;
+}
+
+/* Beyond 12.96 gelu's exponential is 0. NaN stays. */
+static float gelu_near(float x)
+{
+    return x > 12.96f ? 12.96f : x < -12.96f ? -12.96f : x;
+}
+
+/* gelu's u is 2 sqrt(2/π) x (1 + 0.044715 x²); here is c + k x² in two parts. c has few digits, so that what is taken from it is exact. */
+static parts gelu_factor(float x, float c, float c_rest, float k, float k_rest)
+{
+    const parts square = square_of(x);
+    parts sum;
+    sum.high = fma(k, square.high, c);
+    sum.low = fma(k, square.high, c - sum.high) + fma(k, square.low, fma(k_rest, square.high, c_rest));
+    return sum;
+}
+
+static scaled gelu_exponential(float x)
+{
+    const float size = fabs(gelu_near(x));
+    const parts f = gelu_factor(size, 2.30175781f, 0.000450385647f, 0.102943242f, -2.01619854e-9f); /* in powers of 2 */
+    const float t = size * f.high;
+    return power_of_half(t, fma(size, f.low, fma(size, f.high, -t)));
 }
 
 /* ---- powers ------------------------------------------------------------------------------------------------------------------------ */

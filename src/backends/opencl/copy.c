@@ -54,6 +54,20 @@ static void move(const tarn__call *call, tarn__nest *nest)
     go_in_runs(&launch, nest);
 }
 
+/* Rows of neighbours whose places do not let 8 bytes be moved at once. False, and nothing is done, where it is not like that. */
+static bool move_by_turns(const tarn__call *call, const tarn__nest *nest)
+{
+    const tarn__view *views[] = {call->out[0], call->in[0]};
+    const size_t size = tarn__dtype_bytes(views[0]->dtype);
+    tarn__cl_axis axis[TARN_MAX_RANK];
+    int last = nest->rank - 1;
+    if (last < 0 || nest->stride[0][last] != 1 || nest->stride[1][last] != 1 || (size_t)tarn__cl_unit(nest, 3, views, 0, size) * size >= 8)
+        return false;
+    for (int i = 0; i <= last; i++)
+        axis[i] = (tarn__cl_axis){nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
+    return tarn__cl_window(call, axis, nest->rank, &(tarn__number){0, 0});
+}
+
 static void convert(const tarn__call *call, const tarn__nest *nest)
 {
     tarn__cl_options options = {.length = 0};
@@ -79,7 +93,7 @@ static void kernel_copy(const tarn__call *call)
         convert(call, &nest);
     else if (tarn__nest_is_dense(&nest, 0) && tarn__nest_is_dense(&nest, 1))
         tarn__cl_copy_bytes(call, to->memory, to->offset * size, from->memory, from->offset * size, (size_t)(nest.count * size));
-    else if (!tarn__cl_transpose(call, &nest))
+    else if (!tarn__cl_transpose(call, &nest) && !move_by_turns(call, &nest))
         move(call, &nest);
 }
 

@@ -47,6 +47,16 @@ const char *tarn__cl_bits(size_t bytes);
 /* The bits of one element; 16-bit floats by way of f32, as on the CPU. */
 void tarn__cl_write_element(tarn_dtype dtype, const tarn__number *value, void *bits);
 
+/* An axis of a target and of what lies in a window of it: element i of the source at begin + i · step. A plain copy's window is the whole. */
+typedef struct tarn__cl_axis {
+    int64_t size;               /* of the target */
+    int64_t begin, count, step; /* of the window */
+    int64_t to, from;           /* strides */
+} tarn__cl_axis;
+
+/* window.c: input 0 laid into output 0, of the same dtype, and `value` around it. False, and nothing is done, where sizes are large, the window is empty or the device is no GPU. */
+bool tarn__cl_window(const tarn__call *call, const tarn__cl_axis *axis, int rank, const tarn__number *value);
+
 /* A scalar of the type INDEX. */
 void tarn__cl_index(tarn__cl_launch *launch, bool is_small, int64_t value);
 

@@ -66,23 +66,18 @@ static bool has_quads(const tarn__nest *nest, int operand, const tarn__view *vie
     return is_good;
 }
 
-/* Fours of neighbours where all operands have them, unless all are f32 in one row: elements do as well there. */
+/* Fours of neighbours where all operands have them. */
 static void make_quads(job *j, const tarn__call *call, const tarn__view *const *views)
 {
     int last = j->nest.rank - 1, operands = j->outputs + call->inputs;
-    bool is_f32 = true;
     j->quads = j->compute == TARN__CL_F32 && last >= 0 && j->nest.shape[last] % 4 == 0;
-    for (int k = 0; k < operands && j->quads; k++) {
+    for (int k = 0; k < operands && j->quads; k++)
         j->quads = has_quads(&j->nest, k, views[k], k < j->outputs);
-        is_f32 = is_f32 && (!views[k] || views[k]->dtype == TARN_F32);
-    }
-    j->quads = j->quads && !(j->dense && is_f32);
     if (!j->quads)
         return;
     for (int k = 0; k < call->inputs; k++)
         if (j->mode[k] == IS_DENSE && j->nest.stride[j->outputs + k][last] == 0)
             j->mode[k] = IS_REPEATED;
-    j->dense = false;
     j->nest.count /= 4;
     j->nest.shape[last] /= 4;
     for (int k = 0; k < operands; k++)
@@ -111,8 +106,8 @@ static void make_job(job *j, const tarn__call *call, const expression *e)
         views[j->outputs + k] = call->in[k];
     tarn__nest_make(&j->nest, j->outputs + call->inputs, views);
     if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_at(call->device)->has_f64) {
-        j->has_far = is_close(e);
-        j->compute = j->has_far ? TARN__CL_F32 : TARN__CL_F64;
+        j->has_far = is_close(e) && strcmp(e->first, "value_gelu") != 0; /* whose range is that of its result */
+        j->compute = is_close(e) ? TARN__CL_F32 : TARN__CL_F64;
     }
     make_modes(j, call);
     if (j->nest.count > 0 && tarn__cl_at(call->device)->in_lockstep)
@@ -125,8 +120,8 @@ static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *c
     tarn__cl_option_compute(o, j->compute);
     bool is_small = tarn__cl_option_index(o, &j->nest);
     tarn__cl_option(o, " -DINPUTS=%d -DOUTPUTS=%d -DEXPRESSION=%s -DSECOND=%s%s", call->inputs, j->outputs,
-                    call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : j->quads ? " -DQUADS" : "");
-    tarn__cl_option(o, " -DPER=%d", j->per);
+                    call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : "");
+    tarn__cl_option(o, " -DPER=%d%s", j->per, j->quads ? " -DQUADS" : "");
     if (j->has_far)
         tarn__cl_option(o, " -DFAR=far_%s -DFAR_SECOND=far_%s", call->out[0] ? e->first : e->second, e->second ? e->second : e->first);
     for (int k = 0; k < j->outputs; k++)

@@ -1,8 +1,8 @@
 /* elementwise.cl: one row of elementwise.def. The host names the function (EXPRESSION, and SECOND where both gradients are wanted), the type computed in (C),
  * the dtypes of results (T_Y0, T_Y1) and operands (T_X0 …), and how each operand is read: IS_DENSE, IS_ONE (one element for all) or IS_CONSTANT.
  *
- * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours. A work-item has PER elements, a group apart; with QUADS the nest
- * counts fours of neighbours on its last axis, along which an operand may be IS_REPEATED, and a work-item has PER of those. */
+ * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours. A work-item has PER elements, a group apart; with QUADS it has
+ * PER fours of neighbours, which the row or the nest's last axis counts, and along that axis an operand may be IS_REPEATED. */
 #include "element.cl"
 #include "math.cl"
 #ifdef QUADS
@@ -93,7 +93,13 @@ __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, l
     INDEX at[PER][OUTPUTS + 3];
     EACH_OWN(i, own)
     {
+#ifdef DENSE
+#pragma unroll
+        for (int k = 0; k < OUTPUTS + INPUTS; k++)
+            at[own][k] = i * 4;
+#else
         locate(&shape, i, OUTPUTS + INPUTS, at[own]);
+#endif
         b[own] = c[own] = 0;
         READ_4(a[own], b[own], c[own], at[own])
     }

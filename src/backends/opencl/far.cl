@@ -38,11 +38,11 @@
  * the range before. The last operands scale a result: the gradient that arrives, or x. */
 static bool needs_care(float y, float a, float b, float c)
 {
-    const bool is_strange = !(fabs(y) >= 1e-30f && fabs(y) <= 1e36f);
+    const bool is_plain = fabs(y) >= 1e-30f && fabs(y) <= 1e36f;
 #if INPUTS > 2
-    return (is_strange && ((b != 0 && c != 0) || y != y)) || fabs(b) > 1e3f || fabs(c) > 1e3f;
+    return !(is_plain && fabs(b) <= 1e3f && fabs(c) <= 1e3f) && ((b != 0 && c != 0) || y != y || fabs(b) > 1e3f || fabs(c) > 1e3f);
 #else
     const float scale = INPUTS > 1 ? b : a;
-    return (is_strange && (scale != 0 || y != y)) || fabs(scale) > 1e6f;
+    return !(is_plain && fabs(scale) <= 1e6f) && (scale != 0 || y != y);
 #endif
 }

@@ -4,6 +4,7 @@
 
 typedef struct job {
     const char *kernel;
+    int per; /* elements of a work-item on a GPU */
     const tarn__view *view[3]; /* the nest's operands, of which `index` names places */
     int y, index, x;
     int64_t limit, step; /* how many places indices may name, and how far apart they are */
@@ -18,13 +19,15 @@ static void run(const tarn__call *call, const job *j)
     tarn__nest_make(&nest, 3, j->view);
     if (nest.count == 0)
         return;
-    int64_t unit = tarn__cl_at(call->device)->in_lockstep ? tarn__cl_unit(&nest, moved, j->view, j->step, bytes) : 1;
+    const bool in_lockstep = tarn__cl_at(call->device)->in_lockstep;
+    const int per = in_lockstep ? j->per : 1;
+    int64_t unit = in_lockstep ? tarn__cl_unit(&nest, moved, j->view, j->step, bytes) : 1;
     tarn__cl_in_units(&nest, moved, unit);
     tarn__view y = tarn__cl_view_in_units(j->view[j->y], unit), x = tarn__cl_view_in_units(j->view[j->x], unit);
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, TARN__CL_I64);
     bool is_small = tarn__cl_option_index(&options, &nest);
-    tarn__cl_option(&options, " -DBITS=%s -DI=%s", tarn__cl_bits(bytes * (size_t)unit), tarn__cl_type(j->view[j->index]->dtype));
+    tarn__cl_option(&options, " -DBITS=%s -DI=%s -DPER=%d", tarn__cl_bits(bytes * (size_t)unit), tarn__cl_type(j->view[j->index]->dtype), per);
     tarn__cl_launch launch = tarn__cl_begin(call, "index", j->kernel, options.text);
     tarn__cl_view(&launch, &y);
     tarn__cl_view(&launch, j->view[j->index]);
@@ -34,7 +37,7 @@ static void run(const tarn__call *call, const job *j)
     tarn__cl_long(&launch, j->step / unit);
     tarn__cl_places(&launch, is_small, &nest);
     tarn__cl_fault(&launch, call);
-    tarn__cl_over(&launch, nest.count);
+    tarn__cl_over(&launch, (nest.count + per - 1) / per);
 }
 
 /* `index` has y's shape. */
@@ -46,7 +49,7 @@ static void gather(const tarn__call *call, const tarn__view *index, int axis)
         lines.shape[i] = y->shape[i];
         lines.stride[i] = i == axis ? 0 : x->stride[i];
     }
-    run(call, &(job){"gather", {y, index, &lines}, 0, 1, 2, tarn__axis_size(x, axis), tarn__axis_stride(x, axis)});
+    run(call, &(job){"gather", 4, {y, index, &lines}, 0, 1, 2, tarn__axis_size(x, axis), tarn__axis_stride(x, axis)});
 }
 
 static void kernel_gather(const tarn__call *call)
@@ -68,7 +71,7 @@ static void kernel_put_rows(const tarn__call *call)
     tarn__view place = *y, wide = tarn__view_repeated(index, x, 0);
     for (int i = 0; i < x->rank; i++)
         place.shape[i] = x->shape[i];
-    run(call, &(job){"put_rows", {&place, x, &wide}, 0, 2, 1, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]});
+    run(call, &(job){"put_rows", 1, {&place, x, &wide}, 0, 2, 1, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]});
 }
 
 /* The index has y's shape without the last axis. */

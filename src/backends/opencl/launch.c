@@ -159,14 +159,41 @@ static size_t chosen_group(const tarn__cl_launch *launch)
     return items;
 }
 
-/* Behind a kernel that may find a fault its record is read, without waiting; the next poll that finds the read done looks at it. */
+static bool is_under_way(cl_event event)
+{
+    cl_int status = CL_COMPLETE;
+    return event && clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL) == CL_SUCCESS && status > CL_COMPLETE;
+}
+
 static bool read_record(tarn__cl_device *d)
 {
     if (d->reading)
         clReleaseEvent(d->reading);
     d->reading = NULL;
+    d->is_unread = false;
     return tarn__cl_good(clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(*d->seen), d->seen, 0, NULL, &d->reading), "reading the faults") &&
            tarn__cl_good(clFlush(d->queue), "sending work to the device");
+}
+
+/* Behind a kernel that may find a fault its record is read, without waiting; the next poll that finds the read done looks at it. A read takes the device as long as a small kernel: while one is
+ * under way the next is put off, until a poll finds that one done or something waits for the device. */
+static bool record_faults(tarn__cl_device *d)
+{
+    d->is_unread = true;
+    return is_under_way(d->reading) || read_record(d);
+}
+
+bool tarn__cl_read_faults(tarn__cl_device *d)
+{
+    return !d->is_unread || read_record(d);
+}
+
+bool tarn__cl_settle_faults(tarn__cl_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    bool good = tarn__cl_read_faults(d);
+    pthread_mutex_unlock(&d->lock);
+    return good;
 }
 
 /* True where a driver says only now that it has too little for such groups: a device that is lost says the same, but its queue does not end. A call that has begun is not done again if that
@@ -192,7 +219,7 @@ static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, cons
         tarn__cl_fail("the kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
     } else {
         has_begun = true;
-        good = !launch->has_fault || read_record(d);
+        good = !launch->has_fault || record_faults(d);
     }
     good ? end(launch) : give_up(launch);
 }

@@ -111,7 +111,9 @@ static C SIGMOID(C x)
     C e = exp(x < 0 ? x : -x);
     return (x < 0 ? e : (C)1) / (1 + e);
 #else
-    return sigmoid_of(x, exp_close(-fabs(x), 0));
+    const scaled e = exp_scaled(-fabs(x));
+    const float whole = e.digits * e.power;
+    return quotient_of(x < 0 ? whole : 1, 1 + whole);
 #endif
 }
 
@@ -192,20 +194,19 @@ static float exp_of_parts(float large, float small)
     return e.high + e.low;
 }
 
-/* Below -64, e^x is taken in two factors: itself it would be no f32 any more while x e^x still is. */
 static float SILU(float x)
 {
-    return x < -64 ? x * 1.603810890548638e-28f * exp_close(x + 64, 0).high : x * sigmoid_of(x, exp_close(-fabs(x), 0));
+    return times_sigmoid(x, exp_scaled(-fabs(x)));
 }
 
 static float SIGMOID_GRAD(float x)
 {
-    return bell_of(exp_close(-fabs(x), 0));
+    return bell_of(exp_scaled(-fabs(x)));
 }
 
 static float SECH2(float x)
 {
-    return 4 * bell_of(exp_close(-2 * fabs(x), 0));
+    return 4 * bell_of(exp_scaled(-2 * fabs(x)));
 }
 
 static float ERF_GRAD(float x)
@@ -216,7 +217,7 @@ static float ERF_GRAD(float x)
 
 static float GELU(float x)
 {
-    return x * sigmoid_of(x, gelu_exponential(x));
+    return times_sigmoid(x, gelu_exponential(x));
 }
 
 /* c[0] + t (c[1] + t (…)) */
@@ -235,8 +236,9 @@ static float GELU_GRAD(float x)
     float t = (x + 0.7524614334106445f) - 1.1339628e-8f;
     if (x > -1.2f && x < -0.35f)
         return t * polynomial(t, near_root, 11);
-    const parts k = {0.134145f, -6.5374375e-9f};
-    return bend_of(x, gelu_exponential(x), gelu_argument(x, k));
+    const float near = gelu_near(x);
+    const parts f = gelu_factor(near, 1.59570312f, 6.59966026e-5f, 0.214064449f, -2.54083421e-10f);
+    return fma(x, 0.0f, bend_of(near, gelu_exponential(x), f.high, f.low)); /* NaN of an infinite x */
 }
 
 /* e^(-x²/2) erfc's tail: the exponential in two parts times erfc(z) e^(z²) = erfc(z) / e^(-z²), z = |x| / sqrt 2, where that is not yet 0. */
@@ -272,8 +274,7 @@ static float SILU_GRAD(float x)
     float t = (x + 1.2784645557403564f) - 1.2979283e-8f;
     if (x > -2.0f && x < -0.6f)
         return t * polynomial(t, near_root, 11);
-    const parts own = {x, 0};
-    return bend_of(x, exp_close(-fabs(x), 0), own);
+    return bend_of(x, exp_scaled(-fabs(x)), 1, 0);
 }
 #endif
 

@@ -51,6 +51,7 @@ typedef struct tarn__cl_device {
     cl_mem seen_memory;    /* of the next, which is pinned: a read into any other memory may hold the host */
     tarn__cl_record *seen; /* what was last read of it; valid when `reading` has passed */
     cl_event reading;      /* NULL: no read is under way */
+    bool is_unread;        /* something that may have found a fault came behind that read */
     bool has_failed;       /* since the last poll */
     char failure[256];
     bool is_lost; /* for good: see tarn__cl_suspect */
@@ -98,6 +99,9 @@ void tarn__cl_long(tarn__cl_launch *launch, int64_t value);
 void tarn__cl_real(tarn__cl_launch *launch, double value); /* `real` in the kernel: a double where the device has it, else a float */
 /* The LAST TWO arguments, FAULT_PARAMETERS in the kernel, of one that may find an index outside its axis. */
 void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call);
+/* Enqueues the read of faults that was put off, if one was: under the lock, or taking it. */
+bool tarn__cl_read_faults(tarn__cl_device *device);
+bool tarn__cl_settle_faults(tarn__cl_device *device);
 
 /* Enqueues it. `local` NULL: of the core's choice, in one dimension. `global` is rounded up to a multiple of the group, so kernels check their index
  * against the size; where a size is 0 nothing runs. Few different group sizes: PoCL compiles a kernel for each. */

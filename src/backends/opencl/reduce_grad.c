@@ -1,5 +1,4 @@
-/* reduce_grad.c: gradients of reductions: a reduction whose states stay in scratch, then one pass over x. And scale_grad, the gradients of x · w where w is
- * repeated: a sum of products and a product. */
+/* reduce_grad.c: gradients of reductions: a reduction whose states stay in scratch, then one pass over x. */
 #include "backends/opencl/reduce.h"
 
 typedef struct grad {
@@ -36,28 +35,11 @@ static void write_options(grad *d, const tarn__call *call)
         tarn__cl_option(&d->options, " -DT_Y=%s", tarn__cl_type(d->y->dtype));
 }
 
-/* ---- rows of max and min ---------------------------------------------------------------------------------------------------------- */
+/* ---- rows of max and min that are not fours of neighbours ------------------------------------------------------------------------- */
 
 #define LEAST_ROWS 256 /* else a group for each leaves the device idle */
 #define LEAST_LENGTH 128
 #define MOST_HELD 16   /* elements that a work-item keeps between counting and writing; rows that are longer are read again */
-
-/* The axes of x that are reduced, or those that are not: operands gx, x, g and y. */
-static void make_axes(const tarn__call *call, bool reduced, tarn__nest *nest)
-{
-    const tarn__view *x = call->in[0], *y = call->in[1], *all[] = {call->out[0], x, call->in[2], y}, *views[4];
-    tarn__view part[4];
-    for (int k = 0; k < 4; k++) {
-        part[k] = (tarn__view){.rank = 0};
-        views[k] = &part[k];
-        for (int i = 0; i < x->rank; i++)
-            if ((y->shape[i] == 1) == reduced) {
-                part[k].shape[part[k].rank] = x->shape[i];
-                part[k].stride[part[k].rank++] = all[k]->shape[i] == 1 ? 0 : all[k]->stride[i];
-            }
-    }
-    tarn__nest_make(nest, 4, views);
-}
 
 /* A group for each row of neighbours counts what equals y and writes: x is read once. False, and nothing is done, where rows do not lie like that or are too few. */
 static bool run_rows(const grad *d, const tarn__call *call)
@@ -66,8 +48,8 @@ static bool run_rows(const grad *d, const tarn__call *call)
     tarn__nest rows, row;
     if (!tarn__cl_at(call->device)->local_is_real || d->g->rank != x->rank || d->y->rank != x->rank)
         return false;
-    make_axes(call, true, &row);
-    make_axes(call, false, &rows);
+    tarn__cl_extremum_axes(call, true, &row);
+    tarn__cl_extremum_axes(call, false, &rows);
     if (row.rank != 1 || row.stride[0][0] != 1 || row.stride[1][0] != 1 || row.count < LEAST_LENGTH || rows.count < LEAST_ROWS)
         return false;
     const size_t group = row.count >= 2048 ? 256 : row.count >= 512 ? 128 : 64;
@@ -96,7 +78,7 @@ static void run(grad *d, const tarn__call *call)
     tarn_dtype dtype = call->in[0]->dtype;
     d->reduction.compute = d->name[0] == 'e' ? tarn__cl_compute_of(dtype) : tarn__cl_state_of(call, dtype); /* what is counted needs no more digits */
     write_options(d, call);
-    if (d->nest.count > 0 && d->name[0] == 'e' && run_rows(d, call))
+    if (d->nest.count > 0 && d->name[0] == 'e' && (tarn__cl_extremum(call) || run_rows(d, call)))
         return;
     if (d->nest.count == 0 || !tarn__cl_reduce_ready(call, &d->reduction) || !tarn__cl_ready(call, "reduce_grad", "reduce_grad", d->options.text))
         return;
@@ -112,12 +94,13 @@ static void run(grad *d, const tarn__call *call)
     tarn__cl_over(&launch, (d->nest.count + d->per - 1) / d->per);
 }
 
-#define KERNEL(name, op, g, y)                                                                                                            \
+#define KERNEL(name, op, g, y, least)                                                                                                          \
     static size_t scratch_##name(const tarn__call *call)                                                                                  \
     {                                                                                                                                    \
         grad d;                                                                                                                          \
         describe(&d, call, #name, op, g, y);                                                                                             \
-        return tarn__cl_reduce_scratch(call, &d.reduction);                                                                                    \
+        const size_t bytes = tarn__cl_reduce_scratch(call, &d.reduction), other = least;                                                 \
+        return bytes > other ? bytes : other;                                                                                            \
     }                                                                                                                                    \
     static void kernel_##name(const tarn__call *call)                                                                                    \
     {                                                                                                                                    \
@@ -125,47 +108,14 @@ static void run(grad *d, const tarn__call *call)
         describe(&d, call, #name, op, g, y);                                                                                             \
         run(&d, call);                                                                                                                   \
     }
-KERNEL(extremum, "equal", call->in[2], call->in[1])
-KERNEL(prod, "nonzero", call->in[1], NULL)
-KERNEL(var, "sum", call->in[1], NULL)
-
-/* ---- scale_grad ------------------------------------------------------------------------------------------------------------ */
-
-static tarn__cl_reduction sums_of(const tarn__call *call)
-{
-    return (tarn__cl_reduction){.op = "dot", .x = call->in[0], .z = call->in[2], .y = call->out[1], .scale = 1};
-}
-
-static size_t scratch_scale_grad(const tarn__call *call)
-{
-    tarn__cl_reduction sums = sums_of(call);
-    return tarn__cl_reduce_scratch(call, &sums);
-}
-
-static void kernel_scale_grad(const tarn__call *call)
-{
-    tarn__cl_reduction sums = sums_of(call);
-    sums.compute = tarn__cl_state_of(call, call->in[0]->dtype);
-    if (!tarn__cl_reduce_ready(call, &sums))
-        return;
-    if (call->out[0]) {
-        tarn__elementwise none = {0};
-        tarn__call product = *call;
-        product.inputs = 2;
-        product.outputs = 1;
-        product.in[0] = call->in[2];
-        product.in[1] = call->in[1];
-        product.params = &none;
-        product.params_bytes = sizeof(none);
-        tarn__cl_rows()[TARN__K_mul].run(&product);
-    }
-    tarn__cl_reduce(call, &sums);
-}
+KERNEL(extremum, "equal", call->in[2], call->in[1], tarn__cl_extremum_scratch(call))
+KERNEL(prod, "nonzero", call->in[1], NULL, 0)
+KERNEL(var, "sum", call->in[1], NULL, 0)
 
 void tarn__cl_reduction_gradients(tarn__kernel_row *rows)
 {
     rows[TARN__K_extremum_grad] = (tarn__kernel_row){kernel_extremum, TARN__FLOATS, scratch_extremum};
     rows[TARN__K_prod_grad] = (tarn__kernel_row){kernel_prod, TARN__FLOATS, scratch_prod};
     rows[TARN__K_var_grad] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
-    rows[TARN__K_scale_grad] = (tarn__kernel_row){kernel_scale_grad, TARN__FLOATS, scratch_scale_grad};
+    rows[TARN__K_scale_grad] = (tarn__kernel_row){tarn__cl_scale_grad, TARN__FLOATS, tarn__cl_scale_scratch};
 }

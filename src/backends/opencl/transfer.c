@@ -144,7 +144,7 @@ bool tarn__cl_download(int index, const void *memory, int64_t offset, void *host
     tarn__cl_device *d = tarn__cl_alive(index);
     if (!d)
         return false;
-    bool good = d->shares_memory ? copy_mapped((cl_mem)memory, (size_t)offset, host, NULL, bytes, stream)
-                                 : download_pieces(d, (cl_mem)memory, (size_t)offset, host, bytes, stream);
+    bool good = tarn__cl_settle_faults(d) && (d->shares_memory ? copy_mapped((cl_mem)memory, (size_t)offset, host, NULL, bytes, stream)
+                                                               : download_pieces(d, (cl_mem)memory, (size_t)offset, host, bytes, stream));
     return good || tarn__cl_suspect(d);
 }
