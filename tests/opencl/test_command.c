@@ -12,6 +12,15 @@ static void a_step_is_held_against_what_the_device_can(void **state)
                    strcmp(info.type, "cpu") == 0 ? "of a product of 1024 rows" : "of a product of 8192 rows");
 }
 
+/* Rows as well: those of a model's sizes took PoCL minutes each. */
+static void operations_are_measured_at_sizes_for_the_device(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_device_info info;
+    assert_true(tarn_device_query(opencl, &info));
+    expect_command("bench ops --only tiny --runs 5 --device opencl", 0, strcmp(info.type, "cpu") == 0 ? "64 MiB" : "a model's sizes");
+}
+
 /* By its name in the warning, and in the error where fallbacks are errors. */
 static void a_kernel_that_is_lost_is_named(void **state)
 {
@@ -75,6 +84,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_OPENCL(a_step_is_held_against_what_the_device_can),
+        ON_OPENCL(operations_are_measured_at_sizes_for_the_device),
         ON_OPENCL(a_kernel_that_is_lost_is_named),
         ON_OPENCL(what_is_to_be_left_out_has_to_be_there),
         ON_OPENCL(variables_say_what_they_may),
