@@ -64,7 +64,7 @@ static const option table[] = {
     {"dtype", DTYPES, 1, 1, "", "DTYPE", WRITES, AT(dtypes), AT(dtype_count),
      "what weights that are no blocks become: f32, f64, bf16 or f16 [as they are stored; f32 where they are of several types]"},
     {"dtypes", DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
-     "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on other devices than CPUs tf32 too]"},
+     "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on CUDA tf32 too]"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
      "measure only these rows or operations, such as add,sum-last,softmax"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "DTYPE,DTYPE", TARN__BENCH_WEIGHTS, AT(only), AT(only_count),

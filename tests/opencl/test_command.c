@@ -80,6 +80,14 @@ static void a_driver_that_is_missing_is_told(void **state)
     expect_command("train --data digits --device opencl:9 --dry-run 2>&1", 1, "there is no opencl:9; there is opencl:0 (");
 }
 
+/* Nothing here computes in TF32: a run that said it did would be one of f32. */
+static void tf32_is_refused(void **state)
+{
+    NEEDS_OPENCL();
+    expect_command("train --data digits --precision tf32 --device opencl --dry-run 2>&1", 2, "precision tf32 is for GPUs that have it; the device is opencl");
+    expect_command("bench train --model mlp --precision tf32 --device opencl 2>&1", 2, "precision tf32 is for GPUs that have it");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -89,6 +97,7 @@ int main(void)
         ON_OPENCL(what_is_to_be_left_out_has_to_be_there),
         ON_OPENCL(variables_say_what_they_may),
         ON_OPENCL(a_driver_that_is_missing_is_told),
+        ON_OPENCL(tf32_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
