@@ -62,20 +62,22 @@ static int check_names(const tarn__options *options)
     return TARN__DONE;
 }
 
-/* The sizes and element types that were not given: a GPU is measured at the sizes of a model, and with TF32. Two devices are compared at
- * sizes of their own. */
+/* The sizes and element types that were not given: a GPU is measured at the sizes of a model, one of CUDA also with TF32; a CPU by way of OpenCL is a CPU. Two devices are
+ * compared at sizes of their own. */
 static void fill_in(tarn__options *options)
 {
     static const int64_t sizes[] = {4 << 10, 1 << 20, 64 << 20};
     static const tarn__element elements[] = {{TARN_F32, false}, {TARN_BF16, false}, {TARN_F32, true}};
-    bool on_cpu = tarn_device_equal(options->device, tarn_device_cpu()), is_one = options->device_count == 1;
+    tarn_device_info info = {0};
+    tarn_device_query(options->device, &info);
+    bool on_cpu = strcmp(info.type, "cpu") == 0, has_tf32 = strncmp(info.name, "cuda:", 5) == 0, is_one = options->device_count == 1;
     if (options->size_count == 0 && is_one && on_cpu)
         for (int i = 0; i < 3; i++)
             options->sizes[options->size_count++] = sizes[i];
     else if (options->size_count == 0 && is_one)
         options->sizes[options->size_count++] = TARN__MODEL_SIZE;
     if (options->dtype_count == 0)
-        for (int i = 0; i < (!is_one ? 1 : on_cpu ? 2 : 3); i++)
+        for (int i = 0; i < (!is_one ? 1 : has_tf32 ? 3 : 2); i++)
             options->dtypes[options->dtype_count++] = elements[i];
 }
 

@@ -58,13 +58,13 @@ static const option table[] = {
     {"sizes", COUNTS, 1, 32768, "128,256,512,1024,2048,4096", "N,N", TARN__BENCH_MATMUL, AT(sizes), AT(size_count),
      "rows and columns of the matrices"},
     {"sizes", BYTES, 256, (int64_t)4 << 30, "", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
-     "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; on other devices than the CPU "
+     "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; on other devices than CPUs "
      "model]"},
     {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL, AT(dtypes), AT(dtype_count), "element type: f32, f64, bf16 or f16"},
     {"dtype", DTYPES, 1, 1, "", "DTYPE", WRITES, AT(dtypes), AT(dtype_count),
      "what weights that are no blocks become: f32, f64, bf16 or f16 [as they are stored; f32 where they are of several types]"},
     {"dtypes", DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
-     "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on other devices than the CPU tf32 too]"},
+     "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on CUDA tf32 too]"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
      "measure only these rows or operations, such as add,sum-last,softmax"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "DTYPE,DTYPE", TARN__BENCH_WEIGHTS, AT(only), AT(only_count),

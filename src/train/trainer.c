@@ -108,6 +108,12 @@ static bool check_stairs(const char *function, const tarn_train_options *o)
     return true;
 }
 
+static bool has_tf32(tarn_device device)
+{
+    const tarn__backend *backend = tarn__backend_at(device.backend);
+    return backend && backend->has_tf32;
+}
+
 /* Options that are good each by itself, but not together. */
 static bool check_together(const char *function, const tarn_trainer *t)
 {
@@ -122,7 +128,7 @@ static bool check_together(const char *function, const tarn_trainer *t)
                            o->min_lr > o->lr ? "lr is lower" : "the schedule is ", o->min_lr > o->lr ? "" : o->schedule);
     if (!check_stairs(function, o))
         return false;
-    if (strcmp(o->precision, "tf32") == 0 && tarn__is_cpu(t->device))
+    if (strcmp(o->precision, "tf32") == 0 && !has_tf32(t->device))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s", function, o->device);
     if (o->augment && t->description.input.rank != 3)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image", function);

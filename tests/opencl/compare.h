@@ -19,7 +19,7 @@ static void run_on(tarn_device device, tarn_dtype dtype, formula f, tarn_tensor 
         there[i] = tarn_requires_grad(good(tarn_detach(tarn_cast(tarn_to(x[i], device), dtype))), true);
     to[0] = good(f(there, options));
     tarn_seed(7);
-    tarn_tensor *g = good(tarn_normal(tarn_shape_of(to[0]), 0, 1, TARN_F32, CPU));
+    tarn_tensor *g = good(tarn_cast(tarn_normal(tarn_shape_of(to[0]), 0, 1, TARN_F32, CPU), tarn_dtype_of(x[0])));
     assert_true(tarn_backward_from(to[0], tarn_cast(tarn_to(g, device), dtype), NULL));
     for (int i = 0; i < count; i++)
         to[1 + i] = good(tarn_grad(there[i]));

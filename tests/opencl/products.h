@@ -86,6 +86,33 @@ static void attention(void **state)
                 2e-5);
 }
 
-#define PRODUCT_TESTS ON_OPENCL(products_of_every_shape), ON_OPENCL(products_with_blocks), ON_OPENCL(convolutions), ON_OPENCL(attention)
+enum { DOCUMENT_ROWS = 150, DOCUMENT_KEYS = 170, DOCUMENT = 40 };
+
+/* Documents beside each other in the first batch, starts in no order in the second: some rows of it attend to nothing. */
+static tarn_tensor *attended_from_starts(tarn_tensor **x, const void *options)
+{
+    int32_t starts[2 * DOCUMENT_ROWS];
+    tarn_attention_options own = *(const tarn_attention_options *)options;
+    for (int32_t t = 0; t < DOCUMENT_ROWS; t++) {
+        starts[t] = DOCUMENT_KEYS - DOCUMENT_ROWS + t / DOCUMENT * DOCUMENT;
+        starts[DOCUMENT_ROWS + t] = t * 37 % (DOCUMENT_KEYS + 1);
+    }
+    own.starts = tarn_from_i32(starts, TARN_SHAPE(2, DOCUMENT_ROWS), tarn_device_of(x[0]));
+    return tarn_attention(x[0], x[1], x[2], &own);
+}
+
+static void attention_from_starts(void **state)
+{
+    NEEDS_OPENCL();
+    for (int causal = 0; causal < 2; causal++) {
+        const tarn_attention_options options = {.causal = causal};
+        tarn_tensor *x[] = {random_of(TARN_SHAPE(2, 2, DOCUMENT_ROWS, 12)), random_of(TARN_SHAPE(2, 1, DOCUMENT_KEYS, 12)), random_of(TARN_SHAPE(2, 1, DOCUMENT_KEYS, 12))};
+        compare(TARN_F32, attended_from_starts, x, 3, &options, 2e-5);
+        compare(TARN_BF16, attended_from_starts, x, 3, &options, 4e-3);
+    }
+}
+
+#define PRODUCT_TESTS ON_OPENCL(products_of_every_shape), ON_OPENCL(products_with_blocks), \
+    ON_OPENCL(convolutions), ON_OPENCL(attention), ON_OPENCL(attention_from_starts)
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * test_cache.c: compiled programs on disk: a second process compiles nothing; a damaged file is passed over and written again. The program starts itself: with an
- * argument it casts some elements and ends with the number of programs that were compiled for that.
+ * test_cache.c: compiled programs on disk: a second process compiles nothing; a damaged file is passed over and written again; that none can be kept is told. The program starts
+ * itself: with an argument it casts some elements and ends with the number of programs that were compiled for that, or of warnings that none are kept.
  */
 #include "support/opencl.h"
 
@@ -14,17 +14,17 @@ static char folder[256], kept[512]; /* $XDG_CACHE_HOME, and what the backend mak
 
 /* ---- the child --------------------------------------------------------------------------------------------------------------- */
 
-static int compiled;
+static int compiled, told;
 
 static void listen(tarn_log_level level, const char *text, void *ctx)
 {
-    (void)level;
     (void)ctx;
-    compiled += strstr(text, "compiled ") != NULL;
+    compiled += level == TARN_LOG_INFO && strstr(text, ": compiled ") != NULL;
+    told += level == TARN_LOG_WARNING && strstr(text, "compiled kernels are not kept, and every run compiles its own: ") != NULL;
 }
 
-/* How many programs were compiled; 100 when something went wrong. */
-static int work(void)
+/* How many programs were compiled, or warnings given; 100 when something went wrong. */
+static int work(const char *count)
 {
     float values[3] = {0};
     tarn_set_log(listen, NULL);
@@ -32,20 +32,25 @@ static int work(void)
     tarn_tensor *x = tarn_from_i64((const int64_t[]){1, 2, 3}, TARN_SHAPE(3), tarn_device_parse("opencl"));
     bool good = tarn_read_f32(tarn_cast(tarn_flip(x, TARN_AXES(0)), TARN_F32), values, 3) && values[0] == 3 && values[2] == 1;
     tarn_scope_close(scope);
-    return good && !tarn_failed() ? compiled : 100;
+    return !good || tarn_failed() ? 100 : strcmp(count, "told") == 0 ? told : compiled;
 }
 
-static int compiled_by_a_new_process(void)
+static int counted_by_a_new_process(const char *what)
 {
     int status = 0;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        execl(self, self, "work", (char *)NULL);
+        execl(self, self, what, (char *)NULL);
         _exit(101);
     }
     assert_true(waitpid(child, &status, 0) == child && WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+static int compiled_by_a_new_process(void)
+{
+    return counted_by_a_new_process("compiled");
 }
 
 /* ---- the folder --------------------------------------------------------------------------------------------------------------- */
@@ -128,15 +133,40 @@ static void without_a_folder_everything_is_compiled(void **state)
     unsetenv("POCL_CACHE_DIR");
 }
 
+/* Once a process, unless it is wanted so; and a file where the folder should be is one that cannot be made, too. */
+static void that_nothing_is_kept_is_told(void **state)
+{
+    NEEDS_OPENCL();
+    assert_int_equal(counted_by_a_new_process("told"), 0);
+    setenv("POCL_CACHE_DIR", folder, 1);
+    setenv("XDG_CACHE_HOME", "/dev/null", 1);
+    assert_int_equal(counted_by_a_new_process("told"), 1);
+    setenv("TARN_OPENCL_CACHE", "off", 1);
+    assert_int_equal(counted_by_a_new_process("told"), 0);
+    unsetenv("TARN_OPENCL_CACHE");
+    char other[300], file[400];
+    snprintf(other, sizeof(other), "%s/other", folder);
+    snprintf(file, sizeof(file), "%s/tarn", other);
+    assert_true(mkdir(other, 0777) == 0 && mkdir(file, 0777) == 0);
+    snprintf(file, sizeof(file), "%s/tarn/opencl", other);
+    FILE *open = fopen(file, "w");
+    assert_true(open && fclose(open) == 0);
+    setenv("XDG_CACHE_HOME", other, 1);
+    assert_int_equal(counted_by_a_new_process("told"), 1);
+    setenv("XDG_CACHE_HOME", folder, 1);
+    unsetenv("POCL_CACHE_DIR");
+}
+
 int main(int count, char **arguments)
 {
     if (count > 1)
-        return work();
+        return work(arguments[1]);
     self = arguments[0];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_process_compiles_nothing),
         cmocka_unit_test(a_damaged_file_is_passed_over_and_written_again),
         cmocka_unit_test(without_a_folder_everything_is_compiled),
+        cmocka_unit_test(that_nothing_is_kept_is_told),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

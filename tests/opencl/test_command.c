@@ -12,6 +12,15 @@ static void a_step_is_held_against_what_the_device_can(void **state)
                    strcmp(info.type, "cpu") == 0 ? "of a product of 1024 rows" : "of a product of 8192 rows");
 }
 
+/* Rows as well: those of a model's sizes took PoCL minutes each. */
+static void operations_are_measured_at_sizes_for_the_device(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_device_info info;
+    assert_true(tarn_device_query(opencl, &info));
+    expect_command("bench ops --only tiny --runs 5 --device opencl", 0, strcmp(info.type, "cpu") == 0 ? "64 MiB" : "a model's sizes");
+}
+
 /* By its name in the warning, and in the error where fallbacks are errors. */
 static void a_kernel_that_is_lost_is_named(void **state)
 {
@@ -32,12 +41,63 @@ static void what_is_to_be_left_out_has_to_be_there(void **state)
     unsetenv("TARN_OPENCL_WITHOUT");
 }
 
+/* Nor is a variable that says what it may not. */
+static void variables_say_what_they_may(void **state)
+{
+    NEEDS_OPENCL();
+    static const char *const wrong[][3] = {
+        {"TARN_OPENCL_CACHE", "of", "'off' or 'on'"},   {"TARN_OPENCL_FP64", "no", "'0' or '1'"},          {"TARN_OPENCL_FP16", "2", "'0' or '1'"},
+        {"TARN_OPENCL_SUBGROUPS", "-1", "'0' or '1'"},  {"TARN_OPENCL_LOCAL", "yes", "'1' or '0'"},        {"TARN_OPENCL_MEMORY", "2G", "a whole number from 1 on"},
+        {"TARN_OPENCL_GROUP", "0", "a whole number from 1 on"}, {"TARN_OPENCL_GROUP_MEMORY", "-4", "a whole number from 1 on"},
+        {"TARN_OPENCL_TILE", "large", "a whole number from 0 on"},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        char text[160];
+        snprintf(text, sizeof(text), "%s is '%s'; it may be %s", wrong[i][0], wrong[i][1], wrong[i][2]);
+        setenv(wrong[i][0], wrong[i][1], 1);
+        expect_command("train --data digits --device opencl --dry-run 2>&1", 1, text);
+        setenv(wrong[i][0], "", 1);
+        expect_command("info", 0, "  opencl:0 ");
+        unsetenv(wrong[i][0]);
+    }
+}
+
+/* What keeps a driver from working is named: here that there is none, and that PoCL has no folder. */
+static void a_driver_that_is_missing_is_told(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_device_info info;
+    assert_true(tarn_device_query(opencl, &info));
+    if (strcmp(info.type, "cpu") != 0)
+        skip();
+    setenv("OCL_ICD_VENDORS", "/nonexistent", 1);
+    expect_command("info", 0, "OpenCL's loader finds no driver");
+    expect_command("train --data digits --device opencl --dry-run 2>&1", 1, "'opencl' is not there: ");
+    unsetenv("OCL_ICD_VENDORS");
+    setenv("POCL_CACHE_DIR", "/dev/null/here", 1);
+    expect_command("info", 0, "OpenCL's drivers (Portable Computing Language) offer no device that compiles kernels; PoCL needs a folder of its own");
+    unsetenv("POCL_CACHE_DIR");
+    expect_command("train --data digits --device opencl:9 --dry-run 2>&1", 1, "there is no opencl:9; there is opencl:0 (");
+}
+
+/* Nothing here computes in TF32: a run that said it did would be one of f32. */
+static void tf32_is_refused(void **state)
+{
+    NEEDS_OPENCL();
+    expect_command("train --data digits --precision tf32 --device opencl --dry-run 2>&1", 2, "precision tf32 is for GPUs that have it; the device is opencl");
+    expect_command("bench train --model mlp --precision tf32 --device opencl 2>&1", 2, "precision tf32 is for GPUs that have it");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_OPENCL(a_step_is_held_against_what_the_device_can),
+        ON_OPENCL(operations_are_measured_at_sizes_for_the_device),
         ON_OPENCL(a_kernel_that_is_lost_is_named),
         ON_OPENCL(what_is_to_be_left_out_has_to_be_there),
+        ON_OPENCL(variables_say_what_they_may),
+        ON_OPENCL(a_driver_that_is_missing_is_told),
+        ON_OPENCL(tf32_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

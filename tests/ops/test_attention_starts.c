@@ -221,6 +221,7 @@ static void a_start_outside_the_keys_is_an_error(void **state)
     for (int i = 0; i < 2; i++) {
         tarn_tensor *starts = good(tarn_from_i64((const int64_t[]){3, wrong[i]}, TARN_SHAPE(1, 2), device));
         tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.starts = starts});
+        tarn_synchronize(device);
         assert_error_about(TARN_ERROR_ARGUMENT, "attention", i ? "-1" : "6");
     }
 }
@@ -286,6 +287,36 @@ static void what_is_dropped_is_the_same_in_backward(void **state)
     free(starts);
 }
 
+/* Forward and backward of that many rows: the most memory that was in use beyond the operands. */
+static int64_t extra_memory(int64_t rows)
+{
+    sizes s = {1, 1, 1, rows, rows, 16};
+    int32_t *unused;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *o[OPERANDS], *starts = draw_starts(s, 6, 500, false, &unused);
+    make_operands(s, TARN_F32, o);
+    tarn_tensor *g = good(tarn_normal_like(o[Q], 0, 1));
+    tarn_stats_reset();
+    int64_t before = tarn_memory_of(device).used;
+    tarn_tensor *y = good(tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = starts}));
+    assert_true(tarn_backward_from(y, g, NULL));
+    int64_t peak = tarn_memory_of(device).peak_used - before;
+    tarn_scope_close(scope);
+    free(unused);
+    return peak;
+}
+
+static void memory_is_linear_in_the_rows(void **state)
+{
+    (void)state;
+    int threads = tarn_threads();
+    tarn_set_threads(2);
+    int64_t some = extra_memory(2048), twice = extra_memory(4096);
+    tarn_set_threads(threads);
+    assert_true(twice < some * 22 / 10);
+    assert_true(twice < (int64_t)4096 * 4096 * 4);
+}
+
 /* ---- where there is no kernel ------------------------------------------------------------------------------------------------ */
 
 static void composed_and_kernel_agree(sizes s, tarn_dtype dtype, const tarn_attention_options *options, double tolerance)
@@ -346,7 +377,8 @@ static void a_device_without_the_kernel_does_it_in_steps(void **state)
 int main(void)
 {
     setenv("TARN_MIRROR_WITHOUT", "attention_starts,attention_starts_grad", 1);
-    device = tarn_device_cpu();
+    const char *name = getenv("TARN_TEST_DEVICE");
+    device = name ? tarn_device_parse(name) : tarn_device_cpu();
     const struct CMUnitTest tests[] = {
         in_scope(every_dtype_agrees_with_its_steps_in_f64),
         in_scope(long_rows_agree_too),
@@ -358,6 +390,7 @@ int main(void)
         in_scope(the_packed_form_gives_the_same_bits),
         in_scope(threads_change_no_bit),
         in_scope(what_is_dropped_is_the_same_in_backward),
+        in_scope(memory_is_linear_in_the_rows),
         in_scope(its_steps_agree_with_the_kernel),
         in_scope(a_device_without_the_kernel_does_it_in_steps),
     };

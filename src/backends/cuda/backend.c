@@ -238,6 +238,7 @@ const tarn__kernel_row *tarn__cuda_rows(void)
 static tarn__backend backend = {
     .name = "cuda",
     .plain_addresses = true,
+    .has_tf32 = true,
     .device_count = tarn__cuda_count,
     .device_query = device_query,
     .alloc = alloc,

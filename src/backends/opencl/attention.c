@@ -10,7 +10,7 @@ enum { Q, K, V, Y, LOGS, G, GQ, GK, GV, CUBES };
 typedef struct attention {
     int64_t heads, kv_heads, group, rows, keys, depth;
     int64_t blocks, windows;
-    int64_t length_stride;
+    int64_t length_stride, start_stride[2];
     int64_t stride[CUBES][4];
     uint64_t seed, offset;
     uint32_t limit;
@@ -34,14 +34,23 @@ static void place_cube(attention *a, int cube, const tarn__view *view)
         a->stride[cube][i] = view->stride[i];
 }
 
-/* Inputs q, k, v, lengths and for the gradient y, logarithms, g. */
+/* Where rows begin, behind the other inputs; NULL where they begin at the first key. */
+static const tarn__view *starts_of(const tarn__call *call, bool backward)
+{
+    const int others = backward ? 7 : 4;
+    return call->inputs > others ? call->in[others] : NULL;
+}
+
+/* Inputs q, k, v, lengths and for the gradient y, logarithms, g; behind them starts. */
 static attention describe(const tarn__call *call, bool backward)
 {
     const tarn__attention *params = call->params;
-    const tarn__view *q = call->in[0], *k = call->in[1], *lengths = call->in[3];
+    const tarn__view *q = call->in[0], *k = call->in[1], *lengths = call->in[3], *starts = starts_of(call, backward);
     attention a = {.heads = q->shape[1], .kv_heads = k->shape[1], .group = q->shape[1] / k->shape[1], .rows = q->shape[2], .keys = k->shape[2],
                    .depth = q->shape[3], .causal = params->causal, .seed = params->random.seed, .offset = params->random.offset};
     a.length_stride = lengths && lengths->rank > 0 && lengths->shape[0] > 1 ? lengths->stride[0] : 0;
+    if (starts)
+        a.start_stride[0] = starts->stride[0], a.start_stride[1] = starts->stride[1];
     if (params->random.a > 0) {
         a.limit = tarn__limit_16(params->random.a);
         a.kept = (float)(0x1p16 / (0x1p16 - a.limit));
@@ -99,9 +108,11 @@ static bool are_in_fours(const tarn__call *call, bool backward)
 static void write_options(const tarn__call *call, const tile *t, bool backward, const char *own, char *options, size_t size)
 {
     tarn_dtype dtype = call->in[0]->dtype, g = backward ? call->in[6]->dtype : dtype;
-    snprintf(options, size, "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d -DWINDOW=%d -DREGISTERS=%d%s %s",
+    const tarn__view *starts = starts_of(call, backward);
+    snprintf(options, size,
+             "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s%s%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d -DWINDOW=%d -DREGISTERS=%d%s %s",
              dtype == TARN_F64 ? "double" : "float", tarn__cl_type(dtype), tarn__cl_type(g), call->in[3] ? tarn__cl_type(call->in[3]->dtype) : "i64",
-             t->across, t->rows_each, t->lanes, t->vectors, t->step, t->window, t->registers,
+             starts ? " -DSTART=" : "", starts ? tarn__cl_type(starts->dtype) : "", t->across, t->rows_each, t->lanes, t->vectors, t->step, t->window, t->registers,
              t->across > 1 && are_in_fours(call, backward) ? " -DIN_FOURS" : "", own);
 }
 
@@ -153,11 +164,12 @@ static void kernel_attention(const tarn__call *call)
     tarn__cl_launch l = begin(call, &a, &t, "forward", false, own);
     for (int i = 0; i < 4; i++)
         tarn__cl_view(&l, call->in[i]);
+    tarn__cl_view(&l, starts_of(call, false));
     tarn__cl_view(&l, call->out[0]);
     tarn__cl_view(&l, call->out[1]);
     give_shape(&l, call, &a, &t, a.rows, true, a.causal);
     tarn__cl_fault(&l, call);
-    l.has_fault = l.has_fault && call->in[3]; /* only lengths can be wrong */
+    l.has_fault = l.has_fault && (call->in[3] || starts_of(call, false)); /* only lengths and starts can be wrong */
     launch(&l, call, &a, &t, a.heads);
 }
 
@@ -175,7 +187,7 @@ static const char *type_of(const tarn__view *view)
     return tarn__cl_type(view ? view->dtype : TARN_F32);
 }
 
-/* A launch with the operands that all have: q, k, v, g, lengths. */
+/* A launch with the operands that all have: q, k, v, g, lengths, starts. */
 static tarn__cl_launch begin_grad(const tarn__call *call, const attention *a, tile *t, const char *kernel, const char *own)
 {
     tarn__cl_launch l = begin(call, a, t, kernel, true, own);
@@ -183,6 +195,7 @@ static tarn__cl_launch begin_grad(const tarn__call *call, const attention *a, ti
         tarn__cl_view(&l, call->in[i]);
     tarn__cl_view(&l, call->in[6]);
     tarn__cl_view(&l, call->in[3]);
+    tarn__cl_view(&l, starts_of(call, true));
     return l;
 }
 
@@ -240,4 +253,6 @@ void tarn__cl_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, NULL};
     rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, grad_scratch};
+    rows[TARN__K_attention_starts] = rows[TARN__K_attention];
+    rows[TARN__K_attention_starts_grad] = rows[TARN__K_attention_grad];
 }

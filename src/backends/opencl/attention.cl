@@ -6,15 +6,17 @@
 
 __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(const __global void *q, long q_place, const __global void *k, long k_place,
                                                                                const __global void *v, long v_place, const __global void *lengths,
-                                                                               long lengths_place, __global void *y, long y_place, __global void *logs,
-                                                                               long logs_place, attention a, real scale_, FAULT_PARAMETERS)
+                                                                               long lengths_place, const __global void *starts, long starts_place,
+                                                                               __global void *y, long y_place, __global void *logs, long logs_place,
+                                                                               attention a, real scale_, FAULT_PARAMETERS)
 {
     A_STAGE(stage, STAGE);
     A_STAGE(weights, SIDE_N * LINE); /* (keys, rows) */
+    AN_EDGE(edge);
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
     const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group),
-               values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group);
+               values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group), begins = starts_of(starts, starts_place, &a, at.batch);
     const long first = at.block * SIDE_M, column = at.window * WINDOW, valid = valid_keys(&a, lengths, lengths_place, at.batch);
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1), number = (at.batch * a.heads + at.head) * a.rows;
     const REAL scale = (REAL)scale_;
@@ -25,30 +27,33 @@ __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(c
         if (length < 0 || length > a.keys)
             report_fault(fault, length, a.keys);
     }
+    if (at.head == 0 && at.window == 0)
+        check_starts(&a, &begins, first, item, fault, fault_function);
     EACH_ROW(i)
     {
         most[i] = -INFINITE, total[i] = 0;
         EACH(j, WIDE) sum[i][j] = 0;
     }
-    for (long key = 0; key < end; key += SIDE_N) {
+    for (long key = first_key_of(&a, &begins, first, item, &edge); key < end; key += SIDE_N) {
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
         REAL own[M];
         EACH_ROW(i)
         {
-            const long t = first + ty * M + i, seen = t < a.rows ? keys_of(&a, valid, t) : 0;
+            const span seen = span_of(&a, &begins, valid, first + ty * M + i);
             own[i] = most[i];
             EACH(j, VECTORS)
             {
                 REAL line[LANES];
                 score[i][j] *= scale;
                 STORE_VECTOR(score[i][j], 0, line);
-                EACH_LANE(e) own[i] = key + (j * ACROSS + tx) * LANES + e < seen ? fmax(own[i], line[e]) : own[i];
+                EACH_LANE(e) own[i] = SEES(seen, key + (j * ACROSS + tx) * LANES + e) ? fmax(own[i], line[e]) : own[i];
             }
         }
         most_of_rows(own, ty, tx, stage);
         EACH_ROW(i)
         {
-            const long t = first + ty * M + i, seen = t < a.rows ? keys_of(&a, valid, t) : 0;
+            const long t = first + ty * M + i;
+            const span seen = span_of(&a, &begins, valid, t);
             const REAL factor = most[i] == own[i] ? 1 : most[i] == -INFINITE ? 0 : exp(most[i] - own[i]), shift = own[i] == -INFINITE ? 0 : own[i];
             most[i] = own[i];
             total[i] *= factor;
@@ -61,7 +66,7 @@ __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(c
                 EACH_LANE(e)
                 {
                     const long s = key + (j * ACROSS + tx) * LANES + e;
-                    const REAL p = s < seen ? line[e] : 0;
+                    const REAL p = SEES(seen, s) ? line[e] : 0;
                     total[i] += p;
                     line[e] = p * drop_factor(&a, number + t, s, e == 0, &words);
                 }

@@ -11,22 +11,23 @@
 
 /* What the gradient knows of a row; beyond the last, no key is seen. */
 typedef struct facts {
-    long keys; /* how many it looks at */
+    span seen;
     REAL log_sum, factor, mean;
 } facts;
 
-facts facts_of(const attention *a, const __global REAL *sums, long head, long valid, long t)
+facts facts_of(const attention *a, const slab *starts, const __global REAL *sums, long head, long valid, long t)
 {
+    const span seen = span_of(a, starts, valid, t);
     if (t >= a->rows)
-        return (facts){0, 0, 0, 0};
+        return (facts){seen, 0, 0, 0};
     const __global REAL *own = sums + 3 * (head * a->rows + t);
-    return (facts){keys_of(a, valid, t), own[0], own[1], own[2]};
+    return (facts){seen, own[0], own[1], own[2]};
 }
 
 /* A score, times the scale, becomes its weight as it is dropped, and the pull on it (g · v) its slope. */
 REAL weight_of(const facts *row, long key, REAL score)
 {
-    return key < row->keys ? exp(score - row->log_sum) * row->factor : 0;
+    return SEES(row->seen, key) ? exp(score - row->log_sum) * row->factor : 0;
 }
 
 REAL slope_of(const facts *row, REAL weight, REAL pull, REAL drop)
@@ -36,7 +37,7 @@ REAL slope_of(const facts *row, REAL weight, REAL pull, REAL drop)
 
 #define COMMON_PARAMETERS                                                                                                                       \
     const __global void *q, long q_place, const __global void *k, long k_place, const __global void *v, long v_place, const __global void *g,   \
-        long g_place, const __global void *lengths, long lengths_place
+        long g_place, const __global void *lengths, long lengths_place, const __global void *starts, long starts_place
 #define A_GROUP __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1)))
 
 #ifdef SUMS
@@ -46,10 +47,12 @@ REAL slope_of(const facts *row, REAL weight, REAL pull, REAL drop)
 A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, long logs_place, __global void *to, long to_place, attention a, real scale_)
 {
     A_STAGE(stage, STAGE);
+    AN_EDGE(edge);
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
     const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), slopes = slab_of(g, g_place, &a, G, at.batch, at.head),
-               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group), values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group);
+               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group), values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group),
+               begins = starts_of(starts, starts_place, &a, at.batch);
     const long first = at.block * SIDE_M, valid = valid_keys(&a, lengths, lengths_place, at.batch), head = at.batch * a.heads + at.head;
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1);
     const REAL scale = (REAL)scale_;
@@ -62,12 +65,13 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, lon
         log_sum[i] = log_sum[i] == -INFINITE ? 0 : log_sum[i];
         total[i] = dot_sum[i] = 0;
     }
-    for (long key = 0; key < end; key += SIDE_N) {
+    for (long key = first_key_of(&a, &begins, first, item, &edge); key < end; key += SIDE_N) {
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
         MULTIPLY_TILES(pull, T_G, slopes, first, a.rows, T, values, key, end);
         EACH_ROW(i)
         {
-            const long t = first + ty * M + i, seen = t < a.rows ? keys_of(&a, valid, t) : 0;
+            const long t = first + ty * M + i;
+            const span seen = span_of(&a, &begins, valid, t);
             uint4 words = 0;
             EACH(j, VECTORS)
             {
@@ -77,7 +81,7 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, lon
                 EACH_LANE(e)
                 {
                     const long s = key + (j * ACROSS + tx) * LANES + e;
-                    const REAL p = s < seen ? weight[e] : 0, drop = drop_factor(&a, head * a.rows + t, s, e == 0, &words);
+                    const REAL p = SEES(seen, s) ? weight[e] : 0, drop = drop_factor(&a, head * a.rows + t, s, e == 0, &words);
                     total[i] += p;
                     dot_sum[i] += p == 0 ? 0 : p * drop * pulled[e];
                 }
@@ -105,10 +109,12 @@ A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, l
 {
     A_STAGE(stage, STAGE);
     A_STAGE(slopes, SIDE_N * LINE); /* (keys, rows) */
+    AN_EDGE(edge);
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
     const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), pulls = slab_of(g, g_place, &a, G, at.batch, at.head),
-               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group), values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group);
+               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group), values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group),
+               begins = starts_of(starts, starts_place, &a, at.batch);
     const long first = at.block * SIDE_M, column = at.window * WINDOW, valid = valid_keys(&a, lengths, lengths_place, at.batch);
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1), head = at.batch * a.heads + at.head;
     const REAL scale = (REAL)scale_;
@@ -119,12 +125,12 @@ A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, l
         scales[i] = scale;
         EACH(j, WIDE) sum[i][j] = 0;
     }
-    for (long key = 0; key < end; key += SIDE_N) {
+    for (long key = first_key_of(&a, &begins, first, item, &edge); key < end; key += SIDE_N) {
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
         MULTIPLY_TILES(pull, T_G, pulls, first, a.rows, T, values, key, end);
         EACH_ROW(i)
         {
-            const facts row = facts_of(&a, (const __global REAL *)sums + sums_place, head, valid, first + ty * M + i);
+            const facts row = facts_of(&a, &begins, (const __global REAL *)sums + sums_place, head, valid, first + ty * M + i);
             uint4 words = 0;
             EACH(j, VECTORS)
             {
@@ -156,11 +162,13 @@ A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, l
     A_STAGE(stage, STAGE);
     A_STAGE(weights, SIDE_N * LINE); /* (rows, keys) */
     A_STAGE(slopes, SIDE_N * LINE);
+    AN_EDGE(edge);
     ITEM_PLACE;
     const place at = place_of(&a, a.kv_heads);
-    const slab keys = slab_of(k, k_place, &a, K, at.batch, at.head), values = slab_of(v, v_place, &a, V, at.batch, at.head);
+    const slab keys = slab_of(k, k_place, &a, K, at.batch, at.head), values = slab_of(v, v_place, &a, V, at.batch, at.head),
+               begins = starts_of(starts, starts_place, &a, at.batch);
     const long key = at.block * SIDE_M, column = at.window * WINDOW, valid = valid_keys(&a, lengths, lengths_place, at.batch);
-    const long begin = first_row_of(&a, valid, key) / SIDE_N * SIDE_N;
+    const long begin = first_row_of(&a, valid, key) / SIDE_N * SIDE_N, last = end_of_rows(&a, &begins, begin, key + SIDE_M - 1, item, &edge);
     const REAL scale = (REAL)scale_;
     REAL ones[M], scales[M];
     VECTOR score[M][VECTORS], pull[M][VECTORS], sum_k[M][WIDE], sum_v[M][WIDE];
@@ -172,14 +180,14 @@ A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, l
     for (long head = at.head * a.group; head < (at.head + 1) * a.group; head++) {
         const slab rows = slab_of(q, q_place, &a, Q, at.batch, head), pulls = slab_of(g, g_place, &a, G, at.batch, head);
         const long of_all = at.batch * a.heads + head;
-        for (long first = begin; first < a.rows; first += SIDE_N) {
+        for (long first = begin; first < last; first += SIDE_N) {
             MULTIPLY_TILES(score, T, keys, key, valid, T, rows, first, a.rows);
             MULTIPLY_TILES(pull, T, values, key, valid, T_G, pulls, first, a.rows);
             EACH(j, VECTORS)
             EACH_LANE(e)
             {
                 const int r = (j * ACROSS + tx) * LANES + e;
-                const facts row = facts_of(&a, (const __global REAL *)sums + sums_place, of_all, valid, first + r);
+                const facts row = facts_of(&a, &begins, (const __global REAL *)sums + sums_place, of_all, valid, first + r);
                 REAL weight[M], slope[M];
                 uint4 words = 0;
                 EACH_ROW(i)

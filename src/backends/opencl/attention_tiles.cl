@@ -6,7 +6,7 @@
  * item alone is a group, and works on REGISTERS rows at a time.
  *
  * Options: REAL, what is computed in; T, the dtype of q, k and v; T_G that of g; ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS, of which in groups M, LANES and
- * REGISTERS are 4; LENGTH, i32 or i64; IN_FOURS where rows of q, k, v and g are dense and begin at multiples of 4, as many as D is. */
+ * REGISTERS are 4; LENGTH, i32 or i64; START, i32 or i64, where rows attend to no key before a start of their own; IN_FOURS where rows of q, k, v and g are dense and begin at multiples of 4, as many as D is. */
 #include "philox.cl"
 #include "vectors.cl"
 
@@ -51,7 +51,7 @@ enum { Q, K, V, Y, LOGS, G, GQ, GK, GV, CUBES };
 typedef struct attention {
     long heads, kv_heads, group, rows, keys, depth; /* H, KV, H / KV, T, S, D */
     long blocks, windows;                           /* blocks of rows (or keys) of a head; parts of D */
-    long length_stride;
+    long length_stride, start_stride[2];
     long stride[CUBES][4];
     ulong seed, offset;
     uint limit; /* of 16 bits: a weight whose number is below is dropped; 0: none */
@@ -89,6 +89,85 @@ long first_row_of(const attention *a, long valid, long key)
 {
     return key >= valid ? a->rows : a->causal ? max(key - (valid - a->rows), 0L) : 0;
 }
+
+/* ---- starts: rows of documents beside each other, in any order --------------------------------------------------------------- */
+
+/* Those of a batch. */
+slab starts_of(const __global void *starts, long starts_place, const attention *a, long batch)
+{
+    return (slab){starts, starts_place + batch * a->start_stride[0], a->start_stride[1], 0};
+}
+
+#ifdef START
+
+#define AN_EDGE(name) __local int name /* the tile where those of a group begin, or end */
+#define SEES(span, key) ((key) >= (span).begin && (key) < (span).end)
+
+/* The first key that a row attends to. What is no start counts as the nearest one, and forward reports it. */
+long start_of(const attention *a, const slab *starts, long row)
+{
+    return clamp((long)LOAD(START, starts->base, starts->place + row * starts->row), 0L, a->keys);
+}
+
+void check_starts(const attention *a, const slab *starts, long first, int item, FAULT_PARAMETERS)
+{
+    for (long row = first + item; row < min(first + SIDE_M, a->rows); row += GROUP) {
+        const long start = LOAD(START, starts->base, starts->place + row * starts->row);
+        if (start < 0 || start > a->keys)
+            report_fault(fault, start, a->keys);
+    }
+}
+
+/* The first tile of keys that one of a group's rows attends to: its first key. */
+long first_key_of(const attention *a, const slab *starts, long first, int item, __local int *edge)
+{
+    long least = a->keys;
+    if (item == 0)
+        *edge = INT_MAX;
+    MEET();
+    for (long row = first + item; row < min(first + SIDE_M, a->rows); row += GROUP)
+        least = min(least, start_of(a, starts, row));
+    atomic_min(edge, (int)(least / SIDE_N));
+    MEET();
+    return (long)*edge * SIDE_N;
+}
+
+/* Of tiles of rows from `begin` on: behind the last that has a row which begins at `key` or before. */
+long end_of_rows(const attention *a, const slab *starts, long begin, long key, int item, __local int *edge)
+{
+    long end = begin;
+    if (item == 0)
+        *edge = 0;
+    MEET();
+    for (long row = begin + item; row < a->rows; row += GROUP)
+        end = start_of(a, starts, row) <= key ? row + 1 : end;
+    atomic_max(edge, (int)((end + SIDE_N - 1) / SIDE_N));
+    MEET();
+    return min((long)*edge * SIDE_N, a->rows);
+}
+
+#else
+
+#define AN_EDGE(name)
+#define SEES(span, key) ((key) < (span).end)
+#define start_of(a, starts, row) 0L
+#define check_starts(a, starts, first, item, fault, fault_function)
+#define first_key_of(a, starts, first, item, edge) 0L
+#define end_of_rows(a, starts, begin, key, item, edge) (a)->rows
+
+#endif
+
+/* The keys that a row attends to, one by one by SEES(); beyond the last row there are none. */
+typedef struct span {
+    long begin, end;
+} span;
+
+span span_of(const attention *a, const slab *starts, long valid, long row)
+{
+    return row < a->rows ? (span){start_of(a, starts, row), keys_of(a, valid, row)} : (span){0, 0};
+}
+
+/* ---- dropout and places ------------------------------------------------------------------------------------------------------ */
 
 /* Dropout's factor of a key of the row of that number; `words` are those of its 8 keys, drawn where `key` is the first of them or `fresh`. */
 REAL drop_factor(const attention *a, long number, long key, bool fresh, uint4 *words)

@@ -2,7 +2,8 @@
  *
  * A file is named by a hash of everything that what it holds depends on, its key: of a program the device's name, the driver's version, the options and the text. It holds a head, the
  * key, and the bytes, a program's binary. A file that is damaged, or another key's of the same hash, is passed over and written again. Files are written under another name
- * and moved, so that no other process sees half of one. TARN_OPENCL_CACHE=off does without. */
+ * and moved, so that no other process sees half of one. Where none can be written a warning says so, once. TARN_OPENCL_CACHE=off does without. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,11 +33,16 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
 
 /* ---- names ------------------------------------------------------------------------------------------------------------------ */
 
+static bool is_wanted(void)
+{
+    const char *wish = getenv("TARN_OPENCL_CACHE");
+    return !(wish && strcmp(wish, "off") == 0);
+}
+
 /* False when there is no place for it, or none is wanted. */
 static bool cache_folder(char *folder, size_t size)
 {
-    const char *wish = getenv("TARN_OPENCL_CACHE");
-    return !(wish && strcmp(wish, "off") == 0) && tarn__platform_cache_folder("opencl", folder, size);
+    return is_wanted() && tarn__platform_cache_folder("opencl", folder, size);
 }
 
 /* The key; the caller frees it. */
@@ -49,11 +55,14 @@ static char *key_of(const tarn__cl_device *d, const char *text, const char *opti
     return key;
 }
 
+/* Without a folder the path is the one that cannot be made, or empty. */
 static bool file_of(const char *key, char *path, size_t size)
 {
-    char folder[640];
-    if (!cache_folder(folder, sizeof(folder)))
+    char folder[640] = "";
+    if (!cache_folder(folder, sizeof(folder))) {
+        snprintf(path, size, "%s", folder);
         return false;
+    }
     snprintf(path, size, "%s/%016llx", folder, (unsigned long long)hash_bytes(HASH_START, key, strlen(key)));
     return true;
 }
@@ -138,14 +147,34 @@ static bool write_file(const char *path, const char *key, const void *binary, si
     return fclose(file) == 0 && good;
 }
 
+/* `error` is what errno says of it. */
+static void tell_lost(const char *path, int error)
+{
+    static bool told;
+    if (__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
+        return;
+    if (*path)
+        tarn__cl_host->log(TARN_LOG_WARNING, "opencl: compiled kernels are not kept, and every run compiles its own: %s: %s (TARN_OPENCL_CACHE=off does so without a word)", path,
+                           strerror(error));
+    else
+        tarn__cl_host->log(TARN_LOG_WARNING, "opencl: compiled kernels are not kept, and every run compiles its own: neither XDG_CACHE_HOME nor HOME names a folder from / on "
+                                             "(TARN_OPENCL_CACHE=off does so without a word)");
+}
+
 void tarn__cl_cache_write(const char *key, const void *bytes, size_t length)
 {
     char path[704], next[768];
-    if (!file_of(key, path, sizeof(path)))
+    if (!is_wanted())
         return;
+    if (!file_of(key, path, sizeof(path))) {
+        tell_lost(path, errno);
+        return;
+    }
     snprintf(next, sizeof(next), "%s.%ld.%lx", path, (long)getpid(), (unsigned long)pthread_self());
-    if (!write_file(next, key, bytes, length) || rename(next, path) != 0)
+    if (!write_file(next, key, bytes, length) || rename(next, path) != 0) {
+        tell_lost(path, errno);
         remove(next);
+    }
 }
 
 void tarn__cl_cache_keep(tarn__cl_device *d, const char *text, const char *options, cl_program program)

@@ -40,6 +40,21 @@ static void take_devices(cl_platform_id platform, cl_device_type type)
     }
 }
 
+/* The drivers by name. PoCL offers nothing where it cannot keep what it compiles. */
+static void tell_deviceless(const cl_platform_id *platforms, cl_uint found, char *why, size_t why_size)
+{
+    char names[256] = "", name[64];
+    bool has_pocl = false;
+    for (cl_uint i = 0; i < found; i++) {
+        if (clGetPlatformInfo(platforms[i], CL_PLATFORM_NAME, sizeof(name), name, NULL) != CL_SUCCESS)
+            snprintf(name, sizeof(name), "one without a name");
+        snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? ", " : "", name);
+        has_pocl = has_pocl || strcmp(name, "Portable Computing Language") == 0;
+    }
+    snprintf(why, why_size, "OpenCL's drivers (%s) offer no device that compiles kernels%s", names,
+             has_pocl ? "; PoCL needs a folder of its own that it can write, in XDG_CACHE_HOME or ~/.cache, or POCL_CACHE_DIR" : "");
+}
+
 bool tarn__cl_find_devices(char *why, size_t why_size)
 {
     static const cl_device_type types[] = {CL_DEVICE_TYPE_GPU, CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_CPU};
@@ -55,7 +70,7 @@ bool tarn__cl_find_devices(char *why, size_t why_size)
         for (cl_uint i = 0; i < found; i++)
             take_devices(platforms[i], types[t]);
     if (count == 0)
-        snprintf(why, why_size, "OpenCL's drivers, %u of them, offer no device that compiles kernels", found);
+        tell_deviceless(platforms, found, why, why_size);
     return count > 0;
 }
 

@@ -174,9 +174,11 @@ char *tarn__cl_text(const char *source);
 bool tarn__cl_is_unwanted(const char *name);
 /* False, with the word in `why`, when it names something that there is not. */
 bool tarn__cl_knows_unwanted(char *why, size_t why_size);
+/* False, with a sentence in `why`, when a variable TARN_OPENCL_… says what it may not. */
+bool tarn__cl_check_variables(char *why, size_t why_size);
 
 /* A program's binary of an earlier run, by the hash of everything that it depends on; NULL where there is none. Keeping one never fails: what cannot be kept is compiled
- * again by the next run. */
+ * again by the next run, and the first of a process is told. */
 cl_program tarn__cl_cache_find(tarn__cl_device *device, const char *text, const char *options);
 void tarn__cl_cache_keep(tarn__cl_device *device, const char *text, const char *options, cl_program program);
 

@@ -116,7 +116,9 @@ static void write_options(plan *p, const tarn__cl_reduction *r)
     if (p->inner.rank <= 1)
         tarn__cl_option(&p->options, " -DIS_FLAT");
     if (p->form[0] == 'g')
-        tarn__cl_option(&p->options, " -DGROUP=%zu%s", p->group, p->has_quads && r->op[0] != 'v' ? " -DQUADS" : "");
+        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_quads && r->op[0] != 'v' ? " -DQUADS" : "", p->chunks > MANY_CHUNKS ? " -DMANY_CHUNKS" : "");
+    else
+        tarn__cl_option(&p->options, " -DBY_%s", p->form);
     if (p->chunks > 1)
         tarn__cl_option(&p->options, " -DIS_PARTIAL");
 }

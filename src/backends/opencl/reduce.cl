@@ -4,7 +4,10 @@
  * zeros) or OP_dot (sum of products with a second operand) says what a state is. C is the type of states: real for sums, products and variances.
  *
  * `kept` has the outputs: result, x and the second operand; `inner` the elements of an output: x and the second operand. An output's elements are cut into
- * `chunks` of `chunk`. IS_PARTIAL: states go to scratch, to be merged by `combine`; IS_STATE: the result itself is a state in scratch. */
+ * `chunks` of `chunk`. IS_PARTIAL: states go to scratch, to be merged by `combine`; IS_STATE: the result itself is a state in scratch.
+ *
+ * A program has the kernels that one plan of reduce.c calls, since a driver compiles all that it has: BY_rows, BY_across or GROUP, the size of groups, says which; MANY_CHUNKS adds the one
+ * that merges by groups. */
 #include "element.cl"
 #ifdef QUADS
 #include "vectors.cl"
@@ -197,6 +200,7 @@ static stretch stretch_at(__global const void *x, long x_at, __global const void
     return r;
 }
 
+#ifdef BY_rows
 /* One work-item a chunk of an output. */
 __kernel void rows(PARAMETERS)
 {
@@ -209,6 +213,7 @@ __kernel void rows(PARAMETERS)
     state s = take_all(&r, &inner, begin, min(begin + (INDEX)chunk, (INDEX)inner.count), 1);
     write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, s, scale, correction);
 }
+#endif
 
 #ifdef GROUP
 #ifdef HAS_SUBGROUPS
@@ -281,6 +286,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETE
         write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, own, scale, correction);
 }
 
+#ifdef MANY_CHUNKS
 /* Merges the many chunks of an output: each item those of every GROUP-th, then the group what its items have. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void combine_groups(PARAMETERS)
 {
@@ -299,9 +305,10 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void combine_groups(
     finish(y, y_first, at[0], own, scale, correction);
 }
 #endif
+#endif
 
+#ifdef BY_across
 /* One work-item a chunk of LANES outputs whose elements are neighbours: the last axis of `kept`, along which x has stride 1. */
-#if defined(IS_FLAT) && !defined(OP_var)
 __kernel void across(PARAMETERS)
 {
     INDEX length = (INDEX)kept.shape[kept.rank - 1], blocks = (length + LANES - 1) / LANES, item = (INDEX)get_global_id(0), at[3];
@@ -340,6 +347,7 @@ __kernel void across(PARAMETERS)
 }
 #endif
 
+#ifdef IS_PARTIAL
 /* Merges the chunks of each output. */
 __kernel void combine(PARAMETERS)
 {
@@ -355,3 +363,4 @@ __kernel void combine(PARAMETERS)
     locate_output(&kept, which, at);
     finish(y, y_first, at[0], s, scale, correction);
 }
+#endif

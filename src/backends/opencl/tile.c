@@ -246,7 +246,7 @@ static const tarn__cl_tile *find_wanted(const tarn__cl_device *d)
     const char *wish = getenv("TARN_OPENCL_TILE");
     const tarn__cl_tile *list;
     int count;
-    if (!wish)
+    if (!wish || !*wish)
         return NULL;
     list_of(d, &list, &count);
     char *end;
@@ -289,7 +289,8 @@ static const tarn__cl_tile *chosen(tarn__cl_device *d)
 tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k, int64_t batches)
 {
     double terms = (double)m * (double)n * (double)k * (double)batches;
-    bool is_forced = getenv("TARN_OPENCL_TILE") != NULL;
+    const char *wish = getenv("TARN_OPENCL_TILE");
+    const bool is_forced = wish && *wish;
     if (!device->local_is_real && sums == TARN_F64)
         return (tarn__cl_tile)PANEL(12, 8);
     if (!device->local_is_real)
