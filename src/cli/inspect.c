@@ -9,6 +9,41 @@
 
 enum { SHOWN = 6, TEXT_SHOWN = 72 }; /* values of a list, and bytes of a text, that a table shows */
 
+/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+
+/* Characters of a text; what cannot be seen, and would move on a terminal, is written as \n, \t or \xNN. Returns how many bytes are printed. */
+static int print_characters(const char *text, size_t shown, size_t length)
+{
+    int printed = 0;
+    for (size_t i = 0, bytes; i < shown; i += bytes ? bytes : 1) {
+        unsigned char c = (unsigned char)text[i];
+        bytes = tarn__character(text + i, length - i);
+        if (c == '\n' || c == '\t' || c == '\r')
+            printed += printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+        else if (!bytes || c < ' ' || c == 127)
+            printed += printf("\\x%02x", c);
+        else
+            printed += (int)fwrite(text + i, 1, bytes, stdout);
+    }
+    return printed;
+}
+
+/* A text on one line, cut where it is long. */
+static void print_text(const char *text, size_t length)
+{
+    size_t shown = length < TEXT_SHOWN ? length : TEXT_SHOWN;
+    putchar('"');
+    print_characters(text, shown, length);
+    printf(shown < length ? "\"… (%zu bytes)" : "\"", length);
+}
+
+/* A name, and spaces up to a width. */
+static void print_name(const char *name, int width)
+{
+    int printed = print_characters(name, strlen(name), strlen(name));
+    printf("%*s", printed < width ? width - printed : 0, "");
+}
+
 /* ---- tensors --------------------------------------------------------------------------------------------------------------- */
 
 /* What both formats say of a tensor. */
@@ -36,7 +71,8 @@ static void print_row(listing *l, const row *r)
     l->bytes += r->bytes;
     l->elements += count;
     if (!l->json) {
-        printf("%-*s  %-8s %s]  %s\n", l->widest, r->name, r->type, shape, tarn__bytes_text(r->bytes));
+        print_name(r->name, l->widest);
+        printf("  %-8s %s]  %s\n", r->type, shape, tarn__bytes_text(r->bytes));
         return;
     }
     tarn__json json = {stdout, false};
@@ -65,26 +101,6 @@ static void print_total(const listing *l, const char *path, const char *format, 
     tarn__json_end(&json);
 }
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
-
-/* A text on one line, cut where it is long; what cannot be seen is written as \n, \t or \xNN. */
-static void print_text(const char *text, size_t length)
-{
-    size_t shown = length < TEXT_SHOWN ? length : TEXT_SHOWN;
-    putchar('"');
-    for (size_t i = 0, bytes; i < shown; i += bytes ? bytes : 1) {
-        unsigned char c = (unsigned char)text[i];
-        bytes = tarn__character(text + i, length - i);
-        if (c == '\n' || c == '\t' || c == '\r')
-            printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
-        else if (!bytes || c < ' ' || c == 127)
-            printf("\\x%02x", c);
-        else
-            fwrite(text + i, 1, bytes, stdout);
-    }
-    printf(shown < length ? "\"… (%zu bytes)" : "\"", length);
-}
-
 static void print_pair(bool as_json, const char *key, const char *value)
 {
     tarn__json json = {stdout, false};
@@ -95,7 +111,8 @@ static void print_pair(bool as_json, const char *key, const char *value)
         tarn__json_end(&json);
         return;
     }
-    printf("%s: ", key);
+    print_name(key, 0);
+    printf(": ");
     print_text(value, strlen(value));
     printf("\n");
 }
@@ -159,7 +176,8 @@ static void print_value(const tarn_gguf *file, const tarn_gguf_value *v, const d
     size_t length;
     const char *text;
     int64_t whole;
-    printf("%s: ", v->key);
+    print_name(v->key, 0);
+    printf(": ");
     if (v->type == TARN_GGUF_LIST)
         printf("%lld of %s: ", (long long)v->count, tarn_gguf_type_name(v->element));
     for (int64_t i = 0; i < v->count && i < SHOWN; i++) {

@@ -44,6 +44,17 @@ static void a_file_is_inspected(void **state)
     expect_command("inspect 2>&1", 2, "a file or a model's folder is missing");
 }
 
+/* Names from outside do not steer the terminal. */
+static void names_are_shown_as_text(void **state)
+{
+    (void)state;
+    tarn_gguf_writer *w = tarn_gguf_create(scratch("names.gguf"));
+    assert_true(tarn_gguf_add_text(w, "key\x1b[2J", "x", 1) && tarn_gguf_add(w, "name\x1b[31m\n\xC3\xA9", vector(1, 2, 3)) && tarn_gguf_finish(w));
+    expect_with(0, "key\\x1b[2J: \"x\"\n", "inspect %s", scratch("names.gguf"), "");
+    assert_contains(command_output, "name\\x1b[31m\\n\xC3\xA9  F32      [3]");
+    assert_null(strchr(command_output, 27));
+}
+
 static void a_folder_is_inspected_and_converted(void **state)
 {
     (void)state;
@@ -86,6 +97,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_file_is_inspected, clear_error),
+        cmocka_unit_test_setup(names_are_shown_as_text, clear_error),
         cmocka_unit_test_setup(a_folder_is_inspected_and_converted, clear_error),
         cmocka_unit_test_setup(weights_are_packed, clear_error),
     };
