@@ -338,7 +338,7 @@ static bool read_form(const char *function, const tarn_tokenizer *tokenizer, tar
     if (!tokenizer->chat)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: the model has no chat template (in tokenizer_config.json, chat_template.jinja or its GGUF file): it is not "
-                           "made for conversations",
+                           "made for conversations; tarn_tokenizer_set_chat() (--template) gives it one",
                            function);
     return tarn__chat_form_of(function, tokenizer->chat, form);
 }

@@ -297,7 +297,7 @@ bool tarn__chat_form_of(const char *function, const char *text, tarn__chat_form 
         good = tarn__raise(
             TARN_ERROR_UNSUPPORTED,
             "%s: the chat template that begins '%.60s' is none that tarn knows: ChatML (with Qwen's forms), Llama 2, Llama 3 and Mistral "
-            "as they are published; put the text together yourself and encode it",
+            "as they are published; tarn_tokenizer_set_chat() (--template) puts one of these in its place",
             function, text);
     tarn__buffer_free(&form, 1);
     return good;
