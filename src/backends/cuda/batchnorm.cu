@@ -3,7 +3,8 @@
  * Three kernels: mean and squared distances of chunks of channels; the sets' means and 1 / deviations from them, and the running statistics;
  * the result. Bytes: x read twice, y written. One read is enough for mean and squares, and nothing cancels that matters: a few elements are
  * measured from the first of them in the type computed in, and these groups are put together in f64, as distances from the chunk's first element.
- * With fixed statistics the first kernel is left out. What is added to the result before relu is read once, beside x. */
+ * With fixed statistics the first kernel is left out. What is added to the result before relu is read once, beside x. Where a device can hold much of x,
+ * batchnorm is one kernel instead (batchnorm_held.cu). */
 #include "backends/cuda/batchnorm_columns.cuh"
 #include "backends/cuda/batchnorm_rows.cuh"
 
@@ -106,16 +107,18 @@ static void forward(const tarn__call *call, channel_args a, const set_args &s, b
     if (a.batches * a.groups == 0)
         return;
     if (!s.fixed_mean.base)
-        LAUNCH(measure_rows, measure_columns, false, call, a);
+        LAUNCH(measure_rows, measure_columns, NO_RELU, call, a);
     if (!s.fixed_mean.base && a.members * a.chunks > FOR_A_WARP)
         settle<THREADS><<<(unsigned)(a.batches * a.groups), THREADS, 0, stream_of(call)>>>(a, s);
     else
         settle<WARP><<<warp_blocks(a.batches * a.groups), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a, s);
     a.from_end = !s.fixed_mean.base;
-    if (has_relu)
-        LAUNCH(normalise_rows, normalise_columns, true, call, a);
+    if (has_relu && a.operand[BESIDE].base)
+        LAUNCH(normalise_rows, normalise_columns, RELU_OF_SUM, call, a);
+    else if (has_relu)
+        LAUNCH(normalise_rows, normalise_columns, RELU, call, a);
     else
-        LAUNCH(normalise_rows, normalise_columns, false, call, a);
+        LAUNCH(normalise_rows, normalise_columns, NO_RELU, call, a);
 }
 
 static void run_normalised(const tarn__call *call, bool has_relu)
@@ -123,7 +126,9 @@ static void run_normalised(const tarn__call *call, bool has_relu)
     const tarn__batchnorm *params = (const tarn__batchnorm *)call->params;
     set_args s = {params->epsilon,         params->momentum,        vector_of(call->in[3]),        vector_of(call->in[4]),
                   vector_of(call->out[3]), vector_of(call->out[4]), data_of<double>(call->out[1]), data_of<double>(call->out[2])};
-    forward(call, describe(call, false, 0), s, has_relu);
+    const channel_args a = describe(call, false, 0);
+    if (s.fixed_mean.base || !tarn__cuda_held(call, a, s, has_relu))
+        forward(call, a, s, has_relu);
 }
 
 static void run_batchnorm(const tarn__call *call)
@@ -138,7 +143,9 @@ static void run_batchnorm_relu(const tarn__call *call)
 
 static size_t scratch_batchnorm(const tarn__call *call)
 {
-    return scratch_bytes(describe(call, false, 0));
+    const channel_args a = describe(call, false, 0);
+    const size_t held = sizeof(double) * (size_t)(2 * a.channels) + tarn__cuda_held_bytes(call, a), passes = scratch_bytes(a);
+    return held > passes ? held : passes;
 }
 
 static void run_groupnorm(const tarn__call *call)

@@ -58,15 +58,23 @@ __device__ __forceinline__ void take_in(const row_operand &running, int64_t at, 
         store_any(running.base, running.dtype, at * running.along, (1 - momentum) * old + momentum * value);
 }
 
+enum { NO_RELU, RELU, RELU_OF_SUM };
+
 /* What is added to a pack of results, if anything, and relu. */
-template <typename R> __device__ __forceinline__ void add_and_cut(const channel_args &a, const typename R::raw &beside, typename R::real *y)
+template <typename R, int HOW> __device__ __forceinline__ void add_and_cut(const typename R::raw &beside, typename R::real *y)
 {
 #pragma unroll
     for (int i = 0; i < R::width; i++) {
-        if (a.operand[BESIDE].base)
+        if (HOW == RELU_OF_SUM)
             y[i] += R::element(beside, i);
-        y[i] = y[i] < 0 ? (typename R::real)0 : y[i];
+        if (HOW != NO_RELU)
+            y[i] = y[i] < 0 ? (typename R::real)0 : y[i];
     }
 }
+
+/* In batchnorm_held.cu: batchnorm with its own statistics in one kernel, where that is the way to take; else false, and nothing is started. What it needs
+ * behind the scratch of sets. */
+bool tarn__cuda_held(const tarn__call *call, const channel_args &a, const set_args &s, bool has_relu);
+size_t tarn__cuda_held_bytes(const tarn__call *call, const channel_args &a);
 
 #endif

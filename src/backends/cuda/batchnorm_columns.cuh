@@ -52,7 +52,7 @@ __device__ __forceinline__ void measure_group(const channel_args &a, const chann
     }
 }
 
-template <typename R, bool> static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) measure_columns(const __grid_constant__ channel_args a)
+template <typename R, int> static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) measure_columns(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_columns<N>(a);
@@ -81,11 +81,11 @@ template <typename R, bool> static __global__ void __launch_bounds__(THREADS, BL
 }
 
 /* The first packs are on their way while the channels' numbers are made. */
-template <typename R, bool HAS_RELU>
+template <typename R, int HOW>
 static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) normalise_columns(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
-    constexpr int N = R::width, DEPTH = at_once<R>(HAS_RELU ? 2 : 1);
+    constexpr int N = R::width, DEPTH = at_once<R>(HOW == RELU_OF_SUM ? 2 : 1);
     const channel_piece p = piece_by_columns<N>(a);
     const column_walk<R> walk(a, p);
     __shared__ channel_numbers<C> table[WARP * N];
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) normalise_column
             if (begin + u < walk.count) {
                 const position<R> at = walk.at(a, p, begin + u);
                 x[u] = R::fetch(a.operand[X], at.in(X), 0);
-                if (HAS_RELU && a.operand[BESIDE].base)
+                if (HOW == RELU_OF_SUM)
                     beside[u] = R::fetch(a.operand[BESIDE], at.in(BESIDE), 0);
             }
         if (begin == 0)
@@ -110,8 +110,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) normalise_column
 #pragma unroll
             for (int i = 0; i < N; i++)
                 y[i] = numbers[i].normal(R::element(x[u], i));
-            if (HAS_RELU)
-                add_and_cut<R>(a, beside[u], y);
+            add_and_cut<R, HOW>(beside[u], y);
             R::store(a.operand[TO], walk.at(a, p, begin + u).in(TO), 0, y);
         }
     }

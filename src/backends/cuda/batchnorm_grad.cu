@@ -5,7 +5,7 @@
  * with fixed statistics without the means. The sums of g and g · x̂ over each channel are the gradients of bias and weight, and from them come
  * the means: one kernel sums chunks, one adds them up, one makes the sets' means (for batchnorm that before it does), and one writes gx. Bytes: x and g read twice, gx written.
  * With fixed statistics gx needs no sums: the first kernel writes it on its way, or where no sums are wanted the last one, from g alone. Then x and
- * g are read once.
+ * g are read once. Where the device can hold much of x and g, the gradients of batchnorm are one kernel instead (batchnorm_held_grad.cu).
  *
  * relu lets g through where its result is above 0. Where nothing was added before it that result is made again from x: no byte more is moved. Else
  * it is read: the kernel of sums then writes what goes through, the gradient of what was added, and gx is made from that. Bytes: x, y and g read, that
@@ -197,13 +197,17 @@ static void run_batchnorm_grad(const tarn__call *call)
 {
     channel_sums s;
     channel_args a = describe(call, false, 0, &s);
-    backward(call, a, s, ((const tarn__batchnorm *)call->params)->training != 0);
+    const bool has_own_statistics = ((const tarn__batchnorm *)call->params)->training != 0;
+    if (!has_own_statistics || !tarn__cuda_held_grad(call, a, s))
+        backward(call, a, s, has_own_statistics);
 }
 
 static size_t scratch_batchnorm_grad(const tarn__call *call)
 {
     channel_sums s;
-    return scratch_bytes(describe(call, false, 0, &s));
+    const channel_args a = describe(call, false, 0, &s);
+    const size_t held = sizeof(double) * (size_t)(4 * a.channels) + tarn__cuda_held_grad_bytes(call, a), passes = scratch_bytes(a);
+    return held > passes ? held : passes;
 }
 
 static void run_groupnorm_grad(const tarn__call *call)

@@ -4,7 +4,7 @@
 
 #include "backends/cuda/channels.cuh"
 
-/* By columns a kernel knows where relu's result comes from: registers would not do for both. */
+/* Where relu's result comes from is known when a kernel is compiled: registers would not do for both. */
 enum { NO_RELU, RELU_REMADE, RELU_READ };
 
 /* relu's result is made again from x, and is above 0 where it is above `least`; or it is read. */
@@ -78,5 +78,10 @@ __device__ __forceinline__ void store_grads(const channel_args &a, const relu_ga
     if (HAS_RELU && !gate.is_remade && a.operand[PASSED].base)
         R::store(a.operand[PASSED], to_passed, 0, up);
 }
+
+/* In batchnorm_held_grad.cu: the gradients of batchnorm with its own statistics in one kernel, where that is the way to take; else false, and nothing is
+ * started. What it needs behind the scratch of channels and sets. */
+bool tarn__cuda_held_grad(const tarn__call *call, const channel_args &a, const channel_sums &s);
+size_t tarn__cuda_held_grad_bytes(const tarn__call *call, const channel_args &a);
 
 #endif

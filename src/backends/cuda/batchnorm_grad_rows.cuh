@@ -6,7 +6,7 @@
 
 #define BOTH_AT_ONCE 2 /* packs of x and of g that a thread loads before it computes, by rows */
 
-template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
+template <typename R, int RELU> static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -14,7 +14,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
     const channel_piece p = piece_by_rows(a);
     const row_walk<R> walk(a, p);
     const int64_t step = (int64_t)blockDim.x * N;
-    const relu_gate<C> gate = {a.is_remade, (C)a.least};
+    const relu_gate<C> gate = {RELU == RELU_REMADE, (C)a.least};
     channel_numbers<C> numbers;
     numbers.fetch(a, p.batch, p.channel);
     double sum = 0, product = 0;
@@ -27,7 +27,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
                 walk.to(a, p, at + u * step, offset[u]);
                 x[u] = R::fetch(a.operand[X], offset[u][X], 0);
                 g[u] = R::fetch(a.operand[G], offset[u][G], 0);
-                if (HAS_RELU && !a.is_remade)
+                if (RELU == RELU_READ)
                     y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
             }
 #pragma unroll
@@ -35,7 +35,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
             if (at + u * step >= p.end)
                 break;
             C up[N], ups = 0, products = 0;
-            let_through<R, HAS_RELU, true>(&numbers, gate, x[u], y[u], g[u], up);
+            let_through<R, RELU != NO_RELU, true>(&numbers, gate, x[u], y[u], g[u], up);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 ups += up[i];
@@ -45,7 +45,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
             product += (double)products;
             if (a.writes_scaled)
                 store_scaled<R, true>(a, offset[u][TO], up, &numbers);
-            if (HAS_RELU && a.operand[PASSED].base)
+            if (RELU == RELU_READ && a.operand[PASSED].base)
                 R::store(a.operand[PASSED], offset[u][PASSED], 0, up);
         }
     }
@@ -58,13 +58,13 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
 }
 
 /* All is loaded before the first result is stored: the compiler cannot know that they lie apart. */
-template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
+template <typename R, int RELU> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_rows(a);
     const row_walk<R> walk(a, p);
     const int64_t step = (int64_t)blockDim.x * N;
-    const relu_gate<typename R::real> gate = {a.is_remade, (typename R::real)a.least};
+    const relu_gate<typename R::real> gate = {RELU == RELU_REMADE, (typename R::real)a.least};
     channel_numbers<typename R::real> numbers;
     numbers.fetch(a, p.batch, p.channel);
     for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += BOTH_AT_ONCE * step) {
@@ -75,15 +75,15 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
             if (at + u * step < p.end) {
                 walk.to(a, p, at + u * step, offset[u]);
                 g[u] = R::fetch(a.operand[G], offset[u][G], 0);
-                if (a.first || (HAS_RELU && a.is_remade))
+                if (RELU == RELU_REMADE || a.first)
                     x[u] = R::fetch(a.operand[X], offset[u][X], 0);
-                if (HAS_RELU && !a.is_remade)
+                if (RELU == RELU_READ)
                     y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
             }
 #pragma unroll
         for (int u = 0; u < BOTH_AT_ONCE; u++)
             if (at + u * step < p.end)
-                store_grads<R, HAS_RELU, true>(a, gate, offset[u][TO], offset[u][PASSED], x[u], y[u], g[u], &numbers);
+                store_grads<R, RELU != NO_RELU, true>(a, gate, offset[u][TO], offset[u][PASSED], x[u], y[u], g[u], &numbers);
     }
 }
 

@@ -4,7 +4,7 @@
 
 #include "backends/cuda/batchnorm.cuh"
 
-template <typename R, bool> static __global__ void __launch_bounds__(THREADS) measure_rows(const __grid_constant__ channel_args a)
+template <typename R, int> static __global__ void __launch_bounds__(THREADS) measure_rows(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     __shared__ double space[WARP];
@@ -53,7 +53,7 @@ template <typename R, bool> static __global__ void __launch_bounds__(THREADS) me
 }
 
 /* All is loaded before the first result is stored: the compiler cannot know that they lie apart. */
-template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) normalise_rows(const __grid_constant__ channel_args a)
+template <typename R, int HOW> static __global__ void __launch_bounds__(THREADS) normalise_rows(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -70,7 +70,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
             if (at + u * step < p.end) {
                 walk.to(a, p, at + u * step, offset[u]);
                 x[u] = R::fetch(a.operand[X], offset[u][X], 0);
-                if (HAS_RELU && a.operand[BESIDE].base)
+                if (HOW == RELU_OF_SUM)
                     beside[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
             }
 #pragma unroll
@@ -81,8 +81,7 @@ template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(TH
 #pragma unroll
             for (int i = 0; i < N; i++)
                 y[i] = numbers.normal(R::element(x[u], i));
-            if (HAS_RELU)
-                add_and_cut<R>(a, beside[u], y);
+            add_and_cut<R, HOW>(beside[u], y);
             R::store(a.operand[TO], offset[u][TO], 0, y);
         }
     }
