@@ -42,6 +42,14 @@ template <typename T, bool IS_BY_ROWS> struct held_moments {
     }
 
     template <typename Ring>
+    static __device__ __forceinline__ typename R::raw next(const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring)
+    {
+        ring.take(h);
+        const typename R::raw x = pack_at<T>(ring.at(ring.taken_at, 0));
+        ring.ask(h, p);
+        return x;
+    }
+    template <typename Ring>
     __device__ __forceinline__ void measure(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring)
     {
 #pragma unroll
@@ -58,17 +66,16 @@ template <typename T, bool IS_BY_ROWS> struct held_moments {
     {
         group_sums<float> group[N];
         bool is_exact = true;
-#pragma unroll 1
-        for (int turn = 0; turn < count; turn++) {
-            ring.take(h);
-            const typename R::raw x = pack_at<T>(ring.at(ring.taken_at, 0));
+        const typename R::raw lead = next(h, p, ring);
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                if (turn == 0)
-                    group[i].begin(R::element(x, i));
+        for (int i = 0; i < N; i++)
+            group[i].begin(R::element(lead, i)); /* at no distance from itself */
+#pragma unroll 1
+        for (int turn = 1; turn < count; turn++) {
+            const typename R::raw x = next(h, p, ring);
+#pragma unroll
+            for (int i = 0; i < N; i++)
                 group[i].take(R::element(x, i));
-            }
-            ring.ask(h, p);
         }
 #pragma unroll
         for (int i = 0; i < N; i++)
