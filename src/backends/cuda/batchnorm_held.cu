@@ -7,9 +7,16 @@
 #define AHEAD 8 /* packs of a thread under way */
 #define AGAIN 4 /* packs of a thread that are read again at a time */
 
+enum { RELU_OF_HELD = RELU_OF_SUM + 1 }; /* what is added is held, too, and all of both */
+
+template <int HOW> constexpr __host__ __device__ int operands_held()
+{
+    return HOW == RELU_OF_HELD ? 2 : 1;
+}
+
 /* What the thread that settles a channel knows of it before its sums. */
 struct channel_vectors {
-    double weight, old_mean, old_variance;
+    double weight, old_mean, old_variance, first; /* first: by columns, the block's first element */
     float bias;
 
     __device__ __forceinline__ void fetch(const channel_args &a, const set_args &s, int channel)
@@ -96,71 +103,57 @@ template <typename T, bool IS_BY_ROWS> struct held_moments {
     }
 };
 
-/* Mean and squared distances from it, of two sums that are measured from `from`. */
-__device__ __forceinline__ double2 part_of(double from, double sum, double squares, double count)
-{
-    return double2{from + sum / count, squares - sum * sum / count};
-}
-
-/* The block's part: by rows by thread 0, by columns by thread c that of channel c. */
+/* The block's part, mean and squared distances from it: by rows by thread 0, by columns by thread c that of channel c. `from` is what the sums are
+ * measured from. */
 template <typename T, bool IS_BY_ROWS>
 __device__ __forceinline__ void put_part(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p,
-                                         held_moments<T, IS_BY_ROWS> &m, double *space)
+                                         held_moments<T, IS_BY_ROWS> &m, double from, double *space)
 {
-    constexpr int N = pack_size<T>::value;
     const int me = (int)threadIdx.x;
+    const double inverse = p.sharer == h.sharers - 1 ? h.inverse_of_last : h.inverse;
+    double2 sums;
     if constexpr (IS_BY_ROWS) {
         __shared__ double of_warps[WARP];
-        const double sum = over_block<add_up>(m.v[0], of_warps, 0.0), squares = over_block<add_up>(m.v[1], of_warps, 0.0);
-        if (me == 0)
-            h.parts[blockIdx.x] = part_of(m.from(0), sum, squares, (double)(p.count * (int64_t)N));
+        sums.x = over_block<add_up>(m.v[0], of_warps, 0.0);
+        sums.y = over_block<add_up>(m.v[1], of_warps, 0.0);
     } else {
-        const double2 sums = over_columns<N>(h, m.v, space);
-        if (me < a.channels) {
-            const T *x = (const T *)a.operand[X].base + p.place_of(h, p.first - threadIdx.x);
-            h.parts[blockIdx.x * a.channels + me] = part_of((double)widen(x[me]), sums.x, sums.y, (double)(p.count >> h.across_bits));
-        }
+        sums = over_columns<pack_size<T>::value>(h, m.v, space);
     }
+    const double apart = sums.x * inverse;
+    if (me < (IS_BY_ROWS ? 1 : a.channels))
+        h.parts[IS_BY_ROWS ? blockIdx.x : blockIdx.x * a.channels + me] = double2{from + apart, sums.y - sums.x * apart};
 }
 
-/* Adds part number `block` of a channel, as distances from `from`. */
-template <typename T, bool IS_BY_ROWS>
-__device__ __forceinline__ void add_part(const held_args &h, const double2 &part, int block, double from, double2 *sums)
-{
-    const double apart = part.x - from, step = elements_of<T, IS_BY_ROWS>(h, block) * apart;
-    sums->x += step;
-    sums->y += part.y + step * apart;
-}
-
-/* The sums of a channel over all blocks that share it, and the number that they are measured from: by rows in every lane of the first warp, by columns in
+/* The sums of a channel over all blocks that share it, and the number that they are measured from: by rows in every lane of a warp, by columns in
  * thread c of channel c. */
-template <typename T, bool IS_BY_ROWS>
+template <bool IS_BY_ROWS>
 __device__ __forceinline__ double2 over_sharers(const channel_args &a, const held_args &h, double *space, double *from)
 {
-    const int me = (int)threadIdx.x;
+    const int me = (int)threadIdx.x, channels = (int)a.channels, channel = me & (channels - 1);
+    const double2 *parts = IS_BY_ROWS ? h.parts + blockIdx.x / h.sharers * h.sharers : h.parts + channel;
+    const double first = __ldcg(parts).x;
     double2 sums = {0, 0};
+    auto take = [&](const double2 &part, int block) {
+        const double apart = part.x - first, step = (block == h.sharers - 1 ? h.elements_of_last : h.elements) * apart;
+        sums.x += step;
+        sums.y += part.y + step * apart;
+    };
+    *from = first;
     if constexpr (IS_BY_ROWS) {
-        const double2 *parts = h.parts + blockIdx.x / h.sharers * h.sharers;
-        *from = __ldcg(&parts[0]).x;
-        for (int block = me % WARP; block < h.sharers; block += WARP)
-            add_part<T, true>(h, __ldcg(&parts[block]), block, *from, &sums);
+        for_parts(h, parts, 1, me % WARP, WARP, take);
         return double2{over_warp<add_up>(sums.x), over_warp<add_up>(sums.y)};
     } else {
-        const int channels = (int)a.channels, channel = me & (channels - 1), rows = COLUMN_THREADS / channels;
-        *from = __ldcg(&h.parts[channel]).x;
-#pragma unroll 6
-        for (int block = me / channels; block < h.sharers; block += rows)
-            add_part<T, false>(h, __ldcg(&h.parts[block * channels + channel]), block, *from, &sums);
+        for_parts(h, parts, channels, me / channels, COLUMN_THREADS / channels, take);
         return over_rows_of_threads(sums, channels, (double2 *)space);
     }
 }
 
 /* A channel's numbers from its sums; by the thread that has them. `is_first` in one of the blocks that share it, which writes them down. */
-__device__ __forceinline__ void settle_channel(const channel_args &a, const set_args &s, int channel, bool is_first,
+__device__ __forceinline__ void settle_channel(const channel_args &a, const held_args &h, const set_args &s, int channel, bool is_first,
                                                const channel_vectors &of, double from, double2 sums, channel_numbers<float> *numbers)
 {
-    const double apart = sums.x / a.values, squares = sums.y - sums.x * apart, mean = from + apart,
-                 rstd = 1 / sqrt(squares / a.values + s.epsilon);
+    const double apart = sums.x * h.inverse_of_all, squares = sums.y - sums.x * apart, mean = from + apart;
+    const double rstd = rsqrt(squares * h.inverse_of_all + s.epsilon);
     numbers->make(mean, rstd, of.weight, of.bias, 0, 0);
     if (!is_first)
         return;
@@ -181,7 +174,7 @@ __device__ __forceinline__ void write_pack(const channel_args &a, const channel_
 #pragma unroll
     for (int i = 0; i < R::width; i++)
         y[i] = numbers[IS_BY_ROWS ? 0 : i].normal(R::element(x, i));
-    add_and_cut<R, HOW>(beside, y);
+    add_and_cut<R, HOW == RELU_OF_HELD ? RELU_OF_SUM : HOW>(beside, y);
     R::store(a.operand[TO], offset, 0, y);
 }
 
@@ -209,6 +202,8 @@ __device__ __forceinline__ void write_piece(const channel_args &a, const held_ar
 #pragma unroll
         for (int u = 0; u < AGAIN; u++)
             if (held - u >= left) {
+                if (HOW == RELU_OF_HELD)
+                    beside_held[u] = pack_at<T>(ring.at(ring.taken_at, operands_held<HOW>() - 1));
                 write_pack<T, HOW, IS_BY_ROWS>(a, numbers, p.offset(h, held - u), pack_at<T>(ring.at(ring.taken_at, 0)), beside_held[u]);
                 ring.back(h);
             }
@@ -229,19 +224,23 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     const int me = (int)threadIdx.x, own = IS_BY_ROWS ? p.channel : me;
     const bool is_settler = IS_BY_ROWS ? me == 0 : me < a.channels, is_first = IS_BY_ROWS ? blockIdx.x % h.sharers == 0 : blockIdx.x == 0;
     int *counters = h.counters + (IS_BY_ROWS ? 2 * p.channel : 0);
-    double *space = (double *)(held_memory + h.places * blockDim.x), from;
-    held_ring<T, 1, false, AHEAD, IS_BY_ROWS> ring = {{(const T *)a.operand[X].base}};
+    double *space = (double *)(held_memory + operands_held<HOW>() * h.places * blockDim.x), from;
+    held_ring<T, operands_held<HOW>(), false, AHEAD, IS_BY_ROWS> ring = {{(const T *)a.operand[X].base}};
     held_moments<T, IS_BY_ROWS> moments;
     channel_vectors vectors = {};
+    if constexpr (HOW == RELU_OF_HELD)
+        ring.from[1] = (const T *)a.operand[BESIDE].base;
     ring.begin(h, p);
     if (is_settler)
         vectors.fetch(a, s, own);
+    if (is_settler && !IS_BY_ROWS)
+        vectors.first = (double)widen(((const T *)a.operand[X].base)[p.place_of(h, p.first - threadIdx.x) + me]);
     moments.measure(a, h, p, ring);
-    put_part<T, IS_BY_ROWS>(a, h, p, moments, space);
+    put_part<T, IS_BY_ROWS>(a, h, p, moments, IS_BY_ROWS ? moments.from(0) : vectors.first, space);
     wait_for_sharers(counters, h.sharers);
-    const double2 sums = over_sharers<T, IS_BY_ROWS>(a, h, space, &from);
+    const double2 sums = over_sharers<IS_BY_ROWS>(a, h, space, &from);
     if (is_settler)
-        settle_channel(a, s, own, is_first, vectors, from, sums, &table[IS_BY_ROWS ? 0 : me]);
+        settle_channel(a, h, s, own, is_first, vectors, from, sums, &table[IS_BY_ROWS ? 0 : me]);
     __syncthreads();
     channel_numbers<float> numbers[IS_BY_ROWS ? 1 : N];
 #pragma unroll
@@ -259,9 +258,12 @@ template <typename T, int HOW> static void launch_how(const tarn__call *call, co
 }
 
 template <typename T>
-static void launch_hold(const tarn__call *call, const channel_args &a, const set_args &s, const held_args &h, bool has_relu)
+static void launch_hold(const tarn__call *call, const channel_args &a, const set_args &s, const held_args &h, bool has_relu,
+                        bool holds_both)
 {
-    if (has_relu && a.operand[BESIDE].base)
+    if (has_relu && holds_both)
+        launch_how<T, RELU_OF_HELD>(call, a, s, h);
+    else if (has_relu && a.operand[BESIDE].base)
         launch_how<T, RELU_OF_SUM>(call, a, s, h);
     else if (has_relu)
         launch_how<T, RELU>(call, a, s, h);
@@ -269,23 +271,33 @@ static void launch_hold(const tarn__call *call, const channel_args &a, const set
         launch_how<T, NO_RELU>(call, a, s, h);
 }
 
+/* What is added is held beside x where there is room for all of both; where there is little room even for x, passes are as fast. */
+static bool plan_forward(const tarn__call *call, const channel_args &a, held_args *h, bool *holds_both)
+{
+    *holds_both = a.operand[BESIDE].base && plan_held(call, a, 2, 0, AHEAD, h) && h->places * (int64_t)h->threads >= h->piece;
+    return *holds_both ||
+           (plan_held(call, a, 1, 0, AHEAD, h) && (!a.operand[BESIDE].base || 4 * h->places * (int64_t)h->threads >= h->piece));
+}
+
 size_t tarn__cuda_held_bytes(const tarn__call *call, const channel_args &a)
 {
     held_args h;
-    return plan_held(call, a, 1, 0, AHEAD, &h) ? part_bytes(a, h) : 0;
+    bool holds_both;
+    return plan_forward(call, a, &h, &holds_both) ? part_bytes(a, h) : 0;
 }
 
 bool tarn__cuda_held(const tarn__call *call, const channel_args &a, const set_args &s, bool has_relu)
 {
     held_args h;
-    if (!plan_held(call, a, 1, 0, AHEAD, &h))
+    bool holds_both;
+    if (!plan_forward(call, a, &h, &holds_both))
         return false;
     h.parts = (double2 *)a.part_one;
     if (a.operand[X].dtype == TARN_F32)
-        launch_hold<float>(call, a, s, h, has_relu);
+        launch_hold<float>(call, a, s, h, has_relu, holds_both);
     else if (a.operand[X].dtype == TARN_BF16)
-        launch_hold<bf16>(call, a, s, h, has_relu);
+        launch_hold<bf16>(call, a, s, h, has_relu, holds_both);
     else
-        launch_hold<f16>(call, a, s, h, has_relu);
+        launch_hold<f16>(call, a, s, h, has_relu, holds_both);
     return true;
 }

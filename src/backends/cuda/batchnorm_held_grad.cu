@@ -81,37 +81,31 @@ __device__ __forceinline__ void put_part(const channel_args &a, const held_args 
     }
 }
 
-/* The sums of a channel over all blocks that share it: by rows in every lane of the first warp, by columns in thread c of channel c. */
+/* The sums of a channel over all blocks that share it: by rows in every lane of a warp, by columns in thread c of channel c. */
 template <bool IS_BY_ROWS> __device__ __forceinline__ double2 over_sharers(const channel_args &a, const held_args &h, double *space)
 {
-    const int me = (int)threadIdx.x;
+    const int me = (int)threadIdx.x, channels = (int)a.channels;
     double2 sums = {0, 0};
+    auto take = [&](const double2 &part, int) {
+        sums.x += part.x;
+        sums.y += part.y;
+    };
     if constexpr (IS_BY_ROWS) {
-        const double2 *parts = h.parts + blockIdx.x / h.sharers * h.sharers;
-        for (int block = me % WARP; block < h.sharers; block += WARP) {
-            const double2 part = __ldcg(&parts[block]);
-            sums.x += part.x;
-            sums.y += part.y;
-        }
+        for_parts(h, h.parts + blockIdx.x / h.sharers * h.sharers, 1, me % WARP, WARP, take);
         return double2{over_warp<add_up>(sums.x), over_warp<add_up>(sums.y)};
     } else {
-        const int channels = (int)a.channels, channel = me & (channels - 1), rows = COLUMN_THREADS / channels;
-#pragma unroll 6
-        for (int block = me / channels; block < h.sharers; block += rows) {
-            const double2 part = __ldcg(&h.parts[block * channels + channel]);
-            sums.x += part.x;
-            sums.y += part.y;
-        }
+        for_parts(h, h.parts + (me & (channels - 1)), channels, me / channels, COLUMN_THREADS / channels, take);
         return over_rows_of_threads(sums, channels, (double2 *)space);
     }
 }
 
-/* A channel's means from its sums, by the thread that has them. `is_first` in one of the blocks that share it, which writes the gradients of weight and bias. */
-__device__ __forceinline__ void settle_channel(const channel_args &a, const channel_sums &s, int channel, bool is_first, double rstd,
-                                               double factor, double2 sums, channel_numbers<float> *numbers)
+/* A channel's means from its sums, by the thread that has them; `share` is rstd · weight / elements. `is_first` in one of the blocks that share it, which
+ * writes the gradients of weight and bias. */
+__device__ __forceinline__ void settle_channel(const channel_sums &s, int channel, bool is_first, double rstd, double share, double2 sums,
+                                               channel_numbers<float> *numbers)
 {
-    numbers->first = (float)(factor * sums.x / a.values);
-    numbers->second = (float)(rstd * (factor * sums.y / a.values));
+    numbers->first = (float)(share * sums.x);
+    numbers->second = (float)(rstd * (share * sums.y));
     if (is_first) {
         put(s.gweight, channel, sums.y);
         put(s.gbias, channel, sums.x);
@@ -182,11 +176,11 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     if constexpr (RELU == RELU_READ)
         ring.from[2] = (const T *)a.operand[BESIDE].base;
     ring.begin(h, p);
-    double rstd = 0, factor = 0;
+    double rstd = 0, share = 0;
     if (is_settler) {
         table[IS_BY_ROWS ? 0 : me].fetch(a, 0, own);
         rstd = a.rstd[own];
-        factor = rstd * weight_of(a, own);
+        share = rstd * weight_of(a, own) * h.inverse_of_all;
     }
     __syncthreads();
 #pragma unroll
@@ -197,7 +191,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     wait_for_sharers(counters, h.sharers);
     const double2 all = over_sharers<IS_BY_ROWS>(a, h, space);
     if (is_settler)
-        settle_channel(a, s, own, is_first, rstd, factor, all, &table[IS_BY_ROWS ? 0 : me]);
+        settle_channel(s, own, is_first, rstd, share, all, &table[IS_BY_ROWS ? 0 : me]);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < CHANNELS; i++)

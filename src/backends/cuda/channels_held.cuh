@@ -23,18 +23,23 @@
 #define HELD_CHANNELS 128 /* by columns, at most: every block puts together the parts of all */
 #define ROW_STATIC 512    /* bytes of shared memory that kernels have besides */
 #define COLUMN_STATIC 4096
-#define HELD_GROUP 16 /* packs of a thread whose numbers are added in f32 before they are in f64 */
-#define FEW_TURNS 2   /* packs of a thread, at least, where that leaves more than one block */
+#define HELD_GROUP 16    /* packs of a thread whose numbers are added in f32 before they are in f64 */
+#define LEAST_HELD 32    /* one pack of as many, at least, stays: with fewer there is nothing to gain */
+#define PARTS_AT_ONCE 12 /* of blocks' sums that a thread loads */
+#define FEW_TURNS 2      /* packs of a thread, at least, where that leaves more than one block */
 
 struct held_args {
-    int places;                  /* packs of each operand that a thread holds */
-    int across, across_bits;     /* by columns: packs of a position, a power of two */
-    int sharers;                 /* blocks that share channels */
-    int64_t piece, packs;        /* of a block, but for the last of the sharers; of all sharers */
-    divider by_sharers, by_line; /* by rows: packs of a line */
-    int64_t line_stride;         /* by rows: from one line of a channel to the next */
-    double2 *parts;              /* by rows (blocks), by columns (blocks, channels) */
-    int *counters;               /* two for each set of sharers, 0 between kernels: blocks that have come, and that have gone */
+    int places;                        /* packs of each operand that a thread holds */
+    int across;                        /* by columns: packs of a position, a power of two */
+    int sharers;                       /* blocks that share channels */
+    int64_t piece, packs;              /* of a block, but for the last of the sharers; of all sharers */
+    divider by_sharers, by_line;       /* by rows: packs of a line */
+    int64_t line_stride;               /* by rows: from one line of a channel to the next */
+    double elements, elements_of_last; /* of each channel in a piece */
+    double inverse, inverse_of_last;   /* 1 / these */
+    double inverse_of_all;             /* 1 / elements of a channel */
+    double2 *parts;                    /* by rows (blocks), by columns (blocks, channels) */
+    int *counters;                     /* two for each set of sharers, 0 between kernels: blocks that have come, and that have gone */
     unsigned blocks, threads;
     size_t bytes; /* of shared memory */
 };
@@ -84,8 +89,6 @@ static bool cut_columns(const channel_args &a, int width, int slots, held_args *
         return false;
     h->threads = COLUMN_THREADS;
     h->across = (int)across;
-    while (1 << h->across_bits < h->across)
-        h->across_bits++;
     int64_t blocks = turns < slots ? turns : slots, positions = (a.count + blocks - 1) / blocks;
     h->packs = a.count * across;
     h->piece = positions * across;
@@ -95,10 +98,21 @@ static bool cut_columns(const channel_args &a, int width, int slots, held_args *
 }
 
 /* The sums of a block's warps, by columns, and of its threads when it puts parts together. */
-static size_t space_bytes(const channel_args &a)
+static size_t space_bytes(const channel_args &a, int width)
 {
-    size_t warps = (size_t)a.channels * 2 * sizeof(double) * (COLUMN_THREADS / WARP), threads = COLUMN_THREADS * sizeof(double2);
+    size_t warps = (size_t)(a.channels / width * (2 * width + 1)) * sizeof(double) * (COLUMN_THREADS / WARP);
+    size_t threads = COLUMN_THREADS * sizeof(double2);
     return a.by_rows ? 0 : warps > threads ? warps : threads;
+}
+
+static void count_elements(const channel_args &a, int width, held_args *h)
+{
+    const int64_t last = h->packs - (h->sharers - 1) * h->piece;
+    h->elements = (double)(a.by_rows ? h->piece * width : h->piece / h->across);
+    h->elements_of_last = (double)(a.by_rows ? last * width : last / h->across);
+    h->inverse = 1 / h->elements;
+    h->inverse_of_last = 1 / h->elements_of_last;
+    h->inverse_of_all = 1 / a.values;
 }
 
 /* How a call of batchnorm that holds `operands` is cut; false where the passes are better, or the only way. `beside` operands come through a ring of `ahead` packs a
@@ -116,13 +130,14 @@ static bool plan_held(const tarn__call *call, const channel_args &a, int operand
     if (!(a.by_rows ? cut_rows(a, width, ROW_BLOCKS * d->multiprocessors, h) : cut_columns(a, width, d->multiprocessors, h)))
         return false;
     const int64_t turns = (h->piece + h->threads - 1) / h->threads, row = 16 * (int64_t)h->threads;
-    const int64_t rest = (int64_t)space_bytes(a) + row * beside * ahead;
+    const int64_t rest = (int64_t)space_bytes(a, width) + row * beside * ahead;
     int64_t bytes = a.by_rows ? d->shared_bytes / ROW_BLOCKS - 1024 : d->shared_bytes; /* of each block a KiB is the system's */
     int64_t most = (bytes - (a.by_rows ? ROW_STATIC : COLUMN_STATIC) - rest) / (row * operands);
     h->places = (int)(most < turns ? most : turns > ahead ? turns : ahead);
     h->counters = d->counters;
+    count_elements(a, width, h);
     h->bytes = (size_t)(rest + row * operands * h->places);
-    return most >= ahead && 4 * most >= turns && 2 * (a.by_rows ? a.channels : 1) <= TARN__CUDA_COUNTERS;
+    return most >= ahead && LEAST_HELD * most >= turns && 2 * (a.by_rows ? a.channels : 1) <= TARN__CUDA_COUNTERS;
 }
 
 static size_t part_bytes(const channel_args &a, const held_args &h)
@@ -155,13 +170,14 @@ extern __shared__ uint4 held_memory[];
 template <typename T, bool IS_BY_ROWS> struct held_piece {
     static constexpr int N = pack_size<T>::value;
     int64_t base;
-    uint32_t first;            /* of the thread's packs among the sharers' */
-    int count, turns, channel; /* count: packs of the block */
+    uint32_t first;                    /* of the thread's packs among the sharers' */
+    int sharer, count, turns, channel; /* count: packs of the block */
 
     __device__ __forceinline__ held_piece(const channel_args &a, const held_args &h)
     {
-        uint32_t rest = blockIdx.x, sharer = IS_BY_ROWS ? block_digit(rest, h.by_sharers) : rest;
+        uint32_t rest = blockIdx.x;
         const int me = (int)threadIdx.x;
+        sharer = (int)(IS_BY_ROWS ? block_digit(rest, h.by_sharers) : rest);
         const int64_t begin = sharer * h.piece;
         count = (int)(h.packs - begin < h.piece ? h.packs - begin : h.piece);
         turns = me < count ? (count - 1 - me) / (int)blockDim.x + 1 : 0;
@@ -186,13 +202,6 @@ template <typename T, bool IS_BY_ROWS> struct held_piece {
         return place_of(h, first - threadIdx.x + (IS_BY_ROWS ? 0 : threadIdx.x & (uint32_t)(h.across - 1)));
     }
 };
-
-/* Elements of each channel in block `block` of its sharers. */
-template <typename T, bool IS_BY_ROWS> __device__ __forceinline__ double elements_of(const held_args &h, int block)
-{
-    const int64_t rest = h.packs - block * h.piece, packs = rest < h.piece ? rest : h.piece;
-    return (double)(IS_BY_ROWS ? packs * pack_size<T>::value : packs >> h.across_bits);
-}
 
 /* A thread's packs of HELD operands on their way into its places, AHEAD of them at a time; one more operand, if there is one, has AHEAD places
  * only. Pack number i lies at place i % places, so that the last ones stay. */
@@ -284,14 +293,15 @@ template <int V, int STEP> __device__ __forceinline__ void fold_lanes(double *v,
 /* Two sums of each of the thread's N channels over the block: thread c gets those of channel c. All threads come here. */
 template <int N> __device__ __forceinline__ double2 over_columns(const held_args &h, double *v, double *space)
 {
-    const int me = (int)threadIdx.x, warp_size = h.across * 2 * N;
-    fold_lanes<2 * N, WARP / 2>(v, h.across, 0, true, space + me / WARP * warp_size + (me & (h.across - 1)) * 2 * N);
+    constexpr int OWN = 2 * N + 1; /* one more than there are: neighbours then write to different banks */
+    const int me = (int)threadIdx.x, warp_size = h.across * OWN;
+    fold_lanes<2 * N, WARP / 2>(v, h.across, 0, true, space + me / WARP * warp_size + (me & (h.across - 1)) * OWN);
     __syncthreads();
     double2 sums = {0, 0};
     if (me < h.across * N)
 #pragma unroll
         for (int warp = 0; warp < COLUMN_THREADS / WARP; warp++) {
-            const double *its = space + warp * warp_size + me / N * 2 * N + me % N;
+            const double *its = space + warp * warp_size + me / N * OWN + me % N;
             sums.x += its[0];
             sums.y += its[N];
         }
@@ -312,6 +322,24 @@ __device__ __forceinline__ double2 over_rows_of_threads(const double2 &own, int 
     return sums;
 }
 
+/* Parts `first`, `first` + `step` ... of the sharers, in batches whose loads are all under way at once, each given to take(part, its number). */
+template <typename Take>
+__device__ __forceinline__ void for_parts(const held_args &h, const double2 *parts, int apart, int first, int step, const Take &take)
+{
+#pragma unroll 1
+    for (int begin = first; begin < h.sharers; begin += PARTS_AT_ONCE * step) {
+        double2 part[PARTS_AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < PARTS_AT_ONCE; u++)
+            if (begin + u * step < h.sharers)
+                part[u] = __ldcg(parts + (begin + u * step) * apart);
+#pragma unroll
+        for (int u = 0; u < PARTS_AT_ONCE; u++)
+            if (begin + u * step < h.sharers)
+                take(part[u], begin + u * step);
+    }
+}
+
 /* ---- waiting for each other ------------------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ int count_one(int *counter)
@@ -327,8 +355,9 @@ __device__ __forceinline__ void wait_for_sharers(int *counters, int sharers)
     __syncthreads();
     if (sharers == 1)
         return;
-    if (threadIdx.x == 0 && count_one(counters) < sharers - 1) {
+    if (threadIdx.x == 0) {
         int come;
+        asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counters) : "memory");
         do
             asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(come) : "l"(counters) : "memory");
         while (come < sharers);
