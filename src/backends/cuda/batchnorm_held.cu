@@ -239,6 +239,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     put_part<T, IS_BY_ROWS>(a, h, p, moments, IS_BY_ROWS ? moments.from(0) : vectors.first, space);
     wait_for_sharers(counters, h.sharers);
     const double2 sums = over_sharers<IS_BY_ROWS>(a, h, space, &from);
+    leave_sharers(counters, h.sharers);
     if (is_settler)
         settle_channel(a, h, s, own, is_first, vectors, from, sums, &table[IS_BY_ROWS ? 0 : me]);
     __syncthreads();
@@ -247,7 +248,6 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     for (int i = 0; i < (IS_BY_ROWS ? 1 : N); i++)
         numbers[i] = table[IS_BY_ROWS ? 0 : p.channel + i];
     write_piece<T, HOW, IS_BY_ROWS>(a, h, p, ring, numbers);
-    leave_sharers(counters, h.sharers);
 }
 
 /* ---- starting it ------------------------------------------------------------------------------------------------------------ */

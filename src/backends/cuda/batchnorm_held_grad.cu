@@ -190,6 +190,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     put_part<N, IS_BY_ROWS>(a, h, sums.v, space);
     wait_for_sharers(counters, h.sharers);
     const double2 all = over_sharers<IS_BY_ROWS>(a, h, space);
+    leave_sharers(counters, h.sharers);
     if (is_settler)
         settle_channel(s, own, is_first, rstd, share, all, &table[IS_BY_ROWS ? 0 : me]);
     __syncthreads();
@@ -197,7 +198,6 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     for (int i = 0; i < CHANNELS; i++)
         numbers[i] = table[IS_BY_ROWS ? 0 : p.channel + i];
     write_piece<T, RELU, IS_BY_ROWS>(a, h, p, ring, numbers, gate);
-    leave_sharers(counters, h.sharers);
 }
 
 /* ---- starting it ------------------------------------------------------------------------------------------------------------ */

@@ -365,10 +365,10 @@ __device__ __forceinline__ void wait_for_sharers(int *counters, int sharers)
     __syncthreads();
 }
 
-/* The last one to go leaves the counters at 0. */
+/* Said once wait_for_sharers() is over; the last one to go leaves the counters at 0. By a thread that has nothing else to do while channels are settled. */
 __device__ __forceinline__ void leave_sharers(int *counters, int sharers)
 {
-    if (sharers > 1 && threadIdx.x == 0 && count_one(counters + 1) == sharers - 1)
+    if (sharers > 1 && threadIdx.x == blockDim.x - 1 && count_one(counters + 1) == sharers - 1)
         counters[0] = counters[1] = 0;
 }
 
