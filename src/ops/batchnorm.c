@@ -33,11 +33,11 @@ bool tarn__check_channels(const char *function, tarn_tensor **operand, const cha
     return tarn__same_place(function, operand, vectors + 1);
 }
 
-/* A place for the gradient of a vector, in x's wide dtype; *to stays NULL where none is wanted. */
-static bool place_for(const tarn__backward *b, int i, tarn_dtype dtype, tarn_tensor **to)
+/* A place for the gradient of a vector, in the dtype that it is to have; *to stays NULL where none is wanted. */
+static bool place_for(const tarn__backward *b, int i, tarn_tensor **to)
 {
     *to = NULL;
-    return !tarn__wants(b, i) || (*to = tarn__grad_place(b, i, tarn__wide_dtype(dtype))) != NULL;
+    return !tarn__wants(b, i) || (*to = tarn__grad_place(b, i, tarn__grad_dtype(b, i))) != NULL;
 }
 
 /* The same for the gradient of input i, which has x's shape, in x's layout. */
@@ -52,7 +52,7 @@ bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0];
     tarn_tensor *gx, *gweight, *gbias;
-    if (!place_for(b, 1, x->view.dtype, &gweight) || !place_for(b, 2, x->view.dtype, &gbias) || !place_like(b, 0, x, &gx))
+    if (!place_for(b, 1, &gweight) || !place_for(b, 2, &gbias) || !place_like(b, 0, x, &gx))
         return false;
     return tarn__run(&(tarn__launch){.kernel = kernel,
                                      .function = b->function,
@@ -210,7 +210,7 @@ static bool batchnorm_relu_backward(const tarn__backward *b)
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *bias = b->saved[4], *y = b->saved[5];
     tarn_tensor *g = b->grads[0], *gx, *gweight, *gbias, *gresidual;
-    if (!place_for(b, 1, x->view.dtype, &gweight) || !place_for(b, 2, x->view.dtype, &gbias) || !place_like(b, 0, x, &gx) ||
+    if (!place_for(b, 1, &gweight) || !place_for(b, 2, &gbias) || !place_like(b, 0, x, &gx) ||
         !place_like(b, 3, x, &gresidual))
         return false;
     return tarn__run(&(tarn__launch){.kernel = TARN__K_batchnorm_relu_grad,

@@ -5,211 +5,15 @@
  * with fixed statistics without the means. The sums of g and g · x̂ over each channel are the gradients of bias and weight, and from them come
  * the means: one kernel sums chunks, one adds them up, one makes the sets' means (for batchnorm that before it does), and one writes gx. Bytes: x and g read twice, gx written.
  * With fixed statistics gx needs no sums: the first kernel writes it on its way, or where no sums are wanted the last one, from g alone. Then x and
- * g are read once.
+ * g are read once. Where the device can hold much of x and g, the gradients of batchnorm are one kernel instead (batchnorm_held_grad.cu).
  *
  * relu lets g through where its result is above 0. Where nothing was added before it that result is made again from x: no byte more is moved. Else
  * it is read: the kernel of sums then writes what goes through, the gradient of what was added, and gx is made from that. Bytes: x, y and g read, that
  * written; it and x read, gx written. */
-#include "backends/cuda/channels_last.cuh"
-
-#define BOTH_AT_ONCE 2 /* packs of x and of g that a thread loads before it computes, by rows */
-
-/* ---- chunks ----------------------------------------------------------------------------------------------------------------- */
-
-/* By columns a kernel knows where relu's result comes from: registers would not do for both. */
-enum { NO_RELU, RELU_REMADE, RELU_READ };
-
-/* relu's result is made again from x, and is above 0 where it is above `least`; or it is read. */
-template <typename C> struct relu_gate {
-    bool is_remade;
-    C least;
-};
-
-/* A pack of g, as far as relu lets it through; `numbers` are those of element i of the pack, or the same for all. */
-template <typename R, bool HAS_RELU, bool IS_BY_ROWS>
-__device__ __forceinline__ void let_through(const channel_numbers<typename R::real> *numbers, const relu_gate<typename R::real> &gate,
-                                            const typename R::raw &x, const typename R::raw &y, const typename R::raw &g, typename R::real *up)
-{
-    typedef typename R::real C;
-#pragma unroll
-    for (int i = 0; i < R::width; i++) {
-        up[i] = R::element(g, i);
-        if (HAS_RELU)
-            up[i] = gate.is_remade ? passed(up[i], numbers[IS_BY_ROWS ? 0 : i].normal(R::element(x, i)), gate.least)
-                                   : passed(up[i], R::element(y, i), (C)0);
-    }
-}
-
-/* A pack of gx with fixed statistics. */
-template <typename R, bool IS_BY_ROWS>
-__device__ __forceinline__ void store_scaled(const channel_args &a, int64_t offset, const typename R::real *up,
-                                             const channel_numbers<typename R::real> *numbers)
-{
-    typename R::real gx[R::width];
-#pragma unroll
-    for (int i = 0; i < R::width; i++)
-        gx[i] = up[i] * numbers[IS_BY_ROWS ? 0 : i].scale;
-    R::store(a.operand[TO], offset, 0, gx);
-}
-
-template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
-{
-    typedef typename R::real C;
-    constexpr int N = R::width;
-    __shared__ double space[WARP];
-    const channel_piece p = piece_by_rows(a);
-    const row_walk<R> walk(a, p);
-    const int64_t step = (int64_t)blockDim.x * N;
-    const relu_gate<C> gate = {a.is_remade, (C)a.least};
-    channel_numbers<C> numbers;
-    numbers.fetch(a, p.batch, p.channel);
-    double sum = 0, product = 0;
-    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += BOTH_AT_ONCE * step) {
-        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE], y[BOTH_AT_ONCE];
-        int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
-#pragma unroll
-        for (int u = 0; u < BOTH_AT_ONCE; u++)
-            if (at + u * step < p.end) {
-                walk.to(a, p, at + u * step, offset[u]);
-                x[u] = R::fetch(a.operand[X], offset[u][X], 0);
-                g[u] = R::fetch(a.operand[G], offset[u][G], 0);
-                if (HAS_RELU && !a.is_remade)
-                    y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
-            }
-#pragma unroll
-        for (int u = 0; u < BOTH_AT_ONCE; u++) {
-            if (at + u * step >= p.end)
-                break;
-            C up[N], ups = 0, products = 0;
-            let_through<R, HAS_RELU, true>(&numbers, gate, x[u], y[u], g[u], up);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                ups += up[i];
-                products += up[i] * (numbers.distance(R::element(x[u], i)) * numbers.rstd);
-            }
-            sum += (double)ups;
-            product += (double)products;
-            if (a.writes_scaled)
-                store_scaled<R, true>(a, offset[u][TO], up, &numbers);
-            if (HAS_RELU && a.operand[PASSED].base)
-                R::store(a.operand[PASSED], offset[u][PASSED], 0, up);
-        }
-    }
-    sum = over_block<add_up>(sum, space, 0.0);
-    product = over_block<add_up>(product, space, 0.0);
-    if (threadIdx.x == 0) {
-        a.part_one[p.part] = sum;
-        a.part_two[p.part] = product;
-    }
-}
-
-#define GROUP 8 /* positions whose numbers are added in the type computed in before they are in f64 */
-
-template <typename C, int RELU> __device__ __forceinline__ relu_gate<C> gate_by_columns(const channel_args &a)
-{
-    return relu_gate<C>{RELU == RELU_REMADE, RELU == RELU_REMADE ? kept((C)a.least) : (C)0};
-}
-
-/* Packs of x, g and, where relu's result is read, of that. */
-template <typename R, int RELU> struct packs_at_once {
-    static constexpr int DEPTH = at_once<R>(RELU == RELU_READ ? 3 : 2);
-    typename R::raw x[DEPTH], g[DEPTH], y[DEPTH];
-
-    /* From number `begin` of the thread's positions on; x only where it is wanted. */
-    __device__ __forceinline__ void fetch(const channel_args &a, const channel_piece &p, const column_walk<R> &walk, int begin, bool wants_x)
-    {
-#pragma unroll
-        for (int u = 0; u < DEPTH; u++)
-            if (begin + u < walk.count) {
-                const position<R> at = walk.at(a, p, begin + u);
-                g[u] = R::fetch(a.operand[G], at.in(G), 0);
-                if (wants_x)
-                    x[u] = R::fetch(a.operand[X], at.in(X), 0);
-                if (RELU == RELU_READ)
-                    y[u] = R::fetch(a.operand[BESIDE], at.in(BESIDE), 0);
-            }
-    }
-};
-
-/* Adds the sums of a group to the thread's in `space`, and begins anew. */
-template <int N, typename C> __device__ __forceinline__ void put_away(C *ups, C *products, double (*space)[THREADS])
-{
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        space[i][threadIdx.x] += (double)ups[i];
-        space[N + i][threadIdx.x] += (double)products[i];
-        ups[i] = products[i] = 0;
-    }
-}
-
-/* The first packs are on their way while the channels' numbers are made. */
-template <typename R, int RELU>
-static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) sum_columns(const __grid_constant__ channel_args a)
-{
-    typedef typename R::real C;
-    constexpr int N = R::width, DEPTH = packs_at_once<R, RELU>::DEPTH;
-    const channel_piece p = piece_by_columns<N>(a);
-    const column_walk<R> walk(a, p);
-    const int me = (int)threadIdx.x;
-    __shared__ double space[2 * N][THREADS];
-    __shared__ channel_numbers<C> table[WARP * N];
-    const relu_gate<C> gate = gate_by_columns<C, RELU>(a);
-    channel_numbers<C> numbers[N];
-    packs_at_once<R, RELU> packs;
-    C ups[N] = {}, products[N] = {};
-#pragma unroll
-    for (int k = 0; k < 2 * N; k++)
-        space[k][me] = 0;
-#pragma unroll 1
-    for (int begin = 0; begin == 0 || begin < walk.count; begin += DEPTH) {
-        packs.fetch(a, p, walk, begin, true);
-        if (begin == 0)
-            fetch_numbers<R>(a, p, table, numbers);
-#pragma unroll
-        for (int u = 0; u < DEPTH; u++) {
-            if (begin + u >= walk.count)
-                break;
-            C up[N];
-            let_through<R, RELU != NO_RELU, false>(numbers, gate, packs.x[u], packs.y[u], packs.g[u], up);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                ups[i] += up[i];
-                products[i] += up[i] * (numbers[i].distance(R::element(packs.x[u], i)) * numbers[i].rstd);
-            }
-            if (a.writes_scaled)
-                store_scaled<R, false>(a, walk.at(a, p, begin + u).in(TO), up, numbers);
-            if (RELU == RELU_READ && a.operand[PASSED].base)
-                R::store(a.operand[PASSED], walk.at(a, p, begin + u).in(PASSED), 0, up);
-        }
-        if ((begin + DEPTH) % GROUP == 0 || begin + DEPTH >= walk.count)
-            put_away<N>(ups, products, space);
-        leave_in_memory();
-    }
-    over_warps<2 * N>(a, space);
-    if (me >= a.across * N || p.tile + me >= a.channels)
-        return;
-    a.part_one[p.part + me] = over_tile(space[me % N], me / N);
-    a.part_two[p.part + me] = over_tile(space[N + me % N], me / N);
-}
+#include "backends/cuda/batchnorm_grad_columns.cuh"
+#include "backends/cuda/batchnorm_grad_rows.cuh"
 
 /* ---- channels and sets ------------------------------------------------------------------------------------------------------ */
-
-struct channel_sums {
-    double *sum, *product;      /* (batches, channels) */
-    row_operand gweight, gbias; /* base NULL: not wanted */
-    double *first, *second;     /* where a set is a channel: its means times rstd, made from its sums at once; else NULL */
-};
-
-__device__ __forceinline__ double weight_of(const channel_args &a, int64_t channel)
-{
-    return a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
-}
-
-__device__ __forceinline__ void put(const row_operand &to, int64_t channel, double value)
-{
-    if (to.base)
-        store_any(to.base, to.dtype, channel * to.along, value);
-}
 
 /* A warp or a block a channel of a batch: adds up its chunks. Where there is one batch these are the gradients of weight and bias. */
 template <int LANES> static __global__ void __launch_bounds__(THREADS)
@@ -286,87 +90,6 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
     if (threadIdx.x % WARP == 0) {
         a.first[set] = a.rstd[set] * sum / a.values;
         a.second[set] = a.rstd[set] * product / a.values;
-    }
-}
-
-/* ---- the gradient of x ------------------------------------------------------------------------------------------------------ */
-
-/* A pack of gx and of what goes through relu, as far as they are wanted. `numbers` are those of element i of the pack, or the same for all. */
-template <typename R, bool HAS_RELU, bool IS_BY_ROWS>
-__device__ __forceinline__ void store_grads(const channel_args &a, const relu_gate<typename R::real> &gate, int64_t to, int64_t to_passed,
-                                            const typename R::raw &x, const typename R::raw &y, const typename R::raw &g,
-                                            const channel_numbers<typename R::real> *numbers)
-{
-    typedef typename R::real C;
-    C up[R::width], gx[R::width];
-    let_through<R, HAS_RELU, IS_BY_ROWS>(numbers, gate, x, y, g, up);
-#pragma unroll
-    for (int i = 0; i < R::width; i++) {
-        const channel_numbers<C> &n = numbers[IS_BY_ROWS ? 0 : i];
-        gx[i] = up[i] * n.scale;
-        if (a.first)
-            gx[i] = gx[i] - n.first - n.distance(R::element(x, i)) * n.second;
-    }
-    if (!HAS_RELU || gate.is_remade || a.operand[TO].base)
-        R::store(a.operand[TO], to, 0, gx);
-    if (HAS_RELU && !gate.is_remade && a.operand[PASSED].base)
-        R::store(a.operand[PASSED], to_passed, 0, up);
-}
-
-/* All is loaded before the first result is stored: the compiler cannot know that they lie apart. */
-template <typename R, bool HAS_RELU> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
-{
-    constexpr int N = R::width;
-    const channel_piece p = piece_by_rows(a);
-    const row_walk<R> walk(a, p);
-    const int64_t step = (int64_t)blockDim.x * N;
-    const relu_gate<typename R::real> gate = {a.is_remade, (typename R::real)a.least};
-    channel_numbers<typename R::real> numbers;
-    numbers.fetch(a, p.batch, p.channel);
-    for (int64_t at = p.begin + (int64_t)threadIdx.x * N; at < p.end; at += BOTH_AT_ONCE * step) {
-        typename R::raw x[BOTH_AT_ONCE], g[BOTH_AT_ONCE], y[BOTH_AT_ONCE];
-        int64_t offset[BOTH_AT_ONCE][CHANNEL_OPERANDS];
-#pragma unroll
-        for (int u = 0; u < BOTH_AT_ONCE; u++)
-            if (at + u * step < p.end) {
-                walk.to(a, p, at + u * step, offset[u]);
-                g[u] = R::fetch(a.operand[G], offset[u][G], 0);
-                if (a.first || (HAS_RELU && a.is_remade))
-                    x[u] = R::fetch(a.operand[X], offset[u][X], 0);
-                if (HAS_RELU && !a.is_remade)
-                    y[u] = R::fetch(a.operand[BESIDE], offset[u][BESIDE], 0);
-            }
-#pragma unroll
-        for (int u = 0; u < BOTH_AT_ONCE; u++)
-            if (at + u * step < p.end)
-                store_grads<R, HAS_RELU, true>(a, gate, offset[u][TO], offset[u][PASSED], x[u], y[u], g[u], &numbers);
-    }
-}
-
-/* Likewise; the first packs are on their way while the channels' numbers are made. */
-template <typename R, int RELU>
-static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) grad_columns(const __grid_constant__ channel_args a)
-{
-    constexpr int N = R::width, DEPTH = packs_at_once<R, RELU>::DEPTH;
-    const channel_piece p = piece_by_columns<N>(a);
-    const column_walk<R> walk(a, p);
-    const bool wants_x = a.first || RELU == RELU_REMADE;
-    __shared__ channel_numbers<typename R::real> table[WARP * N];
-    const relu_gate<typename R::real> gate = gate_by_columns<typename R::real, RELU>(a);
-    channel_numbers<typename R::real> numbers[N];
-    packs_at_once<R, RELU> packs;
-#pragma unroll 1
-    for (int begin = 0; begin == 0 || begin < walk.count; begin += DEPTH) {
-        packs.fetch(a, p, walk, begin, wants_x);
-        if (begin == 0)
-            fetch_numbers<R>(a, p, table, numbers);
-#pragma unroll
-        for (int u = 0; u < DEPTH; u++) {
-            if (begin + u >= walk.count)
-                break;
-            const position<R> at = walk.at(a, p, begin + u);
-            store_grads<R, RELU != NO_RELU, false>(a, gate, at.in(TO), at.in(PASSED), packs.x[u], packs.y[u], packs.g[u], numbers);
-        }
     }
 }
 
@@ -474,13 +197,17 @@ static void run_batchnorm_grad(const tarn__call *call)
 {
     channel_sums s;
     channel_args a = describe(call, false, 0, &s);
-    backward(call, a, s, ((const tarn__batchnorm *)call->params)->training != 0);
+    const bool has_own_statistics = ((const tarn__batchnorm *)call->params)->training != 0;
+    if (!has_own_statistics || !tarn__cuda_held_grad(call, a, s))
+        backward(call, a, s, has_own_statistics);
 }
 
 static size_t scratch_batchnorm_grad(const tarn__call *call)
 {
     channel_sums s;
-    return scratch_bytes(describe(call, false, 0, &s));
+    const channel_args a = describe(call, false, 0, &s);
+    const size_t held = sizeof(double) * (size_t)(4 * a.channels) + tarn__cuda_held_grad_bytes(call, a), passes = scratch_bytes(a);
+    return held > passes ? held : passes;
 }
 
 static void run_groupnorm_grad(const tarn__call *call)

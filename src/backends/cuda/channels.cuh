@@ -206,8 +206,7 @@ static inline unsigned threads_of(const channel_args &a, int width)
     return a.by_rows ? warps_for(a.count < a.chunk ? a.count : a.chunk, 4 * width, THREADS) : THREADS;
 }
 
-/* LAUNCH(kernels by rows and by columns, relu, call, args): kernel<R, relu> for the way that elements of this call are moved. By rows it is enough to
- * know whether there is relu. */
+/* LAUNCH(kernels by rows and by columns, relu, call, args): kernel<R, relu> for the way that elements of this call are moved. */
 #define LAUNCH_AS(kernel, R, relu, call, a)                                                                                              \
     kernel<R, relu><<<blocks_for(blocks_of(a), 1), threads_of(a, R::width), 0, stream_of(call)>>>(a)
 #define LAUNCH_ROWS(kernel, T, relu, call, a)                                                                                            \
@@ -235,7 +234,7 @@ static inline unsigned threads_of(const channel_args &a, int width)
         if (blocks_of(a) == 0)                                                                                                           \
             break;                                                                                                                       \
         if ((a).by_rows)                                                                                                                 \
-            LAUNCH_FORM(LAUNCH_ROWS, rows_kernel, (relu) != 0, call, a);                                                                 \
+            LAUNCH_FORM(LAUNCH_ROWS, rows_kernel, relu, call, a);                                                                        \
         else                                                                                                                             \
             LAUNCH_FORM(LAUNCH_COLUMNS, columns_kernel, relu, call, a);                                                                  \
     } while (0)
@@ -344,13 +343,17 @@ template <typename C> struct channel_numbers {
     __device__ __forceinline__ void fetch(const channel_args &a, int64_t batch, int64_t channel)
     {
         int64_t group = a.channels >> 31 ? channel / a.members : divide_small((uint32_t)channel, a.by_members), set = batch * a.groups + group;
-        double mean = a.mean[set], deviation = a.rstd[set], one = a.first ? a.first[set] : 0, two = a.first ? a.second[set] : 0;
+        double one = a.first ? a.first[set] : 0, two = a.first ? a.second[set] : 0;
         double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
+        make(a.mean[set], a.rstd[set], weight, a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0, one, two);
+    }
+    __device__ __forceinline__ void make(double mean, double deviation, double weight, C shift, double one, double two)
+    {
         high = (C)mean;
         low = (C)(mean - (double)high);
         rstd = (C)deviation;
         scale = (C)(deviation * weight);
-        bias = a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0;
+        bias = shift;
         first = (C)one;
         second = (C)(deviation * two); /* times the distance from the mean */
     }
