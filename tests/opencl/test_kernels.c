@@ -205,6 +205,19 @@ static int open_form(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_form, close_opencl)
 
+/* a / b² is no f32 any more, or infinite, where its product with the gradient that arrives is neither. */
+static void slopes_of_divisors_keep_their_range(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_tensor *a = good(tarn_from_f32((const float[]){1e-30f, -1e-30f, 1e30f, -1e30f}, TARN_SHAPE(4), opencl));
+    tarn_tensor *b = good(tarn_requires_grad(tarn_from_f32((const float[]){1e30f, 1e30f, 1e-30f, 1e-30f}, TARN_SHAPE(4), opencl), true));
+    tarn_tensor *g = good(tarn_from_f32((const float[]){INFINITY, INFINITY, 0, 0}, TARN_SHAPE(4), opencl));
+    assert_true(tarn_backward_from(good(tarn_div(a, b)), g, NULL));
+    float slopes[4];
+    assert_true(tarn_read(good(tarn_grad(b)), slopes, sizeof(slopes)));
+    assert_true(slopes[0] == -INFINITY && slopes[1] == INFINITY && slopes[2] == 0 && slopes[3] == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest all[] = {
@@ -216,6 +229,7 @@ int main(void)
         TEST(long_running_sums_agree),
         TEST(sorts_are_stable_at_any_length),
         TEST(sums_at_indices_are_the_cpus),
+        TEST(slopes_of_divisors_keep_their_range),
     };
     const struct CMUnitTest in_groups[] = {
         TEST(reductions_cut_into_chunks_agree),

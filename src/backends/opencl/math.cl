@@ -337,6 +337,12 @@ static C DIV_GRAD_B(C a, C b, C g)
 {
     C q = a / b, y = -g * (q / b);
     bool is_plain = a == 0 || b == 0 || g == 0 || !(fabs(a) < (C)INFINITY) || !(fabs(b) < (C)INFINITY) || !(fabs(g) < (C)INFINITY);
+#ifndef COMPUTES_F64
+    if (fabs(g) == INFINITY && a != 0 && a == a && fabs(b) < INFINITY) /* whatever q / b has become, here and below */
+        return a < 0 ? g : -g;
+    if (g == 0 && fabs(a) < INFINITY && fabs(b) > 0)
+        return -g * a;
+#endif
     if (is_plain || (is_tame(q * q) && is_tame(y)))
         return y;
     int ea, eb, eg;
