@@ -216,6 +216,11 @@ static void windows_side_by_side_are_pooled(void **state)
     check_pools(TARN_SHAPE(2, 3, 9, 11), TARN_F32, more, false);
     check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_F16, more, false);
     check_pools(TARN_SHAPE(2, 6, 8, 10), TARN_F32, twos, true);
+    check_pools(TARN_SHAPE(2, 8, 8, 10), TARN_F32, twos, true); /* channels in fours */
+    check_pools(TARN_SHAPE(2, 8, 9, 11), TARN_BF16, more, true);
+    check_pools(TARN_SHAPE(2, 8, 9, 11), TARN_F32, (tarn_pool2d_options){.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}, true);
+    check_pools(TARN_SHAPE(2, 3, 8, 12), TARN_F16, twos, false); /* two windows at once */
+    check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_F32, more, false);
     check_pools(TARN_SHAPE(2, 3, 10, 11), TARN_F32, threes, false);
     check_pools(TARN_SHAPE(2, 3, 5, 8), TARN_F32, flat, false);
     check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .stride = {1, 2}}, false);
