@@ -7,7 +7,8 @@
 #define FEW_VALUES 32     /* that share a mean are computed in `real`: their gradient is what little normalising leaves */
 #define LINE 1024         /* elements of a line at most */
 #define LONG_LINE 4096    /* where a group has it in fours */
-#define LONE_LINE 16      /* where a work-item has it alone, in one lane: sums of so many are kept in the type computed in */
+#define LONE_LINE 64      /* where a work-item has it alone, in few lanes */
+#define LONE_LANES 4      /* sums in f32 of more than 16 numbers would lose digits */
 #define CHUNK 4096        /* elements of a chunk, at least, if there are so many */
 #define LONE_CHUNK 256
 #define MOST_CHUNKS 512   /* of a set */
@@ -163,7 +164,7 @@ static void choose_form(tarn__cl_channels *c, const tarn__cl_device *device)
     c->group = device->local_is_real ? tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 || c->by_columns ? 256 : 64) : 1;
     c->local = is_lone || c->by_columns ? tarn__cl_group_of(device, 64) : c->group;
     const bool quads = c->group > 1 && c->values > FEW_VALUES && is_in_fours(c);
-    const int lanes = !device->local_is_real && !is_lone && is_dense(c) ? 16 : quads && !c->by_columns ? 4 : 1;
+    const int lanes = is_lone ? LONE_LANES : !device->local_is_real && is_dense(c) ? 16 : quads && !c->by_columns ? 4 : 1;
     c->steps = ceiling(s->channels, quads ? 4 : 1);
     if (c->by_columns)
         cut_columns(c, device);
