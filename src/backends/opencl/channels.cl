@@ -39,23 +39,32 @@ INDEX line_length(const channel_set *c, INDEX line)
     for (INDEX line = (INDEX)(MY_CHUNK * c.chunk) + MY_PLACE / WIDTH, length; line < last_line && (length = line_length(&c, line), true);  \
          line += GROUP / WIDTH)
 
-/* An element of an operand in a line, and where a result goes. With QUADS lines lie in fours, and a work-item has fours: EACH_FOUR reads those of the operands that
+/* An element of an operand in a line, and where a result goes. With QUADS lines lie in fours, and a work-item has fours: EACH_FOUR reads some of those of the operands that
  * READ names before BODY(at, lane) for each of them, and writes those that WRITE names behind it. */
 #ifdef QUADS
 #include "vectors.cl"
-#define ELEMENT(T, name, at, k) name##_four[lane]
+#if defined(SUMS) || defined(SLOPES)
+#define AT_ONCE 2
+#else
+#define AT_ONCE 4
+#endif
+#define EACH_AT_ONCE(end) _Pragma("unroll") for (int h = 0; h < AT_ONCE; h++) if (first_ + h * 4 * WIDTH < (end))
+#define ELEMENT(T, name, at, k) name##_four[h][lane]
 #define MADE(T, name, at, k, value) name##_made[lane] = value;
 #define READ_FOUR(T, name)                                                                                                                \
-    C name##_four[4];                                                                                                                     \
+    C name##_four[AT_ONCE][4];                                                                                                            \
     if (name)                                                                                                                             \
-        vstore4(LOAD_4(T, name, name##_line + first_), 0, name##_four);
+        EACH_AT_ONCE(length) vstore4(LOAD_4(T, name, name##_line + first_ + h * 4 * WIDTH), 0, name##_four[h]);
 #define WRITE_FOUR(T, name)                                                                                                               \
     if (name)                                                                                                                             \
-        STORE_4(T, name, name##_line + first_, vload4(0, name##_made));
+        STORE_4(T, name, name##_line + first_ + h * 4 * WIDTH, vload4(0, name##_made));
 #define EACH_FOUR(READ, BODY, WRITE, end)                                                                                                 \
-    for (INDEX first_ = 4 * MY_COLUMN; first_ < (end); first_ += 4 * WIDTH) {                                                             \
-        READ _Pragma("unroll") for (int lane = 0; lane < 4; lane++) { BODY(first_ + lane, lane) }                                         \
-        WRITE                                                                                                                             \
+    for (INDEX first_ = 4 * MY_COLUMN; first_ < (end); first_ += AT_ONCE * 4 * WIDTH) {                                                   \
+        READ EACH_AT_ONCE(end)                                                                                                            \
+        {                                                                                                                                 \
+            _Pragma("unroll") for (int lane = 0; lane < 4; lane++) { BODY(first_ + lane, lane) }                                          \
+            WRITE                                                                                                                         \
+        }                                                                                                                                 \
     }
 #else
 #define ELEMENT(T, name, at, k) ((C)LOAD(T, name, name##_line + (at) * STEP(k)))

@@ -10,6 +10,7 @@
 #define LONE_LINE 64      /* where a work-item has it alone, in few lanes */
 #define LONE_LANES 4      /* sums in f32 of more than 16 numbers would lose digits */
 #define CHUNK 4096        /* elements of a chunk, at least, if there are so many */
+#define AT_ONCE 4         /* fours of a line that a work-item has, about */
 #define LONE_CHUNK 256
 #define MOST_CHUNKS 512   /* of a set */
 #define MOST_ACROSS 32    /* by columns: work-items side by side, */
@@ -171,7 +172,7 @@ static void choose_form(tarn__cl_channels *c, const tarn__cl_device *device)
     else
         cut(s, is_lone ? LONE_LINE : quads ? LONG_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
     if (!c->by_columns)
-        c->steps = quads ? s->segment / 4 : s->segment;
+        c->steps = quads ? ceiling(s->segment, 4 * AT_ONCE) : s->segment;
     snprintf(c->options, sizeof(c->options), "-DLANES=%d -DINDEX=%s%s%s", lanes, is_small(c) ? "int" : "long", quads ? " -DQUADS" : "",
              c->values <= FEW_VALUES ? " -DWIDE" : "");
     if (c->by_columns)

@@ -69,7 +69,8 @@ long place_of(const channel_set *c, INDEX at, int k)
 
 /* ---- sums ------------------------------------------------------------------------------------------------------------------- */
 
-/* Sums over the group's rows of work-items, of each channel, for all of them. A few rows take every TOP_ROWS-th row, then all take what those have. */
+/* Sums over the group's rows of work-items, of each channel, for all of them. A few rows take every TOP_ROWS-th row, then all take what those have; loops that are
+ * not unrolled leave the registers to what is held. */
 #define TOP_ROWS (ROWS >= 64 ? 8 : ROWS >= 16 ? 4 : 1)
 
 void over_rows(real *x, __local real *space)
@@ -78,31 +79,40 @@ void over_rows(real *x, __local real *space)
     const int me = MY_PLACE, column = me % ACROSS;
     EACH_LANE space[lane * GROUP + me] = x[lane];
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (me < TOP_ROWS * ACROSS)
-        EACH_LANE
-        {
-            for (int at = me + TOP_ROWS * ACROSS; at < GROUP; at += TOP_ROWS * ACROSS)
-                x[lane] += space[lane * GROUP + at];
-            space[lane * GROUP + me] = x[lane];
-        }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    EACH_LANE
-    {
-        x[lane] = space[lane * GROUP + column];
-        for (int at = 1; at < TOP_ROWS; at++)
-            x[lane] += space[lane * GROUP + at * ACROSS + column];
+    if (me < TOP_ROWS * ACROSS) {
+        _Pragma("unroll 1") for (int at = me + TOP_ROWS * ACROSS; at < GROUP; at += TOP_ROWS * ACROSS)
+            EACH_LANE x[lane] += space[lane * GROUP + at];
+        EACH_LANE space[lane * GROUP + me] = x[lane];
     }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    EACH_LANE x[lane] = space[lane * GROUP + column];
+    _Pragma("unroll 1") for (int at = column + ACROSS; at < TOP_ROWS * ACROSS; at += ACROSS)
+        EACH_LANE x[lane] += space[lane * GROUP + at];
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 }
 
-#ifdef MOMENTS
-#define HELD 8
+/* What a work-item adds up lies in the group's memory: two numbers of each channel. */
+#ifdef IN_MEMORY
+#define SPACE (2 * N * GROUP)
+#define KEEP volatile __local real *kept = space;
+#define KEPT(k, lane) kept[((k) * N + (lane)) * GROUP + MY_PLACE]
+#else
+#define SPACE (N * GROUP)
+#define KEEP real kept[2 * N];
+#define KEPT(k, lane) kept[(k) * N + (lane)]
+#endif
 
-/* Of the elements that a work-item has seen of each channel: how many, their mean, and the sum of squared distances from it. */
-typedef struct moments {
-    real count, mean[N], squares[N];
-} moments;
+#ifdef MOMENTS
+#ifndef HELD
+#define HELD 4
+#endif
+#define FEW (4 * HELD) /* positions that are measured together */
+
+/* Distances of a few elements of each channel from the first of them, and their squares. */
+typedef struct distances {
+    C from[N], sum[N], squares[N];
+} distances;
 
 /* False where squares may have left what f32 can hold. */
 bool is_in_range(C sum, C squares)
@@ -110,76 +120,78 @@ bool is_in_range(C sum, C squares)
     return sizeof(C) == sizeof(real) || (squares > (C)1e-30f && squares < (C)1e30f) || (squares == 0 && sum == 0);
 }
 
-/* Takes in `1 / inverse` elements, whose distances from one of them, `from`, were added up. `share`: of all elements then. */
-void take_in(moments *m, int lane, real from, real sum, real squares, real inverse, real share)
-{
-    const real apart = from + sum * inverse - m->mean[lane];
-    m->mean[lane] += apart * share;
-    m->squares[lane] += squares - sum * sum * inverse + apart * apart * m->count * share;
-}
-
 /* A chunk of a tile for each group: count, mean and sum of squared distances from it, (sets, chunks, 3). A few elements at a time are measured from the first of them, in the
- * type computed in, or in `real` where that is too narrow. Bytes: x read once. */
+ * type computed in, or once more in `real` where that is too narrow. Bytes: x read once. */
 __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
 {
-    __local real space[N * GROUP];
+    __local real space[SPACE];
     END_BEYOND(PIECES)
     const piece p = FROM_THE_FRONT;
     const long x_base = BASE(x, X);
-    const INDEX begin = (INDEX)(p.chunk * c.chunk);
-    moments m = {0, {0}, {0}};
-    C start[N] = {0};
-    if (p.end > 0) {
-        const INDEX first_ = begin;
-        const int h = 0;
-        FETCH(T_X, x, x_base + PLACE(X), start);
-    }
-    EACH_TURN
-    {
-        C x_held[HELD][N];
-        EACH_HELD HOLD(T_X, x, X);
-        const real count = (real)min((INDEX)HELD, (p.end - first_ + ROWS - 1) / ROWS), inverse = 1 / count, share = count / (m.count + count);
+    real seen = 0; /* elements; their means are kept, and the sums of squared distances from these */
+    KEEP
+    EACH_LANE KEPT(0, lane) = KEPT(1, lane) = 0;
+    for (INDEX next = p.begin; next < p.end; next += FEW * ROWS) {
+        const INDEX stop = min(p.end, next + FEW * ROWS);
+        distances few = {{0}, {0}, {0}};
+        _Pragma("unroll 1") for (INDEX first_ = next; first_ < stop; first_ += HELD * ROWS)
+        {
+            C x_held[HELD][N];
+            EACH_HELD HOLD(T_X, x, X);
+            if (first_ == next)
+                EACH_LANE few.from[lane] = x_held[0][lane];
+            EACH_HELD EACH_LANE
+            {
+                const C d = x_held[h][lane] - few.from[lane];
+                few.sum[lane] += d;
+                few.squares[lane] += d * d;
+            }
+        }
+        const real count = (real)((stop - next + ROWS - 1) / ROWS), inverse = 1 / count, share = count / (seen + count);
         EACH_LANE
         {
-            const C from = x_held[0][lane];
-            C sum = 0, squares = 0;
-            EACH_HELD
-            {
-                const C d = x_held[h][lane] - from;
-                sum += d;
-                squares += d * d;
-            }
-            real all = sum, all_squares = squares;
-            if (!is_in_range(sum, squares)) {
-                all = all_squares = 0;
-                EACH_HELD
+            const real from = few.from[lane];
+            real sum = few.sum[lane], squares = few.squares[lane];
+            if (!is_in_range(few.sum[lane], few.squares[lane])) {
+                sum = squares = 0;
+                _Pragma("unroll 1") for (INDEX first_ = next, h = 0; first_ < stop; first_ += ROWS)
                 {
-                    const real d = (real)x_held[h][lane] - (real)from;
-                    all += d;
-                    all_squares += d * d;
+                    const real d = (real)(C)LOAD(T_X, x, x_base + PLACE(X) + lane) - from;
+                    sum += d;
+                    squares += d * d;
                 }
             }
-            take_in(&m, lane, (real)from, all, all_squares, inverse, share);
+            const real mean = KEPT(0, lane), apart = from + sum * inverse - mean;
+            KEPT(0, lane) = mean + apart * share;
+            KEPT(1, lane) += squares - sum * sum * inverse + apart * apart * seen * share;
         }
-        m.count += count;
+        seen += count;
     }
-    real middle[N];
-    const real length = (real)(p.end - begin);
-    EACH_LANE middle[lane] = m.count * (m.mean[lane] - (real)start[lane]);
+    const INDEX first_ = (INDEX)(p.chunk * c.chunk), h = 0;
+    const real length = (real)(p.end - first_);
+    C start[N] = {0};
+    real mean[N], middle[N], squares[N];
+    if (p.end > 0)
+        FETCH(T_X, x, x_base + PLACE(X), start);
+    EACH_LANE
+    {
+        mean[lane] = KEPT(0, lane), squares[lane] = KEPT(1, lane);
+        middle[lane] = seen * (mean[lane] - (real)start[lane]);
+    }
     over_rows(middle, space);
     EACH_LANE
     {
         middle[lane] = (real)start[lane] + middle[lane] / length;
-        const real apart = m.mean[lane] - middle[lane];
-        m.squares[lane] += m.count * apart * apart;
+        const real apart = mean[lane] - middle[lane];
+        squares[lane] += seen * apart * apart;
     }
-    over_rows(m.squares, space);
+    over_rows(squares, space);
     if (MY_PLACE >= ACROSS || p.end == 0)
         return;
     EACH_LANE
     {
         __global real *into = PARTS + 3 * ((MY_SET + lane) * c.chunks + p.chunk);
-        into[0] = length, into[1] = middle[lane], into[2] = m.squares[lane];
+        into[0] = length, into[1] = middle[lane], into[2] = squares[lane];
     }
 }
 #endif
@@ -187,10 +199,8 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
 /* ---- results ---------------------------------------------------------------------------------------------------------------- */
 
 #ifdef NORMALISE
-#ifdef RELU
+#ifndef HELD
 #define HELD 4
-#else
-#define HELD 8
 #endif
 /* A chunk of a tile for each group. Bytes: x read, y written; with relu, what is added before it, too. */
 __kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(beside), OPERAND(numbers))
@@ -239,7 +249,9 @@ __kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(b
 /* ---- gradients -------------------------------------------------------------------------------------------------------------- */
 
 #if defined(SUMS) || defined(SLOPES)
+#ifndef HELD
 #define HELD 4
+#endif
 
 typedef struct numbers_of {
     C high[N], low[N], rstd[N], scale[N], bias[N];
@@ -287,10 +299,11 @@ typedef struct numbers_of {
  * gradient of x. Bytes: x and g read, and with relu its result, where it is given. */
 __kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed), STATISTICS, OPERAND(parts), real least_)
 {
-    __local real space[N * GROUP];
+    __local real space[SPACE];
     END_BEYOND(PIECES)
     const piece p = FROM_THE_FRONT;
-    real sums[N] = {0}, products[N] = {0};
+    KEEP
+    EACH_LANE KEPT(0, lane) = KEPT(1, lane) = 0;
     GRADIENT_NUMBERS
     EACH_TURN
     {
@@ -316,8 +329,10 @@ __kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OP
                 DELIVER(T_TO, to, to_base + PLACE(TO), slopes);
 #endif
         }
-        EACH_LANE sums[lane] += few[lane], products[lane] += few_products[lane];
+        EACH_LANE KEPT(0, lane) += few[lane], KEPT(1, lane) += few_products[lane];
     }
+    real sums[N], products[N];
+    EACH_LANE sums[lane] = KEPT(0, lane), products[lane] = KEPT(1, lane);
     over_rows(sums, space);
     over_rows(products, space);
     if (MY_PLACE >= ACROSS || p.end == 0)
