@@ -8,9 +8,14 @@
 #define STEP(k) ((INDEX)c.along[k])
 #endif
 
-/* The chunk of a group: neighbours have neighbouring sets. */
-#define MY_SET ((INDEX)MY_ROW % (INDEX)c.sets)
-#define MY_CHUNK ((INDEX)MY_ROW / (INDEX)c.sets)
+/* The chunk of a group: neighbours have neighbouring sets. A pass that reads again what another has read begins at its end: that is what a cache still holds. */
+#if GROUP > 1 && (defined(NORMALISE) || defined(SLOPES))
+#define MY_PIECE ((INDEX)(c.sets * c.chunks) - 1 - (INDEX)MY_ROW)
+#else
+#define MY_PIECE ((INDEX)MY_ROW)
+#endif
+#define MY_SET (MY_PIECE % (INDEX)c.sets)
+#define MY_CHUNK (MY_PIECE / (INDEX)c.sets)
 
 /* Where a line of a set begins, behind an operand's first element. WHOLE_LINES: lines are as long as their axis, and lie a step apart. */
 long line_at(const channel_set *c, INDEX set, INDEX line, int k)
