@@ -34,14 +34,22 @@ enum { MEAN, SCALE, BIAS, FIRST = 0, SECOND };
 /* What is left of an element when the mean is taken off. */
 #define CENTRED(x) (((x)-high) - low)
 
-/* What of g goes through relu: where its result, given or made again, is above `least`. What is not a number goes through, as its value does. */
+/* A result, with relu. */
 #ifdef RELU
-#define PASS(at)                                                                                                                          \
-    C up = ELEMENT(T_G, g, at, UP);                                                                                                       \
-    {                                                                                                                                     \
-        const C y = beside ? ELEMENT(T_BESIDE, beside, at, BESIDE) : CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus;                      \
-        up = y <= least ? (C)0 : up;                                                                                                      \
-    }
+#define CUT(y) ((y) < 0 ? (C)0 : (y))
+#else
+#define CUT(y) (y)
+#endif
+
+/* What of g goes through relu: where its result is above `least`. What is not a number goes through, as its value does. Where something was ADDED before it the result is
+ * given, else it is made again. */
+#ifdef ADDED
+#define RELU_OF(at) ELEMENT(T_BESIDE, beside, at, BESIDE)
+#else
+#define RELU_OF(at) (CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus)
+#endif
+#ifdef RELU
+#define PASS(at) const C up = RELU_OF(at) <= least ? (C)0 : ELEMENT(T_G, g, at, UP);
 #else
 #define PASS(at) const C up = ELEMENT(T_G, g, at, UP);
 #endif

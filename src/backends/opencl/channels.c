@@ -51,16 +51,19 @@ typedef struct pass {
     size_t group;
 } pass;
 
+static const char *type_of(const tarn__view *vector)
+{
+    return tarn__cl_type(vector ? vector->dtype : TARN_F32);
+}
+
 /* `v` is given by backward, whose programs know whether statistics were given and the dtypes of vectors. */
 static pass begin_pass(const tarn__call *call, const tarn__cl_channels *c, int which, const tarn__cl_channel_vectors *v)
 {
-    const tarn__view *x = c->view[X];
     char own[96];
     pass p = {.group = c->group};
-    snprintf(own, sizeof(own), "%s%s", pass_options[which], c->has_relu ? " -DRELU" : "");
+    snprintf(own, sizeof(own), "%s%s%s", pass_options[which], c->has_relu ? " -DRELU" : "", c->has_relu && c->view[BESIDE] ? " -DADDED" : "");
     if (v)
-        snprintf(own + strlen(own), sizeof(own) - strlen(own), "%s -DT_W=%s -DT_B=%s", v->training ? "" : " -DFIXED", tarn__cl_type((v->weight ? v->weight : x)->dtype),
-                 tarn__cl_type((v->bias ? v->bias : x)->dtype));
+        snprintf(own + strlen(own), sizeof(own) - strlen(own), "%s -DT_W=%s -DT_B=%s", v->training ? "" : " -DFIXED", type_of(v->weight), type_of(v->bias));
     p.launch = begin(call, c->by_columns ? "channels_last" : "channels", pass_names[c->by_columns][which], own, c, &p.group);
     return p;
 }
@@ -100,28 +103,14 @@ static void put_statistics(tarn__cl_launch *launch, const tarn__cl_channel_vecto
     tarn__cl_view(launch, v->rstd);
 }
 
-/* A dtype of a vector as an option, where there is one. */
-static void name_vector(char *options, size_t size, const char *name, const tarn__view *vector)
-{
-    const size_t length = strlen(options);
-    snprintf(options + length, size - length, " -DT_%s=%s", name, tarn__cl_type(vector ? vector->dtype : TARN_F32));
-}
-
 /* Kernels that go over sets, a work-item for each, or where they add up `parts` for each, on a device with real local memory a group. */
 static pass begin_settling(const tarn__call *call, const tarn__cl_channel_vectors *v, const char *kernel, const char *what, int64_t parts)
 {
     const tarn__cl_device *device = tarn__cl_at(call->device);
     char own[192];
     pass p = {.group = parts > 0 && device->local_is_real ? tarn__cl_group_of(device, parts > 128 ? 256 : 64) : 1};
-    snprintf(own, sizeof(own), "%s -DLANES=1 -DT_X=f32", what);
-    name_vector(own, sizeof(own), "W", v->weight);
-    name_vector(own, sizeof(own), "B", v->bias);
-    name_vector(own, sizeof(own), "GM", v->given_mean);
-    name_vector(own, sizeof(own), "GV", v->given_variance);
-    name_vector(own, sizeof(own), "RM", v->running_mean);
-    name_vector(own, sizeof(own), "RV", v->running_variance);
-    name_vector(own, sizeof(own), "GW", v->gweight);
-    name_vector(own, sizeof(own), "GB", v->gbias);
+    snprintf(own, sizeof(own), "%s -DLANES=1 -DT_X=f32 -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", what, type_of(v->weight), type_of(v->bias),
+             type_of(v->given_mean), type_of(v->given_variance), type_of(v->running_mean), type_of(v->running_variance), type_of(v->gweight), type_of(v->gbias));
     p.launch = begin(call, "channel_sets", kernel, own, NULL, &p.group);
     return p;
 }

@@ -17,7 +17,8 @@
 #define MY_SET (MY_PIECE % (INDEX)c.sets)
 #define MY_CHUNK (MY_PIECE / (INDEX)c.sets)
 
-/* Where a line of a set begins, behind an operand's first element. WHOLE_LINES: lines are as long as their axis, and lie a step apart. */
+/* Where a line of a set begins, behind an operand's first element. WHOLE_LINES: lines are as long as their axis, and lie a step apart; ONE_STEP: the axes that they are
+ * cut from do. */
 long line_at(const channel_set *c, INDEX set, INDEX line, int k)
 {
     const INDEX channels = (INDEX)c->channels, part = set / channels;
@@ -26,7 +27,12 @@ long line_at(const channel_set *c, INDEX set, INDEX line, int k)
     return begin + line * c->outer.stride[k][0];
 #else
     const INDEX segments = (INDEX)c->segments, outer = line / segments;
-    return begin + nest_at(&c->outer, outer, k) + (line - outer * segments) * c->segment * c->along[k];
+    const long cut = begin + (line - outer * segments) * c->segment * c->along[k];
+#ifdef ONE_STEP
+    return cut + outer * c->outer.stride[k][0];
+#else
+    return cut + nest_at(&c->outer, outer, k);
+#endif
 #endif
 }
 
@@ -84,10 +90,10 @@ INDEX line_length(const channel_set *c, INDEX line)
 #define HELD ((CHUNK_FOURS + GROUP - 1) / GROUP)
 #define EACH_HELD(k, at) _Pragma("unroll") for (INDEX k = 0, at = 4 * MY_PLACE; k < HELD; k++, at += 4 * GROUP) if (at < length)
 #ifdef WHOLE_LINES
-#define LINE_OF(at) ((at) / (INDEX)c.inner)
+#define IN_CHUNK(at) ((at) + (at) / (INDEX)c.inner * (c.outer.stride[X][0] - c.inner))
 #define CHUNK_LENGTH (((INDEX)min(c.lines, (MY_CHUNK + 1) * c.chunk) - first_line) * (INDEX)c.inner)
 #else
-#define LINE_OF(at) 0
+#define IN_CHUNK(at) (at)
 #define CHUNK_LENGTH line_length(&c, first_line)
 #endif
 
@@ -95,13 +101,10 @@ __kernel void channel_moments(channel_set c, OPERAND(x), OPERAND(parts))
 {
     __local real space[GROUP];
     const INDEX first_line = (INDEX)(MY_CHUNK * c.chunk), length = CHUNK_LENGTH;
-    C middle = (C)LOAD(T_X, x, x_at + line_at(&c, MY_SET, first_line, X));
+    const long begin = x_at + line_at(&c, MY_SET, first_line, X);
+    C middle = (C)LOAD(T_X, x, begin);
     float4 held[HELD], part = 0, squares = 0;
-    EACH_HELD(k, at)
-    {
-        const INDEX line = LINE_OF(at);
-        held[k] = LOAD_4(T_X, x, x_at + line_at(&c, MY_SET, first_line + line, X) + at - line * (INDEX)c.inner);
-    }
+    EACH_HELD(k, at) held[k] = LOAD_4(T_X, x, begin + IN_CHUNK(at));
     EACH_HELD(k, at) part += held[k] - middle;
     middle = (C)((real)middle + group_sum((real)((part.x + part.y) + (part.z + part.w)), space) / (real)length);
     part = 0;
@@ -170,16 +173,16 @@ __kernel void channel_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(
     const C high = (C)mean, low = (C)(mean - (real)high), scale = (C)NUMBER(SCALE, MY_SET), plus = (C)NUMBER(BIAS, MY_SET);
     EACH_LINE(line, length) {
         const long x_line = x_at + line_at(&c, MY_SET, line, X), to_line = to_at + line_at(&c, MY_SET, line, TO);
-#ifdef RELU
+#ifdef ADDED
         const long beside_line = beside_at + line_at(&c, MY_SET, line, BESIDE);
 #define MAKE(at, lane)                                                                                                                    \
-    C y = CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus;                                                                                 \
-    if (beside)                                                                                                                           \
-        y += ELEMENT(T_BESIDE, beside, at, BESIDE);                                                                                       \
-    MADE(T_TO, to, at, TO, y < 0 ? (C)0 : y)
+    const C y = CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus + ELEMENT(T_BESIDE, beside, at, BESIDE);                                   \
+    MADE(T_TO, to, at, TO, CUT(y))
         EACH_FOUR(READ_FOUR(T_X, x) READ_FOUR(T_BESIDE, beside) C to_made[4];, MAKE, WRITE_FOUR(T_TO, to), length)
 #else
-#define MAKE(at, lane) MADE(T_TO, to, at, TO, CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus)
+#define MAKE(at, lane)                                                                                                                    \
+    const C y = CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus;                                                                           \
+    MADE(T_TO, to, at, TO, CUT(y))
         EACH_FOUR(READ_FOUR(T_X, x) C to_made[4];, MAKE, WRITE_FOUR(T_TO, to), length)
 #endif
 #undef MAKE
@@ -187,13 +190,20 @@ __kernel void channel_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(
 }
 #endif
 
-#ifdef RELU
-#define READ_GRADIENTS READ_FOUR(T_X, x) READ_FOUR(T_G, g) READ_FOUR(T_BESIDE, beside)
+#ifdef ADDED
+#define READ_GRADIENTS READ_FOUR(T_X, x) READ_FOUR(T_G, g) READ_FOUR(T_BESIDE, beside) C passed_made[4];
+#define MAKE_PASSED(at)                                                                                                                   \
+    if (passed)                                                                                                                           \
+        MADE(T_PASSED, passed, at, PASSED, up)
+#define WRITE_PASSED WRITE_FOUR(T_PASSED, passed)
 #else
 #define READ_GRADIENTS READ_FOUR(T_X, x) READ_FOUR(T_G, g)
+#define MAKE_PASSED(at)
+#define WRITE_PASSED
 #endif
-#define MADE_GRADIENTS C to_made[4]; C passed_made[4];
-#define WRITE_GRADIENTS WRITE_FOUR(T_TO, to) WRITE_FOUR(T_PASSED, passed)
+#define MAKE_SLOPE(at)                                                                                                                    \
+    if (to)                                                                                                                               \
+        MADE(T_TO, to, at, TO, SLOPE(at))
 
 #define GRADIENT_NUMBERS                                                                                                                  \
     const real middle = MEAN_OF(MY_SET);                                                                                                  \
@@ -222,22 +232,14 @@ __kernel void channel_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), O
     PASS(at)                                                                                                                              \
     part[lane] += up;                                                                                                                     \
     products[lane] += up * (CENTRED(ELEMENT(T_X, x, at, X)) * rstd_);                                                                     \
-    WRITE_ON_THE_WAY(at)
+    MAKE_PASSED(at)                                                                                                                       \
+    MAKE_ON_THE_WAY(at)
 #ifdef FIXED
-#define WRITE_ON_THE_WAY(at)                                                                                                              \
-    if (passed)                                                                                                                           \
-        MADE(T_PASSED, passed, at, PASSED, up)                                                                                            \
-    if (to)                                                                                                                               \
-        MADE(T_TO, to, at, TO, SLOPE(at))
-        EACH_FOUR(READ_GRADIENTS MADE_GRADIENTS, ADD, WRITE_GRADIENTS, length)
-#elif defined(RELU)
-#define WRITE_ON_THE_WAY(at)                                                                                                              \
-    if (passed)                                                                                                                           \
-        MADE(T_PASSED, passed, at, PASSED, up)
-        EACH_FOUR(READ_GRADIENTS C passed_made[4];, ADD, WRITE_FOUR(T_PASSED, passed), length)
+#define MAKE_ON_THE_WAY(at) MAKE_SLOPE(at)
+        EACH_FOUR(READ_GRADIENTS C to_made[4];, ADD, WRITE_PASSED WRITE_FOUR(T_TO, to), length)
 #else
-#define WRITE_ON_THE_WAY(at)
-        EACH_FOUR(READ_GRADIENTS, ADD, , length)
+#define MAKE_ON_THE_WAY(at)
+        EACH_FOUR(READ_GRADIENTS, ADD, WRITE_PASSED, length)
 #endif
 #undef ADD
         sum += lanes_sum(part);
@@ -266,11 +268,9 @@ __kernel void channel_slopes(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g),
         GRADIENT_LINES
 #define MAKE(at, lane)                                                                                                                    \
     PASS(at)                                                                                                                              \
-    if (passed)                                                                                                                           \
-        MADE(T_PASSED, passed, at, PASSED, up)                                                                                            \
-    if (to)                                                                                                                               \
-        MADE(T_TO, to, at, TO, SLOPE(at))
-        EACH_FOUR(READ_GRADIENTS MADE_GRADIENTS, MAKE, WRITE_GRADIENTS, length)
+    MAKE_PASSED(at)                                                                                                                       \
+    MAKE_SLOPE(at)
+        EACH_FOUR(READ_GRADIENTS C to_made[4];, MAKE, WRITE_PASSED WRITE_FOUR(T_TO, to), length)
 #undef MAKE
     }
 }

@@ -15,7 +15,7 @@
 #define MOST_CHUNKS 512   /* of a set */
 #define MOST_ACROSS 32    /* by columns: work-items side by side, */
 #define FEW_POSITIONS 8   /* positions of a work-item, at least, */
-#define GROUPS_A_UNIT 8   /* and groups for each compute unit, about */
+#define GROUPS_A_UNIT 4   /* and groups for each compute unit, about */
 #define SMALL (INT64_C(1) << 30)
 
 enum { X = TARN__CL_X, TO = TARN__CL_TO, UP = TARN__CL_UP, BESIDE = TARN__CL_BESIDE, PASSED = TARN__CL_PASSED, OPERANDS = TARN__CL_CHANNEL_OPERANDS };
@@ -144,8 +144,8 @@ static void name_lines(tarn__cl_channels *c, bool quads)
     const bool are_whole = s->segments == 1 && s->outer.rank <= 1;
     const int64_t length = (s->chunk < s->lines ? s->chunk : s->lines) * s->segment;
     char text[32];
-    if (are_whole)
-        option(c, " -DWHOLE_LINES");
+    if (s->outer.rank <= 1)
+        option(c, are_whole ? " -DWHOLE_LINES" : " -DONE_STEP");
     if (!quads || length <= 1024 || !(are_whole || s->chunk == 1))
         return;
     for (size_t i = 0; i < sizeof(held) / sizeof(held[0]); i++)

@@ -92,21 +92,8 @@ void over_rows(real *x, __local real *space)
 #endif
 }
 
-/* What a work-item adds up lies in the group's memory: two numbers of each channel. */
-#ifdef IN_MEMORY
-#define SPACE (2 * N * GROUP)
-#define KEEP volatile __local real *kept = space;
-#define KEPT(k, lane) kept[((k) * N + (lane)) * GROUP + MY_PLACE]
-#else
-#define SPACE (N * GROUP)
-#define KEEP real kept[2 * N];
-#define KEPT(k, lane) kept[(k) * N + (lane)]
-#endif
-
 #ifdef MOMENTS
-#ifndef HELD
 #define HELD 4
-#endif
 #define FEW (4 * HELD) /* positions that are measured together */
 
 /* Distances of a few elements of each channel from the first of them, and their squares. */
@@ -124,13 +111,11 @@ bool is_in_range(C sum, C squares)
  * type computed in, or once more in `real` where that is too narrow. Bytes: x read once. */
 __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
 {
-    __local real space[SPACE];
+    __local real space[N * GROUP];
     END_BEYOND(PIECES)
     const piece p = FROM_THE_FRONT;
     const long x_base = BASE(x, X);
-    real seen = 0; /* elements; their means are kept, and the sums of squared distances from these */
-    KEEP
-    EACH_LANE KEPT(0, lane) = KEPT(1, lane) = 0;
+    real seen = 0, mean[N] = {0}, squares[N] = {0}; /* elements, their means, and the sums of squared distances from these */
     for (INDEX next = p.begin; next < p.end; next += FEW * ROWS) {
         const INDEX stop = min(p.end, next + FEW * ROWS);
         distances few = {{0}, {0}, {0}};
@@ -151,33 +136,29 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
         EACH_LANE
         {
             const real from = few.from[lane];
-            real sum = few.sum[lane], squares = few.squares[lane];
+            real sum = few.sum[lane], square = few.squares[lane];
             if (!is_in_range(few.sum[lane], few.squares[lane])) {
-                sum = squares = 0;
+                sum = square = 0;
                 _Pragma("unroll 1") for (INDEX first_ = next, h = 0; first_ < stop; first_ += ROWS)
                 {
                     const real d = (real)(C)LOAD(T_X, x, x_base + PLACE(X) + lane) - from;
                     sum += d;
-                    squares += d * d;
+                    square += d * d;
                 }
             }
-            const real mean = KEPT(0, lane), apart = from + sum * inverse - mean;
-            KEPT(0, lane) = mean + apart * share;
-            KEPT(1, lane) += squares - sum * sum * inverse + apart * apart * seen * share;
+            const real apart = from + sum * inverse - mean[lane];
+            mean[lane] += apart * share;
+            squares[lane] += square - sum * sum * inverse + apart * apart * seen * share;
         }
         seen += count;
     }
     const INDEX first_ = (INDEX)(p.chunk * c.chunk), h = 0;
     const real length = (real)(p.end - first_);
     C start[N] = {0};
-    real mean[N], middle[N], squares[N];
+    real middle[N];
     if (p.end > 0)
         FETCH(T_X, x, x_base + PLACE(X), start);
-    EACH_LANE
-    {
-        mean[lane] = KEPT(0, lane), squares[lane] = KEPT(1, lane);
-        middle[lane] = seen * (mean[lane] - (real)start[lane]);
-    }
+    EACH_LANE middle[lane] = seen * (mean[lane] - (real)start[lane]);
     over_rows(middle, space);
     EACH_LANE
     {
@@ -199,9 +180,7 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
 /* ---- results ---------------------------------------------------------------------------------------------------------------- */
 
 #ifdef NORMALISE
-#ifndef HELD
 #define HELD 4
-#endif
 /* A chunk of a tile for each group. Bytes: x read, y written; with relu, what is added before it, too. */
 __kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(beside), OPERAND(numbers))
 {
@@ -221,9 +200,8 @@ __kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(b
         EACH_HELD
         {
             HOLD(T_X, x, X);
-#ifdef RELU
-            if (beside)
-                HOLD(T_BESIDE, beside, BESIDE);
+#ifdef ADDED
+            HOLD(T_BESIDE, beside, BESIDE);
 #endif
         }
         EACH_HELD
@@ -233,12 +211,10 @@ __kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(b
             {
                 const C high = highs[lane], low = lows[lane];
                 C y = CENTRED(x_held[h][lane]) * scales[lane] + biases[lane];
-#ifdef RELU
-                if (beside)
-                    y += beside_held[h][lane];
-                y = y < 0 ? (C)0 : y;
+#ifdef ADDED
+                y += beside_held[h][lane];
 #endif
-                made[lane] = y;
+                made[lane] = CUT(y);
             }
             DELIVER(T_TO, to, to_base + PLACE(TO), made);
         }
@@ -249,9 +225,7 @@ __kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(b
 /* ---- gradients -------------------------------------------------------------------------------------------------------------- */
 
 #if defined(SUMS) || defined(SLOPES)
-#ifndef HELD
 #define HELD 4
-#endif
 
 typedef struct numbers_of {
     C high[N], low[N], rstd[N], scale[N], bias[N];
@@ -273,15 +247,14 @@ typedef struct numbers_of {
 #define LANE_NUMBERS                                                                                                                      \
     const C high = own.high[lane], low = own.low[lane], rstd_ = own.rstd[lane], scale = own.scale[lane], plus = own.bias[lane];
 
-#ifdef RELU
+#ifdef ADDED
 #define HOLD_GRADIENTS                                                                                                                    \
     C x_held[HELD][N], g_held[HELD][N], beside_held[HELD][N];                                                                             \
     EACH_HELD                                                                                                                             \
     {                                                                                                                                     \
         HOLD(T_X, x, X);                                                                                                                  \
         HOLD(T_G, g, UP);                                                                                                                 \
-        if (beside)                                                                                                                       \
-            HOLD(T_BESIDE, beside, BESIDE);                                                                                               \
+        HOLD(T_BESIDE, beside, BESIDE);                                                                                                   \
     }
 #else
 #define HOLD_GRADIENTS                                                                                                                    \
@@ -299,11 +272,10 @@ typedef struct numbers_of {
  * gradient of x. Bytes: x and g read, and with relu its result, where it is given. */
 __kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed), STATISTICS, OPERAND(parts), real least_)
 {
-    __local real space[SPACE];
+    __local real space[N * GROUP];
     END_BEYOND(PIECES)
     const piece p = FROM_THE_FRONT;
-    KEEP
-    EACH_LANE KEPT(0, lane) = KEPT(1, lane) = 0;
+    real sums[N] = {0}, products[N] = {0};
     GRADIENT_NUMBERS
     EACH_TURN
     {
@@ -320,7 +292,7 @@ __kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OP
                 few_products[lane] += up * (CENTRED(x_held[h][lane]) * rstd_);
                 ups[lane] = up, slopes[lane] = up * scale;
             }
-#ifdef RELU
+#ifdef ADDED
             if (passed)
                 DELIVER(T_PASSED, passed, passed_base + PLACE(PASSED), ups);
 #endif
@@ -329,10 +301,8 @@ __kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OP
                 DELIVER(T_TO, to, to_base + PLACE(TO), slopes);
 #endif
         }
-        EACH_LANE KEPT(0, lane) += few[lane], KEPT(1, lane) += few_products[lane];
+        EACH_LANE sums[lane] += few[lane], products[lane] += few_products[lane];
     }
-    real sums[N], products[N];
-    EACH_LANE sums[lane] = KEPT(0, lane), products[lane] = KEPT(1, lane);
     over_rows(sums, space);
     over_rows(products, space);
     if (MY_PLACE >= ACROSS || p.end == 0)
@@ -371,8 +341,10 @@ __kernel void column_slopes(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), 
 #endif
                 ups[lane] = up, slopes[lane] = SLOPE();
             }
+#ifdef ADDED
             if (passed)
                 DELIVER(T_PASSED, passed, passed_base + PLACE(PASSED), ups);
+#endif
             if (to)
                 DELIVER(T_TO, to, to_base + PLACE(TO), slopes);
         }
