@@ -25,11 +25,12 @@ size_t tarn__cl_channels_scratch(const tarn__cl_channels *c)
 /* A kernel with groups of `*group` work-items, or as many as it may have. `c` NULL: no stretch is shared. */
 static tarn__cl_launch begin(const tarn__call *call, const char *source, const char *kernel, const char *own, const tarn__cl_channels *c, size_t *group)
 {
-    char options[448], width[32] = "";
+    char options[448];
     for (;;) {
         if (c)
-            snprintf(width, sizeof(width), " -D%s=%zu", c->by_columns ? "ACROSS" : "WIDTH", tarn__cl_channels_width(c, *group));
-        snprintf(options, sizeof(options), "-DGROUP=%zu%s %s %s", *group, width, own, c ? c->options : "");
+            snprintf(options, sizeof(options), "-DGROUP=%zu -D%s=%zu %s %s", *group, c->by_columns ? "ACROSS" : "WIDTH", tarn__cl_channels_width(c, *group), own, c->options);
+        else
+            snprintf(options, sizeof(options), "-DGROUP=%zu %s", *group, own);
         if (*group == 1)
             return tarn__cl_begin(call, source, kernel, options);
         tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, *group);
@@ -162,8 +163,9 @@ static bool is_ready(const tarn__call *call, const tarn__cl_channels *c, const t
     return tarn__cl_leave(&normalise.launch) && is_good;
 }
 
-void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+void tarn__cl_channels_forward(const tarn__call *call, tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
+    tarn__cl_channels_name(c);
     if (!is_ready(call, c, v))
         return;
     if (v->training) {
@@ -261,10 +263,11 @@ static tarn__cl_channels behind_relu(const tarn__cl_channels *c)
 }
 
 /* The pass of sums writes what relu lets through, and where statistics were given the gradient of x, too; without them, that of x, from means that it gave. */
-void tarn__cl_channels_backward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+void tarn__cl_channels_backward(const tarn__call *call, tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
     const bool has_vectors = v->gweight || v->gbias, has_sums = v->training || has_vectors;
     const bool has_averages = c->set.members > 1 || c->set.sets != c->set.channels;
+    tarn__cl_channels_name(c);
     tarn__cl_channels last = *c;
     if (has_sums) {
         sum_chunks(call, c, v);

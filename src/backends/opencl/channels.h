@@ -26,7 +26,8 @@ typedef struct tarn__cl_channels {
     tarn__cl_channel_set set;
     const tarn__view *view[TARN__CL_CHANNEL_OPERANDS]; /* of one shape; NULL where there is none, but never x */
     int64_t values; /* that share a mean */
-    bool has_relu, by_columns;
+    bool has_relu, by_columns, quads;
+    int lanes;
     size_t group, local;
     int64_t steps;     /* of a work-item in a line, if it had it alone; by columns, work-items side by side that have all channels */
     char options[320]; /* but for those of the group */
@@ -53,8 +54,11 @@ size_t tarn__cl_channels_width(const tarn__cl_channels *c, size_t group);
 /* Bytes of scratch that either direction needs. */
 size_t tarn__cl_channels_scratch(const tarn__cl_channels *c);
 
+/* Writes the options: not before a kernel is started, since strings take longer than all else. */
+void tarn__cl_channels_name(tarn__cl_channels *c);
+
 /* Result, statistics and running statistics; the gradients of x, weight, bias and of what was added. */
-void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v);
-void tarn__cl_channels_backward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v);
+void tarn__cl_channels_forward(const tarn__call *call, tarn__cl_channels *c, const tarn__cl_channel_vectors *v);
+void tarn__cl_channels_backward(const tarn__call *call, tarn__cl_channels *c, const tarn__cl_channel_vectors *v);
 
 #endif

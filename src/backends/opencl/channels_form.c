@@ -10,6 +10,7 @@
 #define LONE_LINE 64      /* where a work-item has it alone, in few lanes */
 #define LONE_LANES 4      /* sums in f32 of more than 16 numbers would lose digits */
 #define CHUNK 4096        /* elements of a chunk, at least, if there are so many */
+#define MANY_LANES 16     /* where elements lie side by side, and a work-item has them alone */
 #define AT_ONCE 4         /* fours of a line that a work-item has, about */
 #define LONE_CHUNK 256
 #define MOST_CHUNKS 512   /* of a set */
@@ -92,11 +93,6 @@ size_t tarn__cl_channels_width(const tarn__cl_channels *c, size_t group)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------------------ */
 
-static const char *type_of(const tarn__view *view, const tarn__view *otherwise)
-{
-    return tarn__cl_type(view ? view->dtype : otherwise->dtype);
-}
-
 static bool is_dense(const tarn__cl_channels *c)
 {
     for (int k = 0; k < OPERANDS; k++)
@@ -133,11 +129,19 @@ static bool is_small(const tarn__cl_channels *c)
 
 static void option(tarn__cl_channels *c, const char *text)
 {
-    strncat(c->options, text, sizeof(c->options) - strlen(c->options) - 1);
+    const size_t length = strlen(c->options), more = strlen(text);
+    if (length + more < sizeof(c->options))
+        memcpy(c->options + length, text, more + 1);
+}
+
+static void option_type(tarn__cl_channels *c, const char *name, const tarn__view *view)
+{
+    option(c, name);
+    option(c, tarn__cl_type(view ? view->dtype : c->view[X]->dtype));
 }
 
 /* Lines that are whole axes a step apart; a chunk that a group can keep of them, or of one line, is read once. Few programs: of up to 2048 elements, 4096, and so on. */
-static void name_lines(tarn__cl_channels *c, bool quads)
+static void name_lines(tarn__cl_channels *c)
 {
     static const int64_t held[] = {2048, 4096, 5120, 8192};
     const tarn__cl_channel_set *s = &c->set;
@@ -146,7 +150,7 @@ static void name_lines(tarn__cl_channels *c, bool quads)
     char text[32];
     if (s->outer.rank <= 1)
         option(c, are_whole ? " -DWHOLE_LINES" : " -DONE_STEP");
-    if (!quads || length <= 1024 || !(are_whole || s->chunk == 1))
+    if (!c->quads || length <= 1024 || !(are_whole || s->chunk == 1))
         return;
     for (size_t i = 0; i < sizeof(held) / sizeof(held[0]); i++)
         if (length <= held[i]) {
@@ -164,30 +168,40 @@ static void choose_form(tarn__cl_channels *c, const tarn__cl_device *device)
     c->by_columns = is_last && !is_lone;
     c->group = device->local_is_real ? tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 || c->by_columns ? 256 : 64) : 1;
     c->local = is_lone || c->by_columns ? tarn__cl_group_of(device, 64) : c->group;
-    const bool quads = c->group > 1 && c->values > FEW_VALUES && is_in_fours(c);
-    const int lanes = is_lone ? LONE_LANES : !device->local_is_real && is_dense(c) ? 16 : quads && !c->by_columns ? 4 : 1;
-    c->steps = ceiling(s->channels, quads ? 4 : 1);
-    if (c->by_columns)
+    c->quads = c->group > 1 && c->values > FEW_VALUES && is_in_fours(c);
+    c->lanes = is_lone ? LONE_LANES : !device->local_is_real && is_dense(c) ? MANY_LANES : c->quads && !c->by_columns ? 4 : 1;
+    c->steps = ceiling(s->channels, c->quads ? 4 : 1);
+    if (c->by_columns) {
         cut_columns(c, device);
-    else
-        cut(s, is_lone ? LONE_LINE : quads ? LONG_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
-    if (!c->by_columns)
-        c->steps = quads ? ceiling(s->segment, 4 * AT_ONCE) : s->segment;
-    snprintf(c->options, sizeof(c->options), "-DLANES=%d -DINDEX=%s%s%s", lanes, is_small(c) ? "int" : "long", quads ? " -DQUADS" : "",
-             c->values <= FEW_VALUES ? " -DWIDE" : "");
-    if (c->by_columns)
-        option(c, s->outer.rank == 0 ? " -DSTRAIGHT" : "");
-    else
-        name_lines(c, quads);
-    if (!c->by_columns && is_dense(c))
-        option(c, " -DDENSE");
+    } else {
+        cut(s, is_lone ? LONE_LINE : c->quads ? LONG_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
+        c->steps = c->quads ? ceiling(s->segment, 4 * AT_ONCE) : s->segment;
+    }
+}
+
+void tarn__cl_channels_name(tarn__cl_channels *c)
+{
+    snprintf(c->options, sizeof(c->options), "-DLANES=%d", c->lanes);
+    option(c, is_small(c) ? " -DINDEX=int" : " -DINDEX=long");
+    option(c, c->quads ? " -DQUADS" : "");
+    option(c, c->values <= FEW_VALUES ? " -DWIDE" : "");
+    if (c->by_columns) {
+        option(c, c->set.outer.rank == 0 ? " -DSTRAIGHT" : "");
+    } else {
+        name_lines(c);
+        option(c, is_dense(c) ? " -DDENSE" : "");
+    }
+    option_type(c, " -DT_X=", c->view[X]);
+    option_type(c, " -DT_TO=", c->view[TO]);
+    option_type(c, " -DT_G=", c->view[UP]);
+    option_type(c, " -DT_BESIDE=", c->view[BESIDE]);
+    option_type(c, " -DT_PASSED=", c->view[PASSED]);
 }
 
 void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts, int64_t members, bool has_relu)
 {
     const tarn__view *x = views[X];
     tarn__cl_channel_set *s = &c->set;
-    char types[128];
     *c = (tarn__cl_channels){.has_relu = has_relu};
     for (int k = 0; k < OPERANDS; k++)
         c->view[k] = views[k];
@@ -197,7 +211,4 @@ void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const ta
     describe_places(s, views, with_parts);
     c->values = s->outer.count * s->inner * members;
     choose_form(c, tarn__cl_at(call->device));
-    snprintf(types, sizeof(types), " -DT_X=%s -DT_TO=%s -DT_G=%s -DT_BESIDE=%s -DT_PASSED=%s", type_of(x, x), type_of(views[TO], x), type_of(views[UP], x),
-             type_of(views[BESIDE], x), type_of(views[PASSED], x));
-    option(c, types);
 }
