@@ -94,12 +94,7 @@ void over_rows(real *x, __local real *space)
 
 #ifdef MOMENTS
 #define HELD 4
-#define FEW (4 * HELD) /* positions that are measured together */
-
-/* Distances of a few elements of each channel from the first of them, and their squares. */
-typedef struct distances {
-    C from[N], sum[N], squares[N];
-} distances;
+#define FEW (4 * HELD) /* positions whose numbers are added in the type computed in before they are in `real` */
 
 /* False where squares may have left what f32 can hold. */
 bool is_in_range(C sum, C squares)
@@ -107,64 +102,61 @@ bool is_in_range(C sum, C squares)
     return sizeof(C) == sizeof(real) || (squares > (C)1e-30f && squares < (C)1e30f) || (squares == 0 && sum == 0);
 }
 
-/* A chunk of a tile for each group: count, mean and sum of squared distances from it, (sets, chunks, 3). A few elements at a time are measured from the first of them, in the
- * type computed in, or once more in `real` where that is too narrow. Bytes: x read once. */
+/* A chunk of a tile for each group: count, mean and sum of squared distances from it, (sets, chunks, 3). A work-item measures from its first element: what cancels in the end is no larger than
+ * that element's part in the squares, times the work-item's number of elements. Bytes: x read once. */
 __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
 {
     __local real space[N * GROUP];
     END_BEYOND(PIECES)
     const piece p = FROM_THE_FRONT;
     const long x_base = BASE(x, X);
-    real seen = 0, mean[N] = {0}, squares[N] = {0}; /* elements, their means, and the sums of squared distances from these */
-    for (INDEX next = p.begin; next < p.end; next += FEW * ROWS) {
+    C from[N] = {0};
+    real sums[N] = {0}, squares[N] = {0};
+    _Pragma("unroll 1") for (INDEX next = p.begin; next < p.end; next += FEW * ROWS)
+    {
         const INDEX stop = min(p.end, next + FEW * ROWS);
-        distances few = {{0}, {0}, {0}};
+        C few[N] = {0}, few_squares[N] = {0};
         _Pragma("unroll 1") for (INDEX first_ = next; first_ < stop; first_ += HELD * ROWS)
         {
             C x_held[HELD][N];
             EACH_HELD HOLD(T_X, x, X);
-            if (first_ == next)
-                EACH_LANE few.from[lane] = x_held[0][lane];
+            if (first_ == p.begin)
+                EACH_LANE from[lane] = x_held[0][lane];
             EACH_HELD EACH_LANE
             {
-                const C d = x_held[h][lane] - few.from[lane];
-                few.sum[lane] += d;
-                few.squares[lane] += d * d;
+                const C d = x_held[h][lane] - from[lane];
+                few[lane] += d;
+                few_squares[lane] += d * d;
             }
         }
-        const real count = (real)((stop - next + ROWS - 1) / ROWS), inverse = 1 / count, share = count / (seen + count);
         EACH_LANE
         {
-            const real from = few.from[lane];
-            real sum = few.sum[lane], square = few.squares[lane];
-            if (!is_in_range(few.sum[lane], few.squares[lane])) {
+            real sum = few[lane], square = few_squares[lane];
+            if (!is_in_range(few[lane], few_squares[lane])) {
                 sum = square = 0;
                 _Pragma("unroll 1") for (INDEX first_ = next, h = 0; first_ < stop; first_ += ROWS)
                 {
-                    const real d = (real)(C)LOAD(T_X, x, x_base + PLACE(X) + lane) - from;
+                    const real d = (real)(C)LOAD(T_X, x, x_base + PLACE(X) + lane) - (real)from[lane];
                     sum += d;
                     square += d * d;
                 }
             }
-            const real apart = from + sum * inverse - mean[lane];
-            mean[lane] += apart * share;
-            squares[lane] += square - sum * sum * inverse + apart * apart * seen * share;
+            sums[lane] += sum, squares[lane] += square;
         }
-        seen += count;
     }
     const INDEX first_ = (INDEX)(p.chunk * c.chunk), h = 0;
-    const real length = (real)(p.end - first_);
+    const real length = (real)(p.end - first_), seen = (real)((p.end - p.begin + ROWS - 1) / ROWS), inverse = p.begin < p.end ? 1 / seen : (real)0;
     C start[N] = {0};
     real middle[N];
     if (p.end > 0)
         FETCH(T_X, x, x_base + PLACE(X), start);
-    EACH_LANE middle[lane] = seen * (mean[lane] - (real)start[lane]);
+    EACH_LANE middle[lane] = p.begin < p.end ? sums[lane] + seen * ((real)from[lane] - (real)start[lane]) : (real)0;
     over_rows(middle, space);
     EACH_LANE
     {
         middle[lane] = (real)start[lane] + middle[lane] / length;
-        const real apart = mean[lane] - middle[lane];
-        squares[lane] += seen * apart * apart;
+        const real apart = (real)from[lane] + sums[lane] * inverse - middle[lane];
+        squares[lane] = p.begin < p.end ? squares[lane] - sums[lane] * sums[lane] * inverse + seen * apart * apart : (real)0;
     }
     over_rows(squares, space);
     if (MY_PLACE >= ACROSS || p.end == 0)
