@@ -3,6 +3,7 @@
  * at which a form begins or just does not. All of it is exact: the CPU has the same bits.
  */
 #include "support/opencl.h"
+#include "support/pools.h"
 
 #include <tarn/profile.h>
 
@@ -227,6 +228,14 @@ static void windows_side_by_side_are_pooled(void **state)
     check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .padding = {1, 0}}, false);
 }
 
+static void windows_of_all_sizes_have_their_largest_elements(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_stats_reset();
+    check_windows(opencl, false);
+    assert_int_equal(tarn_stats().fallbacks, 0);
+}
+
 /* The gradient of the largest along an axis; whole numbers, of which some are the largest together. */
 static tarn_tensor *slopes_of_largest(tarn_tensor *x, int axis, tarn_device device)
 {
@@ -418,6 +427,7 @@ int main(void)
         ON_OPENCL(the_largest_of_a_row_share_its_gradient),
         ON_OPENCL(the_largest_of_a_column_share_its_gradient),
         ON_OPENCL(windows_side_by_side_are_pooled),
+        ON_OPENCL(windows_of_all_sizes_have_their_largest_elements),
         ON_OPENCL(empty_rows_are_looked_up),
         ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),

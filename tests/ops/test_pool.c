@@ -1,5 +1,5 @@
 /* test_pool.c: pooling beyond its cases: ties, NaN, empty windows, layouts, planes that are cut into bands. */
-#include "../support/check.h"
+#include "../support/pools.h"
 
 #define CPU tarn_device_cpu()
 
@@ -80,6 +80,12 @@ static void both_layouts_agree_on_large_images(void **state)
     }
 }
 
+static void windows_of_all_sizes_have_their_largest_elements(void **state)
+{
+    (void)state;
+    check_windows(CPU, true);
+}
+
 static void errors_say_what_does_not_fit(void **state)
 {
     (void)state;
@@ -90,6 +96,8 @@ static void errors_say_what_does_not_fit(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "avg_pool2d: padding 2 is more than half of a kernel of 2");
     assert_null(tarn_avg_pool2d(x, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "must give a kernel");
+    assert_null(tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {50000, 50000}, .padding = {25000, 25000}}));
+    assert_error(TARN_ERROR_ARGUMENT, "max_pool2d: a kernel of 50000 x 50000 has more than 2147483647 elements");
 }
 
 int main(void)
@@ -101,6 +109,7 @@ int main(void)
         in_scope(a_window_that_sees_nothing_is_minus_infinity),
         in_scope(averages_count_padding_or_do_not),
         in_scope(both_layouts_agree_on_large_images),
+        in_scope(windows_of_all_sizes_have_their_largest_elements),
         in_scope(errors_say_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

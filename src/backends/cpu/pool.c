@@ -1,7 +1,7 @@
 /* pool.c: pooling of images: the largest element or the average of each window.
  *
  * Results are made in lines: of columns, or of channels where these lie next to each other. The largest element of a window is the first of equal
- * ones; NaN is larger than everything; what lies outside the image does not count. Where it lay in its plane is kept for backward. The
+ * ones; NaN is larger than everything; what lies outside the image does not count. Its number in the window, row by row, is kept for backward. The
  * gradient is summed up band by band of the image in wide numbers, window after window in order, and rounded once. */
 #include <math.h>
 
@@ -12,15 +12,18 @@
 #define GRAIN 4096                        /* elements read before a piece is worth a hand-over */
 #define CHANNELS_AT_ONCE 64               /* of a patch of channels-last images */
 #define PATCH_BYTES (INT64_C(256) << 10)
+#define BYTES 256                         /* numbers that a place of one byte can be; the last one: none */
+#define NOWHERE (INT64_MIN / 2)           /* lies in no patch, wherever its window begins */
 
 typedef struct pool {
-    const tarn__view *image, *result, *places; /* x and y, or their gradients; places of the largest elements, or NULL */
+    const tarn__view *image, *result, *places; /* x and y, or their gradients; the largest elements' numbers, u8 or i32, or NULL */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool largest, exclude_padding;
     bool by_channel;            /* lines run along channels */
     int64_t pieces;             /* of a row of columns, or of the channels, each a line */
     int64_t rows, sets_of_rows; /* of short columns: those that a line takes, and how often */
     int64_t band, bands, sets;  /* backward: rows of a patch, patches of an image, sets of channels */
+    const int64_t *distance;    /* backward: BYTES, of a window's elements from its first one in the plane, by number */
     slots slots;
 } pool;
 
@@ -103,39 +106,73 @@ static int64_t line_stride(const pool *p, const tarn__view *view)
     return view->stride[p->by_channel ? 1 : 3];
 }
 
-static bool has_dense_rows(const tarn__view *view)
+static void store_bytes(const int32_t *at, uint8_t *to, int64_t stride, int64_t n)
 {
-    return view->stride[3] == 1 && view->stride[2] == view->shape[3];
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = (uint8_t)at[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i * stride] = (uint8_t)at[i];
 }
 
 static void store_places(const pool *p, const line *l, const int32_t *at)
 {
     int32_t *to = line_place(p->places, l);
     int64_t stride = line_stride(p, p->places);
-    for (int64_t i = 0; i < l->count; i++)
-        to[i * stride] = at[i];
+    if (p->places->dtype == TARN_U8)
+        store_bytes(at, (uint8_t *)(void *)to, stride, l->count);
+    else
+        for (int64_t i = 0; i < l->count; i++)
+            to[i * stride] = at[i];
 }
 
-/* The first element of a window that lies inside the image, on one axis; -1: none does. */
+/* The first row or column of a window that lies inside the image; -1: none does. */
 static int64_t first_inside(const pool *p, int axis, int64_t at)
 {
     int64_t begin = at * p->stride[axis] - p->padding[axis], skipped = begin < 0 ? ceiling(-begin, p->dilation[axis]) : 0;
-    int64_t place = begin + skipped * p->dilation[axis];
-    return skipped < p->kernel[axis] && place < p->image->shape[2 + axis] ? place : -1;
+    return skipped < p->kernel[axis] && begin + skipped * p->dilation[axis] < p->image->shape[2 + axis] ? skipped : -1;
 }
 
-/* Where each window of a line begins in its plane, and the place of its first element inside the image, which is the largest of equal ones. */
-static void first_places(const pool *p, const line *l, int32_t *base, int32_t *at)
+/* The number of each window's first element inside the image, which is the largest of equal ones. */
+static void first_places(const pool *p, const line *l, int32_t *at)
 {
-    int64_t width = p->image->shape[3];
     for (int64_t r = 0; r < l->rows; r++) {
-        int64_t row = first_inside(p, 0, l->row + r), start = ((l->row + r) * p->stride[0] - p->padding[0]) * width;
+        int64_t row = first_inside(p, 0, l->row + r);
         for (int64_t i = 0; i < l->count; i++) {
-            int64_t window = l->column + (p->by_channel ? 0 : i), column = first_inside(p, 1, window);
-            base[r * l->count + i] = (int32_t)(start + window * p->stride[1] - p->padding[1]);
-            at[r * l->count + i] = row < 0 || column < 0 ? -1 : (int32_t)(row * width + column);
+            int64_t column = first_inside(p, 1, l->column + (p->by_channel ? 0 : i));
+            at[r * l->count + i] = row < 0 || column < 0 ? -1 : (int32_t)(row * p->kernel[1] + column);
         }
     }
+}
+
+/* How far element `number` of a window lies behind its first one in the plane. */
+static int64_t distance_of(const pool *p, int64_t number)
+{
+    return number / p->kernel[1] * p->dilation[0] * p->image->shape[3] + number % p->kernel[1] * p->dilation[1];
+}
+
+/* Windows of 2 x 2 side by side, in lines of columns, which lie in the image altogether. */
+static bool halves(const pool *p)
+{
+    bool is_good = !p->by_channel;
+    for (int axis = 0; axis < 2; axis++)
+        is_good = is_good && p->kernel[axis] == 2 && p->stride[axis] == 2 && p->padding[axis] == 0 && p->dilation[axis] == 1 &&
+                  2 * p->result->shape[2 + axis] <= p->image->shape[2 + axis];
+    return is_good;
+}
+
+/* True when rows begin … end - 1 of the image have all elements of a row of windows, of which none is empty: only a dilation can step over an image. */
+static bool lies_within(const pool *p, int64_t row, int64_t begin, int64_t end)
+{
+    int64_t first = row * p->stride[0] - p->padding[0], last = first + p->kernel[0] - 1;
+    return p->dilation[0] == 1 && p->dilation[1] == 1 && most(first, 0) >= begin && least(last, p->image->shape[2] - 1) < end;
+}
+
+/* Where a window begins in its plane: before it, if in the padding. */
+static int64_t window_begin(const pool *p, int64_t row, int64_t column)
+{
+    return (row * p->stride[0] - p->padding[0]) * p->image->shape[3] + column * p->stride[1] - p->padding[1];
 }
 
 static patch_at patch_number(const pool *p, int64_t number)
@@ -146,16 +183,19 @@ static patch_at patch_number(const pool *p, int64_t number)
 }
 
 #define T float
+#define BITS uint32_t
 #define COMPUTE COMPUTE_F32
 #define NATIVE TARN_F32
 #define NAMED(x) x##_f32
 #include "backends/cpu/pool_lines.h"
 #undef T
+#undef BITS
 #undef COMPUTE
 #undef NATIVE
 #undef NAMED
 
 #define T double
+#define BITS uint64_t
 #define COMPUTE COMPUTE_F64
 #define NATIVE TARN_F64
 #define NAMED(x) x##_f64
@@ -232,6 +272,10 @@ static void run_backward(const tarn__call *call, bool largest)
         return;
     carver scratch = {.memory = call->scratch, .size = call->scratch_bytes};
     pool p = describe_backward(call, largest, &scratch);
+    int64_t distance[BYTES];
+    for (int64_t i = 0; largest && i < BYTES; i++)
+        distance[i] = i < p.kernel[0] * p.kernel[1] ? distance_of(&p, i) : NOWHERE;
+    p.distance = distance;
     int64_t patches = p.image->shape[0] * p.sets * p.bands, work = p.band * p.image->shape[3] * (p.by_channel ? CHANNELS_AT_ONCE : 1);
     tarn__parallel_for(patches, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? spread_patches_f64 : spread_patches_f32, &p);
 }

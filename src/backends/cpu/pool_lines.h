@@ -1,4 +1,5 @@
-/* pool_lines.h: pooling for one compute type. pool.c includes it twice, with T, COMPUTE, NATIVE and NAMED as gemm.h has them. */
+/* pool_lines.h: pooling for one compute type. pool.c includes it twice, with T, COMPUTE, NATIVE and NAMED as gemm.h has them, and
+ * BITS, whole numbers of T's size. */
 
 /* ---- forward ----------------------------------------------------------------------------------------------------------------- */
 
@@ -58,13 +59,13 @@ static const T *NAMED(read_tap)(const pool *p, const line *l, int64_t a, int64_t
     return held;
 }
 
-/* Where a larger element is found, its place is its window's first place plus the tap's. NaN is taken, and stays: nothing is larger. */
-static void NAMED(take_larger)(const T *restrict value, int64_t n, const int32_t *restrict base, int32_t tap, T *restrict best, int32_t *restrict at)
+/* NaN is taken, and stays: nothing is larger. */
+static void NAMED(take_larger)(const T *restrict value, int64_t n, int32_t tap, T *restrict best, int32_t *restrict at)
 {
     for (int64_t i = 0; i < n; i++) {
         bool larger = (value[i] > best[i]) | (value[i] != value[i]);
         best[i] = larger ? value[i] : best[i];
-        at[i] = larger ? base[i] + tap : at[i];
+        at[i] = larger ? tap : at[i];
     }
 }
 
@@ -100,19 +101,19 @@ static void NAMED(pool_lines)(int64_t begin, int64_t end, void *ctx)
 {
     const pool *p = ctx;
     _Alignas(64) T value[LINE], held[LINE];
-    _Alignas(64) int32_t at[LINE], base[LINE];
+    _Alignas(64) int32_t at[LINE];
     for (; begin < end; begin++) {
         line l = line_at(p, begin);
         int64_t n = l.rows * l.count;
         for (int64_t i = 0; i < n; i++)
             value[i] = p->largest ? -(T)INFINITY : 0;
         if (p->largest)
-            first_places(p, &l, base, at);
+            first_places(p, &l, at);
         for (int64_t a = 0; a < p->kernel[0]; a++)
             for (int64_t b = 0; b < p->kernel[1]; b++) {
                 const T *taps = NAMED(read_tap)(p, &l, a, b, held);
                 if (taps && p->largest)
-                    NAMED(take_larger)(taps, n, base, (int32_t)(a * p->dilation[0] * p->image->shape[3] + b * p->dilation[1]), value, at);
+                    NAMED(take_larger)(taps, n, (int32_t)(a * p->kernel[1] + b), value, at);
                 else if (taps)
                     NAMED(sum_up)(taps, n, value);
             }
@@ -130,13 +131,69 @@ typedef struct NAMED(patch) {
     int64_t first, count, wide; /* places first to first + count of each plane */
 } NAMED(patch);
 
-static void NAMED(give_to_largest)(const NAMED(patch) *to, const T *g, const int32_t *at, int64_t n, int64_t lanes)
+/* Windows one after the other, the first of which begins at `begin` of the patch: along columns, or of one pixel's channels. `is_inside`: all of their
+ * elements lie in the patch, and none is empty. */
+static inline void NAMED(give_to_bytes)(const pool *p, const NAMED(patch) *to, const T *g, const uint8_t *at, int64_t stride, int64_t n, int64_t begin,
+                                        bool is_inside)
 {
+    const int64_t step = p->by_channel ? 0 : p->stride[1], lanes = p->by_channel ? 1 : 0;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t place = (uint64_t)((int64_t)at[i] - to->first);
-        if (place < (uint64_t)to->count)
+        uint64_t place = (uint64_t)(begin + i * step + p->distance[at[i * stride]]);
+        if (is_inside || place < (uint64_t)to->count)
             to->sums[(int64_t)place * to->wide + i * lanes] += g[i];
     }
+}
+
+/* The same for windows of more elements. */
+static inline void NAMED(give_to_words)(const pool *p, const NAMED(patch) *to, const T *g, const int32_t *at, int64_t stride, int64_t n, int64_t begin)
+{
+    const int64_t step = p->by_channel ? 0 : p->stride[1], lanes = p->by_channel ? 1 : 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t number = at[i * stride];
+        uint64_t place = (uint64_t)(begin + i * step + distance_of(p, number));
+        if (number >= 0 && place < (uint64_t)to->count)
+            to->sums[(int64_t)place * to->wide + i * lanes] += g[i];
+    }
+}
+
+/* g where `is_meant`, else 0, without a branch. Sums begin with 0, so that -0 becomes 0. */
+static inline T NAMED(kept)(T g, bool is_meant)
+{
+    union {
+        T number;
+        BITS bits;
+    } u = {g};
+    u.bits &= (BITS)0 - (BITS)is_meant;
+    return u.number + 0;
+}
+
+/* A row of windows of 2 x 2 side by side: all of their two rows. */
+static void NAMED(give_to_halves)(const T *restrict g, const uint8_t *restrict at, int64_t n, T *restrict upper, T *restrict lower)
+{
+    for (int64_t i = 0; i < n; i++) {
+        upper[2 * i] = NAMED(kept)(g[i], at[i] == 0);
+        upper[2 * i + 1] = NAMED(kept)(g[i], at[i] == 1);
+        lower[2 * i] = NAMED(kept)(g[i], at[i] == 2);
+        lower[2 * i + 1] = NAMED(kept)(g[i], at[i] == 3);
+    }
+}
+
+/* What l->rows rows of windows give, with `down` from a row of gradients to the next. */
+static void NAMED(give_to_largest)(const pool *p, const NAMED(patch) *to, const line *l, const T *g, int64_t down)
+{
+    const int64_t stride = line_stride(p, p->places), next = p->places->stride[2], width = p->image->shape[3];
+    const bool has_bytes = p->places->dtype == TARN_U8, is_half = halves(p) && stride == 1;
+    const void *at = line_place(p->places, l);
+    int64_t begin = window_begin(p, l->row, l->column) - to->first;
+    for (int64_t r = 0; r < l->rows; r++, begin += p->stride[0] * width, g += down)
+        if (!has_bytes)
+            NAMED(give_to_words)(p, to, g, (const int32_t *)at + r * next, stride, l->count, begin);
+        else if (is_half && begin >= 0 && begin + width < to->count)
+            NAMED(give_to_halves)(g, (const uint8_t *)at + r * next, l->count, to->sums + begin, to->sums + begin + width);
+        else if (!p->by_channel && stride == 1 && lies_within(p, l->row + r, to->first / width, (to->first + to->count) / width))
+            NAMED(give_to_bytes)(p, &(NAMED(patch)){to->sums, to->first, to->count, 1}, g, (const uint8_t *)at + r * next, 1, l->count, begin, true);
+        else
+            NAMED(give_to_bytes)(p, to, g, (const uint8_t *)at + r * next, stride, l->count, begin, false);
 }
 
 static void NAMED(give_to_all)(const pool *p, const NAMED(patch) *to, const line *l, T *g)
@@ -160,17 +217,11 @@ static void NAMED(give_to_all)(const pool *p, const NAMED(patch) *to, const line
 static void NAMED(gather_line)(const pool *p, const NAMED(patch) *to, const line *l)
 {
     T g[LINE];
-    int32_t at[LINE];
     tarn__load[p->result->dtype][COMPUTE](line_place(p->result, l), line_stride(p, p->result), g, l->count);
-    if (!p->largest) {
+    if (p->largest)
+        NAMED(give_to_largest)(p, to, l, g, 0);
+    else
         NAMED(give_to_all)(p, to, l, g);
-        return;
-    }
-    const int32_t *places = line_place(p->places, l);
-    int64_t stride = line_stride(p, p->places);
-    for (int64_t i = 0; stride != 1 && i < l->count; i++)
-        at[i] = places[i * stride];
-    NAMED(give_to_largest)(to, g, stride == 1 ? places : at, l->count, p->by_channel ? 1 : 0);
 }
 
 static void NAMED(store_patch)(const pool *p, const patch_at *o, const T *sums)
@@ -205,11 +256,11 @@ static void NAMED(clear_patch)(const NAMED(patch) *to, int64_t channels)
             memset(to->sums + i * to->wide, 0, sizeof(T) * (size_t)channels);
 }
 
-/* All windows of rows begin … end - 1 at once, where they lie one behind the other. */
+/* All windows of rows begin … end - 1, from gradients as they lie. */
 static void NAMED(gather_rows)(const pool *p, const NAMED(patch) *to, const patch_at *o, int64_t begin, int64_t end)
 {
-    line l = {.image = o->image, .channel = o->channel, .row = begin};
-    NAMED(give_to_largest)(to, line_place(p->result, &l), line_place(p->places, &l), (end - begin) * p->result->shape[3], 0);
+    line l = {o->image, o->channel, begin, 0, end - begin, p->result->shape[3]};
+    NAMED(give_to_largest)(p, to, &l, line_place(p->result, &l), p->result->stride[2]);
 }
 
 static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
@@ -224,7 +275,7 @@ static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
         NAMED(patch) to = {there ? there : held, o.row * width, o.rows * width, there && p->by_channel ? p->image->stride[3] : o.channels};
         NAMED(clear_patch)(&to, o.channels);
         int64_t row = first_window(p, o.row), last = last_window(p, o.row + o.rows);
-        if (p->largest && !p->by_channel && p->result->dtype == NATIVE && has_dense_rows(p->result) && has_dense_rows(p->places) && row < last) {
+        if (p->largest && !p->by_channel && p->result->dtype == NATIVE && p->result->stride[3] == 1) {
             NAMED(gather_rows)(p, &to, &o, row, last);
             row = last;
         }

@@ -142,11 +142,11 @@ static void run(const tarn__call *call, bool is_forward, const char *what, pool 
 {
     const bool has_program = tarn__cl_at(call->device)->in_lockstep && is_small(p), is_spread = has_program && !is_forward && are_apart(p);
     const bool fours = has_program && has_fours(p, views), twos = has_program && is_forward && has_twos(p, views);
-    const tarn__view *image = is_forward ? call->in[0] : call->out[0];
+    const tarn__view *image = is_forward ? call->in[0] : call->out[0], *places = views[is_forward ? 2 : 1];
     tarn__view windows = *to;
     char options[384];
-    snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DINDEX=%s%s%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
-             is_small(p) ? "int" : "long", fours ? " -DFOURS" : "", twos ? " -DTWO" : "");
+    snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DT_PLACES=%s -DINDEX=%s%s%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
+             tarn__cl_type(places ? places->dtype : TARN_U8), is_small(p) ? "int" : "long", fours ? " -DFOURS" : "", twos ? " -DTWO" : "");
     if (has_program)
         name_windows(options, sizeof(options), p, image);
     for (int i = 0; i < 2 && is_spread; i++)
