@@ -23,6 +23,7 @@ static const windows cases[] = {
     {1, 8, {33, 40}, {.kernel = {16, 16}, .stride = {5, 4}, .padding = {8, 8}}},
     {1, 3, {40, 33}, {.kernel = {16, 16}, .stride = {9, 16}, .padding = {8, 3}, .dilation = {2, 2}}},
     {1, 8, {70, 20}, {.kernel = {64, 4}, .stride = {3, 1}, .padding = {30, 2}, .dilation = {1, 3}}},
+    {1, 8, {5, 6}, {.kernel = {2, 2}, .stride = {1 << 22, 1 << 22}}},
     {2, 8, {1, 1}, {.kernel = {2, 2}, .padding = {1, 1}, .dilation = {2, 2}}},
     {1, 8, {1, 70}, {.kernel = {2, 128}, .stride = {1, 2}, .padding = {1, 64}, .dilation = {2, 1}}},
 };

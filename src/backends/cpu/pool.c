@@ -12,8 +12,8 @@
 #define GRAIN 4096                        /* elements read before a piece is worth a hand-over */
 #define CHANNELS_AT_ONCE 64               /* of a patch of channels-last images */
 #define PATCH_BYTES (INT64_C(256) << 10)
-#define BYTES 256                         /* numbers that a place of one byte can be; the last one: none */
-#define NOWHERE (INT64_MIN / 2)           /* lies in no patch, wherever its window begins */
+#define NONE 255                          /* a place of one byte where a window is empty */
+#define SMALL (INT64_C(1) << 29)          /* a few such numbers can be added up in 32 bits */
 
 typedef struct pool {
     const tarn__view *image, *result, *places; /* x and y, or their gradients; the largest elements' numbers, u8 or i32, or NULL */
@@ -23,7 +23,8 @@ typedef struct pool {
     int64_t pieces;             /* of a row of columns, or of the channels, each a line */
     int64_t rows, sets_of_rows; /* of short columns: those that a line takes, and how often */
     int64_t band, bands, sets;  /* backward: rows of a patch, patches of an image, sets of channels */
-    const int64_t *distance;    /* backward: BYTES, of a window's elements from its first one in the plane, by number */
+    bool is_half;               /* backward: windows of 2 x 2 side by side, which are all of the image, in lines of columns */
+    bool is_small;              /* backward: places are bytes, and those in a plane can be counted in 32 bits */
     slots slots;
 } pool;
 
@@ -152,27 +153,28 @@ static int64_t distance_of(const pool *p, int64_t number)
     return number / p->kernel[1] * p->dilation[0] * p->image->shape[3] + number % p->kernel[1] * p->dilation[1];
 }
 
-/* Windows of 2 x 2 side by side, in lines of columns, which lie in the image altogether. */
-static bool halves(const pool *p)
-{
-    bool is_good = !p->by_channel;
-    for (int axis = 0; axis < 2; axis++)
-        is_good = is_good && p->kernel[axis] == 2 && p->stride[axis] == 2 && p->padding[axis] == 0 && p->dilation[axis] == 1 &&
-                  2 * p->result->shape[2 + axis] <= p->image->shape[2 + axis];
-    return is_good;
-}
-
-/* True when rows begin … end - 1 of the image have all elements of a row of windows, of which none is empty: only a dilation can step over an image. */
-static bool lies_within(const pool *p, int64_t row, int64_t begin, int64_t end)
-{
-    int64_t first = row * p->stride[0] - p->padding[0], last = first + p->kernel[0] - 1;
-    return p->dilation[0] == 1 && p->dilation[1] == 1 && most(first, 0) >= begin && least(last, p->image->shape[2] - 1) < end;
-}
-
 /* Where a window begins in its plane: before it, if in the padding. */
 static int64_t window_begin(const pool *p, int64_t row, int64_t column)
 {
     return (row * p->stride[0] - p->padding[0]) * p->image->shape[3] + column * p->stride[1] - p->padding[1];
+}
+
+/* Places of a line's windows in a patch, from bytes, the first window beginning at `begin` of it. Vectors divide by products. */
+static void find_places(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict place)
+{
+    const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1; /* exact below 256 */
+    const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across, step = p->by_channel ? 0 : (uint32_t)p->stride[1];
+    const int64_t stride = line_stride(p, p->places), n = l->count;
+    uint8_t dense[LINE];
+    for (int64_t r = 0; r < l->rows; r++, at += p->places->stride[2], place += n, begin += p->stride[0] * p->image->shape[3]) {
+        const uint8_t *restrict numbers = stride == 1 ? at : dense;
+        for (int64_t i = 0; stride != 1 && i < n; i++)
+            dense[i] = at[i * stride];
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t number = numbers[i], row = number * inverse >> 16, first = (uint32_t)begin + (uint32_t)i * step;
+            place[i] = number == NONE ? INT32_MIN : (int32_t)(first + row * down + number * across);
+        }
+    }
 }
 
 static patch_at patch_number(const pool *p, int64_t number)
@@ -243,7 +245,24 @@ static void choose_patches(pool *p, int64_t size)
     int64_t wide = p->by_channel ? CHANNELS_AT_ONCE : 1;
     p->sets = ceiling(x->shape[1], wide);
     p->band = most(1, least(x->shape[2], PATCH_BYTES / (size * wide * x->shape[3])));
+    p->is_half = p->is_half && p->band > 1;
+    p->band -= p->is_half ? p->band % 2 : 0;
     p->bands = ceiling(x->shape[2], p->band);
+}
+
+static bool halves(const pool *p)
+{
+    bool is_good = !p->by_channel && p->places->stride[3] == 1 && p->places->stride[2] == p->places->shape[3];
+    for (int axis = 0; axis < 2; axis++)
+        is_good = is_good && p->kernel[axis] == 2 && p->stride[axis] == 2 && p->padding[axis] == 0 && p->dilation[axis] == 1 &&
+                  2 * p->result->shape[2 + axis] == p->image->shape[2 + axis];
+    return is_good;
+}
+
+static bool is_small(const pool *p)
+{
+    int64_t width = p->image->shape[3], rows = p->image->shape[2] + p->kernel[0] * p->dilation[0];
+    return p->places->dtype == TARN_U8 && rows < SMALL / width && p->kernel[1] * p->dilation[1] < SMALL && p->stride[1] < SMALL / LINE;
 }
 
 /* The image's gradient is the output; places come before the result's gradient. */
@@ -252,6 +271,8 @@ static pool describe_backward(const tarn__call *call, bool largest, carver *c)
     const tarn__view *gx = call->out[0];
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4;
     pool p = describe(call, gx, call->in[0], largest ? call->in[1] : NULL, largest);
+    p.is_half = largest && halves(&p);
+    p.is_small = largest && is_small(&p);
     choose_patches(&p, size);
     int64_t wide = p.by_channel ? CHANNELS_AT_ONCE : 1;
     p.slots = carve_slots(c, (size_t)(size * wide * p.band * gx->shape[3]), slot_count(gx->shape[0] * p.sets * p.bands));
@@ -272,10 +293,6 @@ static void run_backward(const tarn__call *call, bool largest)
         return;
     carver scratch = {.memory = call->scratch, .size = call->scratch_bytes};
     pool p = describe_backward(call, largest, &scratch);
-    int64_t distance[BYTES];
-    for (int64_t i = 0; largest && i < BYTES; i++)
-        distance[i] = i < p.kernel[0] * p.kernel[1] ? distance_of(&p, i) : NOWHERE;
-    p.distance = distance;
     int64_t patches = p.image->shape[0] * p.sets * p.bands, work = p.band * p.image->shape[3] * (p.by_channel ? CHANNELS_AT_ONCE : 1);
     tarn__parallel_for(patches, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? spread_patches_f64 : spread_patches_f32, &p);
 }

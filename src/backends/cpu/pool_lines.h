@@ -131,28 +131,30 @@ typedef struct NAMED(patch) {
     int64_t first, count, wide; /* places first to first + count of each plane */
 } NAMED(patch);
 
-/* Windows one after the other, the first of which begins at `begin` of the patch: along columns, or of one pixel's channels. `is_inside`: all of their
- * elements lie in the patch, and none is empty. */
-static inline void NAMED(give_to_bytes)(const pool *p, const NAMED(patch) *to, const T *g, const uint8_t *at, int64_t stride, int64_t n, int64_t begin,
-                                        bool is_inside)
+/* To places of the patch, where they lie in it. */
+static void NAMED(give_to_places)(const NAMED(patch) *to, const T *g, const int32_t *at, int64_t n, int64_t lanes)
 {
-    const int64_t step = p->by_channel ? 0 : p->stride[1], lanes = p->by_channel ? 1 : 0;
+    const int64_t wide = to->wide;
+    const uint64_t count = (uint64_t)to->count;
+    T *sums = to->sums;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t place = (uint64_t)(begin + i * step + p->distance[at[i * stride]]);
-        if (is_inside || place < (uint64_t)to->count)
-            to->sums[(int64_t)place * to->wide + i * lanes] += g[i];
+        uint64_t place = (uint64_t)(int64_t)at[i];
+        if (place < count)
+            sums[(int64_t)place * wide + i * lanes] += g[i];
     }
 }
 
-/* The same for windows of more elements. */
-static inline void NAMED(give_to_words)(const pool *p, const NAMED(patch) *to, const T *g, const int32_t *at, int64_t stride, int64_t n, int64_t begin)
+/* Places of any dtype in planes of any size. */
+static void NAMED(give_to_numbers)(const pool *p, const NAMED(patch) *to, const T *g, const line *l)
 {
-    const int64_t step = p->by_channel ? 0 : p->stride[1], lanes = p->by_channel ? 1 : 0;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t number = at[i * stride];
+    const int64_t step = p->by_channel ? 0 : p->stride[1], stride = line_stride(p, p->places), begin = window_begin(p, l->row, l->column) - to->first;
+    const void *at = line_place(p->places, l);
+    const bool has_bytes = p->places->dtype == TARN_U8;
+    for (int64_t i = 0; i < l->count; i++) {
+        int64_t number = has_bytes ? ((const uint8_t *)at)[i * stride] : ((const int32_t *)at)[i * stride];
         uint64_t place = (uint64_t)(begin + i * step + distance_of(p, number));
-        if (number >= 0 && place < (uint64_t)to->count)
-            to->sums[(int64_t)place * to->wide + i * lanes] += g[i];
+        if (number != (has_bytes ? NONE : -1) && place < (uint64_t)to->count)
+            to->sums[(int64_t)place * to->wide + (p->by_channel ? i : 0)] += g[i];
     }
 }
 
@@ -167,33 +169,38 @@ static inline T NAMED(kept)(T g, bool is_meant)
     return u.number + 0;
 }
 
-/* A row of windows of 2 x 2 side by side: all of their two rows. */
-static void NAMED(give_to_halves)(const T *restrict g, const uint8_t *restrict at, int64_t n, T *restrict upper, T *restrict lower)
+/* A line of windows of 2 x 2 side by side: each row writes all of its two rows. Numbers are first made as wide as T: vectors then have one width. */
+static void NAMED(give_to_halves)(const line *l, const T *restrict g, const uint8_t *restrict at, T *restrict upper, int64_t width)
 {
-    for (int64_t i = 0; i < n; i++) {
-        upper[2 * i] = NAMED(kept)(g[i], at[i] == 0);
-        upper[2 * i + 1] = NAMED(kept)(g[i], at[i] == 1);
-        lower[2 * i] = NAMED(kept)(g[i], at[i] == 2);
-        lower[2 * i + 1] = NAMED(kept)(g[i], at[i] == 3);
-    }
+    const int64_t n = l->count;
+    BITS number[LINE];
+    for (int64_t i = 0; i < l->rows * n; i++)
+        number[i] = at[i];
+    for (int64_t r = 0; r < l->rows; r++)
+        for (int64_t i = r * n; i < (r + 1) * n; i++) {
+            T *to = upper + 2 * r * width + 2 * (i - r * n);
+            to[0] = NAMED(kept)(g[i], number[i] == 0);
+            to[1] = NAMED(kept)(g[i], number[i] == 1);
+            to[width] = NAMED(kept)(g[i], number[i] == 2);
+            to[width + 1] = NAMED(kept)(g[i], number[i] == 3);
+        }
 }
 
-/* What l->rows rows of windows give, with `down` from a row of gradients to the next. */
-static void NAMED(give_to_largest)(const pool *p, const NAMED(patch) *to, const line *l, const T *g, int64_t down)
+/* What the windows of a line give: g (rows, count). */
+static void NAMED(give_to_largest)(const pool *p, const NAMED(patch) *to, const line *l, const T *g)
 {
-    const int64_t stride = line_stride(p, p->places), next = p->places->stride[2], width = p->image->shape[3];
-    const bool has_bytes = p->places->dtype == TARN_U8, is_half = halves(p) && stride == 1;
-    const void *at = line_place(p->places, l);
-    int64_t begin = window_begin(p, l->row, l->column) - to->first;
-    for (int64_t r = 0; r < l->rows; r++, begin += p->stride[0] * width, g += down)
-        if (!has_bytes)
-            NAMED(give_to_words)(p, to, g, (const int32_t *)at + r * next, stride, l->count, begin);
-        else if (is_half && begin >= 0 && begin + width < to->count)
-            NAMED(give_to_halves)(g, (const uint8_t *)at + r * next, l->count, to->sums + begin, to->sums + begin + width);
-        else if (!p->by_channel && stride == 1 && lies_within(p, l->row + r, to->first / width, (to->first + to->count) / width))
-            NAMED(give_to_bytes)(p, &(NAMED(patch)){to->sums, to->first, to->count, 1}, g, (const uint8_t *)at + r * next, 1, l->count, begin, true);
-        else
-            NAMED(give_to_bytes)(p, to, g, (const uint8_t *)at + r * next, stride, l->count, begin, false);
+    const int64_t begin = window_begin(p, l->row, l->column) - to->first;
+    const uint8_t *at = line_place(p->places, l);
+    int32_t places[LINE];
+    if (p->is_half) {
+        NAMED(give_to_halves)(l, g, at, to->sums + begin, p->image->shape[3]);
+    } else if (p->is_small) {
+        find_places(p, l, at, begin, places);
+        NAMED(give_to_places)(to, g, places, l->rows * l->count, p->by_channel ? 1 : 0);
+    } else {
+        for (int64_t r = 0; r < l->rows; r++)
+            NAMED(give_to_numbers)(p, to, g + r * l->count, &(line){l->image, l->channel, l->row + r, l->column, 1, l->count});
+    }
 }
 
 static void NAMED(give_to_all)(const pool *p, const NAMED(patch) *to, const line *l, T *g)
@@ -216,10 +223,18 @@ static void NAMED(give_to_all)(const pool *p, const NAMED(patch) *to, const line
 
 static void NAMED(gather_line)(const pool *p, const NAMED(patch) *to, const line *l)
 {
+    const tarn__view *y = p->result;
+    const int64_t stride = line_stride(p, y);
+    const char *from = line_place(y, l);
     T g[LINE];
-    tarn__load[p->result->dtype][COMPUTE](line_place(p->result, l), line_stride(p, p->result), g, l->count);
+    if (p->largest && y->dtype == NATIVE && stride == 1 && (l->rows == 1 || y->stride[2] == l->count)) {
+        NAMED(give_to_largest)(p, to, l, (const T *)(const void *)from);
+        return;
+    }
+    for (int64_t r = 0; r < l->rows; r++)
+        tarn__load[y->dtype][COMPUTE](from + r * y->stride[2] * (int64_t)tarn__dtype_bytes(y->dtype), stride, g + r * l->count, l->count);
     if (p->largest)
-        NAMED(give_to_largest)(p, to, l, g, 0);
+        NAMED(give_to_largest)(p, to, l, g);
     else
         NAMED(give_to_all)(p, to, l, g);
 }
@@ -256,13 +271,6 @@ static void NAMED(clear_patch)(const NAMED(patch) *to, int64_t channels)
             memset(to->sums + i * to->wide, 0, sizeof(T) * (size_t)channels);
 }
 
-/* All windows of rows begin … end - 1, from gradients as they lie. */
-static void NAMED(gather_rows)(const pool *p, const NAMED(patch) *to, const patch_at *o, int64_t begin, int64_t end)
-{
-    line l = {o->image, o->channel, begin, 0, end - begin, p->result->shape[3]};
-    NAMED(give_to_largest)(p, to, &l, line_place(p->result, &l), p->result->stride[2]);
-}
-
 static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
 {
     const pool *p = ctx;
@@ -271,17 +279,15 @@ static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
     for (; begin < end; begin++) {
         patch_at o = patch_number(p, begin);
         int64_t width = p->image->shape[3], columns = p->result->shape[3], at_once = p->by_channel ? 1 : LINE;
+        int64_t rows = p->largest && !p->by_channel ? p->rows : 1;
         T *there = NAMED(patch_in_place)(p, &o);
         NAMED(patch) to = {there ? there : held, o.row * width, o.rows * width, there && p->by_channel ? p->image->stride[3] : o.channels};
-        NAMED(clear_patch)(&to, o.channels);
+        if (!p->is_half)
+            NAMED(clear_patch)(&to, o.channels);
         int64_t row = first_window(p, o.row), last = last_window(p, o.row + o.rows);
-        if (p->largest && !p->by_channel && p->result->dtype == NATIVE && p->result->stride[3] == 1) {
-            NAMED(gather_rows)(p, &to, &o, row, last);
-            row = last;
-        }
-        for (; row < last; row++)
+        for (; row < last; row += rows)
             for (int64_t column = 0; column < columns; column += at_once) {
-                line l = {o.image, o.channel, row, column, 1, p->by_channel ? o.channels : least(columns - column, LINE)};
+                line l = {o.image, o.channel, row, column, least(last - row, rows), p->by_channel ? o.channels : least(columns - column, LINE)};
                 NAMED(gather_line)(p, &to, &l);
             }
         if (!there)
