@@ -87,6 +87,10 @@ static const tarn__case sized[] = {
     CONVOLUTION(128, 3, 32, 64, 3, 1)
     CONVOLUTION(64, 256, 14, 1024, 1, 1)
     CASE("max_pool2d", "halves", {NORMAL(128, 64, 64, 64)}, {LIST("kernel", 2, 2)}, .bench = "maxpool2d", .forward = 1.25, .backward = 1.25),
+    CASE("max_pool2d", "channels last", {CHANNELS_LAST(NORMAL, 64, 64, 128, 128)}, {LIST("kernel", 2, 2)}, .bench = "max_pool2d-nhwc", .forward = 1.25,
+         .backward = 1.25),
+    CASE("avg_pool2d", "channels last", {CHANNELS_LAST(NORMAL, 64, 64, 128, 128)}, {LIST("kernel", 2, 2)}, .bench = "avg_pool2d-nhwc", .forward = 1.25,
+         .backward = 1.25),
     CASE("batchnorm", "training", {NORMAL(128, 64, 32, 32), NORMAL(64), NORMAL(64)}, {ON("training")}, .bench = "batchnorm2d", .forward = 3,
          .backward = 5),
     NORM_LAST(1024, 16, 32)

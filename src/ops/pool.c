@@ -75,6 +75,12 @@ static bool max_pool2d_backward(const tarn__backward *b)
            tarn__put(b, 0, gx);
 }
 
+/* Places are the numbers of the largest elements in their windows, in one byte where a window has so few that 255 is left for "none". */
+static tarn_tensor *make_places(const tarn_tensor *y, const tarn__pool2d *tail)
+{
+    return tarn__image_like("max_pool2d", y, tarn__shape_of(y), tail->kernel[0] * tail->kernel[1] < 256 ? TARN_U8 : TARN_I32, tarn__device(y));
+}
+
 /* Where the largest elements lie is kept only where something will be recorded. */
 tarn_tensor *tarn_max_pool2d_sized(tarn_tensor *x, const tarn_pool2d_options *options, size_t options_size)
 {
@@ -86,11 +92,12 @@ tarn_tensor *tarn_max_pool2d_sized(tarn_tensor *x, const tarn_pool2d_options *op
         tarn__raise(TARN_ERROR_ARGUMENT, "max_pool2d: exclude_padding is an option of averages: padding is never the largest element");
         return NULL;
     }
-    if (x->view.shape[2] > INT32_MAX / x->view.shape[3]) {
-        tarn__raise(TARN_ERROR_SHAPE, "max_pool2d: a channel of x %s has more than %d elements", TARN__SHAPE_TEXT(x), INT32_MAX);
+    if (tail.kernel[0] > INT32_MAX / tail.kernel[1]) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "max_pool2d: a kernel of %lld x %lld has more than %d elements", (long long)tail.kernel[0], (long long)tail.kernel[1],
+                    INT32_MAX);
         return NULL;
     }
-    if (tarn__recording_needed(&x, 1) && !(places = tarn__image_like("max_pool2d", y, tarn__shape_of(y), TARN_I32, tarn__device(x))))
+    if (tarn__recording_needed(&x, 1) && !(places = make_places(y, &tail)))
         return NULL;
     if (!tarn__kernel_call(TARN__K_max_pool2d, "max_pool2d", tail, TARN__IN(x), TARN__OUT(y, places)))
         return NULL;

@@ -71,7 +71,8 @@ static void rows_of_networks_have_the_sizes_that_pytorch_is_measured_at(void **s
         {"conv2d", {64, 256, 14, 14}, 0, 4},             {"conv2d-nhwc", {64, 64, 56, 56}, 0, 4},
         {"conv2d-nhwc", {64, 128, 28, 28}, 0, 4},        {"conv2d-nhwc", {128, 3, 32, 32}, 0, 4},
         {"conv2d-nhwc", {64, 256, 14, 14}, 0, 4},        {"maxpool2d", {128, 64, 64, 64}, 1.25, 1.25},
-        {"batchnorm2d", {128, 64, 32, 32}, 3, 5},
+        {"batchnorm2d", {128, 64, 32, 32}, 3, 5},        {"max_pool2d-nhwc", {64, 64, 128, 128}, 1.25, 1.25},
+        {"avg_pool2d-nhwc", {64, 64, 128, 128}, 1.25, 1.25},
     };
     for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
         int found = 0;

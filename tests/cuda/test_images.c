@@ -7,6 +7,7 @@
 #include <tarn/graph.h>
 
 #include "support/gpu.h"
+#include "support/pools.h"
 
 #define CPU tarn_device_cpu()
 
@@ -432,6 +433,14 @@ static void pools_agree_with_the_cpu(void **state)
     }
 }
 
+static void windows_of_all_sizes_have_their_largest_elements(void **state)
+{
+    NEEDS_GPU();
+    tarn_stats_reset();
+    check_windows(gpu, true);
+    assert_int_equal(tarn_stats().fallbacks, 0);
+}
+
 /* The largest of a window with NaN is NaN, and one without anything larger than -inf has its first element. */
 static void nan_and_ties_are_those_of_the_cpu(void **state)
 {
@@ -461,6 +470,7 @@ int main(int argc, char **argv)
         ON_GPU(convolutions_work_without_cudnn),
         ON_GPU(a_cudnn_that_was_asked_for_and_cannot_be_opened_is_an_error),
         ON_GPU(pools_agree_with_the_cpu),
+        ON_GPU(windows_of_all_sizes_have_their_largest_elements),
         ON_GPU(nan_and_ties_are_those_of_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

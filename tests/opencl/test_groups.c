@@ -48,10 +48,19 @@ static tarn_tensor *groupnorm(tarn_tensor **x, const void *options)
     return tarn_groupnorm(x[0], 2, x[1], x[2], 1e-5);
 }
 
+/* Of images whose channels lie side by side. */
+static tarn_tensor *batchnorm_last(tarn_tensor **x, const void *options)
+{
+    (void)options;
+    tarn_tensor *y = tarn_batchnorm(tarn_permute(x[0], TARN_AXES(0, 3, 1, 2)), x[1], x[2], NULL, NULL, &(tarn_batchnorm_options){.training = true});
+    return tarn_permute(good(y), TARN_AXES(0, 2, 3, 1));
+}
+
 static void channels_are_normalised(void **state)
 {
     NEEDS_OPENCL();
     compare(TARN_F32, groupnorm, (tarn_tensor *[]){random_of(TARN_SHAPE(2, 6, 70, 64)), random_of(TARN_SHAPE(6)), random_of(TARN_SHAPE(6))}, 3, NULL, 2e-5);
+    compare(TARN_F32, batchnorm_last, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 9, 11, 132)), random_of(TARN_SHAPE(132)), random_of(TARN_SHAPE(132))}, 3, NULL, 2e-5);
 }
 
 /* The running mean takes a step, and only one. */

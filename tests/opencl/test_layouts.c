@@ -3,6 +3,7 @@
  * at which a form begins or just does not. All of it is exact: the CPU has the same bits.
  */
 #include "support/opencl.h"
+#include "support/pools.h"
 
 #include <tarn/profile.h>
 
@@ -216,10 +217,23 @@ static void windows_side_by_side_are_pooled(void **state)
     check_pools(TARN_SHAPE(2, 3, 9, 11), TARN_F32, more, false);
     check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_F16, more, false);
     check_pools(TARN_SHAPE(2, 6, 8, 10), TARN_F32, twos, true);
+    check_pools(TARN_SHAPE(2, 8, 8, 10), TARN_F32, twos, true); /* channels in fours */
+    check_pools(TARN_SHAPE(2, 8, 9, 11), TARN_BF16, more, true);
+    check_pools(TARN_SHAPE(2, 8, 9, 11), TARN_F32, (tarn_pool2d_options){.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}, true);
+    check_pools(TARN_SHAPE(2, 3, 8, 12), TARN_F16, twos, false); /* two windows at once */
+    check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_F32, more, false);
     check_pools(TARN_SHAPE(2, 3, 10, 11), TARN_F32, threes, false);
     check_pools(TARN_SHAPE(2, 3, 5, 8), TARN_F32, flat, false);
     check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .stride = {1, 2}}, false);
     check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .padding = {1, 0}}, false);
+}
+
+static void windows_of_all_sizes_have_their_largest_elements(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_stats_reset();
+    check_windows(opencl, false);
+    assert_int_equal(tarn_stats().fallbacks, 0);
 }
 
 /* The gradient of the largest along an axis; whole numbers, of which some are the largest together. */
@@ -413,6 +427,7 @@ int main(void)
         ON_OPENCL(the_largest_of_a_row_share_its_gradient),
         ON_OPENCL(the_largest_of_a_column_share_its_gradient),
         ON_OPENCL(windows_side_by_side_are_pooled),
+        ON_OPENCL(windows_of_all_sizes_have_their_largest_elements),
         ON_OPENCL(empty_rows_are_looked_up),
         ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),

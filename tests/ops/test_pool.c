@@ -1,5 +1,5 @@
 /* test_pool.c: pooling beyond its cases: ties, NaN, empty windows, layouts, planes that are cut into bands. */
-#include "../support/check.h"
+#include "../support/pools.h"
 
 #define CPU tarn_device_cpu()
 
@@ -65,8 +65,10 @@ static void both_layouts_agree_on_large_images(void **state)
     (void)state;
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 3, 300, 700), 0, 1, TARN_F32, CPU)), *last = channels_last(x);
     tarn_requires_grad(x, true), tarn_requires_grad(last, true);
-    tarn_pool2d_options options = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
-    for (int average = 0; average < 2; average++) {
+    const tarn_pool2d_options threes = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}, twos = {.kernel = {2, 2}};
+    for (int trial = 0; trial < 4; trial++) {
+        const bool average = trial % 2;
+        const tarn_pool2d_options options = trial < 2 ? threes : twos;
         tarn_stats_reset();
         tarn_tensor *y = good(average ? tarn_avg_pool2d(x, &options) : tarn_max_pool2d(x, &options));
         tarn_tensor *y_last = good(average ? tarn_avg_pool2d(last, &options) : tarn_max_pool2d(last, &options));
@@ -80,6 +82,12 @@ static void both_layouts_agree_on_large_images(void **state)
     }
 }
 
+static void windows_of_all_sizes_have_their_largest_elements(void **state)
+{
+    (void)state;
+    check_windows(CPU, true);
+}
+
 static void errors_say_what_does_not_fit(void **state)
 {
     (void)state;
@@ -90,6 +98,8 @@ static void errors_say_what_does_not_fit(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "avg_pool2d: padding 2 is more than half of a kernel of 2");
     assert_null(tarn_avg_pool2d(x, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "must give a kernel");
+    assert_null(tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {50000, 50000}, .padding = {25000, 25000}}));
+    assert_error(TARN_ERROR_ARGUMENT, "max_pool2d: a kernel of 50000 x 50000 has more than 2147483647 elements");
 }
 
 int main(void)
@@ -101,6 +111,7 @@ int main(void)
         in_scope(a_window_that_sees_nothing_is_minus_infinity),
         in_scope(averages_count_padding_or_do_not),
         in_scope(both_layouts_agree_on_large_images),
+        in_scope(windows_of_all_sizes_have_their_largest_elements),
         in_scope(errors_say_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

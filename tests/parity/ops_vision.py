@@ -140,7 +140,8 @@ def pool_cases(op, rng, generator, count):
             return Case(op, [Input(values, layout)], reference, options, kind="exact" if op == "max_pool2d" else "sum", gradient_kind="sum",
                         dtype=dtype, sizes=pool_sizes(op, reference, options), upstream_layout=rng.choice(["dense", "channels last", "general"]),
                         **more)
-        listed = POOLS + ([{"kernel": (2, 2), "stride": (1, 1), "dilation": (2, 3)}] if op == "max_pool2d" else
+        listed = POOLS + ([{"kernel": (2, 2), "stride": (1, 1), "dilation": (2, 3)}, {"kernel": (15, 17), "stride": (4, 3), "padding": (7, 8)},
+                           {"kernel": (16, 16), "stride": (5, 4), "padding": (8, 8)}] if op == "max_pool2d" else
                           [{"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "exclude_padding": True, "ceil_mode": True}])
         for shape in IMAGES:
             for options in listed:

@@ -1,7 +1,7 @@
 /* pool.c: pooling of images: the largest element or the average of each window.
  *
  * Results are made in lines: of columns, or of channels where these lie next to each other. The largest element of a window is the first of equal
- * ones; NaN is larger than everything; what lies outside the image does not count. Where it lay in its plane is kept for backward. The
+ * ones; NaN is larger than everything; what lies outside the image does not count. Its number in the window, row by row, is kept for backward. The
  * gradient is summed up band by band of the image in wide numbers, window after window in order, and rounded once. */
 #include <math.h>
 
@@ -12,15 +12,19 @@
 #define GRAIN 4096                        /* elements read before a piece is worth a hand-over */
 #define CHANNELS_AT_ONCE 64               /* of a patch of channels-last images */
 #define PATCH_BYTES (INT64_C(256) << 10)
+#define NONE 255                          /* a place of one byte where a window is empty */
+#define SMALL (INT64_C(1) << 29)          /* a few such numbers can be added up in 32 bits */
 
 typedef struct pool {
-    const tarn__view *image, *result, *places; /* x and y, or their gradients; places of the largest elements, or NULL */
+    const tarn__view *image, *result, *places; /* x and y, or their gradients; the largest elements' numbers, u8 or i32, or NULL */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool largest, exclude_padding;
     bool by_channel;            /* lines run along channels */
     int64_t pieces;             /* of a row of columns, or of the channels, each a line */
     int64_t rows, sets_of_rows; /* of short columns: those that a line takes, and how often */
     int64_t band, bands, sets;  /* backward: rows of a patch, patches of an image, sets of channels */
+    bool is_half;               /* backward: windows of 2 x 2 side by side, which are all of the image, in lines of columns */
+    bool is_small;              /* backward: places are bytes, and those in a plane can be counted in 32 bits */
     slots slots;
 } pool;
 
@@ -103,37 +107,72 @@ static int64_t line_stride(const pool *p, const tarn__view *view)
     return view->stride[p->by_channel ? 1 : 3];
 }
 
-static bool has_dense_rows(const tarn__view *view)
+static void store_bytes(const int32_t *at, uint8_t *to, int64_t stride, int64_t n)
 {
-    return view->stride[3] == 1 && view->stride[2] == view->shape[3];
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = (uint8_t)at[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i * stride] = (uint8_t)at[i];
 }
 
 static void store_places(const pool *p, const line *l, const int32_t *at)
 {
     int32_t *to = line_place(p->places, l);
     int64_t stride = line_stride(p, p->places);
-    for (int64_t i = 0; i < l->count; i++)
-        to[i * stride] = at[i];
+    if (p->places->dtype == TARN_U8)
+        store_bytes(at, (uint8_t *)(void *)to, stride, l->count);
+    else
+        for (int64_t i = 0; i < l->count; i++)
+            to[i * stride] = at[i];
 }
 
-/* The first element of a window that lies inside the image, on one axis; -1: none does. */
+/* The first row or column of a window that lies inside the image; -1: none does. */
 static int64_t first_inside(const pool *p, int axis, int64_t at)
 {
     int64_t begin = at * p->stride[axis] - p->padding[axis], skipped = begin < 0 ? ceiling(-begin, p->dilation[axis]) : 0;
-    int64_t place = begin + skipped * p->dilation[axis];
-    return skipped < p->kernel[axis] && place < p->image->shape[2 + axis] ? place : -1;
+    return skipped < p->kernel[axis] && begin + skipped * p->dilation[axis] < p->image->shape[2 + axis] ? skipped : -1;
 }
 
-/* Where each window of a line begins in its plane, and the place of its first element inside the image, which is the largest of equal ones. */
-static void first_places(const pool *p, const line *l, int32_t *base, int32_t *at)
+/* The number of each window's first element inside the image, which is the largest of equal ones. */
+static void first_places(const pool *p, const line *l, int32_t *at)
 {
-    int64_t width = p->image->shape[3];
     for (int64_t r = 0; r < l->rows; r++) {
-        int64_t row = first_inside(p, 0, l->row + r), start = ((l->row + r) * p->stride[0] - p->padding[0]) * width;
+        int64_t row = first_inside(p, 0, l->row + r);
         for (int64_t i = 0; i < l->count; i++) {
-            int64_t window = l->column + (p->by_channel ? 0 : i), column = first_inside(p, 1, window);
-            base[r * l->count + i] = (int32_t)(start + window * p->stride[1] - p->padding[1]);
-            at[r * l->count + i] = row < 0 || column < 0 ? -1 : (int32_t)(row * width + column);
+            int64_t column = first_inside(p, 1, l->column + (p->by_channel ? 0 : i));
+            at[r * l->count + i] = row < 0 || column < 0 ? -1 : (int32_t)(row * p->kernel[1] + column);
+        }
+    }
+}
+
+/* How far element `number` of a window lies behind its first one in the plane. */
+static int64_t distance_of(const pool *p, int64_t number)
+{
+    return number / p->kernel[1] * p->dilation[0] * p->image->shape[3] + number % p->kernel[1] * p->dilation[1];
+}
+
+/* Where a window begins in its plane: before it, if in the padding. */
+static int64_t window_begin(const pool *p, int64_t row, int64_t column)
+{
+    return (row * p->stride[0] - p->padding[0]) * p->image->shape[3] + column * p->stride[1] - p->padding[1];
+}
+
+/* Places of a line's windows in a patch, from bytes, the first window beginning at `begin` of it. Vectors divide by products. */
+static void find_places(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict place)
+{
+    const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1; /* exact below 256 */
+    const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across, step = p->by_channel ? 0 : (uint32_t)p->stride[1];
+    const int64_t stride = line_stride(p, p->places), n = l->count;
+    uint8_t dense[LINE];
+    for (int64_t r = 0; r < l->rows; r++, at += p->places->stride[2], place += n, begin += p->stride[0] * p->image->shape[3]) {
+        const uint8_t *restrict numbers = stride == 1 ? at : dense;
+        for (int64_t i = 0; stride != 1 && i < n; i++)
+            dense[i] = at[i * stride];
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t number = numbers[i], row = number * inverse >> 16, first = (uint32_t)begin + (uint32_t)i * step;
+            place[i] = number == NONE ? INT32_MIN : (int32_t)(first + row * down + number * across);
         }
     }
 }
@@ -146,16 +185,19 @@ static patch_at patch_number(const pool *p, int64_t number)
 }
 
 #define T float
+#define BITS uint32_t
 #define COMPUTE COMPUTE_F32
 #define NATIVE TARN_F32
 #define NAMED(x) x##_f32
 #include "backends/cpu/pool_lines.h"
 #undef T
+#undef BITS
 #undef COMPUTE
 #undef NATIVE
 #undef NAMED
 
 #define T double
+#define BITS uint64_t
 #define COMPUTE COMPUTE_F64
 #define NATIVE TARN_F64
 #define NAMED(x) x##_f64
@@ -203,7 +245,24 @@ static void choose_patches(pool *p, int64_t size)
     int64_t wide = p->by_channel ? CHANNELS_AT_ONCE : 1;
     p->sets = ceiling(x->shape[1], wide);
     p->band = most(1, least(x->shape[2], PATCH_BYTES / (size * wide * x->shape[3])));
+    p->is_half = p->is_half && p->band > 1;
+    p->band -= p->is_half ? p->band % 2 : 0;
     p->bands = ceiling(x->shape[2], p->band);
+}
+
+static bool halves(const pool *p)
+{
+    bool is_good = !p->by_channel && p->places->stride[3] == 1 && p->places->stride[2] == p->places->shape[3];
+    for (int axis = 0; axis < 2; axis++)
+        is_good = is_good && p->kernel[axis] == 2 && p->stride[axis] == 2 && p->padding[axis] == 0 && p->dilation[axis] == 1 &&
+                  2 * p->result->shape[2 + axis] == p->image->shape[2 + axis];
+    return is_good;
+}
+
+static bool is_small(const pool *p)
+{
+    int64_t width = p->image->shape[3], rows = p->image->shape[2] + p->kernel[0] * p->dilation[0];
+    return p->places->dtype == TARN_U8 && rows < SMALL / width && p->kernel[1] * p->dilation[1] < SMALL && p->stride[1] < SMALL / LINE;
 }
 
 /* The image's gradient is the output; places come before the result's gradient. */
@@ -212,6 +271,8 @@ static pool describe_backward(const tarn__call *call, bool largest, carver *c)
     const tarn__view *gx = call->out[0];
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4;
     pool p = describe(call, gx, call->in[0], largest ? call->in[1] : NULL, largest);
+    p.is_half = largest && halves(&p);
+    p.is_small = largest && is_small(&p);
     choose_patches(&p, size);
     int64_t wide = p.by_channel ? CHANNELS_AT_ONCE : 1;
     p.slots = carve_slots(c, (size_t)(size * wide * p.band * gx->shape[3]), slot_count(gx->shape[0] * p.sets * p.bands));

@@ -1,4 +1,5 @@
-/* pool_lines.h: pooling for one compute type. pool.c includes it twice, with T, COMPUTE, NATIVE and NAMED as gemm.h has them. */
+/* pool_lines.h: pooling for one compute type. pool.c includes it twice, with T, COMPUTE, NATIVE and NAMED as gemm.h has them, and
+ * BITS, whole numbers of T's size. */
 
 /* ---- forward ----------------------------------------------------------------------------------------------------------------- */
 
@@ -58,13 +59,13 @@ static const T *NAMED(read_tap)(const pool *p, const line *l, int64_t a, int64_t
     return held;
 }
 
-/* Where a larger element is found, its place is its window's first place plus the tap's. NaN is taken, and stays: nothing is larger. */
-static void NAMED(take_larger)(const T *restrict value, int64_t n, const int32_t *restrict base, int32_t tap, T *restrict best, int32_t *restrict at)
+/* NaN is taken, and stays: nothing is larger. */
+static void NAMED(take_larger)(const T *restrict value, int64_t n, int32_t tap, T *restrict best, int32_t *restrict at)
 {
     for (int64_t i = 0; i < n; i++) {
         bool larger = (value[i] > best[i]) | (value[i] != value[i]);
         best[i] = larger ? value[i] : best[i];
-        at[i] = larger ? base[i] + tap : at[i];
+        at[i] = larger ? tap : at[i];
     }
 }
 
@@ -100,19 +101,19 @@ static void NAMED(pool_lines)(int64_t begin, int64_t end, void *ctx)
 {
     const pool *p = ctx;
     _Alignas(64) T value[LINE], held[LINE];
-    _Alignas(64) int32_t at[LINE], base[LINE];
+    _Alignas(64) int32_t at[LINE];
     for (; begin < end; begin++) {
         line l = line_at(p, begin);
         int64_t n = l.rows * l.count;
         for (int64_t i = 0; i < n; i++)
             value[i] = p->largest ? -(T)INFINITY : 0;
         if (p->largest)
-            first_places(p, &l, base, at);
+            first_places(p, &l, at);
         for (int64_t a = 0; a < p->kernel[0]; a++)
             for (int64_t b = 0; b < p->kernel[1]; b++) {
                 const T *taps = NAMED(read_tap)(p, &l, a, b, held);
                 if (taps && p->largest)
-                    NAMED(take_larger)(taps, n, base, (int32_t)(a * p->dilation[0] * p->image->shape[3] + b * p->dilation[1]), value, at);
+                    NAMED(take_larger)(taps, n, (int32_t)(a * p->kernel[1] + b), value, at);
                 else if (taps)
                     NAMED(sum_up)(taps, n, value);
             }
@@ -130,12 +131,75 @@ typedef struct NAMED(patch) {
     int64_t first, count, wide; /* places first to first + count of each plane */
 } NAMED(patch);
 
-static void NAMED(give_to_largest)(const NAMED(patch) *to, const T *g, const int32_t *at, int64_t n, int64_t lanes)
+/* To places of the patch, where they lie in it. */
+static void NAMED(give_to_places)(const NAMED(patch) *to, const T *g, const int32_t *at, int64_t n, int64_t lanes)
 {
+    const int64_t wide = to->wide;
+    const uint64_t count = (uint64_t)to->count;
+    T *sums = to->sums;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t place = (uint64_t)((int64_t)at[i] - to->first);
-        if (place < (uint64_t)to->count)
-            to->sums[(int64_t)place * to->wide + i * lanes] += g[i];
+        uint64_t place = (uint64_t)(int64_t)at[i];
+        if (place < count)
+            sums[(int64_t)place * wide + i * lanes] += g[i];
+    }
+}
+
+/* Places of any dtype in planes of any size. */
+static void NAMED(give_to_numbers)(const pool *p, const NAMED(patch) *to, const T *g, const line *l)
+{
+    const int64_t step = p->by_channel ? 0 : p->stride[1], stride = line_stride(p, p->places), begin = window_begin(p, l->row, l->column) - to->first;
+    const void *at = line_place(p->places, l);
+    const bool has_bytes = p->places->dtype == TARN_U8;
+    for (int64_t i = 0; i < l->count; i++) {
+        int64_t number = has_bytes ? ((const uint8_t *)at)[i * stride] : ((const int32_t *)at)[i * stride];
+        uint64_t place = (uint64_t)(begin + i * step + distance_of(p, number));
+        if (number != (has_bytes ? NONE : -1) && place < (uint64_t)to->count)
+            to->sums[(int64_t)place * to->wide + (p->by_channel ? i : 0)] += g[i];
+    }
+}
+
+/* g where `is_meant`, else 0, without a branch. Sums begin with 0, so that -0 becomes 0. */
+static inline T NAMED(kept)(T g, bool is_meant)
+{
+    union {
+        T number;
+        BITS bits;
+    } u = {g};
+    u.bits &= (BITS)0 - (BITS)is_meant;
+    return u.number + 0;
+}
+
+/* A line of windows of 2 x 2 side by side: each row writes all of its two rows. Numbers are first made as wide as T: vectors then have one width. */
+static void NAMED(give_to_halves)(const line *l, const T *restrict g, const uint8_t *restrict at, T *restrict upper, int64_t width)
+{
+    const int64_t n = l->count;
+    BITS number[LINE];
+    for (int64_t i = 0; i < l->rows * n; i++)
+        number[i] = at[i];
+    for (int64_t r = 0; r < l->rows; r++)
+        for (int64_t i = r * n; i < (r + 1) * n; i++) {
+            T *to = upper + 2 * r * width + 2 * (i - r * n);
+            to[0] = NAMED(kept)(g[i], number[i] == 0);
+            to[1] = NAMED(kept)(g[i], number[i] == 1);
+            to[width] = NAMED(kept)(g[i], number[i] == 2);
+            to[width + 1] = NAMED(kept)(g[i], number[i] == 3);
+        }
+}
+
+/* What the windows of a line give: g (rows, count). */
+static void NAMED(give_to_largest)(const pool *p, const NAMED(patch) *to, const line *l, const T *g)
+{
+    const int64_t begin = window_begin(p, l->row, l->column) - to->first;
+    const uint8_t *at = line_place(p->places, l);
+    int32_t places[LINE];
+    if (p->is_half) {
+        NAMED(give_to_halves)(l, g, at, to->sums + begin, p->image->shape[3]);
+    } else if (p->is_small) {
+        find_places(p, l, at, begin, places);
+        NAMED(give_to_places)(to, g, places, l->rows * l->count, p->by_channel ? 1 : 0);
+    } else {
+        for (int64_t r = 0; r < l->rows; r++)
+            NAMED(give_to_numbers)(p, to, g + r * l->count, &(line){l->image, l->channel, l->row + r, l->column, 1, l->count});
     }
 }
 
@@ -159,18 +223,20 @@ static void NAMED(give_to_all)(const pool *p, const NAMED(patch) *to, const line
 
 static void NAMED(gather_line)(const pool *p, const NAMED(patch) *to, const line *l)
 {
+    const tarn__view *y = p->result;
+    const int64_t stride = line_stride(p, y);
+    const char *from = line_place(y, l);
     T g[LINE];
-    int32_t at[LINE];
-    tarn__load[p->result->dtype][COMPUTE](line_place(p->result, l), line_stride(p, p->result), g, l->count);
-    if (!p->largest) {
-        NAMED(give_to_all)(p, to, l, g);
+    if (p->largest && y->dtype == NATIVE && stride == 1 && (l->rows == 1 || y->stride[2] == l->count)) {
+        NAMED(give_to_largest)(p, to, l, (const T *)(const void *)from);
         return;
     }
-    const int32_t *places = line_place(p->places, l);
-    int64_t stride = line_stride(p, p->places);
-    for (int64_t i = 0; stride != 1 && i < l->count; i++)
-        at[i] = places[i * stride];
-    NAMED(give_to_largest)(to, g, stride == 1 ? places : at, l->count, p->by_channel ? 1 : 0);
+    for (int64_t r = 0; r < l->rows; r++)
+        tarn__load[y->dtype][COMPUTE](from + r * y->stride[2] * (int64_t)tarn__dtype_bytes(y->dtype), stride, g + r * l->count, l->count);
+    if (p->largest)
+        NAMED(give_to_largest)(p, to, l, g);
+    else
+        NAMED(give_to_all)(p, to, l, g);
 }
 
 static void NAMED(store_patch)(const pool *p, const patch_at *o, const T *sums)
@@ -205,13 +271,6 @@ static void NAMED(clear_patch)(const NAMED(patch) *to, int64_t channels)
             memset(to->sums + i * to->wide, 0, sizeof(T) * (size_t)channels);
 }
 
-/* All windows of rows begin … end - 1 at once, where they lie one behind the other. */
-static void NAMED(gather_rows)(const pool *p, const NAMED(patch) *to, const patch_at *o, int64_t begin, int64_t end)
-{
-    line l = {.image = o->image, .channel = o->channel, .row = begin};
-    NAMED(give_to_largest)(to, line_place(p->result, &l), line_place(p->places, &l), (end - begin) * p->result->shape[3], 0);
-}
-
 static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
 {
     const pool *p = ctx;
@@ -220,17 +279,15 @@ static void NAMED(spread_patches)(int64_t begin, int64_t end, void *ctx)
     for (; begin < end; begin++) {
         patch_at o = patch_number(p, begin);
         int64_t width = p->image->shape[3], columns = p->result->shape[3], at_once = p->by_channel ? 1 : LINE;
+        int64_t rows = p->largest && !p->by_channel ? p->rows : 1;
         T *there = NAMED(patch_in_place)(p, &o);
         NAMED(patch) to = {there ? there : held, o.row * width, o.rows * width, there && p->by_channel ? p->image->stride[3] : o.channels};
-        NAMED(clear_patch)(&to, o.channels);
+        if (!p->is_half)
+            NAMED(clear_patch)(&to, o.channels);
         int64_t row = first_window(p, o.row), last = last_window(p, o.row + o.rows);
-        if (p->largest && !p->by_channel && p->result->dtype == NATIVE && has_dense_rows(p->result) && has_dense_rows(p->places) && row < last) {
-            NAMED(gather_rows)(p, &to, &o, row, last);
-            row = last;
-        }
-        for (; row < last; row++)
+        for (; row < last; row += rows)
             for (int64_t column = 0; column < columns; column += at_once) {
-                line l = {o.image, o.channel, row, column, 1, p->by_channel ? o.channels : least(columns - column, LINE)};
+                line l = {o.image, o.channel, row, column, least(last - row, rows), p->by_channel ? o.channels : least(columns - column, LINE)};
                 NAMED(gather_line)(p, &to, &l);
             }
         if (!there)

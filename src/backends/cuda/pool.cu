@@ -29,7 +29,7 @@ __device__ __forceinline__ wide<T> largest_of(const pool_args &a, const T *plane
                 value = widen(plane[y * (I)a.from_stride[2] + x * (I)a.from_stride[3]]);
             if (inside & ((*at < 0) | takes_over(value, best))) {
                 best = value;
-                *at = (int32_t)(y * (I)a.size[1] + x);
+                *at = (int32_t)(i * broad + j);
             }
         }
     }
@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_const
     image_place p = place_of(a.order, number);
     const T *plane = (const T *)a.from + p.image * a.from_stride[0] + p.channel * a.from_stride[1];
     T *to = (T *)a.to + p.image * a.to_stride[0] + p.channel * a.to_stride[1] + p.column * a.to_stride[3];
-    int32_t *places = a.places + (a.places ? p.image * a.place_stride[0] + p.channel * a.place_stride[1] + p.column * a.place_stride[3] : 0);
+    const int64_t places = p.image * a.place_stride[0] + p.channel * a.place_stride[1] + p.column * a.place_stride[3];
     I first = (I)(p.row * TURNS), column = (I)p.column, left = column * (I)a.step[1] - (I)a.padding[1];
     wide<T> value[TURNS];
     int32_t at[TURNS];
@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_const
             continue;
         to[row * (I)a.to_stride[2]] = narrow<T>(value[u]);
         if (IS_LARGEST && a.places)
-            places[row * (I)a.place_stride[2]] = at[u];
+            store_place(a, places + row * (I)a.place_stride[2], at[u]);
     }
 }
 
@@ -95,8 +95,10 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_const
 /* What element (row, column) is given by the windows top to bottom, left to right. W is how many there are at most on an axis where that is
  * compiled in, so that all are loaded at once, or 0. */
 template <typename T, typename I, int W, bool IS_LARGEST>
-__device__ __forceinline__ wide<T> given_to(const pool_args &a, const T *g, const int32_t *places, int32_t place, I top, I bottom, I left, I right)
+__device__ __forceinline__ wide<T> given_to(const pool_args &a, const T *g, int64_t places, I row, I column, I left, I right)
 {
+    I top, bottom;
+    windows_over<I>(a, 0, row, &top, &bottom);
     const I high = W ? W : bottom - top + 1, broad = W ? W : right - left + 1;
     wide<T> sum = 0;
 #pragma unroll
@@ -110,7 +112,10 @@ __device__ __forceinline__ wide<T> given_to(const pool_args &a, const T *g, cons
             if (!IS_LARGEST)
                 sum += value / (wide<T>)((int64_t)window_length<I>(a, 0, y) * window_length<I>(a, 1, x));
             else
-                sum += places[y * (I)a.place_stride[2] + x * (I)a.place_stride[3]] == place ? value : 0;
+                sum += fetch_place(a, places + y * (I)a.place_stride[2] + x * (I)a.place_stride[3]) ==
+                               number_in<I>(a, number_along<I>(a, 0, row, y), number_along<I>(a, 1, column, x))
+                           ? value
+                           : 0;
         }
     return sum;
 }
@@ -123,9 +128,9 @@ static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_
         return;
     image_place p = place_of(a.order, number);
     const T *g = (const T *)a.from + p.image * a.from_stride[0] + p.channel * a.from_stride[1];
-    const int32_t *places = a.places + (IS_LARGEST ? p.image * a.place_stride[0] + p.channel * a.place_stride[1] : 0);
+    const int64_t places = p.image * a.place_stride[0] + p.channel * a.place_stride[1];
     int64_t to = p.image * a.to_stride[0] + p.channel * a.to_stride[1] + p.column * a.to_stride[3];
-    I first = (I)(p.row * TURNS), column = (I)p.column, top, bottom, left, right;
+    I first = (I)(p.row * TURNS), column = (I)p.column, left, right;
     windows_over<I>(a, 1, column, &left, &right);
     wide<T> sum[TURNS];
 #pragma unroll
@@ -133,8 +138,7 @@ static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_
         I row = first + u;
         if (row >= (I)a.size[0])
             continue;
-        windows_over<I>(a, 0, row, &top, &bottom);
-        sum[u] = given_to<T, I, W, IS_LARGEST>(a, g, places, (int32_t)(row * (I)a.size[1] + column), top, bottom, left, right);
+        sum[u] = given_to<T, I, W, IS_LARGEST>(a, g, places, row, column, left, right);
     }
 #pragma unroll
     for (int u = 0; u < TURNS; u++)
@@ -148,7 +152,7 @@ static pool_args describe(const tarn__call *call, const tarn__view *image, const
 {
     const tarn__pool2d *params = (const tarn__pool2d *)call->params;
     const tarn__view *to = call->out[0], *from = call->in[0];
-    pool_args a = {tarn__view_at(from), tarn__view_at(to), data_of<int32_t>(places), from->dtype, to->dtype};
+    pool_args a = {tarn__view_at(from), tarn__view_at(to), places ? tarn__view_at(places) : NULL, from->dtype, to->dtype};
     a.images = to->shape[0], a.channels = to->shape[1];
     a.order = order_of(lies_by_channel(image), to->shape[0], to->shape[1], (to->shape[2] + TURNS - 1) / TURNS, to->shape[3]);
     for (int i = 0; i < 4; i++) {
@@ -160,9 +164,10 @@ static pool_args describe(const tarn__call *call, const tarn__view *image, const
         a.size[i] = image->shape[2 + i], a.results[i] = result->shape[2 + i];
         a.kernel[i] = params->kernel[i], a.step[i] = params->stride[i];
         a.padding[i] = params->padding[i], a.dilation[i] = params->dilation[i];
-        a.by_step[i] = divider_of(a.step[i]);
+        a.by_step[i] = divider_of(a.step[i]), a.by_dilation[i] = divider_of(a.dilation[i]);
     }
     a.exclude_padding = params->exclude_padding;
+    a.has_bytes = places && places->dtype == TARN_U8;
     return a;
 }
 
@@ -190,8 +195,8 @@ static bool is_small(const pool_args *a)
     return a->size[0] * a->size[1] < 4 * SMALL;
 }
 
-/* 256 threads a block, TURNS rows of one column each. Reads the image once from memory, writes the result, and places of 4 bytes where they
- * are wanted. */
+/* 256 threads a block, TURNS rows of one column each. Reads the image once from memory, writes the result, and places where they are
+ * wanted, of one byte each but for windows of more than 255 elements. */
 template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);

@@ -26,20 +26,28 @@ __device__ __forceinline__ int64_t plane_of(const pack_place &p, const int64_t *
     return p.image * stride[0] + p.channel;
 }
 
-/* Places are packs of 4, as many as the elements need. */
-template <int P> __device__ __forceinline__ void store_places(int32_t *to, const int32_t *at)
+/* Places of all channels of a pack. Those of 4 bytes move in packs of 4; kernels made for small windows (IS_SMALL) have none. */
+template <int P, bool IS_SMALL> __device__ __forceinline__ void store_places(const pool_args &a, int64_t to, const int32_t *at)
 {
+    if (IS_SMALL || a.has_bytes) {
+        store_bytes<P>((uint8_t *)a.places + to, at);
+    } else {
 #pragma unroll
-    for (int k = 0; k < P; k += 4)
-        __stwb((int4 *)(to + k), make_int4(at[k], at[k + 1], at[k + 2], at[k + 3]));
+        for (int k = 0; k < P; k += 4)
+            __stwb((int4 *)((int32_t *)a.places + to + k), make_int4(at[k], at[k + 1], at[k + 2], at[k + 3]));
+    }
 }
 
-template <int P> __device__ __forceinline__ void fetch_places(const int32_t *from, int32_t *at)
+template <int P, bool IS_SMALL> __device__ __forceinline__ void fetch_places(const pool_args &a, int64_t from, int32_t *at)
 {
+    if (IS_SMALL || a.has_bytes) {
+        fetch_bytes<P>((const uint8_t *)a.places + from, at);
+    } else {
 #pragma unroll
-    for (int k = 0; k < P; k += 4) {
-        int4 four = __ldg((const int4 *)(from + k));
-        at[k] = four.x, at[k + 1] = four.y, at[k + 2] = four.z, at[k + 3] = four.w;
+        for (int k = 0; k < P; k += 4) {
+            int4 four = __ldg((const int4 *)((const int32_t *)a.places + from + k));
+            at[k] = four.x, at[k + 1] = four.y, at[k + 2] = four.z, at[k + 3] = four.w;
+        }
     }
 }
 
@@ -92,7 +100,7 @@ __device__ __forceinline__ void over_window(const pool_args &a, const T *from, i
                 line[k] += IS_LARGEST ? 0 : here[k];
                 if (IS_LARGEST && (is_first | takes_over(here[k], value[k]))) {
                     value[k] = here[k];
-                    at[k] = w.y * (int32_t)a.size[1] + w.x;
+                    at[k] = i * broad + j;
                 }
             }
             is_first = false;
@@ -130,37 +138,38 @@ static __global__ void __launch_bounds__(THREADS) pool_packs(const __grid_consta
     narrow_pack(value, result);
     store_pack((T *)a.to + plane_of(p, a.to_stride) + p.row * (int32_t)a.to_stride[2] + p.column * (int32_t)a.to_stride[3], result);
     if (IS_LARGEST && a.places)
-        store_places<P>(a.places + plane_of(p, a.place_stride) + p.row * (int32_t)a.place_stride[2] + p.column * (int32_t)a.place_stride[3], at);
+        store_places<P, K != 0>(a, plane_of(p, a.place_stride) + p.row * (int32_t)a.place_stride[2] + p.column * (int32_t)a.place_stride[3], at);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------- */
 
 /* What element (row, column) of each channel is given by the windows top to bottom, left to right. W is how many there are at most on an axis
- * where that is compiled in, or 0. */
+ * where that is compiled in and places are bytes, or 0. */
 template <typename T, int W, bool IS_LARGEST, int P>
-__device__ __forceinline__ void given_to_packs(const pool_args &a, const T *g, const int32_t *places, int32_t row, int32_t column, wide<T> *sum)
+__device__ __forceinline__ void given_to_packs(const pool_args &a, const T *g, int64_t places, int32_t row, int32_t column, wide<T> *sum)
 {
     int32_t top, bottom, left, right;
     windows_over<int32_t>(a, 0, row, &top, &bottom);
     windows_over<int32_t>(a, 1, column, &left, &right);
-    const int32_t high = W ? W : bottom - top + 1, broad = W ? W : right - left + 1, here = row * (int32_t)a.size[1] + column;
+    const int32_t high = W ? W : bottom - top + 1, broad = W ? W : right - left + 1;
 #pragma unroll
     for (int32_t i = 0; i < high; i++)
 #pragma unroll
         for (int32_t j = 0; j < broad; j++) {
-            int32_t y = top + i, x = left + j, at[P];
+            int32_t y = top + i, x = left + j, number = 0, at[P];
             if ((y > bottom) | (x > right))
                 continue;
             wide<T> value[P], count = 1;
             widen_pack(load_pack<T, P>(g + (y * (int32_t)a.from_stride[2] + x * (int32_t)a.from_stride[3])), value);
-            if (IS_LARGEST)
-                fetch_places<P>(places + (y * (int32_t)a.place_stride[2] + x * (int32_t)a.place_stride[3]), at);
-            else
+            if (IS_LARGEST) {
+                fetch_places<P, W != 0>(a, places + (y * (int32_t)a.place_stride[2] + x * (int32_t)a.place_stride[3]), at);
+                number = number_in<int32_t>(a, number_along<int32_t>(a, 0, row, y), number_along<int32_t>(a, 1, column, x));
+            } else
                 count = (wide<T>)((int64_t)window_length<int32_t>(a, 0, y) * window_length<int32_t>(a, 1, x));
 #pragma unroll
             for (int k = 0; k < P; k++)
                 if (IS_LARGEST)
-                    sum[k] += at[k] == here ? value[k] : 0;
+                    sum[k] += at[k] == number ? value[k] : 0;
                 else
                     sum[k] += value[k] / count;
         }
@@ -175,7 +184,7 @@ static __global__ void __launch_bounds__(THREADS) pool_packs_grad(const __grid_c
         return;
     const pack_place p = pack_place_of<P>(a.order, number);
     const T *g = (const T *)a.from + plane_of(p, a.from_stride);
-    const int32_t *places = IS_LARGEST ? a.places + plane_of(p, a.place_stride) : NULL;
+    const int64_t places = plane_of(p, a.place_stride);
     T *to = (T *)a.to + plane_of(p, a.to_stride) + p.column * (int32_t)a.to_stride[3];
     wide<T> sum[ROWS][P] = {};
 #pragma unroll
@@ -202,7 +211,7 @@ static bool moves_in_packs(const pool_args *a)
     const int width = (int)(16 / bytes);
     return a->channels % width == 0 && lies_in_packs(a->from, bytes, a->from_stride, 1, width) &&
            lies_in_packs(a->to, bytes, a->to_stride, 1, width) &&
-           (!a->places || lies_in_packs(a->places, sizeof(int32_t), a->place_stride, 1, 4));
+           (!a->places || (a->has_bytes ? lies_in_packs(a->places, 1, a->place_stride, 1, width) : lies_in_packs(a->places, 4, a->place_stride, 1, 4)));
 }
 
 /* 256 threads a block, a pack of channels of one window each. Bytes: the image read, the result and its places written. */
@@ -225,9 +234,10 @@ template <typename T, bool IS_LARGEST> static void launch_backward(const tarn__c
     unsigned blocks = blocks_for(a.order.count, THREADS);
     int64_t rows = (a.kernel[0] - 1) * a.dilation[0] / a.step[0] + 1, columns = (a.kernel[1] - 1) * a.dilation[1] / a.step[1] + 1;
     int64_t windows = rows > columns ? rows : columns;
-    if (windows == 1)
+    bool has_words = IS_LARGEST && !a.has_bytes;
+    if (windows == 1 && !has_words)
         pool_packs_grad<T, 1, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
-    else if (windows == 2)
+    else if (windows == 2 && !has_words)
         pool_packs_grad<T, 2, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
     else
         pool_packs_grad<T, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);

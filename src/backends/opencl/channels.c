@@ -1,140 +1,12 @@
-/* channels.c: the engine of channels.h: how elements are shared out, and the launches of channels.cl. */
+/* channels.c: the engine of channels.h: the launches of channels.cl, channels_last.cl and channel_sets.cl. */
 #include "backends/opencl/channels.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define FEW_VALUES 32     /* that share a mean are computed in `real`: their gradient is what little normalising leaves */
-#define LINE 1024         /* elements of a line at most */
-#define LONG_LINE 4096    /* where a group has it in fours */
-#define LONE_LINE 64      /* where a work-item has it alone, in one lane */
-#define CHUNK 4096        /* elements of a chunk, at least, if there are so many */
-#define LONE_CHUNK 256
-#define MOST_CHUNKS 512   /* of a set */
-#define NUMBERS 6         /* of a set: mean, 1 / deviation, scale, bias, first, second */
-#define SMALL (INT64_C(1) << 30)
+#define NUMBERS 3 /* of a set: mean, scale, bias; backward has two */
 
 enum { X = TARN__CL_X, TO = TARN__CL_TO, UP = TARN__CL_UP, BESIDE = TARN__CL_BESIDE, PASSED = TARN__CL_PASSED, OPERANDS = TARN__CL_CHANNEL_OPERANDS };
-
-static int64_t distance(int64_t stride)
-{
-    return stride < 0 ? -stride : stride;
-}
-
-static int64_t ceiling(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-/* ---- where elements lie ---------------------------------------------------------------------------------------------------- */
-
-/* The nest over all axes but the channel's and, with parts, the first, and its last axis taken out of it. */
-static void describe_places(tarn__cl_channel_set *s, const tarn__view *const *views, bool with_parts)
-{
-    tarn__view held[OPERANDS];
-    const tarn__view *without[OPERANDS];
-    for (int k = 0; k < OPERANDS; k++) {
-        without[k] = NULL;
-        if (!views[k])
-            continue;
-        held[k] = *views[k];
-        s->channel_step[k] = held[k].stride[1];
-        s->part_step[k] = with_parts ? held[k].stride[0] : 0;
-        held[k].shape[1] = 1;
-        held[k].shape[0] = with_parts && held[k].shape[0] > 0 ? 1 : held[k].shape[0];
-        without[k] = &held[k];
-    }
-    tarn__nest_make(&s->outer, OPERANDS, without);
-    s->inner = s->outer.rank > 0 ? s->outer.shape[s->outer.rank - 1] : s->outer.count;
-    for (int k = 0; k < OPERANDS && s->outer.rank > 0; k++)
-        s->along[k] = s->outer.stride[k][s->outer.rank - 1];
-    s->outer.count = s->inner > 0 ? s->outer.count / s->inner : 0;
-    s->outer.rank -= s->outer.rank > 0;
-}
-
-static void cut(tarn__cl_channel_set *s, int64_t line, int64_t chunk)
-{
-    s->segment = s->inner < line ? s->inner : line;
-    s->segments = s->inner > 0 ? ceiling(s->inner, s->segment) : 0;
-    s->lines = s->outer.count * s->segments;
-    s->chunk = s->inner > 0 ? ceiling(chunk * s->segments, s->inner) : 1; /* a line has inner / segments elements on average */
-    if (ceiling(s->lines, s->chunk) > MOST_CHUNKS)
-        s->chunk = ceiling(s->lines, MOST_CHUNKS);
-    s->chunks = ceiling(s->lines, s->chunk);
-}
-
-/* Work-items along a line: a power of two. */
-static size_t width_of(size_t group, int64_t segment)
-{
-    size_t width = group < 8 ? group : 8;
-    while (width < group && (int64_t)width < segment)
-        width *= 2;
-    return width;
-}
-
-static const char *type_of(const tarn__view *view, const tarn__view *otherwise)
-{
-    return tarn__cl_type(view ? view->dtype : otherwise->dtype);
-}
-
-static bool is_dense(const tarn__cl_channels *c)
-{
-    for (int k = 0; k < OPERANDS; k++)
-        if (c->view[k] && c->set.inner != 1 && c->set.along[k] != 1)
-            return false;
-    return true;
-}
-
-/* True when every line of every operand lies in fours of f32 or 16 bits. */
-static bool is_in_fours(const tarn__cl_channels *c)
-{
-    const tarn__cl_channel_set *s = &c->set;
-    bool is_good = is_dense(c) && s->inner % 4 == 0;
-    for (int k = 0; k < OPERANDS && is_good; k++) {
-        const tarn__view *view = c->view[k];
-        if (!view)
-            continue;
-        is_good = view->dtype != TARN_F64 && view->offset % 4 == 0 && s->channel_step[k] % 4 == 0 && s->part_step[k] % 4 == 0;
-        for (int i = 0; i < s->outer.rank; i++)
-            is_good = is_good && s->outer.stride[k][i] % 4 == 0;
-    }
-    return is_good;
-}
-
-static bool is_small(const tarn__cl_channels *c)
-{
-    int64_t elements = 2 * c->set.sets * (c->set.lines + 1) * c->set.segment;
-    for (int k = 0; k < OPERANDS; k++)
-        if (c->view[k] && distance(c->set.along[k]) >= SMALL / (c->set.segment + 1))
-            return false;
-    return elements < SMALL;
-}
-
-void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts, int64_t members, bool has_relu)
-{
-    const tarn__cl_device *device = tarn__cl_at(call->device);
-    const tarn__view *x = views[X];
-    tarn__cl_channel_set *s = &c->set;
-    *c = (tarn__cl_channels){.members = members, .has_relu = has_relu};
-    for (int k = 0; k < OPERANDS; k++)
-        c->view[k] = views[k];
-    s->channels = x->shape[1];
-    s->sets = s->channels * (with_parts ? x->shape[0] : 1);
-    describe_places(s, views, with_parts);
-    c->values = s->outer.count * s->inner * members;
-    bool is_lone = s->channels > 1 && distance(s->channel_step[X]) < distance(s->along[X]), has_lanes = !is_lone && !device->local_is_real && is_dense(c);
-    c->group = is_lone || !device->local_is_real ? 1 : tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 ? 256 : 64);
-    c->local = is_lone ? tarn__cl_group_of(device, 64) : c->group;
-    const bool quads = c->group > 1 && c->values > FEW_VALUES && is_in_fours(c);
-    cut(s, is_lone ? LONE_LINE : quads ? LONG_LINE : LINE, is_lone ? LONE_CHUNK : CHUNK);
-    c->steps = quads ? s->segment / 4 : s->segment;
-    snprintf(c->options, sizeof(c->options), "-DLANES=%d -DINDEX=%s%s%s%s%s -DT_X=%s -DT_TO=%s -DT_G=%s -DT_BESIDE=%s -DT_PASSED=%s",
-             has_lanes ? 16 : quads ? 4 : 1, is_small(c) ? "int" : "long", is_dense(c) ? " -DDENSE" : "", quads ? " -DQUADS" : "",
-             c->values <= FEW_VALUES ? " -DWIDE" : "", has_relu ? " -DRELU" : "", type_of(x, x), type_of(views[TO], x), type_of(views[UP], x),
-             type_of(views[BESIDE], x), type_of(views[PASSED], x));
-    if (quads && s->chunk == 1 && s->segment > LONG_LINE / 4) /* few programs: of lines up to 2048 and 4096 elements */
-        snprintf(c->options + strlen(c->options), sizeof(c->options) - strlen(c->options), " -DLINE_FOURS=%d", s->segment <= LONG_LINE / 2 ? LONG_LINE / 8 : LONG_LINE / 4);
-}
 
 /* ---- scratch: the sets' numbers, then the chunks' parts. Room for f64, whatever `real` is ------------------------------------------ */
 
@@ -150,73 +22,97 @@ size_t tarn__cl_channels_scratch(const tarn__cl_channels *c)
 
 /* ---- launches -------------------------------------------------------------------------------------------------------------- */
 
-/* A kernel with groups of `*group` work-items, or as many as it may have. `steps` 0: no stretch is shared. */
-static tarn__cl_launch begin(const tarn__call *call, const char *kernel, const char *what, const char *own, int64_t steps, size_t *group)
+/* A kernel with groups of `*group` work-items, or as many as it may have. `c` NULL: no stretch is shared. */
+static tarn__cl_launch begin(const tarn__call *call, const char *source, const char *kernel, const char *own, const tarn__cl_channels *c, size_t *group)
 {
-    char options[384], width[32] = "";
+    char options[448];
     for (;;) {
-        if (steps > 0)
-            snprintf(width, sizeof(width), " -DWIDTH=%zu", width_of(*group, steps));
-        snprintf(options, sizeof(options), "-DGROUP=%zu%s -D%s %s", *group, width, what, own);
+        if (c)
+            snprintf(options, sizeof(options), "-DGROUP=%zu -D%s=%zu %s %s", *group, c->by_columns ? "ACROSS" : "WIDTH", tarn__cl_channels_width(c, *group), own, c->options);
+        else
+            snprintf(options, sizeof(options), "-DGROUP=%zu %s", *group, own);
         if (*group == 1)
-            return tarn__cl_begin(call, "channels", kernel, options);
-        tarn__cl_launch launch = tarn__cl_try(call, "channels", kernel, options, *group);
+            return tarn__cl_begin(call, source, kernel, options);
+        tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, *group);
         if (launch.good)
             return launch;
         *group = tarn__cl_group_left(&launch);
     }
 }
 
-static bool is_ready(const tarn__call *call, const tarn__cl_channels *c, const char *kernel, const char *what)
-{
-    size_t group = c->group;
-    tarn__cl_launch launch = begin(call, kernel, what, c->options, c->steps, &group);
-    return tarn__cl_leave(&launch);
-}
+/* The passes over all elements, by lines and by columns. */
+enum { MOMENTS, NORMALISE, SUMS, SLOPES, PASSES };
+static const char *const pass_names[2][PASSES] = {{"channel_moments", "channel_normalise", "channel_sums", "channel_slopes"},
+                                                  {"column_moments", "column_normalise", "column_sums", "column_slopes"}};
+static const char *const pass_options[PASSES] = {"-DMOMENTS", "-DNORMALISE", "-DSUMS", "-DSLOPES"};
 
-/* A pass over all elements: a chunk for each group, or for each work-item. */
+/* A chunk for each group, or for each work-item. */
 typedef struct pass {
     tarn__cl_launch launch;
     size_t group;
 } pass;
 
-static pass begin_pass(const tarn__call *call, const tarn__cl_channels *c, const char *kernel, const char *what)
+static const char *type_of(const tarn__view *vector)
 {
+    return tarn__cl_type(vector ? vector->dtype : TARN_F32);
+}
+
+/* `v` is given by backward, whose programs know whether statistics were given and the dtypes of vectors. */
+static pass begin_pass(const tarn__call *call, const tarn__cl_channels *c, int which, const tarn__cl_channel_vectors *v)
+{
+    char own[96];
     pass p = {.group = c->group};
-    p.launch = begin(call, kernel, what, c->options, c->steps, &p.group);
-    tarn__cl_value(&p.launch, &c->set, sizeof(c->set));
+    snprintf(own, sizeof(own), "%s%s%s", pass_options[which], c->has_relu ? " -DRELU" : "", c->has_relu && c->view[BESIDE] ? " -DADDED" : "");
+    if (v)
+        snprintf(own + strlen(own), sizeof(own) - strlen(own), "%s -DT_W=%s -DT_B=%s", v->training ? "" : " -DFIXED", type_of(v->weight), type_of(v->bias));
+    p.launch = begin(call, c->by_columns ? "channels_last" : "channels", pass_names[c->by_columns][which], own, c, &p.group);
     return p;
 }
 
 static void go_pass(pass *p, const tarn__cl_channels *c)
 {
-    const size_t count = (size_t)(c->set.sets * c->set.chunks);
+    const tarn__cl_channel_set *s = &c->set;
+    const int64_t across = c->by_columns ? (int64_t)tarn__cl_channels_width(c, p->group) : 1;
+    const int64_t tiles = c->by_columns ? (c->steps + across - 1) / across : s->channels;
+    const size_t count = s->channels > 0 ? (size_t)(s->sets / s->channels * s->chunks * tiles) : 0;
     if (p->group > 1)
         tarn__cl_go(&p->launch, 1, (size_t[]){count * p->group}, &p->group);
     else
-        tarn__cl_go_apart(&p->launch, 1, &count, c->group > 1 ? 1 : c->local);
+        tarn__cl_go_apart(&p->launch, 1, &count, c->group > 1 && !c->by_columns ? 1 : c->local);
 }
 
-static void put_scratch(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_channels *c, bool has_numbers, bool has_parts)
+static void put_set(tarn__cl_launch *launch, const tarn__cl_channels *c)
 {
-    if (has_parts)
-        tarn__cl_scratch(launch, call, numbers_bytes(c));
-    if (has_numbers)
-        tarn__cl_scratch(launch, call, 0);
+    tarn__cl_value(launch, &c->set, sizeof(c->set));
 }
 
-/* Kernels that go over sets, a work-item for each, or where they add up chunks, on a device with real local memory a group. */
-static pass begin_settling(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v, const char *kernel, const char *what, bool has_tree)
+static void put_numbers(tarn__cl_launch *launch, const tarn__call *call)
+{
+    tarn__cl_scratch(launch, call, 0);
+}
+
+static void put_parts(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_channels *c)
+{
+    tarn__cl_scratch(launch, call, numbers_bytes(c));
+}
+
+static void put_statistics(tarn__cl_launch *launch, const tarn__cl_channel_vectors *v)
+{
+    tarn__cl_vector(launch, v->weight);
+    tarn__cl_vector(launch, v->bias);
+    tarn__cl_view(launch, v->mean);
+    tarn__cl_view(launch, v->rstd);
+}
+
+/* Kernels that go over sets, a work-item for each, or where they add up `parts` for each, on a device with real local memory a group. */
+static pass begin_settling(const tarn__call *call, const tarn__cl_channel_vectors *v, const char *kernel, const char *what, int64_t parts)
 {
     const tarn__cl_device *device = tarn__cl_at(call->device);
-    const tarn__view *x = c->view[X];
     char own[192];
-    pass p = {.group = has_tree && device->local_is_real ? tarn__cl_group_of(device, 64) : 1};
-    snprintf(own, sizeof(own), "-DLANES=1 -DT_X=f32 -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", type_of(v->weight, x),
-             type_of(v->bias, x), type_of(v->given_mean, x), type_of(v->given_variance, x), type_of(v->running_mean, x), type_of(v->running_variance, x),
-             type_of(v->gweight, x), type_of(v->gbias, x));
-    p.launch = begin(call, kernel, what, own, 0, &p.group);
-    tarn__cl_value(&p.launch, &c->set, sizeof(c->set));
+    pass p = {.group = parts > 0 && device->local_is_real ? tarn__cl_group_of(device, parts > 128 ? 256 : 64) : 1};
+    snprintf(own, sizeof(own), "%s -DLANES=1 -DT_X=f32 -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", what, type_of(v->weight), type_of(v->bias),
+             type_of(v->given_mean), type_of(v->given_variance), type_of(v->running_mean), type_of(v->running_variance), type_of(v->gweight), type_of(v->gbias));
+    p.launch = begin(call, "channel_sets", kernel, own, NULL, &p.group);
     return p;
 }
 
@@ -229,15 +125,16 @@ static void go_settling(pass *p, int64_t count)
 
 static pass begin_moments(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    return begin_settling(call, c, v, "settle_moments", "SETTLE_MOMENTS", true);
+    return begin_settling(call, v, "settle_moments", "-DSETTLE_MOMENTS", v->training ? c->set.members * c->set.chunks : 1);
 }
 
 static void settle_moments(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
     pass p = begin_moments(call, c, v);
     tarn__cl_launch *launch = &p.launch;
-    tarn__cl_long(launch, c->members);
-    put_scratch(launch, call, c, true, true);
+    put_set(launch, c);
+    put_parts(launch, call, c);
+    put_numbers(launch, call);
     tarn__cl_vector(launch, v->weight);
     tarn__cl_vector(launch, v->bias);
     tarn__cl_vector(launch, v->given_mean);
@@ -250,67 +147,71 @@ static void settle_moments(const tarn__call *call, const tarn__cl_channels *c, c
     tarn__cl_real(launch, v->momentum);
     tarn__cl_real(launch, (double)c->values);
     tarn__cl_int(launch, v->training);
-    go_settling(&p, c->set.sets / c->members);
+    go_settling(&p, c->set.sets / c->set.members);
 }
 
-void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+/* Running statistics must not be taken in by a call that the CPU then does again. */
+static bool is_ready(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
+    if (!v->running_mean && !v->running_variance)
+        return true;
+    pass moments = begin_pass(call, c, MOMENTS, NULL);
+    bool is_good = tarn__cl_leave(&moments.launch);
     pass settling = begin_moments(call, c, v);
-    /* running statistics must not be taken in by a call that the CPU then does again */
-    if (!tarn__cl_leave(&settling.launch) || !is_ready(call, c, "channel_normalise", "NORMALISE") ||
-        (v->training && !is_ready(call, c, "channel_moments", "MOMENTS")))
+    is_good = tarn__cl_leave(&settling.launch) && is_good;
+    pass normalise = begin_pass(call, c, NORMALISE, NULL);
+    return tarn__cl_leave(&normalise.launch) && is_good;
+}
+
+void tarn__cl_channels_forward(const tarn__call *call, tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    tarn__cl_channels_name(c);
+    if (!is_ready(call, c, v))
         return;
     if (v->training) {
-        pass p = begin_pass(call, c, "channel_moments", "MOMENTS");
-        tarn__cl_launch *launch = &p.launch;
-        tarn__cl_view(launch, c->view[X]);
-        put_scratch(launch, call, c, false, true);
+        pass p = begin_pass(call, c, MOMENTS, NULL);
+        put_set(&p.launch, c);
+        tarn__cl_view(&p.launch, c->view[X]);
+        put_parts(&p.launch, call, c);
         go_pass(&p, c);
     }
     settle_moments(call, c, v);
-    pass p = begin_pass(call, c, "channel_normalise", "NORMALISE");
-    tarn__cl_launch *launch = &p.launch;
-    tarn__cl_view(launch, c->view[X]);
-    tarn__cl_view(launch, c->view[TO]);
-    tarn__cl_view(launch, c->view[BESIDE]);
-    put_scratch(launch, call, c, true, false);
+    pass p = begin_pass(call, c, NORMALISE, NULL);
+    put_set(&p.launch, c);
+    tarn__cl_view(&p.launch, c->view[X]);
+    tarn__cl_view(&p.launch, c->view[TO]);
+    tarn__cl_view(&p.launch, c->view[BESIDE]);
+    put_numbers(&p.launch, call);
     go_pass(&p, c);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------- */
 
-static void fetch_numbers(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+static void put_operands(tarn__cl_launch *launch, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    pass p = begin_settling(call, c, v, "fetch_numbers", "FETCH", false);
-    tarn__cl_launch *launch = &p.launch;
-    tarn__cl_long(launch, c->members);
-    put_scratch(launch, call, c, true, false);
-    tarn__cl_vector(launch, v->weight);
-    tarn__cl_vector(launch, v->bias);
-    tarn__cl_view(launch, v->mean);
-    tarn__cl_view(launch, v->rstd);
-    go_settling(&p, c->set.sets);
+    put_set(launch, c);
+    for (int k = 0; k < OPERANDS; k++)
+        tarn__cl_view(launch, c->view[k]);
+    put_statistics(launch, v);
 }
 
 static void sum_chunks(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    pass p = begin_pass(call, c, "channel_sums", "SUMS");
-    tarn__cl_launch *launch = &p.launch;
-    tarn__cl_view(launch, c->view[X]);
-    tarn__cl_view(launch, c->view[UP]);
-    tarn__cl_view(launch, c->view[BESIDE]);
-    tarn__cl_scratch(launch, call, 0);
-    tarn__cl_scratch(launch, call, numbers_bytes(c));
-    tarn__cl_real(launch, v->least);
+    pass p = begin_pass(call, c, SUMS, v);
+    put_operands(&p.launch, c, v);
+    put_parts(&p.launch, call, c);
+    tarn__cl_real(&p.launch, v->least);
     go_pass(&p, c);
 }
 
 static void settle_sums(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    pass p = begin_settling(call, c, v, "settle_sums", "SETTLE_SUMS", true);
+    pass p = begin_settling(call, v, "settle_sums", "-DSETTLE_SUMS", c->set.chunks);
     tarn__cl_launch *launch = &p.launch;
-    tarn__cl_long(launch, c->members);
-    put_scratch(launch, call, c, true, true);
+    put_set(launch, c);
+    put_parts(launch, call, c);
+    put_numbers(launch, call);
+    put_statistics(launch, v);
     tarn__cl_vector(launch, v->gweight);
     tarn__cl_vector(launch, v->gbias);
     tarn__cl_real(launch, (double)c->values);
@@ -319,48 +220,70 @@ static void settle_sums(const tarn__call *call, const tarn__cl_channels *c, cons
 
 static void add_parts(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    pass p = begin_settling(call, c, v, "add_parts", "ADD_PARTS", false);
-    tarn__cl_launch *launch = &p.launch;
-    put_scratch(launch, call, c, true, false);
-    tarn__cl_vector(launch, v->gweight);
-    tarn__cl_vector(launch, v->gbias);
+    pass p = begin_settling(call, v, "add_parts", "-DADD_PARTS", 0);
+    put_set(&p.launch, c);
+    put_numbers(&p.launch, call);
+    tarn__cl_vector(&p.launch, v->gweight);
+    tarn__cl_vector(&p.launch, v->gbias);
     go_settling(&p, c->set.channels);
 }
 
 static void average_sums(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    pass p = begin_settling(call, c, v, "average_sums", "AVERAGE", false);
-    tarn__cl_launch *launch = &p.launch;
-    tarn__cl_long(launch, c->members);
-    put_scratch(launch, call, c, true, false);
-    tarn__cl_real(launch, (double)c->values);
-    go_settling(&p, c->set.sets / c->members);
+    pass p = begin_settling(call, v, "average_sums", "-DAVERAGE", 0);
+    put_set(&p.launch, c);
+    put_numbers(&p.launch, call);
+    put_statistics(&p.launch, v);
+    tarn__cl_real(&p.launch, (double)c->values);
+    go_settling(&p, c->set.sets / c->set.members);
 }
 
 static void make_slopes(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    pass p = begin_pass(call, c, "channel_slopes", "SLOPES");
-    tarn__cl_launch *launch = &p.launch;
-    for (int k = 0; k < OPERANDS; k++)
-        tarn__cl_view(launch, c->view[k]);
-    put_scratch(launch, call, c, true, false);
-    tarn__cl_real(launch, v->least);
-    tarn__cl_int(launch, v->training);
+    pass p = begin_pass(call, c, SLOPES, v);
+    put_operands(&p.launch, c, v);
+    put_numbers(&p.launch, call);
+    tarn__cl_real(&p.launch, v->least);
     go_pass(&p, c);
 }
 
-void tarn__cl_channels_backward(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+/* What relu lets through has been written: it is read instead of g and relu's result. */
+static tarn__cl_channels behind_relu(const tarn__cl_channels *c)
 {
-    const bool has_vectors = v->gweight || v->gbias, has_slopes = c->view[TO] || c->view[PASSED];
-    fetch_numbers(call, c, v);
-    if (v->training || has_vectors) {
+    tarn__cl_channels behind = *c;
+    tarn__cl_channel_set *s = &behind.set;
+    behind.has_relu = false;
+    behind.view[UP] = c->view[PASSED];
+    behind.view[BESIDE] = behind.view[PASSED] = NULL;
+    s->along[UP] = s->along[PASSED];
+    s->channel_step[UP] = s->channel_step[PASSED];
+    s->part_step[UP] = s->part_step[PASSED];
+    memcpy(s->outer.stride[UP], s->outer.stride[PASSED], sizeof(s->outer.stride[UP]));
+    return behind;
+}
+
+/* The pass of sums writes what relu lets through, and where statistics were given the gradient of x, too; without them, that of x, from means that it gave. */
+void tarn__cl_channels_backward(const tarn__call *call, tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
+{
+    const bool has_vectors = v->gweight || v->gbias, has_sums = v->training || has_vectors;
+    const bool has_averages = c->set.members > 1 || c->set.sets != c->set.channels;
+    tarn__cl_channels_name(c);
+    tarn__cl_channels last = *c;
+    if (has_sums) {
         sum_chunks(call, c, v);
         settle_sums(call, c, v);
     }
     if (has_vectors && c->set.sets != c->set.channels)
         add_parts(call, c, v);
-    if (has_slopes && (c->members > 1 || c->set.sets != c->set.channels))
+    if (has_sums && c->view[PASSED]) {
+        if (c->view[PASSED]->dtype == c->view[UP]->dtype)
+            last = behind_relu(c);
+        last.view[PASSED] = NULL;
+    }
+    if (has_sums && !v->training)
+        return;
+    if (c->view[TO] && has_averages)
         average_sums(call, c, v);
-    if (has_slopes)
-        make_slopes(call, c, v);
+    if (last.view[TO] || last.view[PASSED])
+        make_slopes(call, &last, v);
 }

@@ -105,6 +105,29 @@ static bool has_pairs(const pool *p, const tarn__view *image)
     return is_good && (image->dtype == TARN_F32 || image->dtype == TARN_BF16 || image->dtype == TARN_F16);
 }
 
+static bool lies_in(const tarn__view *view, int64_t few, int axis)
+{
+    bool is_good = view->stride[axis] == 1 && view->offset % few == 0;
+    for (int i = 0; i < 4; i++)
+        is_good = is_good && (i == axis || view->shape[i] == 1 || view->stride[i] % few == 0);
+    return is_good && view->dtype != TARN_F64;
+}
+
+/* Channels that lie side by side in fours, in all of the call's tensors. */
+static bool has_fours(const pool *p, const tarn__view *const *views)
+{
+    bool is_good = p->by_channel && p->image[1] % 4 == 0;
+    for (int k = 0; k < 3; k++)
+        is_good = is_good && (!views[k] || lies_in(views[k], 4, 1));
+    return is_good;
+}
+
+/* Windows of which two can be read as four neighbours, and their results written as two. */
+static bool has_twos(const pool *p, const tarn__view *const *views)
+{
+    return has_pairs(p, views[0]) && p->result[3] % 2 == 0 && lies_in(views[0], 4, 3) && lies_in(views[1], 2, 3) && (!views[2] || lies_in(views[2], 2, 3));
+}
+
 static void name_windows(char *options, size_t size, const pool *p, const tarn__view *image)
 {
     size_t length = strlen(options);
@@ -113,19 +136,23 @@ static void name_windows(char *options, size_t size, const pool *p, const tarn__
              has_pairs(p, image) ? " -DPAIRS" : "");
 }
 
-/* A work-item for each element of `to`, or for each window where these write. Bytes: the image once, windows that overlap from a cache; the result once for each window of an element. */
+/* A work-item for each element of `to`, or for each window where these write; for some neighbours where they lie side by side on a GPU. Bytes: the image once, windows that overlap from a cache;
+ * the result once for each window of an element. */
 static void run(const tarn__call *call, bool is_forward, const char *what, pool *p, const tarn__view *const *views, const tarn__view *to)
 {
     const bool has_program = tarn__cl_at(call->device)->in_lockstep && is_small(p), is_spread = has_program && !is_forward && are_apart(p);
-    const tarn__view *image = is_forward ? call->in[0] : call->out[0];
+    const bool fours = has_program && has_fours(p, views), twos = has_program && is_forward && has_twos(p, views);
+    const tarn__view *image = is_forward ? call->in[0] : call->out[0], *places = views[is_forward ? 2 : 1];
     tarn__view windows = *to;
     char options[384];
-    snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DINDEX=%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
-             is_small(p) ? "int" : "long");
+    snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DT_PLACES=%s -DINDEX=%s%s%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
+             tarn__cl_type(places ? places->dtype : TARN_U8), is_small(p) ? "int" : "long", fours ? " -DFOURS" : "", twos ? " -DTWO" : "");
     if (has_program)
         name_windows(options, sizeof(options), p, image);
     for (int i = 0; i < 2 && is_spread; i++)
         windows.shape[2 + i] = (p->image[2 + i] + p->kernel[i] - 1) / p->kernel[i];
+    windows.shape[1] /= fours ? 4 : 1;
+    windows.shape[3] /= twos ? 2 : 1;
     const int64_t count = tarn__view_count(&windows);
     add_divisors(p, &windows);
     tarn__cl_launch launch = tarn__cl_begin(call, "pool", is_forward ? "pool_windows" : is_spread ? "pool_spread" : "pool_grad", options);

@@ -14,11 +14,24 @@ typedef struct tarn__cl_program {
     struct tarn__cl_program *next;
 } program;
 
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+/* Every launch comes here: eight characters at a time. Where a text ends counts. */
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    return (hash ^ 0xff) * 0x100000001b3u; /* where a text ends counts */
+    const size_t length = strlen(text);
+    uint64_t word = 0;
+    for (size_t at = 0; at + sizeof(word) <= length; at += sizeof(word)) {
+        memcpy(&word, text + at, sizeof(word));
+        hash = mix(hash, word);
+    }
+    word = 0;
+    memcpy(&word, text + length / sizeof(word) * sizeof(word), length % sizeof(word));
+    return mix(mix(hash, word), length);
 }
 
 /* ---- the text of a program -------------------------------------------------------------------------------------------------- */

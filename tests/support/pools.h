@@ -1,0 +1,11 @@
+/* pools.h: max_pool2d on a device against a plain reference. */
+#ifndef TESTS_POOLS_H
+#define TESTS_POOLS_H
+
+#include "check.h"
+
+/* Largest elements and their gradients, exactly, in both layouts and all floats, or one of them in turn where programs are slow to make: windows with as many elements as a byte can number, and with one more; padding,
+ * dilation, ties, NaN, -inf, and windows that see nothing of the image. */
+void check_windows(tarn_device device, bool all_dtypes);
+
+#endif
