@@ -73,7 +73,8 @@ TARN_API void tarn_set_log(tarn_log_fn log, void *ctx);
 /* The default log callback: writes warnings to standard error and drops the rest. */
 TARN_API void tarn_log_stderr(tarn_log_level level, const char *text, void *ctx);
 
-/* Where host memory comes from. `alloc` returns memory aligned to `alignment` (a power of two) or NULL; `release` gets the same size back. */
+/* Where host memory comes from. `alloc` returns memory aligned to `alignment` (a power of two) or NULL; `release` gets the same size back. Both
+ * may be called from any thread, and from several at once: a run's checkpoints, for one, are written by a thread of their own. */
 typedef struct tarn_allocator {
     void *(*alloc)(size_t bytes, size_t alignment, void *ctx);
     void (*release)(void *memory, size_t bytes, void *ctx);

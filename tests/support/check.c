@@ -172,7 +172,7 @@ tarn_tensor *unchanged(tarn_module *module, tarn_tensor *x, void *ctx)
     return x;
 }
 
-int allocations_left;
+_Atomic int allocations_left;
 
 static void *scarce_alloc(size_t bytes, size_t alignment, void *ctx)
 {

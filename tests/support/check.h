@@ -72,8 +72,8 @@ tarn_tensor *grad_from(tarn_tensor *y, tarn_tensor *x);
 /* The forward of a module that does nothing. */
 tarn_tensor *unchanged(tarn_module *module, tarn_tensor *x, void *ctx);
 
-/* Memory that runs out: after `allocations_left` more blocks there are none. */
-extern int allocations_left;
+/* Memory that runs out: after `allocations_left` more blocks, of all threads, there are none. */
+extern _Atomic int allocations_left;
 extern const tarn_allocator scarce_allocator;
 
 /* The elements of a tensor as doubles; the caller frees them with free(). */
