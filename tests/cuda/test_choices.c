@@ -55,19 +55,6 @@ static int count_files(const char *cache)
     return files;
 }
 
-static void assert_same_file(const char *folder, const char *other, const char *name)
-{
-    char path[2][1300];
-    size_t length[2];
-    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
-    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
-    char *a = get_file(path[0], &length[0]), *b = get_file(path[1], &length[1]);
-    assert_int_equal(length[0], length[1]);
-    assert_memory_equal(a, b, length[0]);
-    free(a);
-    free(b);
-}
-
 static void a_run_goes_on_with_its_choices(void **state)
 {
     NEEDS_GPU();

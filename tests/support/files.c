@@ -81,6 +81,19 @@ const char *write_gzip(const char *name, const void *from, size_t count)
     return write_file(name, b.data, b.count);
 }
 
+void assert_same_file(const char *folder, const char *other, const char *name)
+{
+    char path[2][4096];
+    size_t count[2];
+    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
+    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
+    char *bytes_of[2] = {get_file(path[0], &count[0]), get_file(path[1], &count[1])};
+    if (count[0] != count[1] || memcmp(bytes_of[0], bytes_of[1], count[0]) != 0)
+        fail_msg("%s and %s differ", path[0], path[1]);
+    free(bytes_of[0]);
+    free(bytes_of[1]);
+}
+
 const char *real_data(const char *name)
 {
     static char path[4096];

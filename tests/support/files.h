@@ -12,6 +12,9 @@ const char *write_text(const char *name, const char *text);
 /* The same as a gzip member: stored blocks, so that no compressor is needed. */
 const char *write_gzip(const char *name, const void *bytes, size_t count);
 
+/* A file of that name has the same bytes in both folders. */
+void assert_same_file(const char *folder, const char *other, const char *name);
+
 /* A growing piece of memory. */
 typedef struct bytes {
     unsigned char data[1 << 16];

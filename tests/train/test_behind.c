@@ -44,23 +44,29 @@ static void put_in_the_way(const tarn_train_report *report, void *ctx)
     o->last = report->step;
 }
 
+/* A run in whose way something is put at a step, and what it goes on from once that is gone. The caller frees it. */
+static tarn_trainer *go_on_after_refusal(const char *folder, obstacle *o)
+{
+    tarn_train_options options = small(folder);
+    snprintf(o->path, sizeof(o->path), "%s/model.safetensors.next", options.out);
+    o->trainer = tarn_trainer_new(&options);
+    assert_false(tarn_trainer_run(o->trainer, put_in_the_way, o, NULL));
+    assert_error_about(TARN_ERROR_IO, "model.safetensors.next", "is a folder");
+    tarn_trainer_free(o->trainer);
+    assert_int_equal(rmdir(o->path), 0);
+    tarn_trainer *trainer = tarn_trainer_resume(options.out, NULL);
+    assert_non_null(trainer);
+    return trainer;
+}
+
 static void a_checkpoint_that_cannot_be_written_ends_the_run(void **state)
 {
     (void)state;
-    tarn_train_options options = small("behind-refused");
     obstacle o = {.at = 10};
-    snprintf(o.path, sizeof(o.path), "%s/model.safetensors.next", options.out);
-    tarn_trainer *trainer = o.trainer = tarn_trainer_new(&options);
-    assert_false(tarn_trainer_run(trainer, put_in_the_way, &o, NULL));
-    assert_error_about(TARN_ERROR_IO, "model.safetensors.next", "is a folder");
-    assert_true(o.last > 10 && o.last < 20); /* not at once, and not at the next checkpoint */
-    tarn_trainer_free(trainer);
-
-    assert_int_equal(rmdir(o.path), 0);
-    trainer = tarn_trainer_resume(options.out, NULL);
-    assert_non_null(trainer);
-    assert_int_equal(trainer->place.step, 0); /* the checkpoint before is the one of the beginning */
     tarn_train_result result;
+    tarn_trainer *trainer = go_on_after_refusal("behind-refused", &o);
+    assert_true(o.last > 10 && o.last < 20);  /* not at once, and not at the next checkpoint */
+    assert_int_equal(trainer->place.step, 0); /* the checkpoint before is the one of the beginning */
     assert_true(tarn_trainer_run(trainer, NULL, NULL, &result));
     assert_int_equal(result.step, 20);
     tarn_trainer_free(trainer);
@@ -69,33 +75,12 @@ static void a_checkpoint_that_cannot_be_written_ends_the_run(void **state)
 static void the_last_checkpoint_fails_the_run_too(void **state)
 {
     (void)state;
-    tarn_train_options options = small("behind-last");
-    obstacle o = {.at = 20};
-    snprintf(o.path, sizeof(o.path), "%s/model.safetensors.next", options.out);
-    tarn_trainer *trainer = o.trainer = tarn_trainer_new(&options);
-    assert_false(tarn_trainer_run(trainer, put_in_the_way, &o, NULL));
-    assert_error_about(TARN_ERROR_IO, "model.safetensors.next", "is a folder");
-    tarn_trainer_free(trainer);
-    assert_int_equal(rmdir(o.path), 0);
-    trainer = tarn_trainer_resume(options.out, NULL);
+    tarn_trainer *trainer = go_on_after_refusal("behind-last", &(obstacle){.at = 20});
     assert_int_equal(trainer->place.step, 10);
     tarn_trainer_free(trainer);
 }
 
 /* ---- what is written --------------------------------------------------------------------------------------------------------- */
-
-static void assert_same(const char *folder, const char *other, const char *name)
-{
-    char path[2][1200];
-    size_t count[2];
-    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
-    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
-    char *bytes_of[2] = {get_file(path[0], &count[0]), get_file(path[1], &count[1])};
-    assert_int_equal(count[0], count[1]);
-    assert_memory_equal(bytes_of[0], bytes_of[1], count[0]);
-    free(bytes_of[0]);
-    free(bytes_of[1]);
-}
 
 /* The same state once more, written without a thread. */
 static void files_are_those_of_a_run_that_waits(void **state)
@@ -106,8 +91,8 @@ static void files_are_those_of_a_run_that_waits(void **state)
     assert_true(tarn_trainer_run(trainer, NULL, NULL, NULL));
     snprintf(trainer->options.out, sizeof(trainer->options.out), "%s", scratch("behind-files-again"));
     assert_true(tarn__folder_make("test", trainer->options.out) && tarn__checkpoint_save(trainer));
-    assert_same(options.out, trainer->options.out, "model.safetensors");
-    assert_same(options.out, trainer->options.out, "optimizer.safetensors");
+    assert_same_file(options.out, trainer->options.out, "model.safetensors");
+    assert_same_file(options.out, trainer->options.out, "optimizer.safetensors");
     tarn_trainer_free(trainer);
     assert_ok();
 }

@@ -97,17 +97,9 @@ static story run_in(tarn_train_options options, const char *folder, const char *
     return run(tarn_trainer_new(&options), stop_at);
 }
 
-static void assert_same_file(const char *folder, const char *other, const char *name)
+static void assert_same_in_runs(const char *folder, const char *other, const char *name)
 {
-    char path[2][1200];
-    size_t count[2];
-    snprintf(path[0], sizeof(path[0]), "%s/%s", scratch(folder), name);
-    snprintf(path[1], sizeof(path[1]), "%s/%s", scratch(other), name);
-    char *bytes_of[2] = {get_file(path[0], &count[0]), get_file(path[1], &count[1])};
-    if (count[0] != count[1] || memcmp(bytes_of[0], bytes_of[1], count[0]) != 0)
-        fail_msg("%s and %s differ", path[0], path[1]);
-    free(bytes_of[0]);
-    free(bytes_of[1]);
+    assert_same_file(scratch(folder), scratch(other), name);
 }
 
 /* Weights, moments, step counts and everything that was reported. */
@@ -122,8 +114,8 @@ static void assert_same_runs(tarn_train_options options)
     for (int i = 0; i < a.reports; i++)
         if (a.loss[i] != b.loss[i] || a.norm[i] != b.norm[i])
             fail_msg("report %d: loss %.17g and %.17g, norm %.17g and %.17g", i, a.loss[i], b.loss[i], a.norm[i], b.norm[i]);
-    assert_same_file(eager, captured, "model.safetensors");
-    assert_same_file(eager, captured, "optimizer.safetensors");
+    assert_same_in_runs(eager, captured, "model.safetensors");
+    assert_same_in_runs(eager, captured, "optimizer.safetensors");
 }
 
 /* ---- the same bits --------------------------------------------------------------------------------------------------------- */
@@ -187,8 +179,8 @@ static void a_run_goes_on_captured_or_not(void **state)
         run_in(language(), folder, first[i], 13); /* which is no evaluation's step */
         snprintf(change.capture, sizeof(change.capture), "%s", second[i]);
         run(tarn_trainer_resume(scratch(folder), &change), 0);
-        assert_same_file("whole", folder, "model.safetensors");
-        assert_same_file("whole", folder, "optimizer.safetensors");
+        assert_same_in_runs("whole", folder, "model.safetensors");
+        assert_same_in_runs("whole", folder, "optimizer.safetensors");
     }
 }
 
@@ -300,7 +292,7 @@ static void a_loss_that_is_not_finite_is_found_all_the_same(void **state)
     error[0][50] = error[1][50] = 0; /* before the folder's name */
     print_message("%s\n", error[0]);
     assert_string_equal(error[0], error[1]);
-    assert_same_file("diverges", "diverges-captured", "model.safetensors");
+    assert_same_in_runs("diverges", "diverges-captured", "model.safetensors");
 }
 
 int main(void)

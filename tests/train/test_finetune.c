@@ -117,16 +117,6 @@ static bool is_there(const char *folder, const char *name)
     return stat(path_in(folder, name), &about) == 0;
 }
 
-static void assert_same_file(const char *folder, const char *other, const char *name)
-{
-    size_t count[2];
-    char *bytes_of[2] = {get_file(path_in(folder, name), &count[0]), get_file(path_in(other, name), &count[1])};
-    if (count[0] != count[1] || memcmp(bytes_of[0], bytes_of[1], count[0]) != 0)
-        fail_msg("%s differs between %s and %s", name, folder, other);
-    free(bytes_of[0]);
-    free(bytes_of[1]);
-}
-
 /* ---- all weights ----------------------------------------------------------------------------------------------------------- */
 
 static void all_weights_are_trained_from_a_folder(void **state)

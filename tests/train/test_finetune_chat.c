@@ -64,19 +64,6 @@ static story run(tarn_trainer *trainer, int64_t stop_at)
 
 /* ---- conversations as data ------------------------------------------------------------------------------------------------- */
 
-static void assert_same_file(const char *folder, const char *other, const char *name)
-{
-    char paths[2][1300];
-    size_t count[2];
-    snprintf(paths[0], sizeof(paths[0]), "%s/%s", folder, name);
-    snprintf(paths[1], sizeof(paths[1]), "%s/%s", other, name);
-    char *bytes_of[2] = {get_file(paths[0], &count[0]), get_file(paths[1], &count[1])};
-    if (count[0] != count[1] || memcmp(bytes_of[0], bytes_of[1], count[0]) != 0)
-        fail_msg("%s differs between %s and %s", name, folder, other);
-    free(bytes_of[0]);
-    free(bytes_of[1]);
-}
-
 static void the_plan_counts_documents(void **state)
 {
     (void)state;

@@ -73,19 +73,6 @@ static double run(tarn_trainer *trainer, int64_t stop_at)
     return s.last_judged;
 }
 
-static void assert_same_file(const char *folder, const char *other, const char *name)
-{
-    char path[2][1200];
-    size_t count[2];
-    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
-    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
-    char *a = get_file(path[0], &count[0]), *b = get_file(path[1], &count[1]);
-    if (count[0] != count[1] || memcmp(a, b, count[0]) != 0)
-        fail_msg("%s differs between %s and %s", name, folder, other);
-    free(a);
-    free(b);
-}
-
 static void every_family_learns_and_is_judged_and_writes(void **state)
 {
     (void)state;

@@ -73,19 +73,6 @@ static void the_rate_falls_after_each_so_many_steps_or_epochs(void **state)
     assert_stairs(&by_epochs, 0, 10, 0.1);
 }
 
-static void assert_same_file(const char *folder, const char *other, const char *name)
-{
-    char path[2][1200];
-    size_t count[2];
-    snprintf(path[0], sizeof(path[0]), "%s/%s", folder, name);
-    snprintf(path[1], sizeof(path[1]), "%s/%s", other, name);
-    char *bytes_of[2] = {get_file(path[0], &count[0]), get_file(path[1], &count[1])};
-    if (count[0] != count[1] || memcmp(bytes_of[0], bytes_of[1], count[0]) != 0)
-        fail_msg("%s and %s differ", path[0], path[1]);
-    free(bytes_of[0]);
-    free(bytes_of[1]);
-}
-
 static void a_stopped_run_goes_on_down_the_same_stairs(void **state)
 {
     (void)state;
