@@ -14,6 +14,16 @@ typedef struct sizes {
     int64_t batches, heads, kv_heads, rows, keys, depth;
 } sizes;
 
+/* The sizes themselves; under a sanitizer, which takes minutes for these, smaller ones that still go through several tiles. */
+static sizes cut(sizes s, tarn_dtype dtype)
+{
+    if (!is_quick())
+        return s;
+    const int64_t most = s.depth > 128 || tarn_dtype_size(dtype) > 2 ? 70 : 140, heads = s.heads < 2 ? s.heads : 2;
+    return (sizes){s.batches, heads, s.kv_heads < s.heads ? 1 : heads, s.rows < most ? s.rows : most, s.keys < most ? s.keys : most,
+                   s.depth};
+}
+
 /* Leaves on the CPU and the same on the device. */
 static void make_operands(sizes s, tarn_dtype dtype, tarn_tensor **here, tarn_tensor **there)
 {
@@ -73,8 +83,10 @@ static void every_form_agrees_with_the_cpu(void **state)
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         for (int d = 0; d < 4; d++)
             for (int causal = 0; causal < 2; causal++) {
+                if (is_quick() && causal != (int)(i + d) % 2)
+                    continue;
                 tarn_scope *scope = tarn_scope_open();
-                agrees_with_the_cpu(all[i], dtypes[d], (tarn_attention_options){.causal = causal}, tolerance[d]);
+                agrees_with_the_cpu(cut(all[i], dtypes[d]), dtypes[d], (tarn_attention_options){.causal = causal}, tolerance[d]);
                 tarn_scope_close(scope);
             }
 }
@@ -125,9 +137,12 @@ static void rows_that_begin_at_starts_agree_with_the_cpu(void **state)
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         for (int d = 0; d < 4; d++)
             for (int l = 0; l < 4; l++) {
+                if (is_quick() && l != (int)(i + d) % 4)
+                    continue;
                 tarn_scope *scope = tarn_scope_open();
-                tarn_attention_options o = {.causal = l > 0 || d % 2 == 0, .starts = draw_starts(all[i], longest[l], d % 2 ? TARN_I32 : TARN_I64)};
-                agrees_with_the_cpu(all[i], dtypes[d], o, tolerance[d]);
+                const sizes s = cut(all[i], dtypes[d]);
+                tarn_attention_options o = {.causal = l > 0 || d % 2 == 0, .starts = draw_starts(s, longest[l], d % 2 ? TARN_I32 : TARN_I64)};
+                agrees_with_the_cpu(s, dtypes[d], o, tolerance[d]);
                 tarn_scope_close(scope);
             }
 }

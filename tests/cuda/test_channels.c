@@ -112,13 +112,19 @@ static void compare(tarn_shape shape, int d, bool is_last)
     }
 }
 
+static int64_t count_of(tarn_shape s)
+{
+    return s.size[0] * s.size[1] * s.size[2] * s.size[3];
+}
+
 static void few_elements_agree(void **state)
 {
     NEEDS_GPU();
     for (int d = 0; d < DTYPES; d++)
         for (int i = 0; i < SMALL; i++)
             for (int last = 0; last < 2; last++)
-                compare(small[i], d, last);
+                if (!is_quick() || (count_of(small[i]) < 100000 && (i + d + last) % 2 == 0))
+                    compare(small[i], d, last);
 }
 
 static void more_elements_than_are_held_agree(void **state)
@@ -214,6 +220,7 @@ static void a_captured_step_gives_the_bits_of_an_eager_one(void **state)
 
 int main(void)
 {
+    cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     const struct CMUnitTest tests[] = {
         ON_GPU(few_elements_agree),
         ON_GPU(more_elements_than_are_held_agree),

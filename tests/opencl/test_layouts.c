@@ -236,6 +236,14 @@ static void windows_of_all_sizes_have_their_largest_elements(void **state)
     assert_int_equal(tarn_stats().fallbacks, 0);
 }
 
+static void windows_side_by_side_have_their_averages(void **state)
+{
+    NEEDS_OPENCL();
+    tarn_stats_reset();
+    check_averages(opencl, false);
+    assert_int_equal(tarn_stats().fallbacks, 0);
+}
+
 /* The gradient of the largest along an axis; whole numbers, of which some are the largest together. */
 static tarn_tensor *slopes_of_largest(tarn_tensor *x, int axis, tarn_device device)
 {
@@ -428,6 +436,7 @@ int main(void)
         ON_OPENCL(the_largest_of_a_column_share_its_gradient),
         ON_OPENCL(windows_side_by_side_are_pooled),
         ON_OPENCL(windows_of_all_sizes_have_their_largest_elements),
+        ON_OPENCL(windows_side_by_side_have_their_averages),
         ON_OPENCL(empty_rows_are_looked_up),
         ON_OPENCL(numbers_are_repeated),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),

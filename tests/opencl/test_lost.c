@@ -2,9 +2,9 @@
  *
  * The program stands between the backend and the driver: it has functions of OpenCL's names, which the backend finds before the loader's. They hand on what they are called with, until the
  * queue of a device is to be gone: then they fail as a driver does. PoCL is asked for several devices, since each can be lost once. */
+#include "support/loader.h"
 #include "support/opencl.h"
 
-#include <dlfcn.h>
 #include <tarn/profile.h>
 
 #define OUT_OF_RESOURCES (-5)
@@ -13,14 +13,6 @@
 static void *gone;          /* a queue; NULL: all are there */
 static int commands_left;   /* that it still takes */
 static int kernels_refused; /* launches that fail alone, while the queue goes on */
-
-static void *in_loader(const char *name)
-{
-    static void *library;
-    if (!library)
-        library = dlopen("libOpenCL.so.1", RTLD_NOW);
-    return library ? dlsym(library, name) : NULL;
-}
 
 static bool is_gone(void *queue)
 {

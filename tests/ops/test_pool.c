@@ -88,6 +88,12 @@ static void windows_of_all_sizes_have_their_largest_elements(void **state)
     check_windows(CPU, true);
 }
 
+static void windows_side_by_side_have_their_averages(void **state)
+{
+    (void)state;
+    check_averages(CPU, true);
+}
+
 static void errors_say_what_does_not_fit(void **state)
 {
     (void)state;
@@ -112,6 +118,7 @@ int main(void)
         in_scope(averages_count_padding_or_do_not),
         in_scope(both_layouts_agree_on_large_images),
         in_scope(windows_of_all_sizes_have_their_largest_elements),
+        in_scope(windows_side_by_side_have_their_averages),
         in_scope(errors_say_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,12 @@ static inline int close_gpu(void **state)
     return tarn_device_count("cuda") == 0 ? 0 : close_test(state);
 }
 
+/* Few and small sizes are wanted: under a sanitizer a kernel takes a hundred times as long. */
+static inline bool is_quick(void)
+{
+    return getenv("TARN_TEST_QUICK") != NULL;
+}
+
 #define NEEDS_GPU()                                                                                                                       \
     do {                                                                                                                                  \
         if (tarn_device_count("cuda") == 0)                                                                                               \

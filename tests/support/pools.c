@@ -1,4 +1,4 @@
-/* pools.c: max_pool2d against a plain reference. Images and gradients are small whole numbers, so that sums are exact in any order. */
+/* pools.c: max_pool2d, and averages of windows side by side, against plain references. Images and gradients are small whole numbers, so that sums are exact in any order. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,6 +12,7 @@ typedef struct windows {
 static const windows cases[] = {
     {2, 8, {12, 16}, {.kernel = {2, 2}}},
     {2, 8, {13, 15}, {.kernel = {2, 2}, .ceil_mode = true}},
+    {2, 16, {12, 15}, {.kernel = {3, 3}}},
     {2, 8, {12, 16}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}},
     {1, 3, {11, 9}, {.kernel = {3, 2}, .stride = {1, 2}, .padding = {1, 0}}},
     {2, 8, {19, 17}, {.kernel = {3, 3}, .stride = {1, 1}, .padding = {1, 1}, .dilation = {2, 2}}},
@@ -110,6 +111,54 @@ void check_windows(tarn_device device, bool all_dtypes)
                 continue;
             tarn_scope *scope = tarn_scope_open();
             check_case(&cases[i], &bits, dtypes[which], channels_last, device);
+            tarn_scope_close(scope);
+        }
+}
+
+/* ---- averages -------------------------------------------------------------------------------------------------------------- */
+
+/* Windows side by side, which take all of the image but for what is left of its last rows and columns. */
+static const windows sides[] = {
+    {2, 8, {12, 16}, {.kernel = {2, 2}}}, {2, 8, {13, 15}, {.kernel = {2, 2}}},  {1, 16, {12, 15}, {.kernel = {3, 3}}},
+    {2, 3, {9, 6}, {.kernel = {3, 3}}},   {2, 8, {12, 14}, {.kernel = {3, 2}}},  {1, 24, {8, 16}, {.kernel = {4, 4}}},
+};
+
+/* Gradients are whole numbers times the elements of a window, so that their shares are whole, too. */
+static void check_sides(const windows *w, uint64_t *bits, tarn_dtype dtype, bool channels_last, tarn_device device)
+{
+    const tarn_shape shape = TARN_SHAPE(w->images, w->channels, w->size[0], w->size[1]);
+    const int64_t high = w->options.kernel[0], broad = w->options.kernel[1], rows = w->size[0] / high, columns = w->size[1] / broad;
+    const int64_t planes = w->images * w->channels, area = w->size[0] * w->size[1], results = planes * rows * columns;
+    double *share = draw(bits, results, false), *given = calloc((size_t)results, sizeof(double)), *average = calloc((size_t)results, sizeof(double));
+    double *values = calloc((size_t)(planes * area), sizeof(double)), *gradient = calloc((size_t)(planes * area), sizeof(double));
+    assert_true(given && average && values && gradient);
+    for (int64_t i = 0; i < results; i++)
+        given[i] = share[i] * (double)(high * broad);
+    for (int64_t i = 0; i < planes * area; i++) {
+        int64_t row = i % area / w->size[1] / high, column = i % w->size[1] / broad, window = (i / area * rows + row) * columns + column;
+        if (row >= rows || column >= columns)
+            continue;
+        values[i] = average[window] = share[window]; /* all elements of a window are alike */
+        gradient[i] = share[window];
+    }
+    tarn_tensor *leaf = tarn_requires_grad(good(tarn_cast(tarn_from_f64(values, shape, device), TARN_F32)), true);
+    tarn_tensor *y = good(tarn_avg_pool2d(laid_out(good(tarn_cast(leaf, dtype)), channels_last), &w->options));
+    expect(y, TARN_SHAPE(w->images, w->channels, rows, columns), average);
+    assert_true(tarn_backward_from(y, laid_out(good(tarn_cast(tarn_from_f64(given, tarn_shape_of(y), device), dtype)), channels_last), NULL));
+    expect(tarn_grad(leaf), shape, gradient);
+    free(share), free(given), free(average), free(values), free(gradient);
+}
+
+void check_averages(tarn_device device, bool all_dtypes)
+{
+    static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_F64};
+    uint64_t bits = test_seed(4);
+    for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
+        for (size_t k = 0; k < 8; k++) {
+            if (!all_dtypes && k / 2 != (i + k % 2) % 4)
+                continue;
+            tarn_scope *scope = tarn_scope_open();
+            check_sides(&sides[i], &bits, dtypes[k / 2], k % 2, device);
             tarn_scope_close(scope);
         }
 }

@@ -1,7 +1,8 @@
 /* pool_packs.cu: pooling of images whose channels lie next to each other ("channels last"), for any window.
  *
  * A thread owns 16 bytes of channels: windows and places are worked out once for all of them, and everything moves in whole packs. Forward it
- * takes one window; backward it takes the same column of ROWS rows of the image, whose windows are mostly the same ones. */
+ * takes one window; backward it takes the same column of ROWS rows of the image, whose windows are mostly the same ones, or, where windows of 2 by 2
+ * or 3 by 3 lie side by side over all of the image, one window again. */
 #include "backends/cuda/pool.cuh"
 
 #define ROWS 2 /* of the image a thread, backward */
@@ -201,6 +202,39 @@ static __global__ void __launch_bounds__(THREADS) pool_packs_grad(const __grid_c
     }
 }
 
+/* Every element of the image lies in one window of K by K: its gradient and places are read once, and all of its elements are written. */
+template <typename T, int K, bool IS_LARGEST>
+static __global__ void __launch_bounds__(THREADS) pool_packs_spread(const __grid_constant__ pool_args a)
+{
+    constexpr int P = pack_size<T>::value;
+    uint32_t number = blockIdx.x * THREADS + threadIdx.x;
+    if (number >= (uint32_t)a.order.count)
+        return;
+    const pack_place p = pack_place_of<P>(a.order, number);
+    pack<T, P> g = load_pack<T, P>((const T *)a.from + plane_of(p, a.from_stride) + p.row * (int32_t)a.from_stride[2] + p.column * (int32_t)a.from_stride[3]);
+    int32_t at[P];
+    if (IS_LARGEST) {
+        fetch_places<P, true>(a, plane_of(p, a.place_stride) + p.row * (int32_t)a.place_stride[2] + p.column * (int32_t)a.place_stride[3], at);
+    } else {
+        wide<T> value[P];
+        widen_pack(g, value);
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            value[k] /= (wide<T>)(K * K);
+        narrow_pack(value, g);
+    }
+    T *to = (T *)a.to + plane_of(p, a.to_stride) + p.row * K * (int32_t)a.to_stride[2] + p.column * K * (int32_t)a.to_stride[3];
+#pragma unroll
+    for (int n = 0; n < K * K; n++) {
+        pack<T, P> result = g;
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            if (IS_LARGEST && at[k] != n)
+                result.at[k] = narrow<T>((wide<T>)0);
+        store_pack(to + (n / K * (int32_t)a.to_stride[2] + n % K * (int32_t)a.to_stride[3]), result);
+    }
+}
+
 /* ---- starting them --------------------------------------------------------------------------------------------------------- */
 
 static bool moves_in_packs(const pool_args *a)
@@ -212,6 +246,16 @@ static bool moves_in_packs(const pool_args *a)
     return a->channels % width == 0 && lies_in_packs(a->from, bytes, a->from_stride, 1, width) &&
            lies_in_packs(a->to, bytes, a->to_stride, 1, width) &&
            (!a->places || (a->has_bytes ? lies_in_packs(a->places, 1, a->place_stride, 1, width) : lies_in_packs(a->places, 4, a->place_stride, 1, 4)));
+}
+
+/* True where windows of 2 by 2 or 3 by 3 take all of the image, each element once. */
+static bool lies_side_by_side(const pool_args *a)
+{
+    const int64_t side = a->kernel[0];
+    for (int i = 0; i < 2; i++)
+        if (a->kernel[i] != side || a->step[i] != side || a->dilation[i] != 1 || a->padding[i] != 0 || a->results[i] * side != a->size[i])
+            return false;
+    return side == 2 || side == 3;
 }
 
 /* 256 threads a block, a pack of channels of one window each. Bytes: the image read, the result and its places written. */
@@ -227,11 +271,18 @@ template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__ca
         pool_packs<T, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
-/* The same over the image, ROWS rows a thread. Bytes: gradients and places read, the image's gradient written; what neighbours read again comes from
+/* The same over the image, ROWS rows a thread, or over windows. Bytes: gradients and places read, the image's gradient written; what neighbours read again comes from
  * the caches. */
 template <typename T, bool IS_LARGEST> static void launch_backward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
+    if (lies_side_by_side(&a)) {
+        if (a.kernel[0] == 2)
+            pool_packs_spread<T, 2, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+        else
+            pool_packs_spread<T, 3, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+        return;
+    }
     int64_t rows = (a.kernel[0] - 1) * a.dilation[0] / a.step[0] + 1, columns = (a.kernel[1] - 1) * a.dilation[1] / a.step[1] + 1;
     int64_t windows = rows > columns ? rows : columns;
     bool has_words = IS_LARGEST && !a.has_bytes;
@@ -256,7 +307,7 @@ bool tarn__cuda_pool_packs(const tarn__call *call, pool_args a, bool is_largest,
     if (!moves_in_packs(&a))
         return false;
     int64_t packs = a.channels / (int64_t)(16 / tarn__dtype_bytes(a.from_dtype));
-    if (is_backward)
+    if (is_backward && !lies_side_by_side(&a))
         a.order = order_of(true, a.images, packs, (a.size[0] + ROWS - 1) / ROWS, a.size[1]);
     else
         a.order = order_of(true, a.images, packs, a.results[0], a.results[1]);

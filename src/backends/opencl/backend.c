@@ -327,10 +327,10 @@ TARN_API const tarn__backend *tarn_backend_entry(const tarn__host *host, char *w
 const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size)
 {
     static tarn__host lent;
-    if (!tarn__cl_check_variables(why, why_size) || !tarn__cl_find_devices(why, why_size))
-        return NULL;
     lent = *host;
     tarn__cl_host = &lent;
+    if (!tarn__cl_check_variables(why, why_size) || !tarn__cl_find_devices(why, why_size))
+        return NULL;
     backend.kernels_hash = tarn__kernels_hash();
     backend.version = host->version;
     fill_table();

@@ -20,12 +20,15 @@ int tarn__cl_count(void)
 
 /* ---- finding ---------------------------------------------------------------------------------------------------------------- */
 
-static void take_devices(cl_platform_id platform, cl_device_type type)
+static void name_platform(cl_platform_id platform, char *name, size_t size)
 {
-    cl_uint found = 0;
-    cl_device_id ids[MAX_DEVICES];
-    if (clGetDeviceIDs(platform, type, MAX_DEVICES, ids, &found) != CL_SUCCESS)
-        return;
+    if (clGetPlatformInfo(platform, CL_PLATFORM_NAME, size, name, NULL) != CL_SUCCESS)
+        snprintf(name, size, "one without a name");
+}
+
+/* Takes those that compile kernels; the others are told. */
+static void take_devices(const cl_device_id *ids, cl_uint found, cl_device_type type)
+{
     for (cl_uint i = 0; i < found && i < MAX_DEVICES && count < MAX_DEVICES; i++) {
         cl_bool compiles = CL_FALSE, little = CL_FALSE;
         clGetDeviceInfo(ids[i], CL_DEVICE_COMPILER_AVAILABLE, sizeof(compiles), &compiles, NULL);
@@ -36,8 +39,31 @@ static void take_devices(cl_platform_id platform, cl_device_type type)
             devices[count].is_cpu = type == CL_DEVICE_TYPE_CPU;
             devices[count].index = count;
             count++;
+        } else {
+            char name[128] = "";
+            clGetDeviceInfo(ids[i], CL_DEVICE_NAME, sizeof(name), name, NULL);
+            tarn__cl_host->log(TARN_LOG_WARNING, "opencl: %s is left out: %s", name, compiles ? "its numbers have their highest byte first" : "its driver has no compiler");
         }
     }
+}
+
+/* True unless the driver fails; one that has no such devices does not. */
+static bool ask_for_devices(cl_platform_id platform, cl_device_type type, cl_int *error)
+{
+    cl_uint found = 0;
+    cl_device_id ids[MAX_DEVICES];
+    *error = clGetDeviceIDs(platform, type, MAX_DEVICES, ids, &found);
+    if (*error == CL_SUCCESS)
+        take_devices(ids, found, type);
+    return *error == CL_SUCCESS || *error == CL_DEVICE_NOT_FOUND;
+}
+
+/* Without a word its GPU would be gone, and `opencl` another device. */
+static void tell_failing(cl_platform_id platform, cl_int error)
+{
+    char name[64];
+    name_platform(platform, name, sizeof(name));
+    tarn__cl_host->log(TARN_LOG_WARNING, "opencl: the driver %s does not name its devices: %s (OpenCL %d)", name, tarn__cl_error_name(error), error);
 }
 
 /* The drivers by name. PoCL offers nothing where it cannot keep what it compiles. */
@@ -46,8 +72,7 @@ static void tell_deviceless(const cl_platform_id *platforms, cl_uint found, char
     char names[256] = "", name[64];
     bool has_pocl = false;
     for (cl_uint i = 0; i < found; i++) {
-        if (clGetPlatformInfo(platforms[i], CL_PLATFORM_NAME, sizeof(name), name, NULL) != CL_SUCCESS)
-            snprintf(name, sizeof(name), "one without a name");
+        name_platform(platforms[i], name, sizeof(name));
         snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? ", " : "", name);
         has_pocl = has_pocl || strcmp(name, "Portable Computing Language") == 0;
     }
@@ -60,6 +85,7 @@ bool tarn__cl_find_devices(char *why, size_t why_size)
     static const cl_device_type types[] = {CL_DEVICE_TYPE_GPU, CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_CPU};
     cl_platform_id platforms[MAX_PLATFORMS];
     cl_uint found = 0;
+    bool told[MAX_PLATFORMS] = {false};
     cl_int error = clGetPlatformIDs(MAX_PLATFORMS, platforms, &found);
     if (error != CL_SUCCESS || found == 0) {
         snprintf(why, why_size, "OpenCL's loader finds no driver (%s); install the device's, or PoCL (pocl-opencl-icd) for the CPU", tarn__cl_error_name(error));
@@ -68,7 +94,10 @@ bool tarn__cl_find_devices(char *why, size_t why_size)
     found = found > MAX_PLATFORMS ? MAX_PLATFORMS : found;
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
         for (cl_uint i = 0; i < found; i++)
-            take_devices(platforms[i], types[t]);
+            if (!ask_for_devices(platforms[i], types[t], &error) && !told[i]) {
+                tell_failing(platforms[i], error);
+                told[i] = true;
+            }
     if (count == 0)
         tell_deviceless(platforms, found, why, why_size);
     return count > 0;

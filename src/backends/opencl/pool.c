@@ -136,11 +136,12 @@ static void name_windows(char *options, size_t size, const pool *p, const tarn__
              has_pairs(p, image) ? " -DPAIRS" : "");
 }
 
-/* A work-item for each element of `to`, or for each window where these write; for some neighbours where they lie side by side on a GPU. Bytes: the image once, windows that overlap from a cache;
+/* A work-item for each element of `to`, or for each window where these write; for some neighbours where they lie side by side. GPUs have a program for each kind of window, others for those that
+ * lie apart: a fifth of LeNet's step on PoCL was the gradient of its pools. Bytes: the image once, windows that overlap from a cache;
  * the result once for each window of an element. */
 static void run(const tarn__call *call, bool is_forward, const char *what, pool *p, const tarn__view *const *views, const tarn__view *to)
 {
-    const bool has_program = tarn__cl_at(call->device)->in_lockstep && is_small(p), is_spread = has_program && !is_forward && are_apart(p);
+    const bool has_program = is_small(p) && (tarn__cl_at(call->device)->in_lockstep || are_apart(p)), is_spread = has_program && !is_forward && are_apart(p);
     const bool fours = has_program && has_fours(p, views), twos = has_program && is_forward && has_twos(p, views);
     const tarn__view *image = is_forward ? call->in[0] : call->out[0], *places = views[is_forward ? 2 : 1];
     tarn__view windows = *to;

@@ -2,7 +2,7 @@
  *
  * The largest element of a window is the first of equal ones; NaN is larger than everything; what lies outside the image does not count. A gradient is
  * gathered: an element of the image looks at the windows that it lies in, one after the other, so that nothing is added by two work-items. Windows that lie side by side (APART) write their
- * elements on GPUs; with PAIRS they are two columns wide, and these move at once. A work-item has one result, with FOURS those of four channels that lie side by side, with TWO those of two
+ * elements; with PAIRS they are two columns wide, and these move at once. A work-item has one result, with FOURS those of four channels that lie side by side, with TWO those of two
  * such windows. The place of a largest element is its number in the window, row by row, in u8 or i32 (T_PLACES); a window that saw nothing of the image has -1, whose low byte is 255. */
 
 #define OPERAND(name) __global void *name, long name##_at
@@ -62,7 +62,7 @@ typedef struct pool {
     int exclude_padding, by_channel;
 } pool;
 
-/* What windows are like on an axis. GPUs have programs of their own for it: divisions become products, and loops short ones. */
+/* What windows are like on an axis. GPUs have programs of their own for it, and others where windows lie apart: divisions become products, and loops short ones. */
 #ifdef KERNEL_0
 #define KERNEL(p, axis) ((axis) == 0 ? KERNEL_0 : KERNEL_1)
 #define STRIDE(p, axis) ((axis) == 0 ? STRIDE_0 : STRIDE_1)
