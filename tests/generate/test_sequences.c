@@ -7,10 +7,9 @@ enum { VOCAB = 19, CONTEXT = 40 };
 /* The device that the tests of other devices take: $TARN_TEST_DEVICE, or the mirror. False: there is none. */
 static bool find_device(tarn_device *device)
 {
-    const char *name = getenv("TARN_TEST_DEVICE");
-    if (!name && tarn_device_count("mirror") < 1)
+    if (!getenv("TARN_TEST_DEVICE") && tarn_device_count("mirror") < 1)
         return false;
-    *device = tarn_device_parse(name ? name : "mirror:0");
+    *device = test_device("mirror:0");
     return true;
 }
 

@@ -327,11 +327,10 @@ static void one_token_crosses(tarn_module *model, tarn_kv kv)
 static void one_token_crosses_for_each_token(void **state)
 {
     (void)state;
-    const char *name = getenv("TARN_TEST_DEVICE");
     const tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .kv_heads = 2, .width = 64, .inner = 96};
-    if (!name && tarn_device_count("mirror") < 1)
+    if (!getenv("TARN_TEST_DEVICE") && tarn_device_count("mirror") < 1)
         skip();
-    tarn_device device = tarn_device_parse(name ? name : "mirror:0");
+    tarn_device device = test_device("mirror:0");
     for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv++) {
         one_token_crosses(make_on(device), kv);
         one_token_crosses(tarn_model_llama(&config, device, 9), kv);

@@ -65,8 +65,7 @@ static void a_prompt_comes_in_parts(void **state)
 
 int main(void)
 {
-    const char *wanted = getenv("TARN_TEST_DEVICE");
-    device = wanted ? tarn_device_parse(wanted) : CPU;
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {in_scope(a_prompt_comes_in_parts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -468,7 +468,7 @@ static void a_real_model_writes_its_story(void **state)
     (void)state;
     if (!real_data("stories260K"))
         skip();
-    tarn_device device = tarn_device_parse(getenv("TARN_TEST_DEVICE") ? getenv("TARN_TEST_DEVICE") : "cpu");
+    tarn_device device = test_device("cpu");
     double ids[STORY], logits[LOGITS], found[LOGITS];
     int32_t made[STORY - 1];
     size_t count;

@@ -1,10 +1,12 @@
 /* Linear layers with adapters as one operation, against the steps they stand for: one layer and several that share x, with and without biases and
- * adapters, weights that lie either way, results that nobody uses, gradients that add up. */
+ * adapters, weights that lie either way, results that nobody uses, gradients that add up. TARN_TEST_DEVICE names the device; the CPU otherwise. */
 #include "ops/adapted.h"
 #include "ops/matmul.h"
 #include "support/check.h"
 
 enum { MOST = TARN__MOST_ADAPTED, IN = 10 };
+
+static tarn_device device;
 
 static const int64_t outs[MOST] = {12, 6, 7}, ranks[MOST] = {3, 2, 4};
 static const double scales[MOST] = {2, 0.5, -1.25};
@@ -26,7 +28,7 @@ typedef struct network {
 
 static tarn_tensor *draw(tarn_shape shape, tarn_dtype dtype, bool is_trained)
 {
-    tarn_tensor *x = good(tarn_normal(shape, 0, 1, dtype, tarn_device_cpu()));
+    tarn_tensor *x = good(tarn_normal(shape, 0, 1, dtype, device));
     return is_trained ? tarn_requires_grad(x, true) : x;
 }
 
@@ -196,6 +198,7 @@ static void runs_and_threads_have_the_same_bits(void **state)
 
 int main(void)
 {
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {
         in_scope(one_layer_is_its_steps),
         in_scope(layers_that_share_x_are_their_steps),

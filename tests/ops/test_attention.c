@@ -322,8 +322,7 @@ static void memory_is_linear_in_the_rows(void **state)
 
 int main(void)
 {
-    const char *name = getenv("TARN_TEST_DEVICE");
-    device = name ? tarn_device_parse(name) : tarn_device_cpu();
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {
         in_scope(every_dtype_agrees_with_its_steps_in_f64),
         in_scope(gradients_of_bf16_have_the_digits_of_f32),

@@ -377,8 +377,7 @@ static void a_device_without_the_kernel_does_it_in_steps(void **state)
 int main(void)
 {
     setenv("TARN_MIRROR_WITHOUT", "attention_starts,attention_starts_grad", 1);
-    const char *name = getenv("TARN_TEST_DEVICE");
-    device = name ? tarn_device_parse(name) : tarn_device_cpu();
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {
         in_scope(every_dtype_agrees_with_its_steps_in_f64),
         in_scope(long_rows_agree_too),

@@ -306,8 +306,7 @@ static void wrong_operands_are_errors_that_name_them(void **state)
 
 int main(void)
 {
-    const char *name = getenv("TARN_TEST_DEVICE");
-    device = name ? tarn_device_parse(name) : tarn_device_cpu();
+    device = test_device("cpu");
     cmocka_set_skip_filter(getenv("TARN_TEST_SKIP"));
     const struct CMUnitTest tests[] = {
         in_scope(channels_are_normalised_in_every_dtype_and_layout),

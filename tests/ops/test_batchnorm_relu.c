@@ -218,8 +218,7 @@ static void wrong_operands_are_errors_that_name_them(void **state)
 
 int main(void)
 {
-    const char *name = getenv("TARN_TEST_DEVICE");
-    device = name ? tarn_device_parse(name) : tarn_device_cpu();
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {
         in_scope(it_is_batchnorm_a_sum_and_relu),
         in_scope(gradients_agree_with_differences),

@@ -2,22 +2,11 @@
  * Every operation, by its cases: made from the table that the library is built from, so that nobody can add an operation without a case, or
  * a differentiable one without a gradient check. TARN_TEST_DEVICE names the device to run on; the CPU otherwise.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <tarn/tarn.h>
-
 #include "cases/cases.h"
 #include "core/device.h"
 #include "core/stats.h"
 #include "ops/op.h"
+#include "support/check.h"
 
 #define SEED 20
 
@@ -557,8 +546,7 @@ int main(void)
     static struct CMUnitTest tests[MOST_OPERATIONS * QUESTIONS + 4];
     static char names[MOST_OPERATIONS * QUESTIONS][96];
     static int numbers[MOST_OPERATIONS];
-    const char *wanted = getenv("TARN_TEST_DEVICE");
-    device = wanted ? tarn_device_parse(wanted) : tarn_device_cpu();
+    device = test_device("cpu");
     if (tarn_failed() || tarn_op_count() > MOST_OPERATIONS) {
         fprintf(stderr, "%s\n", tarn_failed() ? tarn_error() : "more operations than this test has room for");
         return 1;

@@ -4,11 +4,7 @@
 
 #define CPU tarn_device_cpu()
 
-static tarn_device device(void)
-{
-    const char *name = getenv("TARN_TEST_DEVICE");
-    return name ? tarn_device_parse(name) : CPU;
-}
+static tarn_device device;
 
 /* Rows of very different sizes, some all 0, some at the end of f32's range, some too small for a scale of 16 bits. */
 static tarn_tensor *rows_of(int64_t B, int64_t heads, int64_t T, int64_t D, tarn_dtype dtype)
@@ -36,7 +32,7 @@ static void groups_are_blocks(void **state)
     for (int i = 0; i < 20; i++) {
         tarn_tensor *x = rows_of(2, 3, 11, depths[i % 5], dtypes[i / 5]), *scales;
         tarn_tensor *expected = good(tarn_cast(tarn_cast(x, TARN_Q8_0), TARN_F32));
-        tarn_tensor *codes = good(tarn__codes_encode(good(tarn_to(x, device())), &scales));
+        tarn_tensor *codes = good(tarn__codes_encode(good(tarn_to(x, device)), &scales));
         assert_int_equal(tarn_dtype_of(codes), TARN_U8);
         assert_int_equal(tarn_dtype_of(scales), TARN_F16);
         assert_int_equal(tarn_size(scales, 3), depths[i % 5] / 32);
@@ -52,7 +48,7 @@ static void ties_go_away_from_zero(void **state)
     (void)state;
     float values[32] = {127, 0.5f, -0.5f, 1.5f, -1.5f, 2.5f, -2.5f, 0.49999997f, -0.49999997f, 126.5f, -126.5f, 3.4999998f};
     const float expected[] = {127, 1, -1, 2, -2, 3, -3, 0, 0, 127, -127, 3};
-    tarn_tensor *scales, *x = good(tarn_from_f32(values, TARN_SHAPE(1, 1, 1, 32), device()));
+    tarn_tensor *scales, *x = good(tarn_from_f32(values, TARN_SHAPE(1, 1, 1, 32), device));
     tarn_tensor *codes = good(tarn__codes_encode(x, &scales)), *y = back(tarn__codes_decode(codes, scales, TARN_F32));
     for (int64_t i = 0; i < 12; i++)
         assert_true(tarn_item_at(y, TARN_SHAPE(0, 0, 0, i)) == expected[i]);
@@ -70,7 +66,7 @@ static void rows_of_any_width(void **state)
         tarn_tensor *zeros = good(tarn_zeros(TARN_SHAPE(1, 2, 9, whole), TARN_F32, CPU));
         assert_true(tarn_copy(tarn_slice(zeros, 3, 0, D), x));
         tarn_tensor *expected = good(tarn_slice(tarn_cast(tarn_cast(zeros, TARN_Q8_0), TARN_F32), 3, 0, D));
-        tarn_tensor *codes = good(tarn__codes_encode(good(tarn_to(x, device())), &scales));
+        tarn_tensor *codes = good(tarn__codes_encode(good(tarn_to(x, device)), &scales));
         assert_int_equal(tarn_size(scales, 3), whole / 32);
         assert_close(back(tarn__codes_decode(codes, scales, TARN_F32)), expected, 0);
     }
@@ -80,7 +76,7 @@ static void rows_of_any_width(void **state)
 static void views_are_read_where_they_lie(void **state)
 {
     (void)state;
-    tarn_tensor *x = rows_of(2, 7, 3, 48, TARN_F32), *turned = good(tarn_permute(tarn_to(x, device()), TARN_AXES(0, 2, 1, 3))), *scales, *plain_scales;
+    tarn_tensor *x = rows_of(2, 7, 3, 48, TARN_F32), *turned = good(tarn_permute(tarn_to(x, device), TARN_AXES(0, 2, 1, 3))), *scales, *plain_scales;
     tarn_tensor *codes = good(tarn__codes_encode(turned, &scales)), *plain = good(tarn__codes_encode(good(tarn_contiguous(turned)), &plain_scales));
     assert_close(back(tarn_cast(codes, TARN_F32)), back(tarn_cast(plain, TARN_F32)), 0);
     assert_close(back(tarn_cast(scales, TARN_F32)), back(tarn_cast(plain_scales, TARN_F32)), 0);
@@ -97,7 +93,7 @@ static void what_is_not_finite_stays_so(void **state)
     for (int i = 0; i < 3; i++) {
         tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1, 1, 2, 64), TARN_F32, CPU)), *scales;
         assert_true(tarn_fill_inplace(tarn_slice(tarn_slice(x, 2, 1, 2), 3, 40, 41), odd[i]));
-        tarn_tensor *codes = good(tarn__codes_encode(good(tarn_to(x, device())), &scales)), *y = back(tarn__codes_decode(codes, scales, TARN_F32));
+        tarn_tensor *codes = good(tarn__codes_encode(good(tarn_to(x, device)), &scales)), *y = back(tarn__codes_decode(codes, scales, TARN_F32));
         for (int64_t d = 0; d < 64; d++) {
             double before = tarn_item_at(y, TARN_SHAPE(0, 0, 0, d)), beside = tarn_item_at(y, TARN_SHAPE(0, 0, 1, d));
             assert_true(isfinite(before) && isfinite(beside) == (d < 32));
@@ -107,6 +103,7 @@ static void what_is_not_finite_stays_so(void **state)
 
 int main(void)
 {
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {
         in_scope(groups_are_blocks),
         in_scope(ties_go_away_from_zero),

@@ -125,8 +125,7 @@ static void nothing_is_stored_for_gradients_of_frozen_weights(void **state)
 
 int main(void)
 {
-    const char *name = getenv("TARN_TEST_DEVICE");
-    device = name ? tarn_device_parse(name) : tarn_device_cpu();
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {in_scope(every_dtype_agrees_with_its_steps), in_scope(a_second_backward_adds),
                                        in_scope(any_operand_may_be_frozen), in_scope(nothing_is_stored_for_gradients_of_frozen_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,11 +4,7 @@
 
 #define CPU tarn_device_cpu()
 
-static tarn_device device(void)
-{
-    const char *name = getenv("TARN_TEST_DEVICE");
-    return name ? tarn_device_parse(name) : CPU;
-}
+static tarn_device device;
 
 /* x [B, H, T, D] in another order in memory, written into y [B, H, S, D]: what is not written stays. */
 static void put_random(uint64_t *seed, tarn_dtype dtype)
@@ -22,10 +18,10 @@ static void put_random(uint64_t *seed, tarn_dtype dtype)
     tarn_tensor *y = tarn_zeros(TARN_SHAPE(B, H, S, D), dtype, CPU), *expected = tarn_clone(y);
     for (int64_t b = 0; b < B; b++)
         tarn_copy(tarn_slice(tarn_slice(expected, 0, b, b + 1), 2, place[b], place[b] + T), tarn_slice(x, 0, b, b + 1));
-    tarn_tensor *there = tarn_to(y, device()), *index = tarn_to(tarn_from_i64(place, TARN_SHAPE(B), CPU), device());
+    tarn_tensor *there = tarn_to(y, device), *index = tarn_to(tarn_from_i64(place, TARN_SHAPE(B), CPU), device);
     if (random_below(seed, 2))
         index = tarn_cast(index, TARN_I32);
-    assert_true(tarn__put_rows("put", there, 2, index, tarn_to(x, device())));
+    assert_true(tarn__put_rows("put", there, 2, index, tarn_to(x, device)));
     assert_close(tarn_to(there, CPU), expected, 0);
 }
 
@@ -49,6 +45,7 @@ static void a_place_outside_is_an_error(void **state)
 
 int main(void)
 {
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {in_scope(rows_go_to_their_places), in_scope(a_place_outside_is_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

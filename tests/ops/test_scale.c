@@ -106,8 +106,7 @@ static void large_ones_agree_too(void **state)
 
 int main(void)
 {
-    const char *name = getenv("TARN_TEST_DEVICE");
-    device = name ? tarn_device_parse(name) : tarn_device_cpu();
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {in_scope(every_form_agrees_with_f64), in_scope(large_ones_agree_too)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -298,8 +298,7 @@ static void rope_takes_either_order_of_axes(void **state)
 
 int main(void)
 {
-    const char *name = getenv("TARN_TEST_DEVICE");
-    device = name ? tarn_device_parse(name) : tarn_device_cpu();
+    device = test_device("cpu");
     const struct CMUnitTest tests[] = {
         in_scope(residual_norm_is_a_sum_and_its_norm),
         in_scope(residual_norm_with_one_tensor_twice),

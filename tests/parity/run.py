@@ -344,7 +344,7 @@ def main():
     torch.set_num_threads(1)  # small tensors: threads would only wait for each other
     tarn.use_device(options.device)
     version = tarn.call("version").decode()
-    print(f"tarn {version} on {options.device} against torch {torch.__version__} in f64, seed {options.seed}", flush=True)
+    print(f"tarn {version} on {options.device} ({tarn.device_description()}) against torch {torch.__version__} in f64, seed {options.seed}", flush=True)
     table = {name: make for module in TABLES for name, make in module.OPS.items()}
     infos = {info.name.decode(): info for info in tarn.operations()}
     chosen = [name for name in options.only.split(",") if name not in EXTRAS] if options.only else list(infos)

@@ -40,6 +40,11 @@ class Device(c.Structure):
     _fields_ = [("backend", c.c_int32), ("index", c.c_int32)]
 
 
+class DeviceInfo(c.Structure):
+    _fields_ = [("name", c.c_char * 32), ("description", c.c_char * 128), ("detail", c.c_char * 128), ("memory_total", c.c_int64),
+                ("memory_free", c.c_int64), ("type", c.c_char * 16), ("vendor", c.c_char * 64)]
+
+
 class Attribute(c.Structure):
     _fields_ = [("name", c.c_char_p), ("number", c.c_double), ("integer", c.c_int64), ("list", c.c_int64 * MAX_RANK), ("count", c.c_int)]
 
@@ -191,6 +196,7 @@ FUNCTIONS = {
     "clear_error": (None, []),
     "set_threads": (c.c_bool, [c.c_int]),
     "device_parse": (Device, [c.c_char_p]),
+    "device_query": (c.c_bool, [Device, c.POINTER(DeviceInfo)]),
     "seed": (None, [c.c_uint64]),
     "stats": (Counters, []),
     "scope_open": (POINTER, []),
@@ -364,6 +370,13 @@ def device():
 def device_name():
     """As it was asked for: cpu, cuda …"""
     return _place[1]
+
+
+def device_description():
+    """What its maker calls it."""
+    info = DeviceInfo()
+    call("device_query", device(), c.byref(info))
+    return info.description.decode()
 
 
 @contextlib.contextmanager

@@ -219,6 +219,16 @@ int close_test(void **state)
     return failed || used != 0 ? -1 : 0;
 }
 
+tarn_device test_device(const char *otherwise)
+{
+    const char *name = getenv("TARN_TEST_DEVICE");
+    tarn_device device = tarn_device_parse(name ? name : otherwise);
+    tarn_device_info info;
+    if (name && tarn_device_query(device, &info))
+        print_message("%s is %s\n", info.name, info.description);
+    return device;
+}
+
 uint64_t test_seed(uint64_t otherwise)
 {
     const char *text = getenv("TARN_TEST_SEED");

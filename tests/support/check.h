@@ -86,6 +86,9 @@ int close_test(void **state);
 int clear_error(void **state);
 #define in_scope(test) cmocka_unit_test_setup_teardown(test, open_test, close_test)
 
+/* The device that $TARN_TEST_DEVICE names, and says what it is; without one, that of this name. */
+tarn_device test_device(const char *otherwise);
+
 /* Numbers for random tests: the seed is $TARN_TEST_SEED or the default, and printed. */
 uint64_t test_seed(uint64_t otherwise);
 uint64_t random_bits(uint64_t *state);

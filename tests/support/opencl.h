@@ -11,7 +11,12 @@ static inline int open_opencl(void **state)
 {
     if (tarn_device_count("opencl") == 0)
         return 0;
+    static bool is_told;
+    tarn_device_info info;
     opencl = tarn_device_parse("opencl");
+    if (!is_told && tarn_device_query(opencl, &info))
+        print_message("%s is %s\n", info.name, info.description); /* where there are several it depends on the drivers that are found */
+    is_told = true;
     tarn_seed(1);
     return open_test(state);
 }
