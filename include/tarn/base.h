@@ -61,8 +61,8 @@ TARN_API void tarn_clear_error(void);
  * pending is kept. Always returns false. */
 TARN_API bool tarn_set_error(tarn_code code, const char *format, ...) TARN_PRINTF(2, 3);
 
-/* How important a log line is. */
-typedef enum tarn_log_level { TARN_LOG_INFO = 0, TARN_LOG_WARNING = 1 } tarn_log_level;
+/* How important a log line is. A notice tells somebody who waits what for. */
+typedef enum tarn_log_level { TARN_LOG_INFO = 0, TARN_LOG_NOTICE = 1, TARN_LOG_WARNING = 2 } tarn_log_level;
 
 /* A log callback: `text` is one line without its newline, valid during the call only. */
 typedef void (*tarn_log_fn)(tarn_log_level level, const char *text, void *ctx);

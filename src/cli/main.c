@@ -141,6 +141,14 @@ static int version(int count, char *const *words)
     return TARN__DONE;
 }
 
+/* Warnings, and what somebody waits for. */
+static void tell(tarn_log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    if (level >= TARN_LOG_NOTICE)
+        fprintf(stderr, "tarn: %s\n", text);
+}
+
 static int run(const command *one, int count, char *const *words)
 {
     tarn__options options;
@@ -151,6 +159,8 @@ static int run(const command *one, int count, char *const *words)
         return print_help(one);
     if (!tarn_set_threads((int)options.threads))
         return tarn__complain(one->name);
+    if (!options.quiet)
+        tarn_set_log(tell, NULL);
     return one->run(&options);
 }
 

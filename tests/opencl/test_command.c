@@ -21,6 +21,31 @@ static void operations_are_measured_at_sizes_for_the_device(void **state)
     expect_command("bench ops --only tiny --runs 5 --device opencl", 0, strcmp(info.type, "cpu") == 0 ? "64 MiB" : "a model's sizes");
 }
 
+/* Somebody who waits is told what for, where it takes long. */
+static void what_is_compiled_at_first_is_told(void **state)
+{
+    NEEDS_OPENCL();
+    const char *caches[] = {getenv("XDG_CACHE_HOME"), getenv("POCL_CACHE_DIR")};
+    char *kept[2] = {caches[0] ? strdup(caches[0]) : NULL, caches[1] ? strdup(caches[1]) : NULL}, folder[64] = "/tmp/tarn-test-command-XXXXXX", text[160];
+    assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", folder, 1);
+    setenv("POCL_CACHE_DIR", folder, 1);
+    snprintf(text, sizeof(text), "opencl:0 compiles its kernels, which takes a while; later runs find them in %s/tarn/opencl", folder);
+    tarn_device_info info;
+    assert_true(tarn_device_query(opencl, &info));
+    run_command("bench train --model lenet --batch 4 --steps 1 --warmup 0 --device opencl 2>&1");
+    assert_true(strcmp(info.type, "cpu") != 0 || strstr(command_output, text)); /* a GPU's driver may be done before */
+    run_command("bench train --model lenet --batch 4 --steps 1 --warmup 0 --device opencl 2>&1");
+    assert_null(strstr(command_output, "compiles its kernels"));
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "POCL_CACHE_DIR" : "XDG_CACHE_HOME";
+        assert_int_equal(kept[i] ? setenv(name, kept[i], 1) : unsetenv(name), 0);
+        free(kept[i]);
+    }
+    snprintf(text, sizeof(text), "rm -r '%s'", folder);
+    assert_int_equal(system(text), 0);
+}
+
 /* By its name in the warning, and in the error where fallbacks are errors. */
 static void a_kernel_that_is_lost_is_named(void **state)
 {
@@ -93,6 +118,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_OPENCL(a_step_is_held_against_what_the_device_can),
         ON_OPENCL(operations_are_measured_at_sizes_for_the_device),
+        ON_OPENCL(what_is_compiled_at_first_is_told),
         ON_OPENCL(a_kernel_that_is_lost_is_named),
         ON_OPENCL(what_is_to_be_left_out_has_to_be_there),
         ON_OPENCL(variables_say_what_they_may),

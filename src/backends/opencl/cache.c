@@ -13,6 +13,7 @@
 #include "base/platform.h"
 
 #define MOST_BYTES ((uint64_t)256 << 20) /* of a binary that is believed */
+#define PATIENCE 2                       /* seconds of compiling that nobody is told of */
 
 typedef struct head {
     char magic[16];
@@ -192,4 +193,19 @@ bool tarn__cl_cache_is_on(void)
 {
     char folder[640];
     return cache_folder(folder, sizeof(folder));
+}
+
+void tarn__cl_cache_tell(const tarn__cl_device *d, double seconds)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static double spent;
+    static bool told;
+    char folder[640];
+    pthread_mutex_lock(&lock);
+    spent += seconds;
+    const bool is_due = !told && spent > PATIENCE;
+    told = told || is_due;
+    pthread_mutex_unlock(&lock);
+    if (is_due && cache_folder(folder, sizeof(folder)))
+        tarn__cl_host->log(TARN_LOG_NOTICE, "opencl:%d compiles its kernels, which takes a while; later runs find them in %s", d->index, folder);
 }

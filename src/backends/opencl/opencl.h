@@ -187,6 +187,9 @@ unsigned char *tarn__cl_cache_read(const char *key, size_t *length);
 void tarn__cl_cache_write(const char *key, const void *bytes, size_t length);
 bool tarn__cl_cache_is_on(void);
 
+/* That a device compiles what later runs will find: once, when it has taken some seconds. */
+void tarn__cl_cache_tell(const tarn__cl_device *device, double seconds);
+
 /* Files that the build put into the library. */
 typedef struct tarn__cl_file {
     const char *name; /* "copy.cl", "elementwise.def" */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backends/opencl/opencl.h"
+#include "base/platform.h"
 
 typedef struct tarn__cl_program {
     char *source, *options;
@@ -175,7 +176,9 @@ static cl_program find_or_compile(tarn__cl_device *d, const char *source, const 
         return NULL;
     cl_program made = tarn__cl_cache_find(d, written, options);
     if (!made) {
+        const double begin = tarn__platform_seconds();
         made = compile(d, source, options, written);
+        tarn__cl_cache_tell(d, tarn__platform_seconds() - begin);
         if (made)
             tarn__cl_cache_keep(d, written, options, made);
     }
