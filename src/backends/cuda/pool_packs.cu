@@ -27,6 +27,12 @@ __device__ __forceinline__ int64_t plane_of(const pack_place &p, const int64_t *
     return p.image * stride[0] + p.channel;
 }
 
+/* Of a window, where a thread has one. */
+__device__ __forceinline__ int64_t place_in(const pack_place &p, const int64_t *stride)
+{
+    return plane_of(p, stride) + p.row * (int32_t)stride[2] + p.column * (int32_t)stride[3];
+}
+
 /* Places of all channels of a pack. Those of 4 bytes move in packs of 4; kernels made for small windows (IS_SMALL) have none. */
 template <int P, bool IS_SMALL> __device__ __forceinline__ void store_places(const pool_args &a, int64_t to, const int32_t *at)
 {
@@ -137,9 +143,9 @@ static __global__ void __launch_bounds__(THREADS) pool_packs(const __grid_consta
     }
     pack<T, P> result;
     narrow_pack(value, result);
-    store_pack((T *)a.to + plane_of(p, a.to_stride) + p.row * (int32_t)a.to_stride[2] + p.column * (int32_t)a.to_stride[3], result);
+    store_pack((T *)a.to + place_in(p, a.to_stride), result);
     if (IS_LARGEST && a.places)
-        store_places<P, K != 0>(a, plane_of(p, a.place_stride) + p.row * (int32_t)a.place_stride[2] + p.column * (int32_t)a.place_stride[3], at);
+        store_places<P, K != 0>(a, place_in(p, a.place_stride), at);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------- */
@@ -211,10 +217,10 @@ static __global__ void __launch_bounds__(THREADS) pool_packs_spread(const __grid
     if (number >= (uint32_t)a.order.count)
         return;
     const pack_place p = pack_place_of<P>(a.order, number);
-    pack<T, P> g = load_pack<T, P>((const T *)a.from + plane_of(p, a.from_stride) + p.row * (int32_t)a.from_stride[2] + p.column * (int32_t)a.from_stride[3]);
+    pack<T, P> g = load_pack<T, P>((const T *)a.from + place_in(p, a.from_stride));
     int32_t at[P];
     if (IS_LARGEST) {
-        fetch_places<P, true>(a, plane_of(p, a.place_stride) + p.row * (int32_t)a.place_stride[2] + p.column * (int32_t)a.place_stride[3], at);
+        fetch_places<P, true>(a, place_in(p, a.place_stride), at);
     } else {
         wide<T> value[P];
         widen_pack(g, value);
