@@ -1,11 +1,12 @@
 /* test_drivers.c: drivers that fail or offer what is of no use beside one that works: each is told once, by name, and the others' devices are there.
  *
  * The program stands between the backend and the loader: to the loader's platforms it adds one that fails, one without devices and one whose device has no
- * compiler. */
+ * compiler; and it leaves of the loader's list in the environment the first name alone, as Khronos's loader does. */
 #include "support/loader.h"
 #include "support/opencl.h"
 
 enum { FAILING, EMPTY, MUTE, MADE_UP };
+#define LIST "OCL_ICD_FILENAMES"
 #define PLATFORM_NAME 0x0902u
 #define DEVICE_NAME 0x102Bu
 #define TYPE_GPU 4u
@@ -44,6 +45,9 @@ FUNCTION(clGetPlatformIDs, (unsigned room, void **ids, unsigned *found))
     for (int i = 0; i < MADE_UP; i++)
         ids[i] = &platforms[i];
     int error = real.call(room - MADE_UP, ids + MADE_UP, found);
+    char *list = getenv(LIST);
+    assert_non_null(list);
+    list[strcspn(list, ":")] = 0;
     *found += MADE_UP;
     return error;
 }
@@ -93,7 +97,7 @@ FUNCTION(clGetDeviceInfo, (void *device, unsigned what, size_t size, void *to, s
 /* ---- the tests ----------------------------------------------------------------------------------------------------------- */
 
 static int warnings;
-static char heard[1024];
+static char heard[1024], drivers[1024]; /* the list as it was */
 
 static void listen(tarn_log_level level, const char *text, void *ctx)
 {
@@ -117,9 +121,18 @@ static void drivers_that_fail_are_told_once_and_the_others_work(void **state)
     assert_values(tarn_add(x, x), 0, 2, 4);
 }
 
+/* Else a program that this one starts would have fewer devices. */
+static void the_list_of_drivers_stays_as_it_was(void **state)
+{
+    NEEDS_OPENCL();
+    assert_string_equal(getenv(LIST), drivers);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {ON_OPENCL(drivers_that_fail_are_told_once_and_the_others_work)};
+    const struct CMUnitTest tests[] = {ON_OPENCL(drivers_that_fail_are_told_once_and_the_others_work), ON_OPENCL(the_list_of_drivers_stays_as_it_was)};
     tarn_set_log(listen, NULL); /* before the first device is asked for */
+    setenv(LIST, "libnone.so:libnone.so.1", 0);
+    snprintf(drivers, sizeof(drivers), "%s", getenv(LIST));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

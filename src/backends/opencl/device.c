@@ -80,13 +80,24 @@ static void tell_deviceless(const cl_platform_id *platforms, cl_uint found, char
              has_pocl ? "; PoCL needs a folder of its own that it can write, in XDG_CACHE_HOME or ~/.cache, or POCL_CACHE_DIR" : "");
 }
 
+/* A loader may take its list of drivers apart where it stands, in the environment: what this process starts later would find the first of them alone. */
+static cl_int ask_for_platforms(cl_platform_id *platforms, cl_uint *found)
+{
+    char *list = getenv("OCL_ICD_FILENAMES"), *kept = list ? strdup(list) : NULL;
+    const cl_int error = clGetPlatformIDs(MAX_PLATFORMS, platforms, found);
+    if (kept && getenv("OCL_ICD_FILENAMES") == list)
+        memcpy(list, kept, strlen(kept));
+    free(kept);
+    return error;
+}
+
 bool tarn__cl_find_devices(char *why, size_t why_size)
 {
     static const cl_device_type types[] = {CL_DEVICE_TYPE_GPU, CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_CPU};
     cl_platform_id platforms[MAX_PLATFORMS];
     cl_uint found = 0;
     bool told[MAX_PLATFORMS] = {false};
-    cl_int error = clGetPlatformIDs(MAX_PLATFORMS, platforms, &found);
+    cl_int error = ask_for_platforms(platforms, &found);
     if (error != CL_SUCCESS || found == 0) {
         snprintf(why, why_size, "OpenCL's loader finds no driver (%s); install the device's, or PoCL (pocl-opencl-icd) for the CPU", tarn__cl_error_name(error));
         return false;
