@@ -154,7 +154,12 @@ static void finish(__global void *y, long first, INDEX offset, state s, C scale,
     long at = first + offset;
 #if defined(IS_STATE)
 #if defined(OP_sum)
-    s.a = (s.a + s.b) * scale;
+    C mean = (s.a + s.b) * scale;
+#ifdef COMPUTES_F32
+    const C rest = (fma(-mean, correction, s.a) + s.b) * scale; /* scale was rounded; the mean of equals is their value */
+    mean += rest - rest == 0 ? rest : 0;
+#endif
+    s.a = mean;
 #endif
     ((__global state *)((__global char *)y + first))[offset] = s;
 #elif defined(OP_sum) || defined(OP_dot)

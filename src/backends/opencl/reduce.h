@@ -13,7 +13,7 @@ typedef struct tarn__cl_reduction {
     const tarn__view *z; /* a second operand that broadcasts to x; NULL: none */
     const tarn__view *y; /* x's shape with size 1 on reduced axes, or rank 0 */
     bool is_state;       /* results are states, at the start of scratch, with y's strides */
-    double scale, correction;
+    double scale, correction; /* correction: of a variance; of a mean that stays a state, how many it is of */
 } tarn__cl_reduction;
 
 /* Bytes of scratch that it takes. */

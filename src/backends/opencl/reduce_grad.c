@@ -18,8 +18,10 @@ static void describe(grad *d, const tarn__call *call, const char *name, const ch
     tarn__view_pack(&d->states);
     d->reduction = (tarn__cl_reduction){.op = op, .x = call->in[0], .z = y, .y = &d->states, .is_state = true, .scale = 1};
     int64_t outputs = tarn__view_count(g), count = tarn__view_count(call->in[0]);
-    if (op[0] == 's' && count > 0)
-        d->reduction.scale = (double)outputs / (double)count; /* the mean */
+    if (op[0] == 's' && count > 0) { /* the mean */
+        d->reduction.scale = (double)outputs / (double)count;
+        d->reduction.correction = (double)count / (double)outputs;
+    }
 }
 
 static void write_options(grad *d, const tarn__call *call)
@@ -94,12 +96,6 @@ static void run(grad *d, const tarn__call *call)
     tarn__cl_over(&launch, (d->nest.count + d->per - 1) / d->per);
 }
 
-/* A sum leaves the mean in one reading. Where f32 has to do, one over the count is rounded, and the mean of equals would not be their value: the second reading of a variance mends that. */
-static const char *mean_of(const tarn__call *call)
-{
-    return tarn__cl_state_of(call, call->in[0]->dtype) == TARN__CL_F32 ? "var" : "sum";
-}
-
 #define KERNEL(name, op, g, y, least)                                                                                                          \
     static size_t scratch_##name(const tarn__call *call)                                                                                  \
     {                                                                                                                                    \
@@ -116,7 +112,7 @@ static const char *mean_of(const tarn__call *call)
     }
 KERNEL(extremum, "equal", call->in[2], call->in[1], tarn__cl_extremum_scratch(call))
 KERNEL(prod, "nonzero", call->in[1], NULL, 0)
-KERNEL(var, mean_of(call), call->in[1], NULL, 0)
+KERNEL(var, "sum", call->in[1], NULL, 0)
 
 void tarn__cl_reduction_gradients(tarn__kernel_row *rows)
 {
