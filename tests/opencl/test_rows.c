@@ -242,6 +242,21 @@ static void clipped_steps_are_the_same(void **state)
     assert_close_for_size(there, here, TOLERANCE);
 }
 
+/* Else a root of it is NaN, and its gradient noise. */
+static void the_variance_of_equals_is_none(void **state)
+{
+    NEEDS_OPENCL();
+    static const int64_t counts[] = {3, 5, 7, 49, 700, 2991, 100003};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        for (int k = 1; k <= 20; k++) {
+            tarn_tensor *x = good(tarn_requires_grad(tarn_full(TARN_SHAPE(counts[i]), 0.37 * k, TARN_F32, opencl), true));
+            tarn_tensor *y = good(tarn_var(x, TARN_ALL_AXES, 0, false));
+            assert_true(tarn_item(y) == 0);
+            assert_true(tarn_backward(y));
+            assert_true(tarn_item(tarn_max(tarn_abs(tarn_grad(x)), TARN_ALL_AXES, false)) == 0);
+        }
+}
+
 int main(void)
 {
     setenv("TARN_OPENCL_LOCAL", "1", 0);
@@ -251,7 +266,7 @@ int main(void)
         ON_OPENCL(channels_are_normalised),              ON_OPENCL(many_chunks_and_ties_are_reduced),
         ON_OPENCL(rows_and_columns_become_weights),      ON_OPENCL(infinities_become_weights),
         ON_OPENCL(a_loss_has_its_slopes),                ON_OPENCL(far_positions_are_turned),
-        ON_OPENCL(clipped_steps_are_the_same),
+        ON_OPENCL(clipped_steps_are_the_same),           ON_OPENCL(the_variance_of_equals_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,17 +71,18 @@ static void locate_output(const axes *kept, INDEX i, INDEX *at)
 
 /* Elements begin, begin + step, … below end. */
 #ifdef OP_var
-/* The mean first, then the squares of the distances from it; their sum corrects what rounding left in the mean. */
+/* The mean first, by distances from the first element, so that the mean of equals is their value; then the squares of the distances from it, whose sum corrects what rounding left in the mean. */
 static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX end, INDEX step)
 {
     state s = empty_state();
+    if (begin >= end)
+        return s;
+    const C one = X_AT(begin);
     C sum = 0, rest = 0, squares = 0;
     INDEX count = 0;
     for (INDEX i = begin; i < end; i += step, count++)
-        sum += X_AT(i);
-    if (count == 0)
-        return s;
-    C mean = sum / (C)count;
+        sum += X_AT(i) - one;
+    C mean = one + sum / (C)count;
     for (INDEX i = begin; i < end; i += step) {
         C d = X_AT(i) - mean;
         rest += d;
