@@ -52,7 +52,7 @@ typedef struct tarn_train_options {
     int64_t workers;    /* threads that read samples; default: none */
     char out[1024];     /* the run's folder; default by model, shape and device: runs/lenet-1x28x28-cpu */
     int64_t patience;   /* ends the run after so many evaluations without a better one; default: never */
-    int64_t eval_every; /* steps between evaluations and checkpoints; default: an epoch's */
+    int64_t eval_every; /* steps between evaluations and checkpoints; default: those of as many whole epochs as have at least log_every */
     int64_t log_every;  /* steps between two lines of metrics; default 20 */
     double min_lr;      /* where the schedule ends; default 0 */
     double beta2;       /* of adam and adamw; default 0.999 */
@@ -193,7 +193,7 @@ typedef struct tarn_train_report {
     tarn_report_kind kind;
     int64_t step, steps, epoch, epochs;      /* epochs count from 1 */
     double loss, accuracy;                   /* accuracy: 0 to 1 */
-    double lr, images_per_second, seconds;   /* seconds: of the run so far, all its parts together */
+    double lr, images_per_second, seconds;   /* samples per second, of images or not: see `unit`; seconds: of the run so far, all its parts together */
     bool is_best;                            /* of an evaluation: no other was better */
     bool is_text;                            /* a language model's: these count, and accuracy and images_per_second do not */
     double tokens_per_second, gradient_norm; /* the norm is from before clipping */
@@ -204,6 +204,7 @@ typedef struct tarn_train_report {
     double seconds_left;   /* of training, at the speed since the last report */
     const char *text;                        /* of a sample; a 0 follows */
     size_t text_length;
+    const char *unit; /* of the speed: "tokens", "images" or "rows" */
 } tarn_train_report;
 
 /* Is told how the run goes; `report` is valid during the call. It may call tarn_trainer_stop(). */

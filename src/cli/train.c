@@ -124,16 +124,14 @@ static void print_memory(const tarn_train_plan *p)
         printf("              does not fit: %s more than is free\n", tarn__bytes_text(p->memory_needed - p->memory_free));
 }
 
-/* Why `auto` took a device: what comes before it is not here. */
-static void print_choice(const char *device)
+/* "; taken by auto (cuda, opencl missing)": backends that auto would have preferred. `tarn info` has the reasons. Without CUDA a GPU of another maker
+ * lacks nothing. */
+static void print_choice(const tarn_device_info *info)
 {
-    const char *why = tarn_backend_missing("cuda"); /* until the next question */
-    printf("              taken by auto%s%s", why[0] ? "; cuda is not here: " : "", why);
-    if (strcmp(device, "cpu") == 0) {
-        why = tarn_backend_missing("opencl");
-        printf("; opencl %s%s", why[0] ? "is not here: " : "has no GPU", why);
-    }
-    printf("\n");
+    bool on_cpu = strcmp(info->name, "cpu") == 0, is_nvidia = strstr(info->vendor, "NVIDIA") != NULL;
+    bool no_cuda = (on_cpu || is_nvidia) && tarn_backend_missing("cuda")[0], no_opencl = on_cpu && tarn_backend_missing("opencl")[0];
+    printf("; taken by auto%s%s%s%s%s", no_cuda || no_opencl ? " (" : "", no_cuda ? "cuda" : "", no_cuda && no_opencl ? ", " : "",
+           no_opencl ? "opencl" : "", no_cuda || no_opencl ? " missing)" : "");
 }
 
 static void print_plan(const tarn_train_plan *p, bool is_auto)
@@ -142,9 +140,10 @@ static void print_plan(const tarn_train_plan *p, bool is_auto)
     tarn_device_info info = {.description = ""};
     tarn_device_query(tarn_device_parse(p->device), &info);
     tarn__heading("%s %s", p->first_step ? "going on with" : o->base[0] ? "fine-tuning" : "training", o->model);
-    printf("  device      %s, %s; %s\n", p->device, info.description[0] ? info.description : "unknown processor", o->precision);
+    printf("  device      %s, %s; %s", p->device, info.description[0] ? info.description : "unknown processor", o->precision);
     if (is_auto)
-        print_choice(p->device);
+        print_choice(&info);
+    printf("\n");
     print_data(p);
     print_base(o);
     printf("  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);

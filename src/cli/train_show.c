@@ -9,10 +9,17 @@
 
 #include "cli/cli.h"
 
+/* In what `unit` says, a second. */
+static double speed_of(const tarn_train_report *r)
+{
+    return r->is_text ? r->tokens_per_second : r->images_per_second;
+}
+
 static void print_report_json(const tarn_train_report *r)
 {
     tarn__json json = {stdout, false};
     bool evaluation = r->kind == TARN_REPORT_EVALUATION;
+    char speed[32];
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "event", r->kind == TARN_REPORT_SAMPLE ? "sample" : evaluation ? "evaluation" : "training");
     tarn__json_whole(&json, "step", r->step);
@@ -31,7 +38,8 @@ static void print_report_json(const tarn_train_report *r)
         tarn__json_real(&json, "lr", r->lr, 9);
         if (r->is_text)
             tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
-        tarn__json_real(&json, r->is_text ? "tokens_per_second" : "images_per_second", r->is_text ? r->tokens_per_second : r->images_per_second, 1);
+        snprintf(speed, sizeof(speed), "%s_per_second", r->unit);
+        tarn__json_real(&json, speed, speed_of(r), 1);
         tarn__json_whole(&json, "memory", r->memory);
         tarn__json_real(&json, "validation", r->validation, 6);
         tarn__json_real(&json, "of_peak", r->share_of_peak > 0 ? r->share_of_peak : (double)NAN, 4);
@@ -99,7 +107,7 @@ static void print_bar(const tarn_train_report *r)
     if (r->is_text)
         add(&line, "lr %.3g  norm %.2f  %.0f tokens/s", r->lr, r->gradient_norm, r->tokens_per_second);
     else
-        add(&line, "%.1f %% right  lr %.3g  %.0f images/s", 100 * r->accuracy, r->lr, r->images_per_second);
+        add(&line, "%.1f %% right  lr %.3g  %.0f %s/s", 100 * r->accuracy, r->lr, speed_of(r), r->unit);
     add_known(&line, r);
     int most = columns() - 1, width = most - (int)line.used - AROUND;
     width = width > WIDEST ? WIDEST : width;
@@ -134,7 +142,7 @@ static void print_report(const tarn__display *d, const tarn_train_report *r)
     }
     if (r->is_text)
         add(&known, "  norm %.3f", r->gradient_norm);
-    add(&known, "  %.0f %s", r->is_text ? r->tokens_per_second : r->images_per_second, r->is_text ? "tokens/s" : "images/s");
+    add(&known, "  %.0f %s/s", speed_of(r), r->unit);
     add_known(&known, r);
     printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step, (long long)r->steps, (long long)r->epoch,
            (long long)r->epochs, r->loss, right, r->lr, known.at, time_text(r->seconds_left, left));

@@ -26,6 +26,7 @@ static const struct {
              {"lr", "Learning rate", "learning rate", TARN__AIM_NONE, false, 0},
              {"gradient_norm", "Gradient norm", "gradient norm", TARN__AIM_NONE, false, 0},
              {"images_per_second", "Images per second", "images per second", TARN__AIM_NONE, false, 0},
+             {"rows_per_second", "Rows per second", "rows per second", TARN__AIM_NONE, false, 0},
              {"tokens_per_second", "Tokens per second", "tokens per second", TARN__AIM_NONE, false, 0},
              {"memory", "Memory in MiB", "the most at once", TARN__AIM_NONE, false, 1048576},
              {"step", NULL, NULL, TARN__AIM_NONE, false, 0},

@@ -56,6 +56,9 @@ bool tarn__description_labels(const char *function, const tarn__description *des
 /* The options of a loader that are the description's: how inputs are normalised. Arrays are borrowed from it. */
 tarn_loader_options tarn__description_loading(const tarn__description *description, int64_t batch_size, tarn_device device);
 
+/* What a sample is called where speed is told, in the plural: "tokens" for text, "images", or "rows" of a table. Lives as long as the program. */
+const char *tarn__description_unit(const tarn__description *description);
+
 /* A batch's labels as i64. */
 tarn_tensor *tarn__batch_label(tarn_tensor *label);
 

@@ -300,6 +300,11 @@ bool tarn__description_labels(const char *function, const tarn__description *d, 
                                                           (long long)s.largest, (long long)d->classes));
 }
 
+const char *tarn__description_unit(const tarn__description *d)
+{
+    return d->is_text ? "tokens" : d->input.rank == 3 ? "images" : "rows";
+}
+
 tarn_loader_options tarn__description_loading(const tarn__description *d, int64_t batch_size, tarn_device device)
 {
     return (tarn_loader_options){.batch_size = batch_size,

@@ -111,6 +111,7 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
                                .lr = t->lr,
                                .validation = t->last_judged,
                                .is_text = t->description.is_text,
+                               .unit = tarn__description_unit(&t->description),
                                .seconds = t->place.seconds};
 }
 

@@ -129,7 +129,7 @@ static void write_line(FILE *to, const tarn_train_report *r)
     if (evaluation)
         fprintf(to, "\"best\": %s, ", r->is_best ? "true" : "false");
     else
-        fprintf(to, "\"lr\": %.9g, \"images_per_second\": %.6g, ", r->lr, r->images_per_second);
+        fprintf(to, "\"lr\": %.9g, \"%s_per_second\": %.6g, ", r->lr, r->unit, r->images_per_second);
     fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
 }
 
@@ -149,10 +149,12 @@ static bool add_events(tarn__events *events, const tarn_train_report *r)
     if (r->kind == TARN_REPORT_EVALUATION)
         return tarn__events_scalar(events, "loss/validation", r->step, r->loss) &&
                tarn__events_scalar(events, "accuracy/validation", r->step, r->accuracy) && tarn__events_flush(events);
+    char speed[32];
+    snprintf(speed, sizeof(speed), "%s per second", r->unit);
     return tarn__events_scalar(events, "loss/training", r->step, r->loss) &&
            tarn__events_scalar(events, "accuracy/training", r->step, r->accuracy) &&
            tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
-           tarn__events_scalar(events, "images per second", r->step, r->images_per_second) && tarn__events_flush(events);
+           tarn__events_scalar(events, speed, r->step, r->images_per_second) && tarn__events_flush(events);
 }
 
 bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)

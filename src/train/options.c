@@ -57,7 +57,7 @@ static const row rows[] = {
     ROW(out, TARN_OPTION_TEXT, 0, 0, "", "FOLDER", false,
         "the run's folder, a new one [by model, shape and device: runs/lenet-1x28x28-cpu]"),
     ROW(patience, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many evaluations without a better one; 0: never"),
-    ROW(eval_every, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps between evaluations, each with a checkpoint; 0: an epoch's"),
+    ROW(eval_every, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps between evaluations, each with a checkpoint; 0 = an epoch, or the epochs of --log-every steps"),
     ROW(log_every, TARN_OPTION_WHOLE, 1, 100000, "20", "N", false, "steps between two lines of metrics"),
     ROW(min_lr, TARN_OPTION_REAL, 0, 1e6, "0", "RATE", false, "learning rate at the end of the schedule"),
     ROW(beta2, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false, "how slowly adam and adamw forget squares of gradients"),

@@ -141,6 +141,14 @@ static bool check_together(const char *function, const tarn_trainer *t)
     return true;
 }
 
+/* Steps of as few whole epochs as have at least `least`. */
+static int64_t whole_epochs(int64_t steps_in_epoch, int64_t least)
+{
+    return (least + steps_in_epoch - 1) / steps_in_epoch * steps_in_epoch;
+}
+
+/* An epoch is judged at its end. Epochs of fewer steps than a line of metrics has are judged together: a new run notes after how many steps, so that
+ * it is resumed as it began. */
 static void count_steps(tarn_trainer *t)
 {
     int64_t samples = tarn_dataset_count(t->training);
@@ -149,6 +157,8 @@ static void count_steps(tarn_trainer *t)
         t->steps_in_epoch = samples / t->batch_size;
     }
     t->steps = t->options.steps ? t->options.steps : t->options.epochs * t->steps_in_epoch;
+    if (!t->options.eval_every && !t->is_resumed && t->steps_in_epoch < t->options.log_every)
+        t->options.eval_every = whole_epochs(t->steps_in_epoch, t->options.log_every);
     t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
 }
 

@@ -100,8 +100,9 @@ static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)
     assert_non_null(strstr(command_output, "400 samples of 1 × 28 × 28 to train on, 80 to judge by, 10 classes"));
     assert_non_null(strstr(command_output, "memory      about"));
     assert_null(strstr(command_output, "taken by auto"));
-    expect_command(line("train --data digits:50 --device auto --out %s --dry-run", scratch("dry")), 0, "taken by auto");
-    assert_null(strstr(command_output, "cuda is not here: no libtarn-opencl"));
+    expect_command(line("train --data digits:50 --device auto --out %s --dry-run 2>&1", scratch("dry")), 0, "; taken by auto");
+    assert_null(strstr(command_output, "libtarn")); /* the reasons are in `tarn info` */
+    assert_null(strstr(command_output, "not here"));
     assert_false(is_there(scratch("dry")));
 }
 
@@ -140,6 +141,58 @@ static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
     assert_string_equal(command_output, "");
     assert_same_model(scratch("plain"), scratch("quiet"));
     expect_command(line("train " SMALL " --out %s 2>&1", scratch("plain")), 1, "is there already");
+}
+
+/* 45 samples of 3 numbers to train on: 2 classes. */
+static const char *make_table(void)
+{
+    static char path[600];
+    char text[4096];
+    int used = 0;
+    for (int i = 0; i < 50; i++)
+        used += snprintf(text + used, sizeof(text) - (size_t)used, "%d.5,%d,0.25,%d\n", i % 7, i % 2 ? 3 : -3, i % 2);
+    snprintf(path, sizeof(path), "%s", write_text("table.csv", text));
+    return path;
+}
+
+static int occurrences(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
+        count++;
+    return count;
+}
+
+static void the_unit_of_the_speed_follows_the_data(void **state)
+{
+    (void)state;
+    char path[600];
+    size_t length;
+    expect_command(line("train --data csv:%s --device cpu --epochs 30 --out %s", make_table(), scratch("rows")), 0, " rows/s");
+    assert_null(strstr(command_output, "images"));
+    snprintf(path, sizeof(path), "%s", scratch("rows/metrics.jsonl"));
+    char *metrics = get_file(path, &length), *page;
+    assert_contains(metrics, "\"rows_per_second\": ");
+    snprintf(path, sizeof(path), "%s", scratch("rows/report.html"));
+    page = get_file(path, &length);
+    assert_contains(page, "Rows per second");
+    assert_null(strstr(page, "mages per second"));
+    free(metrics);
+    free(page);
+    assert_true(command_objects(line("train --data csv:%s --device cpu --json --out %s", make_table(), scratch("row_objects"))) > 2);
+    assert_contains(command_output, "\"rows_per_second\": ");
+    expect_command(line("train --data digits:400 --device cpu --epochs 1 --out %s", scratch("images")), 0, " images/s");
+}
+
+/* The table is one step an epoch. */
+static void short_epochs_are_judged_together(void **state)
+{
+    (void)state;
+    expect_command(line("train --data csv:%s --device cpu --epochs 45 --out %s", make_table(), scratch("together")), 0, "step 45  epoch 45 of 45  validation");
+    assert_int_equal(occurrences(command_output, "validation loss "), 4); /* after 20, 40 and 45 steps, and the best */
+    assert_int_equal(occurrences(command_output, "lr "), 3);
+    expect_command(line("train --data csv:%s --device cpu --epochs 5 --eval-every 1 --out %s", make_table(), scratch("each")), 0, "");
+    assert_int_equal(occurrences(command_output, "validation loss "), 6);
 }
 
 /* Starts a run that writes to a file; returns its process. */
@@ -374,6 +427,8 @@ int main(void)
         in_scope(a_dry_run_says_what_it_would_do_and_writes_nothing),
         in_scope(a_configuration_is_read_and_flags_come_after_it),
         in_scope(a_run_prints_plain_lines_in_a_pipe_and_objects_as_json),
+        in_scope(the_unit_of_the_speed_follows_the_data),
+        in_scope(short_epochs_are_judged_together),
         in_scope(a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit),
         in_scope(signals_of_one_second_are_one_request_and_the_next_ends_the_run),
         in_scope(a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit),
