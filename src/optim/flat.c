@@ -1,7 +1,9 @@
 /* flat.c: laying parameters, gradients and state out in flat buffers, and moving them into new ones.
  *
- * A build first makes everything that can fail (buffers, copies of all values, storage parts, gradient tensors) and then moves the
- * parameters, which cannot. */
+ * The first build moves the parameters first, one by one, and returns their old memory to the device before it allocates gradients and state: two copies of the
+ * weights are never held beside those. One that fails later leaves parameters with their values in the flat buffer.
+ * A later build, to other devices, first makes everything that can fail (buffers, copies of all values, storage parts, gradient tensors)
+ * and then moves the parameters, which cannot. */
 #include "optim/flat.h"
 
 #include <stdio.h>
@@ -12,7 +14,7 @@
 
 /* What one parameter is given when everything is there. */
 typedef struct home {
-    tarn__storage *parameter, *gradient; /* parts of the new buffers, one reference each */
+    tarn__storage *parameter, *gradient; /* parts of the new buffers, one reference each; NULL for a parameter that is in its place */
     tarn_tensor *new_gradient;           /* where the parameter has no gradient tensor yet, held */
 } home;
 
@@ -99,20 +101,22 @@ static tarn_tensor *new_buffer(const tarn__method *method, int b, int64_t count,
     return buffer;
 }
 
-static bool make_buffers(const tarn__method *method, tarn__group *group, tarn_dtype dtype, tarn_device device)
+/* Buffers `first` to TARN__BUFFERS of a group. */
+static bool make_buffers(const tarn__method *method, tarn__group *group, int first, tarn_dtype dtype)
 {
     tarn_dtype wide = tarn__wide_dtype(dtype);
-    for (int b = 0; b < TARN__BUFFERS; b++) {
+    for (int b = first; b < TARN__BUFFERS; b++) {
         if ((b == TARN__MASTER && wide == dtype) || b >= TARN__STATE + method->states)
             continue;
-        group->buffer[b] = new_buffer(method, b, group->count, b == TARN__PARAMETER ? dtype : wide, device);
+        group->buffer[b] = new_buffer(method, b, group->count, b == TARN__PARAMETER ? dtype : wide, group->device);
         if (!group->buffer[b])
             return false;
     }
     return true;
 }
 
-static bool arrange(tarn__flats *flats, const tarn__method *method, const tarn__segment *list, const tarn_device *device, int count)
+/* Groups and segments in their order, without buffers. */
+static bool arrange(tarn__flats *flats, const tarn__segment *list, const tarn_device *device, int count)
 {
     flats->room = count;
     flats->group = tarn__alloc(sizeof(*flats->group) * (size_t)count);
@@ -122,9 +126,8 @@ static bool arrange(tarn__flats *flats, const tarn__method *method, const tarn__
             continue;
         tarn__group *group = &flats->group[flats->groups++];
         group->first = flats->segments;
+        group->device = device[i];
         append_all(flats, group, list, device, count, i);
-        if (!make_buffers(method, group, list[i].parameter->view.dtype, device[i]))
-            return false;
     }
     return flats->segment != NULL;
 }
@@ -146,7 +149,7 @@ static tarn_tensor *source_of(const tarn__flats *old, const tarn_tensor *paramet
 static bool copy_values(const tarn__method *method, const tarn__group *group, const tarn__segment *segment, const tarn__flats *old)
 {
     tarn_tensor *parameter = segment->parameter;
-    for (int b = 0; b < TARN__BUFFERS; b++) {
+    for (int b = old ? TARN__PARAMETER : TARN__GRADIENT; b < TARN__BUFFERS; b++) {
         if (!group->buffer[b])
             continue;
         tarn_tensor *from = parameter;
@@ -173,10 +176,12 @@ static tarn__storage *part_of(const tarn_tensor *buffer, const tarn__segment *se
     return tarn__storage_part(buffer->storage, segment->begin * size, (size_t)(segment->count * size));
 }
 
-static bool prepare(home *h, const tarn__group *group, const tarn__segment *segment)
+/* `is_in_place`: the parameter itself has moved already. */
+static bool prepare(home *h, const tarn__group *group, const tarn__segment *segment, bool is_in_place)
 {
-    h->parameter = part_of(group->buffer[TARN__PARAMETER], segment);
-    h->gradient = h->parameter ? part_of(group->buffer[TARN__GRADIENT], segment) : NULL;
+    if (!is_in_place && !(h->parameter = part_of(group->buffer[TARN__PARAMETER], segment)))
+        return false;
+    h->gradient = part_of(group->buffer[TARN__GRADIENT], segment);
     if (!h->gradient || segment->parameter->grad)
         return h->gradient != NULL;
     h->new_gradient = tarn__flat_shaped(group->buffer[TARN__GRADIENT], segment);
@@ -187,13 +192,20 @@ static bool prepare(home *h, const tarn__group *group, const tarn__segment *segm
     return true;
 }
 
+static void move_parameter(tarn__segment *segment, tarn__storage *place)
+{
+    tarn_tensor *parameter = segment->parameter;
+    place->version = parameter->storage->version; /* what backward has saved of it stays valid */
+    segment->version = place->version;
+    tarn__tensor_rehouse(parameter, place);
+    tarn__storage_set_name(parameter->storage, parameter->name);
+}
+
 static void move_in(home *h, tarn__segment *segment)
 {
     tarn_tensor *parameter = segment->parameter;
-    h->parameter->version = parameter->storage->version; /* what backward has saved of it stays valid */
-    segment->version = h->parameter->version;
-    tarn__tensor_rehouse(parameter, h->parameter);
-    tarn__storage_set_name(parameter->storage, parameter->name);
+    if (h->parameter)
+        move_parameter(segment, h->parameter);
     if (h->new_gradient)
         parameter->grad = h->new_gradient;
     tarn__tensor_rehouse(parameter->grad, h->gradient);
@@ -206,6 +218,43 @@ static void forget(home *h)
     tarn__drop(h->new_gradient);
 }
 
+/* Copies one parameter to its place and releases the memory it had. */
+static bool gather_one(const tarn__method *method, const tarn__group *group, tarn__segment *segment)
+{
+    tarn_tensor *to = tarn__flat_shaped(group->buffer[TARN__PARAMETER], segment);
+    if (!to || !tarn__copy_elements(method->name, to, segment->parameter))
+        return false;
+    tarn__storage *place = part_of(group->buffer[TARN__PARAMETER], segment);
+    if (place)
+        move_parameter(segment, place);
+    return place != NULL;
+}
+
+/* Moves the parameters of each group into its first buffer. */
+static bool gather(tarn__flats *flats, const tarn__method *method)
+{
+    for (int g = 0; g < flats->groups; g++) {
+        tarn__group *group = &flats->group[g];
+        tarn_dtype dtype = flats->segment[group->first].parameter->view.dtype;
+        group->buffer[TARN__PARAMETER] = new_buffer(method, TARN__PARAMETER, group->count, dtype, group->device);
+        if (!group->buffer[TARN__PARAMETER])
+            return false;
+        for (int i = group->first; i < group->first + group->segments; i++)
+            if (!gather_one(method, group, &flats->segment[i]))
+                return false;
+        tarn_empty_cache(group->device);
+    }
+    return true;
+}
+
+static bool make_all_buffers(tarn__flats *flats, const tarn__method *method, int first)
+{
+    for (int g = 0; g < flats->groups; g++)
+        if (!make_buffers(method, &flats->group[g], first, flats->segment[flats->group[g].first].parameter->view.dtype))
+            return false;
+    return true;
+}
+
 /* Everything that can fail. */
 static bool fill_in(tarn__flats *flats, const tarn__method *method, home *homes, tarn__flats *old)
 {
@@ -214,7 +263,7 @@ static bool fill_in(tarn__flats *flats, const tarn__method *method, home *homes,
     for (int g = 0; g < flats->groups; g++)
         for (int i = flats->group[g].first; i < flats->group[g].first + flats->group[g].segments; i++)
             if (!copy_values(method, &flats->group[g], &flats->segment[i], old) ||
-                !prepare(&homes[i], &flats->group[g], &flats->segment[i]))
+                !prepare(&homes[i], &flats->group[g], &flats->segment[i], !old))
                 return false;
     return true;
 }
@@ -225,7 +274,8 @@ bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tar
     *flats = (tarn__flats){0};
     home *homes = tarn__alloc(sizeof(*homes) * (size_t)count);
     tarn_scope *scope = homes ? tarn_scope_open() : NULL;
-    bool good = scope && arrange(flats, method, list, device, count) && fill_in(flats, method, homes, old);
+    bool good = scope && arrange(flats, list, device, count) && (old || gather(flats, method)) &&
+                make_all_buffers(flats, method, old ? TARN__PARAMETER : TARN__GRADIENT) && fill_in(flats, method, homes, old);
     for (int i = 0; homes && i < count; i++)
         if (good)
             move_in(&homes[i], &flats->segment[i]);

@@ -21,6 +21,7 @@ typedef struct tarn__segment {
 
 typedef struct tarn__group {
     tarn_tensor *buffer[TARN__BUFFERS]; /* rank 1, held; NULL where there is none */
+    tarn_device device;
     int first, segments;                /* which of the list are its own */
     int64_t count;                      /* elements of a buffer */
     tarn_tensor *chunks, *firsts, *factor; /* of clip.c, held; NULL until a norm is asked for */
@@ -35,7 +36,8 @@ typedef struct tarn__flats {
 } tarn__flats;
 
 /* Lays parameters out anew: `list` says which, `device` where each is to be, and `old` (NULL: none yet) where gradients, master weights,
- * state and step counts come from. Nothing has moved when it fails, with an error raised; on success `flats` has replaced `old`, whose
+ * state and step counts come from. With `old` nothing has moved when it fails, with an error raised; without it parameters may lie in a flat buffer then, with
+ * the values they had. On success `flats` has replaced `old`, whose
  * buffers are gone, and the parameters stand on their new places. */
 bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tarn__segment *list, const tarn_device *device, int count,
                        tarn__flats *old);

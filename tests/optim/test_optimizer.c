@@ -572,6 +572,35 @@ static void a_step_gives_the_same_bits_with_any_number_of_threads(void **state)
     free(other);
 }
 
+/* Weights, gradients and two states are 4 times the weights; one parameter beside them would be a tenth more. */
+static void setting_up_holds_no_second_copy_of_the_weights(void **state)
+{
+    (void)state;
+    enum { LAYERS = 10, COUNT = 1 << 18 };
+    const int64_t weights = (int64_t)sizeof(float) * LAYERS * COUNT;
+    tarn_empty_cache(cpu);
+    tarn_scope *scope = tarn_scope_open();
+    tarn_module *module = tarn_module_new("many", unchanged, NULL, NULL);
+    tarn_stats_reset();
+    int64_t before = tarn_memory_of(cpu).used;
+    char name[16];
+    for (int i = 0; i < LAYERS; i++) {
+        snprintf(name, sizeof(name), "w%d", i);
+        tarn_module_add_parameter(module, name, tarn_full(TARN_SHAPE(COUNT), i, TARN_F32, cpu));
+    }
+    tarn_optimizer *adam = tarn_adamw(module, &(tarn_adamw_options){.lr = 0.5f});
+    tarn_memory memory = tarn_memory_of(cpu);
+    assert_int_equal(memory.used - before, 4 * weights);
+    assert_int_equal(memory.peak_used - before, 4 * weights);
+    assert_true(memory.used + memory.cached - before < 4 * weights + weights / LAYERS); /* what they had goes back to the system */
+    for (int i = 0; i < LAYERS; i++)
+        assert_true(tarn_item_at(tarn_module_parameter(module, i), TARN_SHAPE(COUNT - 1)) == i);
+    tarn_optimizer_free(adam);
+    tarn_module_free(module);
+    tarn_scope_close(scope);
+    assert_ok();
+}
+
 /* ---- without memory -------------------------------------------------------------------------------------------------------- */
 
 static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
@@ -634,6 +663,7 @@ int main(void)
         cmocka_unit_test_setup(options_outside_their_bounds_are_errors, clear_error),
         cmocka_unit_test_setup(the_learning_rate_can_be_changed_and_read, clear_error),
         cmocka_unit_test_setup(a_step_gives_the_same_bits_with_any_number_of_threads, clear_error),
+        cmocka_unit_test_setup(setting_up_holds_no_second_copy_of_the_weights, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
