@@ -9,19 +9,18 @@ export DESTDIR
 .NOTPARALLEL:
 .PHONY: all demo test test-gpu sanitize-gpu parity bench install uninstall check-long fuzz asan tsan debug valgrind format docs clean help
 
-all: ## build the library and the command into build/release
+all: ## build all that can be built into build/release
 	@scripts/bootstrap build
 	@scripts/build release
 
 demo: ## build, then watch a small GPT learn from tarn's own source, and write; only backends of devices that are there are built
 	@scripts/bootstrap demo
-	@scripts/build release tarn_command
-	@[ ! -e /dev/nvidiactl ] || ! command -v nvcc > /dev/null || scripts/build release tarn_cuda
+	@scripts/build release tarn_command tarn_present_backends
 	@build/release/tarn demo
 
-test: ## build and run the C test suite
+test: ## build and run the C test suite; only backends of devices that are there are built
 	@scripts/bootstrap test
-	@scripts/build release
+	@scripts/build release tarn_tests tarn_present_backends
 	@scripts/test release
 
 test-gpu: ## run what needs a GPU, in the build folder BUILD (build/release), on DEVICE (cuda; opencl is the other)

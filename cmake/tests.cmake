@@ -6,6 +6,8 @@
 #   tests/project/*.sh, *.py         checks of the project itself; exit status 77 means skipped
 #   examples/*.c                     run, and must succeed
 # CTest labels are the folder names: `ctest -L ops`. Time limits are given by scripts/test.
+# The target tarn_tests builds all that the tests run, but for the backends of devices: those of the target
+# tarn_present_backends are found by the tests too.
 
 set(TEST_ENVIRONMENT
     "TARN_BACKEND_PATH=${PROJECT_BINARY_DIR}/tests"
@@ -24,9 +26,26 @@ if(TARN_SANITIZE)
         "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1")
 endif()
 
+set(TEST_TARGETS tarn tarn_static)
+if(TARGET tarn_command)
+    list(APPEND TEST_TARGETS tarn_command)
+endif()
+
+# Programs that take long begin first, so that none of them runs alone at the end: seconds on one core.
+set(TEST_COST_ops.cases 50)
+set(TEST_COST_cli.finetune 35)
+set(TEST_COST_core.large 16)
+set(TEST_COST_train.quantized 14)
+set(TEST_COST_cli.cli 14)
+set(TEST_COST_cli.train 6)
+set(TEST_COST_train.train 5)
+
 # The exit status of a cmocka program is its number of failures, so only the others may say "skipped" with one.
 function(tarn_test name label)
     set_tests_properties(${name} PROPERTIES LABELS ${label} ENVIRONMENT "${TEST_ENVIRONMENT}")
+    if(DEFINED TEST_COST_${name})
+        set_tests_properties(${name} PROPERTIES COST ${TEST_COST_${name}})
+    endif()
     if(label MATCHES "^(project|examples)$")
         set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
     endif()
@@ -118,6 +137,7 @@ foreach(source IN LISTS TEST_SOURCES)
     if(folder STREQUAL "fuzz")
         target_sources(${target} PRIVATE $<TARGET_OBJECTS:tarn_fuzz_targets>)
     endif()
+    list(APPEND TEST_TARGETS ${target})
     if(TARGET tarn_mirror)
         add_dependencies(${target} tarn_mirror)
     endif()
@@ -126,9 +146,6 @@ foreach(source IN LISTS TEST_SOURCES)
     add_test(NAME ${folder}.${short} COMMAND ${LAUNCH} $<TARGET_FILE:${target}>)
     tarn_test(${folder}.${short} ${folder})
     if(folder STREQUAL "opencl") # the others find the mirror alone
-        if(TARGET tarn_opencl)
-            add_dependencies(${target} tarn_opencl)
-        endif()
         set_property(TEST ${folder}.${short} APPEND PROPERTY ENVIRONMENT "TARN_BACKEND_PATH=${PROJECT_BINARY_DIR}/tests:${PROJECT_BINARY_DIR}")
         if(file MATCHES "^test_(lost|drivers)$") # their functions stand before the loader's
             set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
@@ -141,9 +158,13 @@ endforeach()
 
 set(EXAMPLE_ARGUMENTS_gpu_tour auto 128) # at its own size the plain loop alone takes minutes under a sanitizer
 foreach(name IN LISTS TARN_EXAMPLE_NAMES)
+    list(APPEND TEST_TARGETS example_${name})
     add_test(NAME examples.${name} COMMAND ${LAUNCH} $<TARGET_FILE:example_${name}> ${EXAMPLE_ARGUMENTS_${name}})
     tarn_test(examples.${name} examples)
 endforeach()
+
+add_custom_target(tarn_tests)
+add_dependencies(tarn_tests ${TEST_TARGETS})
 
 # The project itself. A sanitizer build is not what gets installed, so it leaves these out.
 

@@ -2,6 +2,7 @@
 #include "support/scratch.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "support/check.h"
@@ -62,8 +63,13 @@ int scratch_count(void)
     return count;
 }
 
+/* A file that is there is removed first: some file systems (ext4) wait for the disk where one is cut to nothing and
+ * written again, and tests of damaged files write thousands. */
 void put_file(const char *path, const void *bytes, size_t count)
 {
+    struct stat about;
+    if (lstat(path, &about) == 0 && S_ISREG(about.st_mode))
+        unlink(path);
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, count, file), count);
