@@ -29,8 +29,11 @@ static C slope_of(C from, C slope, state s, C y)
 #endif
 
 #ifdef GROUP
-/* A group for each row of `length` neighbours: what equals y is counted, in any order, since it is counted in integers. Each work-item holds its HELD elements; with none it reads them twice, the
- * second time from a cache. Operands of `rows`: gx, x, g, y. */
+/* A group for each row of `length` neighbours: what equals y is counted, in any order, since it is counted in integers. Each work-item
+ * keeps a bit for each of its HELD elements; with none it reads them twice, the second time from a cache. Operands of `rows`: gx, x, g, y.
+ *
+ * Bits, and not comparisons that a compiler keeps over the barrier: PoCL stores those of a work-item in memory, LLVM 15 packs them into a
+ * vector of booleans, 8 to a byte, and on AVX-512 reads each from a byte of its own, which is a neighbour's. */
 #define EACH_HELD(k, i) _Pragma("unroll") for (INDEX k = 0, i = (INDEX)get_local_id(0); k < HELD; k++, i += GROUP) if (i < length)
 
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void extremum_rows(__global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first,
@@ -47,8 +50,10 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void extremum_rows(_
     barrier(CLK_LOCAL_MEM_FENCE);
 #if HELD > 0
     C held[HELD];
+    uint ties = 0;
     EACH_HELD(k, i) held[k] = GET(T_X, x, from + i);
-    EACH_HELD(k, i) own += held[k] == most;
+    EACH_HELD(k, i) ties |= (uint)(held[k] == most) << k;
+    own = (int)popcount(ties);
 #else
     for (INDEX i = (INDEX)get_local_id(0); i < length; i += GROUP)
         own += GET(T_X, x, from + i) == most;
@@ -59,7 +64,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void extremum_rows(_
     const state all = {0, 0, total};
     const C share = slope_of(most, slope, all, most), none = slope * 0 / (C)total;
 #if HELD > 0
-    EACH_HELD(k, i) PUT(T_GX, gx, to + i, held[k] == most ? share : none);
+    EACH_HELD(k, i) PUT(T_GX, gx, to + i, (ties >> k & 1) ? share : none);
 #else
     for (INDEX i = (INDEX)get_local_id(0); i < length; i += GROUP)
         PUT(T_GX, gx, to + i, GET(T_X, x, from + i) == most ? share : none);
