@@ -61,6 +61,11 @@ TARN_API void tarn_clear_error(void);
  * pending is kept. Always returns false. */
 TARN_API bool tarn_set_error(tarn_code code, const char *format, ...) TARN_PRINTF(2, 3);
 
+/* The entry of `names` that somebody most likely meant who typed `typed`, which is none of them: the same word but for case, dashes and
+ * underscores; a synonym ("learning_rate" for "lr"); or the nearest by its letters. NULL when none is near, or with NULL for either. For
+ * messages such as "did you mean …?": nothing should be done by a guess. Works while an error is pending. */
+TARN_API const char *tarn_suggest(const char *typed, const char *const *names, int count);
+
 /* How important a log line is. A notice tells somebody who waits what for. */
 typedef enum tarn_log_level { TARN_LOG_INFO = 0, TARN_LOG_NOTICE = 1, TARN_LOG_WARNING = 2 } tarn_log_level;
 

@@ -54,7 +54,7 @@ static int check_names(const tarn__options *options)
             found = strcmp(options->only[i], names[k]) == 0;
         if (found)
             continue;
-        const char *near = tarn__nearest(options->only[i], names, count);
+        const char *near = tarn_suggest(options->only[i], names, count);
         fprintf(stderr, "tarn bench ops: --only: no measured row or operation is called '%s'%s%s%s\n", options->only[i],
                 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
         return TARN__MISUSED;

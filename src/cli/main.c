@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/sentence.h"
 
 typedef struct command {
     const char *name; /* one word, or two */
@@ -43,6 +44,19 @@ static void print_usage(FILE *to)
         fprintf(to, "  tarn %-16s %s\n", commands[i].name, commands[i].summary);
     fprintf(to, "  tarn %-16s %s\n  tarn %-16s %s\n\n", "version", "print the version", "help [COMMAND]", "explain tarn or a command");
     fprintf(to, "tarn COMMAND --help lists the options of a command.\n");
+}
+
+/* The two words that are no sub-command, and what they do. */
+static const char *const words_of_main[][2] = {{"version", "print the version; tarn --version does the same"},
+                                               {"help", "explain tarn, or a command: tarn help train; tarn train --help does the same"}};
+
+/* Explains `version` or `help`. False: the word is neither. */
+static bool explain(const char *word)
+{
+    for (int i = 0; i < 2; i++)
+        if (strcmp(word, words_of_main[i][0]) == 0)
+            return printf("usage: tarn %s%s\n\n%s\n", word, i == 1 ? " [COMMAND]" : "", words_of_main[i][1]) > 0;
+    return false;
 }
 
 static int print_help(const command *one)
@@ -96,6 +110,16 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
+/* Commands of programs that fetch models. */
+static bool fetches(const char *word)
+{
+    static const char *const verbs[] = {"pull", "download", "fetch", "get", "install", "clone"};
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
+        if (strcmp(word, verbs[i]) == 0)
+            return true;
+    return false;
+}
+
 /* A first or second word that leads nowhere. */
 static int not_a_command(int count, char *const *words)
 {
@@ -112,9 +136,15 @@ static int not_a_command(int count, char *const *words)
         return TARN__MISUSED;
     }
     snprintf(typed, sizeof(typed), "%s%s%s", words[0], family ? " " : "", family ? words[1] : "");
-    const char *near = tarn__nearest(typed, names, known);
-    fprintf(stderr, "tarn: there is no command '%s'; %s%s%s\n", typed, near ? "did you mean '" : "see tarn help", near ? near : "",
-            near ? "'?" : "");
+    const char *near = fetches(typed) ? NULL : tarn_suggest(typed, names, known);
+    bool is_option = typed[0] == '-';
+    fprintf(stderr, "tarn: there is no %s '%s'", is_option ? "option" : "command", typed);
+    if (fetches(typed))
+        fprintf(stderr, ": tarn downloads nothing; get the model's folder or GGUF file by other means, and give its path: tarn generate PATH\n");
+    else if (near)
+        fprintf(stderr, "; did you mean '%s%s'?\n", is_option ? "tarn " : "", near);
+    else
+        fprintf(stderr, "; see tarn help\n");
     return TARN__MISUSED;
 }
 
@@ -128,6 +158,8 @@ static int help(int count, char *const *words)
     const command *one = find(count, words, &used);
     if (one && count == used)
         return print_help(one);
+    if (count == 1 && explain(words[0]))
+        return TARN__DONE;
     return count == 1 && is_family(words[0]) ? print_family(words[0], stdout) : not_a_command(count, words);
 }
 
@@ -137,16 +169,18 @@ static int version(int count, char *const *words)
         fprintf(stderr, "tarn version: '%s' is not expected here\n", words[0]);
         return TARN__MISUSED;
     }
+    if (count > 0)
+        return explain("version") ? TARN__DONE : TARN__FAILED;
     printf("tarn %s\n", tarn_version());
     return TARN__DONE;
 }
 
-/* Warnings, and what somebody waits for. */
+/* Warnings, and what somebody waits for; `ctx` is the name of the command. */
 static void tell(tarn_log_level level, const char *text, void *ctx)
 {
-    (void)ctx;
+    char sentence[TARN__SENTENCE_ROOM];
     if (level >= TARN_LOG_NOTICE)
-        fprintf(stderr, "tarn: %s\n", text);
+        fprintf(stderr, "tarn: %s\n", tarn__sentence(ctx ? ctx : "", text, sentence, sizeof(sentence)));
 }
 
 static int run(const command *one, int count, char *const *words)
@@ -160,7 +194,7 @@ static int run(const command *one, int count, char *const *words)
     if (!tarn_set_threads((int)options.threads))
         return tarn__complain(one->name);
     if (!options.quiet)
-        tarn_set_log(tell, NULL);
+        tarn_set_log(tell, (void *)(uintptr_t)one->name);
     return one->run(&options);
 }
 

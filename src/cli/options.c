@@ -2,6 +2,7 @@
 #include "cli/options.h"
 
 #include "cli/run_options.h"
+#include "cli/sentence.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -169,48 +170,6 @@ static const option table[] = {
 };
 #define ROWS ((int)(sizeof(table) / sizeof(table[0])))
 
-/* ---- names that are nearly right ------------------------------------------------------------------------------------------- */
-
-static int least(int a, int b, int c)
-{
-    int two = a < b ? a : b;
-    return two < c ? two : c;
-}
-
-/* How many letters must be changed, added or left out to turn one word into the other. */
-static int distance(const char *a, const char *b)
-{
-    int row[64], n = (int)strlen(b);
-    if (n >= 64)
-        return n;
-    for (int j = 0; j <= n; j++)
-        row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int kept = row[j];
-            row[j] = least(row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = kept;
-        }
-    }
-    return row[n];
-}
-
-const char *tarn__nearest(const char *typed, const char *const *names, int count)
-{
-    const char *best = NULL;
-    int best_distance = 4;
-    for (int i = 0; i < count; i++) {
-        int far = distance(typed, names[i]);
-        if (far < best_distance && far < (int)strlen(names[i])) {
-            best = names[i];
-            best_distance = far;
-        }
-    }
-    return best;
-}
-
 /* ---- values ---------------------------------------------------------------------------------------------------------------- */
 
 static int misuse(const char *command, const option *row, const char *text, const char *problem)
@@ -296,8 +255,8 @@ static int read_device(const char *command, const option *row, const char *text,
 {
     tarn_device device = tarn_device_parse(text);
     if (tarn_failed()) {
-        fprintf(stderr, "tarn %s: --device: %s\n", command, tarn_error());
-        tarn_clear_error();
+        char sentence[TARN__SENTENCE_ROOM];
+        fprintf(stderr, "tarn %s: --device: %s\n", command, tarn__error_sentence(command, sentence, sizeof(sentence)));
         return TARN__FAILED;
     }
     if (options->device_count > 0 && tarn_device_equal(device, options->device))
@@ -373,21 +332,40 @@ static const option *find(const char *name, size_t length, unsigned commands)
     return NULL;
 }
 
-static int unknown(tarn__command command, const char *command_name, const char *name, size_t length)
+/* The names of the options that a command has; returns how many. */
+static int names_of(tarn__command command, const char **names)
 {
-    const char *names[ROWS + TARN__RUN_OPTIONS], *near;
-    char typed[64];
     int count = tarn__run_option_names(command, names);
     for (int i = 0; i < ROWS; i++)
         if (table[i].commands & command)
             names[count++] = table[i].name;
-    snprintf(typed, sizeof(typed), "%.*s", (int)length, name);
-    if (find(name, length, EVERY))
-        fprintf(stderr, "tarn %s: takes no --%s; see tarn %s --help\n", command_name, typed, command_name);
-    else if ((near = tarn__nearest(typed, names, count)) != NULL)
-        fprintf(stderr, "tarn %s: there is no option --%s; did you mean --%s?\n", command_name, typed, near);
+    return count;
+}
+
+/* True for what other programs have as an option, and is a word of this command. */
+static bool is_word(tarn__command command, const char *typed)
+{
+    bool is_model = strcmp(typed, "model") == 0 || strcmp(typed, "m") == 0, is_prompt = strcmp(typed, "prompt") == 0 || strcmp(typed, "p") == 0;
+    return ((command & WRITES) && is_model) || (command == TARN__GENERATE && is_prompt) || (command == TARN__TRAIN && strcmp(typed, "config") == 0);
+}
+
+/* An option that is none, as it was typed, with its dashes. */
+static int unknown(tarn__command command, const char *command_name, const char *word, size_t length)
+{
+    const char *names[ROWS + TARN__RUN_OPTIONS], *near;
+    char typed[64];
+    snprintf(typed, sizeof(typed), "%.*s", (int)length, word);
+    const char *name = typed + strspn(typed, "-");
+    tarn_option of_run;
+    fprintf(stderr, "tarn %s: ", command_name);
+    if (is_word(command, name))
+        fprintf(stderr, "there is no option %s; it is given without a flag, before the options: see tarn %s --help\n", typed, command_name);
+    else if ((near = tarn_suggest(name, names, names_of(command, names))) != NULL)
+        fprintf(stderr, "there is no option %s; did you mean --%s?\n", typed, near);
+    else if (find(name, strlen(name), EVERY) || tarn__run_option_find(TARN__TRAIN, name, strlen(name), &of_run))
+        fprintf(stderr, "takes no --%s; see tarn %s --help\n", name, command_name);
     else
-        fprintf(stderr, "tarn %s: there is no option --%s; see tarn %s --help\n", command_name, typed, command_name);
+        fprintf(stderr, "there is no option %s; see tarn %s --help\n", typed, command_name);
     return TARN__MISUSED;
 }
 
@@ -423,6 +401,8 @@ static int read_argument(tarn__command command, const char *command_name, int co
         options->help = true;
         return TARN__DONE;
     }
+    if (word[0] == '-' && isalpha((unsigned char)word[1]))
+        return unknown(command, command_name, word, strcspn(word, "="));
     if (strncmp(word, "--", 2) != 0 || !word[2]) {
         fprintf(stderr, "tarn %s: '%s' is not expected here%s; see tarn %s --help\n", command_name, word,
                 most_words(command, 1) > options->word_count ? ", but before the options" : "", command_name);
@@ -432,7 +412,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
     const option *row = find(name, length, command);
     tarn_option of_run = {0};
     if (!row && !tarn__run_option_find(command, name, length, &of_run))
-        return unknown(command, command_name, name, length);
+        return unknown(command, command_name, word, length + 2);
     bool is_flag = row ? row->type == FLAG : of_run.type == TARN_OPTION_FLAG;
     if (is_flag && name[length]) {
         fprintf(stderr, "tarn %s: --%.*s: '%s' is not expected: the option is on or absent\n", command_name, (int)length, name,

@@ -95,7 +95,4 @@ int tarn__options_read(tarn__command command, const char *command_name, int coun
 /* Prints the options that a sub-command takes, with bounds and defaults. */
 void tarn__options_help(tarn__command command);
 
-/* The name in `names` that is nearest to what was typed; NULL when none is near. */
-const char *tarn__nearest(const char *typed, const char *const *names, int count);
-
 #endif

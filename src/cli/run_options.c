@@ -1,6 +1,8 @@
 /* run_options.c: the options of a training run as flags. */
 #include "cli/run_options.h"
 
+#include "cli/sentence.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +56,7 @@ int tarn__run_option_names(tarn__command command, const char **names)
     return count;
 }
 
-/* The library's sentence without the name of its function. */
+/* The library's sentence without the name of its function; keys stay as the file has them. */
 static const char *sentence(const char *function)
 {
     const char *at = strstr(tarn_error(), function);
@@ -68,14 +70,12 @@ static bool is_zero(const tarn_option *option, const char *text)
 
 int tarn__run_option_set(const char *command_name, const tarn_option *option, const char *text, tarn__options *options)
 {
-    char flag[32];
+    char problem[TARN__SENTENCE_ROOM];
     if (tarn_train_options_set(&options->train, option->name, text)) {
         options->zero = is_zero(option, text) ? option->name : options->zero;
         return TARN__DONE;
     }
-    const char *problem = strchr(sentence("train_options_set: "), ':'); /* after the option's name */
-    fprintf(stderr, "tarn %s: --%s%s\n", command_name, flag_of(option->name, flag, sizeof(flag)), problem ? problem : ": is not taken");
-    tarn_clear_error();
+    fprintf(stderr, "tarn %s: %s\n", command_name, tarn__error_sentence(command_name, problem, sizeof(problem)));
     return TARN__MISUSED;
 }
 

@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/sentence.h"
 
 int tarn__complain(const char *command)
 {
-    const char *sentence = tarn_failed() ? tarn_error() : "failed without a reason";
-    fprintf(stderr, "tarn %s: %s\n", command, strncmp(sentence, "tarn: ", 6) == 0 ? sentence + 6 : sentence);
-    tarn_clear_error();
+    char text[TARN__SENTENCE_ROOM];
+    fprintf(stderr, "tarn %s: %s\n", command, tarn__error_sentence(command, text, sizeof(text)));
     return TARN__FAILED;
 }
 

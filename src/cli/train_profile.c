@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/sentence.h"
 #include "cli/yardstick.h"
 
 enum { MOST_ROWS = 512, PRINTED = 24 };
@@ -161,8 +162,8 @@ static void measure_beside(report *r, const tarn_train_plan *plan)
 {
     if (tarn__yardstick_measure(tarn_device_parse(plan->device), plan->options.precision, &r->yardstick))
         return;
-    fprintf(stderr, "tarn train: the device's speed could not be measured: %s\n", tarn_error());
-    tarn_clear_error();
+    char why[TARN__SENTENCE_ROOM];
+    fprintf(stderr, "tarn train: the device's speed could not be measured: %s\n", tarn__error_sentence("train", why, sizeof(why)));
 }
 
 int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)

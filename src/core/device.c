@@ -234,14 +234,14 @@ tarn_device tarn_device_parse(const char *text)
     char name[16];
     int index = 0;
     if (!text || !split_name(text, name, sizeof(name), &index)) {
-        tarn__raise(TARN_ERROR_DEVICE, "device_parse: '%s' is no device; write cpu, auto, cuda, cuda:1 or opencl:0", text ? text : "NULL");
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: '%s' is no device; there are cpu, cuda, opencl and auto, and cuda:1 is the second of CUDA", text ? text : "NULL");
         return tarn_device_cpu();
     }
     if (strcmp(name, "auto") == 0 && !strchr(text, ':'))
         return tarn_device_auto();
     int slot = slot_named(name);
     if (slot < 0) {
-        tarn__raise(TARN_ERROR_DEVICE, "device_parse: there is no backend '%s'; write cpu, auto, cuda, cuda:1 or opencl:0", name);
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: there is no backend '%s'; there are cpu, cuda, opencl and auto, and cuda:1 is the second of CUDA", name);
         return tarn_device_cpu();
     }
     if (!tarn__backend_at(slot)) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "formats/recognize.h"
 
 #define LONGEST ((size_t)64 << 20) /* bytes of a file of settings */
 #define LONGEST_VALUE 2048         /* bytes of a member's value as text */
@@ -53,7 +54,7 @@ tarn__document *tarn__document_parse(const char *function, const char *name, con
         return wrap(function, name, root);
     if (root)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds JSON, but no object", function, name);
-    else
+    else if (tarn__not_recognized(function, name, text, length, "JSON file"))
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', line %d, column %d: %s", function, name, error.line, error.column, error.text);
     json_decref(root);
     return NULL;

@@ -15,6 +15,7 @@
 #include "base/utf8.h"
 #include "core/tensor.h"
 #include "formats/gguf.h"
+#include "formats/recognize.h"
 
 #define DEEPEST 4    /* lists in lists */
 #define MOST_AXES 4  /* that the format has */
@@ -407,7 +408,7 @@ static bool read_version(reader *r)
 {
     uint32_t version = 0;
     if (r->file->size < 4 || memcmp(r->file->memory, "GGUF", 4) != 0)
-        return BAD(r, (int64_t)0, "the file does not begin with \"GGUF\"; is it a GGUF file?");
+        return tarn__not_recognized("gguf_open", r->file->path, r->file->memory, (size_t)r->file->size, "GGUF file") && BAD(r, (int64_t)0, "the file does not begin with \"GGUF\"; is it a GGUF file?");
     r->at = 4;
     if (!read_u32(r, "the version", &version))
         return false;

@@ -11,10 +11,21 @@
 #include "base/memory.h"
 #include "core/graph.h"
 #include "core/tensor.h"
+#include "formats/recognize.h"
 #include "formats/safetensors_file.h"
 
 #define METADATA "__metadata__"
 /* ---- the header ------------------------------------------------------------------------------------------------------------ */
+
+/* Raises what a file is that cannot be one of safetensors, where its first bytes tell it. */
+static bool check_kind(const tarn_safetensors *file)
+{
+    uint64_t length = 0;
+    if (file->map.bytes >= 8)
+        memcpy(&length, file->map.memory, 8);
+    bool is_possible = length > 0 && length <= TARN__SAFETENSORS_HEADER && length <= file->map.bytes - 8 && file->map.memory[8] == '{';
+    return is_possible || tarn__not_recognized("safetensors_open", file->path, file->map.memory, file->map.bytes, "safetensors file");
+}
 
 static bool check_length(const tarn_safetensors *file, uint64_t *length)
 {
@@ -39,7 +50,7 @@ static bool read_header(tarn_safetensors *file)
 {
     uint64_t length = 0;
     json_error_t error;
-    if (!check_length(file, &length))
+    if (!check_kind(file) || !check_length(file, &length))
         return false;
     file->data = 8 + (int64_t)length;
     file->header = json_loadb(file->map.memory + 8, (size_t)length, JSON_REJECT_DUPLICATES, &error);

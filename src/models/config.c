@@ -1,5 +1,6 @@
 /* config.c: what a folder says of its model: config.json, and of generation_config.json the tokens that end a text, which are often more than config.json has. */
 #include "base/file.h"
+#include "formats/recognize.h"
 #include "models/kinds.h"
 
 static const char *const member = "eos_token_id";
@@ -38,6 +39,8 @@ static bool add_ends(const char *function, const char *folder, tarn__document *c
 
 tarn__document *tarn__model_config_open(const char *function, const char *folder, tarn__model_path *where)
 {
+    if (!tarn__check_model_path(function, folder))
+        return NULL;
     tarn__document *config =
         tarn__model_path_in(function, folder, "config.json", where) ? tarn__document_open(function, where->text) : NULL;
     if (config && add_ends(function, folder, config))

@@ -113,18 +113,21 @@ static bool read_scaling(reading *r, const char *object)
     key to;
     if (tarn__document_kind(r->config, object) != TARN__MEMBER_OBJECT)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is no object", r->function, object);
-    if (!tarn__document_each(r->config, object, check_rope_member, r))
-        return false;
     bool is_old =
         !tarn__document_has(r->config, inside(&to, object, "rope_type")) && tarn__document_has(r->config, inside(&to, object, "type"));
     inside(&to, object, is_old ? "type" : "rope_type");
     const char *type = is_there(r, to.text) ? tarn__document_text(r->config, to.text) : "default";
-    if (!type || strcmp(type, "default") == 0)
-        return type != NULL;
-    if (strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0)
+    if (!type)
+        return false;
+    bool is_default = strcmp(type, "default") == 0;
+    if (!is_default && strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0) /* before its members, which belong to it */
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: config.json: rotary positions of the type '%.64s' are not supported; default, linear and llama3 are",
                            r->function, type);
+    if (!tarn__document_each(r->config, object, check_rope_member, r))
+        return false;
+    if (is_default)
+        return true;
     if (!tarn__document_has(r->config, inside(&to, object, "factor")))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" has no factor", r->function, object);
     r->c.rope_scaling = TARN_ROPE_LINEAR;

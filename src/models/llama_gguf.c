@@ -234,9 +234,28 @@ static bool get_family(const reading *r)
     return true;
 }
 
+/* Biases of attention that the family does not have, and longrope's factors: by name, since what they are called in the file says little. */
+static bool check_tensors(const reading *r)
+{
+    static const char *const biases[] = {"blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias", "blk.0.attn_output.bias"};
+    static const char *const factors[] = {"rope_factors_long.weight", "rope_factors_short.weight"};
+    const tarn__llama_family *family = tarn__llama_family_of(r->c->family);
+    for (int i = family->qkv_bias ? 3 : 0; i < 4; i++)
+        if (tarn_gguf_find(r->of.file, biases[i]) >= 0)
+            return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': attention biases ('%s') of the architecture %s are not supported", r->of.function,
+                               r->of.file->path, biases[i], r->of.architecture);
+    for (int i = 0; i < 2; i++)
+        if (tarn_gguf_find(r->of.file, factors[i]) >= 0)
+            return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': rotary positions of the type 'longrope' ('%s') are not supported", r->of.function,
+                               r->of.file->path, factors[i]);
+    return !tarn_failed();
+}
+
 static bool check_rest(const reading *r)
 {
     int64_t window = 0;
+    if (!check_tensors(r))
+        return false;
     if (tarn__gguf_has_key(&r->of, "expert_count"))
         return tarn__gguf_refuse(&r->of, "a mixture of experts");
     if (!tarn__gguf_get_whole(&r->of, "attention.sliding_window", TARN__GGUF_LARGEST, &window))

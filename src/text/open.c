@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/platform.h"
+#include "formats/recognize.h"
 #include "text/gguf_tokenizer.h"
 
 #define LONGEST_PATH 4096
@@ -115,5 +116,7 @@ tarn_tokenizer *tarn_tokenizer_open(const char *path)
                     LONGEST_PATH - 64);
         return NULL;
     }
-    return is_folder(path) ? open_folder(path) : open_file(path);
+    if (is_folder(path))
+        return open_folder(path);
+    return tarn__path_exists(path) || tarn__check_model_path("tokenizer_open", path) ? open_file(path) : NULL;
 }

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "formats/recognize.h"
 
 #define LONGEST ((size_t)1 << 30) /* bytes of a file */
 
@@ -33,9 +34,10 @@ json_t *tarn__read_json(const char *path)
     json_t *root = NULL;
     if (map.bytes > LONGEST)
         tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "%zu bytes are too many for a tokenizer; %zu are possible", map.bytes, LONGEST);
-    else if (!(root = json_loadb(map.bytes ? map.memory : "", map.bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error)))
+    else if (!(root = json_loadb(map.bytes ? map.memory : "", map.bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error)) &&
+             tarn__not_recognized("tokenizer_open", path, map.memory, map.bytes, "JSON file"))
         tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "line %d, column %d: %s", error.line, error.column, error.text);
-    else if (!json_is_object(root))
+    else if (root && !json_is_object(root))
         tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "the file holds JSON, but no object");
     tarn__map_close(&map);
     if (!tarn_failed())

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "formats/recognize.h"
 #include "text/protobuf.h"
 #include "text/tokenizer.h"
 
@@ -206,7 +207,7 @@ tarn_tokenizer *tarn__tokenizer_read_model(const char *path)
     if (map.bytes > LONGEST)
         tarn__raise(TARN_ERROR_FORMAT, "tokenizer_open: '%s': %zu bytes are too many for a tokenizer; %zu are possible", path, map.bytes,
                     LONGEST);
-    else if (read_message(&m) && check(&m))
+    else if (tarn__not_recognized("tokenizer_open", path, bytes, map.bytes, "SentencePiece model") && read_message(&m) && check(&m))
         t = make(&m);
     tarn__buffer_free(&m.pieces, sizeof(const char *));
     tarn__buffer_free(&m.lengths, sizeof(size_t));

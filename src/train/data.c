@@ -151,6 +151,16 @@ static tarn_dataset *open_part(const char *function, const char *kind, const cha
     return with_channel(only_finite(function, paths.first, arrays));
 }
 
+static bool refuse_kind(const char *function, const char *name, const char *kind)
+{
+    static const char *const all[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
+    const char *near = tarn_suggest(kind, all, (int)(sizeof(all) / sizeof(all[0])));
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE, "
+                       "npy:INPUTS,LABELS, text:FILE, shards:FOLDER and FILE.jsonl%s%s%s",
+                       function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
 /* The kind and the rest of a name; false with an error for a kind that is none. */
 static bool read_name(const char *function, const char *name, char *kind, size_t size, const char **where)
 {
@@ -164,11 +174,7 @@ static bool read_name(const char *function, const char *name, char *kind, size_t
                    tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function, name, kind);
     if (tarn__data_is_text(name))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is text, but the model is a classifier, which takes samples with labels", function, name);
-    return tarn__raise(
-        TARN_ERROR_ARGUMENT,
-        "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE, npy:INPUTS,LABELS, text:FILE and "
-        "shards:FOLDER",
-        function, name);
+    return refuse_kind(function, name, kind);
 }
 
 /* True when the data has a part for testing of its own. */

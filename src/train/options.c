@@ -213,11 +213,25 @@ static bool is_one_of(const char *word, const char *words)
     return false;
 }
 
+/* "; did you mean 'gpt2'?" for one of the words in "gpt2|lenet", or "". */
+static const char *hint(const char *typed, const char *words, char *text, size_t size)
+{
+    char copy[256], *rest = copy;
+    const char *names[32], *near;
+    int count = 0;
+    snprintf(copy, sizeof(copy), "%s", words);
+    for (char *word; count < 32 && (word = strsep(&rest, "|")) != NULL;)
+        names[count++] = word;
+    near = tarn_suggest(typed, names, count);
+    snprintf(text, size, near ? "; did you mean '%s'?" : "", near);
+    return text;
+}
+
 static bool set_text(const char *function, const row *r, const char *text, char *place)
 {
-    char problem[256];
+    char problem[320], meant[64];
     if (r->option.type == TARN_OPTION_WORD && text[0] && !is_one_of(text, r->option.value)) {
-        snprintf(problem, sizeof(problem), "is none of %s", r->option.value);
+        snprintf(problem, sizeof(problem), "is none of %s%s", r->option.value, hint(text, r->option.value, meant, sizeof(meant)));
         return refuse(function, r, text, problem);
     }
     if (strlen(text) >= r->bytes)
@@ -256,12 +270,22 @@ static bool set_model(const char *function, const row *r, const char *text, tarn
     return set(function, find("base"), text, options);
 }
 
+static bool refuse_name(const char *function, const char *name)
+{
+    const char *names[ROWS], *near;
+    for (int i = 0; i < ROWS; i++)
+        names[i] = rows[i].option.name;
+    near = tarn_suggest(name, names, ROWS);
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no option '%.100s'%s%s%s", function, name, near ? "; did you mean '" : "",
+                       near ? near : "", near ? "'?" : "");
+}
+
 static bool set_by_name(const char *function, tarn_train_options *options, const char *name, const char *text)
 {
     const row *r = find(name);
     if (r == &rows[MODEL])
         return set_model(function, r, text, options);
-    return r ? set(function, r, text, options) : tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no option '%.100s'", function, name);
+    return r ? set(function, r, text, options) : refuse_name(function, name);
 }
 
 /* Options of a caller with another version of the header: what both know. */

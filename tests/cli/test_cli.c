@@ -63,6 +63,60 @@ static void wrong_calls_end_with_2_and_say_so_on_standard_error(void **state)
     assert_string_equal(command_output, "");
 }
 
+static void what_was_meant_is_suggested_and_never_a_guess(void **state)
+{
+    (void)state;
+    expect_command("help version", 0, "usage: tarn version");
+    expect_command("help help", 0, "usage: tarn help [COMMAND]");
+    expect_command("version --help", 0, "usage: tarn version");
+    expect_command("-v 2>&1", 2, "there is no option '-v'; did you mean 'tarn version'?");
+    expect_command("trian 2>&1", 2, "did you mean 'train'?");
+    expect_command("finetune 2>&1", 2, "did you mean 'train'?");
+    expect_command("evaluate 2>&1", 2, "did you mean 'eval'?");
+    expect_command("pull 2>&1", 2, "there is no command 'pull': tarn downloads nothing");
+    assert_null(strstr(command_output, "did you mean"));
+    expect_command("xyzzy 2>&1", 2, "see tarn help");
+    expect_command("generate model --max_new_tokens 3 2>&1", 2, "did you mean --tokens?");
+    expect_command("generate model -n 3 2>&1", 2, "there is no option -n; did you mean --n?");
+    expect_command("generate model --temp 1 2>&1", 2, "did you mean --temperature?");
+    expect_command("generate model --repetition_penalty 1 2>&1", 2, "did you mean --repeat-penalty?");
+    expect_command("generate model --prompt x 2>&1", 2, "there is no option --prompt; it is given without a flag");
+    expect_command("generate model --lr 1 2>&1", 2, "takes no --lr");
+    expect_command("chat model --ctx-size 9 2>&1", 2, "did you mean --context?");
+}
+
+static void errors_name_no_function_of_the_library(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"generate /nosuch x",   "chat /nosuch",          "eval /nosuch",      "predict /nosuch x.png", "inspect /nosuch",
+                                        "convert /nosuch x.gguf", "quantize /nosuch x.gguf --type q8_0", "tokenize --tokenizer /nosuch --text x", "runs /nosuch",
+                                        "train --resume /nosuch", "train --data digits:3 --dry-run", "train --data text:/nosuch --dry-run",
+                                        "train --model /nosuch --data text:/nosuch --dry-run", "bench decode --model nosuch", "bench train --model nosuch",
+                                        "info --threads 300", "data /nosuch --model /nosuch", "bench matmul --device nowhere"};
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        char line[256];
+        snprintf(line, sizeof(line), "%s 2>&1", calls[i]);
+        assert_int_not_equal(run_command(line), 0);
+        for (const char *at = strstr(command_output, ": "); at; at = strstr(at + 2, ": ")) {
+            size_t length = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz_0123456789");
+            if (length > 0 && memchr(at + 2, '_', length) && at[2 + length] == ':')
+                fail_msg("tarn %s names a function: %s", calls[i], command_output);
+        }
+    }
+    expect_command("train --schedule step --drop-every 2 --drop-epochs 2 --data digits:50 --dry-run 2>&1", 2, "--drop-every or --drop-epochs, not both");
+}
+
+static void a_name_from_a_hub_is_not_downloaded(void **state)
+{
+    (void)state;
+    expect_command("generate some-org/some-model hello 2>&1", 1, "there is no folder 'some-org/some-model'");
+    assert_non_null(strstr(command_output, "tarn downloads nothing"));
+    expect_command("tokenize --tokenizer some-org/some-model --text x 2>&1", 1, "tarn downloads nothing");
+    expect_command("generate https://example.org/model hello 2>&1", 1, "is an address, and tarn downloads nothing");
+    expect_command("convert some-org/some-model x.gguf 2>&1", 1, "tarn downloads nothing");
+    expect_command("generate /nosuch hello 2>&1", 1, "'/nosuch' is not found; a model's folder or .gguf file is expected");
+}
+
 static void values_out_of_bounds_are_refused(void **state)
 {
     (void)state;
@@ -89,7 +143,7 @@ static void values_out_of_bounds_are_refused(void **state)
 static void a_device_that_is_not_there_is_a_failure_that_says_why(void **state)
 {
     (void)state;
-    expect_command("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
+    expect_command("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1, "there is no backend 'nowhere'; there are cpu, cuda, opencl and auto");
     expect_command("bench matmul --sizes 8 --device cpu:5 2>&1 >/dev/null", 1, "cpu:5");
     expect_command("bench matmul --sizes 8 --device=3 2>&1 >/dev/null", 1, "--device");
     expect_command("bench ops --device cpu,nowhere 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
@@ -215,6 +269,9 @@ int main(void)
         cmocka_unit_test(help_explains_every_command),
         cmocka_unit_test(version_is_the_library_s),
         cmocka_unit_test(wrong_calls_end_with_2_and_say_so_on_standard_error),
+        cmocka_unit_test(what_was_meant_is_suggested_and_never_a_guess),
+        cmocka_unit_test(errors_name_no_function_of_the_library),
+        cmocka_unit_test(a_name_from_a_hub_is_not_downloaded),
         cmocka_unit_test(values_out_of_bounds_are_refused),
         cmocka_unit_test(a_device_that_is_not_there_is_a_failure_that_says_why),
         cmocka_unit_test(devices_that_cannot_be_compared_are_refused),

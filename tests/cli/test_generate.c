@@ -170,7 +170,7 @@ static void wrong_calls_are_refused(void **state)
     expect_command("generate 2>&1", 2, "a model's folder is missing");
     expect_command("generate --help", 0, "usage: tarn generate MODEL [PROMPT]");
     expect_command("help", 0, "tarn generate");
-    expect_command("generate /nonexistent --ids 1 2>&1", 1, "/nonexistent/config.json");
+    expect_command("generate /nonexistent --ids 1 2>&1", 1, "/nonexistent' is not found");
     expect_command(with("--ids 1,,2 2>&1"), 2, "is no list of whole numbers");
     expect_command(with("--ids 1,2, 2>&1"), 2, "is no list of whole numbers");
     expect_command(with("--ids 'a' 2>&1"), 2, "is no list of whole numbers");
@@ -179,7 +179,7 @@ static void wrong_calls_are_refused(void **state)
     expect_command(with("--ids 1,50 2>&1"), 2, "token 1 of the prompt is 50");
     expect_command(with("--ids 1 --tokens 40 2>&1"), 2, "ask for 39 at most");
     expect_command(with("--ids 1 --temperature -1 2>&1"), 2, "'-1' is outside 0 to 100");
-    expect_command(with("--ids 1 --temperature 1e-9 2>&1"), 2, ".temperature is 1e-09");
+    expect_command(with("--ids 1 --temperature 1e-9 2>&1"), 2, "--temperature is 1e-09");
     expect_command(with("--ids 1 --temperature nan 2>&1"), 2, "'nan' is not a number");
     expect_command(with("--ids 1 --temperature 1x 2>&1"), 2, "'1x' is not a number");
     expect_command(with("--ids 1 --top-p 1.5 2>&1"), 2, "'1.5' is outside 0 to 1");
@@ -241,7 +241,7 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     expect_command(with("x --context 3 --tokens 3 2>&1"), 2, "ask for 2 at most");
     expect_command(with("x --context 61 2>&1"), 2, "the model's goes from 1 to 60");
     expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is not above 0");
-    expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, ".repeat_penalty is 0.001");
+    expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, "--repeat-penalty is 0.001");
     expect_command(with("x --min-p 2 2>&1"), 2, "'2' is outside 0 to 1");
     expect_command(with("x --n 0 2>&1"), 2, "'0' is outside 1 to 1024");
     remove(scratch("model/tokenizer.json"));

@@ -42,7 +42,7 @@ static void bench_train_refuses_what_is_not_of_a_step(void **state)
     expect_command("help bench train", 0, "--recompute");
     expect_command("help bench", 0, "tarn bench train");
     expect_command("bench train --data digits 2>&1", 2, "takes no --data");
-    expect_command("bench train --epochs 3 2>&1", 2, "there is no option --epochs");
+    expect_command("bench train --epochs 3 2>&1", 2, "takes no --epochs");
     expect_command("bench train --batch 0 2>&1", 2, "'0' is outside 1 to 65536");
     expect_command("bench train --steps 0 2>&1", 2, "'0' is outside 1 to 100000");
     expect_command("bench train --model gpt3 2>&1", 2, "tarn bench train: --model");

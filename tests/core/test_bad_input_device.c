@@ -49,6 +49,7 @@ static void devices_and_settings(void **state)
     REFUSE(tarn_set_allocator, tarn_set_allocator(NULL)); /* tensors are alive */
     bool (*unchecked)(tarn_code, const char *, ...) = tarn_set_error; /* the compiler would not let a NULL format pass */
     REFUSE(tarn_set_error, unchecked(TARN_ERROR_IO, NULL));
+    ACCEPT(!tarn_suggest(NULL, NULL, -1) && !tarn_suggest("lr", NULL, 1));
     ACCEPT(tarn_device_name(cpu, NULL, 0));
     ACCEPT(tarn_device_name(nowhere, text, 1));
     ACCEPT(tarn_device_count(NULL) == 0 && tarn_device_count("") == 0);

@@ -297,6 +297,33 @@ static void missing_and_foreign_tensors_are_named(void **state)
     assert_error_about(TARN_ERROR_FORMAT, "model_convert", "has no tensor 'blk.1.ffn_up.weight'");
 }
 
+/* A GGUF file that has one tensor more than it should. */
+static void check_added_tensor(const char *from, const char *name, const char *sentence)
+{
+    tarn_gguf *file = tarn_gguf_open(from);
+    tarn_gguf_writer *w = tarn_gguf_create(scratch("added.gguf"));
+    for (int i = 0; i < tarn_gguf_metadata_count(file); i++)
+        assert_true(tarn_gguf_add_from(w, file, i));
+    for (int i = 0; i < tarn_gguf_count(file); i++)
+        assert_true(tarn_gguf_add(w, tarn_gguf_name(file, i), tarn_gguf_tensor(file, i, CPU)));
+    assert_true(tarn_gguf_add(w, name, tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)) && tarn_gguf_finish(w));
+    tarn_gguf_close(file);
+    assert_null(tarn_model_open(scratch("added.gguf"), CPU, NULL));
+    assert_error_about(TARN_ERROR_UNSUPPORTED, sentence, name);
+}
+
+static void biases_of_attention_and_longrope_are_named(void **state)
+{
+    (void)state;
+    names n = named("biased");
+    tarn_module *model = make_model(small);
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    tarn_module_free(model);
+    check_added_tensor(n.gguf, "blk.0.attn_q.bias", "attention biases");
+    check_added_tensor(n.gguf, "blk.0.attn_output.bias", "attention biases");
+    check_added_tensor(n.gguf, "rope_factors_long.weight", "'longrope'");
+}
+
 /* What a conversion to a folder holds in memory is not the model. */
 static void a_folder_is_written_tensor_by_tensor(void **state)
 {
@@ -439,6 +466,7 @@ int main(void)
         in_scope(rows_that_are_no_blocks_stay),
         in_scope(rows_that_are_no_large_blocks_become_small_ones),
         in_scope(missing_and_foreign_tensors_are_named),
+        in_scope(biases_of_attention_and_longrope_are_named),
         in_scope(a_folder_is_written_tensor_by_tensor),
         in_scope(nothing_is_computed_in_f64_beside_blocks),
         in_scope(vectors_of_blocks_become_numbers),

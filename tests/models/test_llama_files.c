@@ -299,7 +299,7 @@ static void every_wrong_config_is_refused_by_name(void **state)
          "the first below the second"},
         {A("llama") ROPE "{\"rope_type\": \"yarn\", \"factor\": 8}}", "'yarn' are not supported"},
         {A("llama") ROPE "{\"rope_type\": \"dynamic\", \"factor\": 8}}", "'dynamic' are not supported"},
-        {A("llama") NEW "{\"rope_type\": \"longrope\", \"long_factor\": [1, 2]}}", "\"long_factor\": 1,2 are not supported"},
+        {A("llama") NEW "{\"rope_type\": \"longrope\", \"long_factor\": [1, 2]}}", "of the type 'longrope' are not supported"},
         {A("llama") ROPE "{\"rope_type\": 3}}", "rope_type\" is no text"},
         {A("llama") ROPE "{\"rope_type\": \"linear\"}}", "has no factor"},
         {A("llama") ROPE "{\"rope_type\": \"linear\", \"factor\": -2}}", "factor\" is -2"},

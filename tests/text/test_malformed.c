@@ -106,7 +106,7 @@ static void wrong_vocabularies_and_merges(void **state)
         fault fault;
     } faults[] = {
         {0, {"{\"a\": 0, \"b\": 1, \"ab\": 2}", "[]", FORMAT, "no object"}},
-        {0, {"{\"a\": 0, \"b\": 1, \"ab\": 2}", "", FORMAT, "line 1"}},
+        {0, {"{\"a\": 0, \"b\": 1, \"ab\": 2}", "", FORMAT, "is an empty file"}},
         {0, {"{\"a\": 0, \"b\": 1, \"ab\": 2}", "{\"a\xFF\": 0}", FORMAT, "line 1, column 3"}},
         {0, {"\"b\": 1", "\"b\": 0", FORMAT, "there twice"}},
         {1, {"a b", "a", FORMAT, "line 2"}},

@@ -186,7 +186,7 @@ static void wrong_models_are_refused_by_name(void **state)
     };
     for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
         expect_refused(write_model("wrong.model", &faults[i].options), faults[i].code, faults[i].problem);
-    expect_refused(write_text("wrong.model", ""), TARN_ERROR_FORMAT, "pieces are missing");
+    expect_refused(write_text("wrong.model", ""), TARN_ERROR_FORMAT, "is an empty file");
     expect_refused(write_file("wrong.model", "\x0B", 1), TARN_ERROR_FORMAT, "byte 0");
     expect_refused(write_file("wrong.model", "\x0A\x05\x0A\xFF\xFF\xFF\x7F", 7), TARN_ERROR_FORMAT, "behind the end");
     expect_refused(write_file("wrong.model", "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11), TARN_ERROR_FORMAT, "does not end");
