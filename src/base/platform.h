@@ -32,6 +32,9 @@ int64_t tarn__platform_memory_free(void);
 /* Memory for that case, with large pages where the system has them; released with free(). NULL when there is none. */
 void *tarn__platform_large_memory(size_t bytes);
 
+/* True when so much memory could be mapped in one piece just now: within the limits of the process and of the system. */
+bool tarn__platform_can_map(size_t bytes);
+
 /* The processor's name, "" when unknown. */
 void tarn__platform_cpu_name(char *name, size_t size);
 

@@ -105,6 +105,12 @@ void *tarn__platform_large_memory(size_t bytes)
     return memory;
 }
 
+bool tarn__platform_can_map(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory != MAP_FAILED && munmap(memory, bytes) == 0;
+}
+
 /* Arm's processors have numbers in place of a name. */
 static void name_arm(long maker, long part, char *name, size_t size)
 {

@@ -6,10 +6,7 @@
 #include <time.h>
 
 #include "cli/bench.h"
-#include "tarn_features.h"
-#if TARN__HAVE_OPENBLAS
-#include <cblas.h>
-#endif
+#include "cli/blas.h"
 
 #define LARGEST_NAIVE 1024
 
@@ -55,16 +52,14 @@ static bool run_naive(void *ctx, int i)
     return true;
 }
 
-#if TARN__HAVE_OPENBLAS
 static bool run_blas(void *ctx, int i)
 {
     product *p = ctx;
-    int n = (int)p->n;
     (void)i;
     if (p->dtype == TARN_F32)
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, tarn_data(p->a), n, tarn_data(p->b), n, 0, tarn_data(p->c), n);
+        tarn__blas_square_f32(p->n, tarn_data(p->a), tarn_data(p->b), tarn_data(p->c));
     else
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, tarn_data(p->a), n, tarn_data(p->b), n, 0, tarn_data(p->c), n);
+        tarn__blas_square_f64(p->n, tarn_data(p->a), tarn_data(p->b), tarn_data(p->c));
     return true;
 }
 
@@ -72,29 +67,17 @@ static bool run_blas(void *ctx, int i)
  * a product and would take the cores from whoever comes next. */
 static bool with_blas_threads(tarn__meter *meter, bool (*step)(tarn__meter *, tarn_device), tarn_device device)
 {
-    openblas_set_num_threads(tarn_threads());
+    tarn__blas_set_threads(tarn_threads());
     bool good = step(meter, device);
-    openblas_set_num_threads(1);
+    tarn__blas_set_threads(1);
     nanosleep(&(struct timespec){0, 60 * 1000 * 1000}, NULL);
     return good;
 }
-#else
-static bool run_blas(void *ctx, int i)
-{
-    (void)ctx, (void)i;
-    return false;
-}
-
-static bool with_blas_threads(tarn__meter *meter, bool (*step)(tarn__meter *, tarn_device), tarn_device device)
-{
-    return step(meter, device);
-}
-#endif
 
 static bool measure(product *p, tarn_device device, int64_t runs, tarn__product *found)
 {
     bool plain = tarn_device_equal(device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
-    bool has_blas = plain && TARN__HAVE_OPENBLAS, has_naive = plain && p->n <= LARGEST_NAIVE;
+    bool has_blas = plain && !tarn__blas_missing() && tarn__blas_fits(tarn_threads()), has_naive = plain && p->n <= LARGEST_NAIVE;
     tarn__meter *meters = calloc(3, sizeof(*meters)), *own = meters, *blas = meters + 1, *naive = meters + 2;
     if (!meters)
         return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
@@ -163,7 +146,7 @@ int tarn__bench_matmul(const tarn__options *options)
     if (!options->json) {
         printf("matrix products on %s, %d threads, %s; median of %lld runs, GFLOP/s\n\n",
                tarn_device_name(options->device, name, sizeof(name)), tarn_threads(),
-               TARN__HAVE_OPENBLAS ? "OpenBLAS" : "built without BLAS", (long long)options->runs);
+               tarn__blas_missing() ? "no BLAS" : "OpenBLAS", (long long)options->runs);
         tarn__heading("%6s %-6s %12s %12s %12s %12s %12s %8s", "size", "dtype", "plain loop", "BLAS", "tarn", "tarn/BLAS", "tarn/loop",
                       "spread");
     }

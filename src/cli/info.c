@@ -1,6 +1,7 @@
 /* info.c: `tarn info`: what this build is, which devices are here, what `auto` takes, and why not the others. */
 #include <string.h>
 
+#include "cli/blas.h"
 #include "cli/cli.h"
 #include "tarn_features.h"
 
@@ -28,7 +29,7 @@ static int print_json(void)
     tarn__json_text(&json, "sanitizers", TARN__SANITIZE);
     tarn__json_close(&json, '}');
     tarn__json_open(&json, "features", '{');
-    tarn__json_bool(&json, "openblas", TARN__HAVE_OPENBLAS);
+    tarn__json_bool(&json, "openblas", tarn__blas_missing() == NULL);
     tarn__json_bool(&json, "jansson", TARN__HAVE_JANSSON);
     tarn__json_bool(&json, "pcre2", TARN__HAVE_PCRE2);
     tarn__json_bool(&json, "zlib", TARN__HAVE_ZLIB);
@@ -63,6 +64,15 @@ static int print_json(void)
     return TARN__DONE;
 }
 
+static void print_blas(void)
+{
+    const char *why = tarn__blas_missing();
+    if (why && TARN__HAVE_OPENBLAS)
+        printf("  BLAS     none, so matrix products are slower: %s\n", why);
+    else
+        printf("  BLAS     %s\n", why ? "none, so matrix products are slower (libopenblas-dev brings one)" : "OpenBLAS");
+}
+
 static int print_text(void)
 {
     char name[32];
@@ -70,7 +80,7 @@ static int print_text(void)
     tarn__heading("tarn %s", tarn_version());
     printf("  build    %s, %s, %s%s%s\n", TARN__BUILD_TYPE, TARN__COMPILER, TARN__PROCESSOR, TARN__SANITIZE[0] ? ", sanitizers " : "",
            TARN__SANITIZE);
-    printf("  BLAS     %s\n", TARN__HAVE_OPENBLAS ? "OpenBLAS" : "none, so matrix products are slower (libopenblas-dev brings one)");
+    print_blas();
     printf("  JSON     %s\n", TARN__HAVE_JANSSON ? "jansson" : "none, so no safetensors files and no tokenizers (libjansson-dev brings one)");
     printf("  patterns %s\n", TARN__HAVE_PCRE2 ? "PCRE2" : "none, so no BPE tokenizers (libpcre2-dev brings them)");
     printf("  gzip     %s\n", TARN__HAVE_ZLIB ? "zlib" : "none, so gzip data files must be unpacked first (zlib1g-dev brings it)");

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/blas.h"
 #include "cli/cli.h"
 #include "cli/sentence.h"
 
@@ -220,6 +221,7 @@ static int dispatch(int count, char *const *words)
 /* What could not be written (a full disk, a closed pipe) is a failure too. */
 int main(int count, char **words)
 {
+    tarn__blas_start_no_threads();
     int status = dispatch(count - 1, words + 1);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "tarn: the output could not be written: %s\n", strerror(errno));

@@ -45,7 +45,7 @@ static bool run_row(const tarn__backend *backend, const tarn__launch *launch, ta
     }
     row->run(&call);
     tarn__pool_give(scratch);
-    return backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault);
+    return (backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault)) && !tarn_failed();
 }
 
 /* The same with its record; `device` is where it runs. */

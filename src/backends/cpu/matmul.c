@@ -76,6 +76,7 @@ typedef struct product {
     int64_t thin_columns;
     int64_t tile_rows, tile_columns; /* blas */
     char *scratch;
+    const char *function; /* for errors */
 } product;
 
 static int64_t ceiling(int64_t a, int64_t b)
@@ -166,7 +167,7 @@ static product describe(const tarn__call *call)
     const tarn__view *c = call->out[0], *a = call->in[0];
     int rank = c->rank;
     product p = {.m = c->shape[rank - 2], .n = c->shape[rank - 1], .k = a->shape[a->rank - 1], .batches = 1, .batch_rank = rank - 2,
-                 .alpha = params->alpha, .beta = params->beta, .splits = 1, .scratch = call->scratch};
+                 .alpha = params->alpha, .beta = params->beta, .splits = 1, .scratch = call->scratch, .function = call->function};
     for (int i = 0; i < rank - 2; i++) {
         p.batch_shape[i] = c->shape[i];
         p.batches *= c->shape[i];
@@ -255,6 +256,8 @@ static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
 /* Large tiles, since each call packs its operands anew; halved until several threads find work. */
 static void run_blas(product *p)
 {
+    if (!tarn__blas_prepare(p->function))
+        return;
     p->tile_rows = least(p->m, 512);
     p->tile_columns = least(p->n, 2048);
     while (p->batches * ceiling(p->m, p->tile_rows) * ceiling(p->n, p->tile_columns) < 4 &&
