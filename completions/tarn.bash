@@ -57,7 +57,7 @@ _tarn()
         return
         ;;
     --precision)
-        mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16 auto" -- "$current")
         return
         ;;
     --kv)

@@ -57,7 +57,8 @@ typedef struct tarn_train_options {
     double min_lr;      /* where the schedule ends; default 0 */
     double beta2;       /* of adam and adamw; default 0.999 */
 
-    /* Of language models. The sizes are by default those of the model that is named. */
+    /* Of language models. The sizes are by default those of the model that is named; of an architecture (gpt2, llama, mistral, qwen2, qwen3) they are, with
+     * the batch size and the length of the run, what the device trains in minutes: see `chosen` of tarn_train_plan. */
     char tokenizer
         [1024]; /* "characters" (the default), "bytes", or the path of one that tarn_tokenizer_open() takes; shards have their own */
     int64_t layers, heads, width, context;
@@ -67,7 +68,7 @@ typedef struct tarn_train_options {
     int64_t eval_batches; /* batches of an evaluation, spread over the validation data; default: all */
     int64_t sample;       /* tokens of a sample at each evaluation; default: none */
     int64_t keep;         /* evaluations, the last ones, whose checkpoints stay in folders of their own, to be used or gone on from: step-500; default: none */
-    char precision[8];    /* "f32" (the default), "tf32" or "bf16": bf16 parameters with f32 master weights */
+    char precision[8];    /* "auto" (the default: bf16 for language models on GPUs that have it, else f32), "f32", "tf32" or "bf16": bf16 parameters with f32 master weights */
     char recompute[8];    /* "none" (the default), "cheap" (that with lora) or "block": norms and what an mlp has between its layers, or all of a block, are computed again in
                            * backward instead of being stored */
 
@@ -176,6 +177,7 @@ typedef struct tarn_train_plan {
     int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes;
     int64_t training_documents, validation_documents, answer_tokens, documents_cut; /* of chats: tokens to train on that are learnt, and documents that were too long */
     bool is_chats;
+    char chosen[256]; /* sizes of a new language model that was given none, and why these: "to train in minutes on a CPU with 1003854 tokens: layers 4, width 128 …"; "": none was chosen */
 } tarn_train_plan;
 
 /* Says what a trainer is going to do. */

@@ -77,6 +77,8 @@ static void print_data(const tarn_train_plan *p)
         printf(" (of keys %lld)", (long long)o->kv_heads);
     printf(", width %lld, context %lld, vocabulary %lld, inner %lld, dropout %g\n", (long long)o->width, (long long)o->context,
            (long long)p->classes, (long long)o->inner, o->dropout);
+    if (p->chosen[0])
+        printf("              chosen %s\n", p->chosen);
 }
 
 static void print_steps(const tarn_train_plan *p)
@@ -171,6 +173,8 @@ static void print_plan_json(const tarn_train_plan *p)
         tarn__json_whole(&json, "training_tokens", p->training_tokens);
         tarn__json_whole(&json, "validation_tokens", p->validation_tokens);
     }
+    if (p->chosen[0])
+        tarn__json_text(&json, "chosen", p->chosen);
     tarn__json_whole(&json, "trained", p->trained);
     tarn__json_whole(&json, "frozen", p->frozen);
     if (p->is_chats) {

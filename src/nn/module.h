@@ -109,6 +109,10 @@ typedef bool (*tarn__visit_fn)(const tarn__parameter *parameter, void *ctx);
 void tarn__module_walk_over(const tarn_module *module, int what, tarn__visit_fn visit, void *ctx);
 void tarn__module_walk(const tarn_module *module, tarn__visit_fn visit, void *ctx); /* over the parameters */
 
+/* Rounds all parameters to a float dtype; buffers (running statistics) keep theirs. The module is new: there are no gradients and no optimizer yet. False
+ * with an error. */
+bool tarn__module_cast(tarn_module *module, tarn_dtype dtype);
+
 /* How many tensors a walk over `what` meets. */
 int tarn__module_count(const tarn_module *module, int what);
 

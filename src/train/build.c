@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "models/kinds.h"
+#include "nn/module.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -43,6 +44,10 @@ tarn_module *tarn__build_model(const char *function, const tarn_train_options *o
         model = tarn_model_resnet20_with(d->classes, device, &(tarn_resnet20_options){.channels = d->input.size[0]});
     else
         tarn__raise(TARN_ERROR_FORMAT, "%s: there is no model '%s'", function, options->model);
+    if (model && strcmp(options->precision, "bf16") == 0 && !tarn__module_cast(model, TARN_BF16)) {
+        tarn_module_free(model);
+        model = NULL;
+    }
     if (!model)
         tarn__raise_within(function);
     return model;

@@ -59,6 +59,9 @@ tarn_loader_options tarn__description_loading(const tarn__description *descripti
 /* What a sample is called where speed is told, in the plural: "tokens" for text, "images", or "rows" of a table. Lives as long as the program. */
 const char *tarn__description_unit(const tarn__description *description);
 
+/* A batch's inputs in the dtype of the model's parameters. Belongs to the open scope. */
+tarn_tensor *tarn__batch_input(const tarn_module *model, tarn_tensor *input);
+
 /* A batch's labels as i64. */
 tarn_tensor *tarn__batch_label(tarn_tensor *label);
 

@@ -316,6 +316,12 @@ tarn_loader_options tarn__description_loading(const tarn__description *d, int64_
                                  .channels = d->channels};
 }
 
+tarn_tensor *tarn__batch_input(const tarn_module *model, tarn_tensor *input)
+{
+    tarn_tensor *parameter = tarn_module_parameter(model, 0);
+    return parameter ? tarn_cast(input, tarn_dtype_of(parameter)) : NULL;
+}
+
 tarn_tensor *tarn__batch_label(tarn_tensor *label)
 {
     return label ? tarn_cast(label, TARN_I64) : NULL;

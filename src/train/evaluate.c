@@ -13,7 +13,7 @@ typedef struct sums {
 
 static bool add_batch(tarn_module *model, int64_t classes, tarn_tensor *const *fields, sums *s)
 {
-    tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(model, fields[0]);
+    tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(model, tarn__batch_input(model, fields[0]));
     tarn_tensor *loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.reduction = TARN_REDUCE_SUM});
     tarn_tensor *of_class = tarn_one_hot(label, classes, TARN_I64);
     tarn_tensor *right = tarn_cast(tarn_eq(tarn_argmax(logits, 1, true), tarn_unsqueeze(label, 1)), TARN_I64);

@@ -15,6 +15,7 @@
 #include "models/kinds.h"
 #include "train/base.h"
 #include "train/options.h"
+#include "train/sizes.h"
 #include "train/trainer.h"
 
 #define VALIDATION_SHARE 0.1 /* of the documents of chats */
@@ -62,8 +63,7 @@ bool tarn__language_check(const char *function, const tarn_train_options *o, boo
     if (o->model[0] && is_language != is_text)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s learns from %s, but the data is '%.200s'", function, o->model,
                            is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels", o->data);
-    return is_text || strcmp(o->precision, "bf16") != 0 ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision bf16 is for language models, but the data is '%.200s'", function, o->data);
+    return true;
 }
 
 /* A run that goes on has all sizes in its config.json, and weights for them: a damaged one must not make another model, or a huge one. False with an
@@ -128,6 +128,9 @@ static bool complete(const char *function, tarn_trainer *t)
     if (!o->model[0] && !o->base[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
     o->vocab = o->vocab || o->base[0] ? o->vocab : tokens;
+    bool is_new = !t->is_resumed && t->corpus.tokenizer; /* random tokens, which have none, are for measuring a named model */
+    if (is_new && tarn__sizes_are_open(o) && !tarn__sizes_choose(function, t))
+        return false;
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
     if (!complete_sizes(function, t))
         return false;

@@ -52,7 +52,7 @@ static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
     if (!tarn__next_batch(t, fields))
         return false;
     tarn__mark(t, TARN__PHASE_FORWARD);
-    tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(t->model, fields[0]);
+    tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
     figures->loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
     figures->right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
     tarn__mark(t, TARN__PHASE_BACKWARD);

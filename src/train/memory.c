@@ -12,7 +12,7 @@
 /* One sample of zeros, applied as in a step; NULL with an error. */
 static tarn_tensor *apply_once(tarn_trainer *t, tarn_tensor *x)
 {
-    return t->description.is_text ? tarn_model_loss(t->model, x, x) : tarn_forward(t->model, x);
+    return t->description.is_text ? tarn_model_loss(t->model, x, x) : tarn_forward(t->model, tarn__batch_input(t->model, x));
 }
 
 static bool count_one(const tarn__parameter *parameter, void *ctx)

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "core/device.h"
 #include "models/weights.h"
 
 typedef struct row {
@@ -37,7 +38,7 @@ static const row rows[] = {
     ROW(hidden, TARN_OPTION_WHOLES, 1, 65536, "", "N,N", false, "sizes of an mlp's hidden layers [128]"),
     ROW(epochs, TARN_OPTION_WHOLE, 1, MANY, "5", "N", true, "how often to go through the data"),
     ROW(steps, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many steps; 0: the epochs say"),
-    ROW(batch_size, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "samples in a step [64; to fine-tune 16]"),
+    ROW(batch_size, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "samples in a step [64; to fine-tune 16; of a language model without sizes what suits]"),
     ROW(optimizer, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "how weights are changed"),
     ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false, "learning rate [0.001; of sgd 0.05; to fine-tune 0.00002, adapters 0.0002]"),
     ROW(weight_decay, TARN_OPTION_REAL, 0, 1e6, "0", "X", false, "weight decay"),
@@ -63,7 +64,7 @@ static const row rows[] = {
     ROW(beta2, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false, "how slowly adam and adamw forget squares of gradients"),
     ROW(tokenizer, TARN_OPTION_TEXT, 0, 0, "", "PATH", false,
         "text: a model's folder, tokenizer.json, tokenizer.model, vocab.json or a .gguf file; bytes; or characters [characters; shards have their own]"),
-    ROW(layers, TARN_OPTION_WHOLE, 1, 1024, "", "N", false, "text: blocks of the model [the model's]"),
+    ROW(layers, TARN_OPTION_WHOLE, 1, 1024, "", "N", false, "text: blocks of the model [the model's; without a size what suits device and data]"),
     ROW(heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "text: heads of attention, which divide the width [the model's]"),
     ROW(kv_heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false, "text: heads of keys and values, which divide the heads; of Llama models [the model's, or the heads]"),
     ROW(width, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false, "text: numbers for each token [the model's]"),
@@ -77,8 +78,8 @@ static const row rows[] = {
     ROW(sample, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true, "text: tokens that the model writes at each evaluation, as far as its context reaches"),
     ROW(keep, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true,
         "text: keep the checkpoints of the last N evaluations, too, in folders such as step-500"),
-    ROW(precision, TARN_OPTION_WORD, 0, 0, "f32", "f32|tf32|bf16", false,
-        "of the products; bf16 (text): bf16 parameters with f32 master weights"),
+    ROW(precision, TARN_OPTION_WORD, 0, 0, "auto", "f32|tf32|bf16|auto", false,
+        "dtype of products and parameters; bf16: with f32 master weights; auto: bf16 for language models on GPUs that have it, else f32"),
     ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|cheap|block", true,
         "text: compute again in backward instead of storing: norms and what an mlp has between its layers, or all of a block; with lora cheap unless given"),
     ROW(capture, TARN_OPTION_WORD, 0, 0, "auto", "auto|on|off", true,
@@ -386,6 +387,14 @@ void tarn__train_options_complete(tarn_train_options *options)
     complete_rates(options);
     if (options->drop_factor == 0 && strcmp(options->schedule, "step") == 0)
         options->drop_factor = 0.1;
+}
+
+void tarn__precision_resolve(tarn_train_options *options, tarn_device device, bool is_text)
+{
+    const tarn__backend *backend = tarn__backend_at(device.backend);
+    bool has_bf16 = backend && backend->has_tf32; /* the same tensor cores have both */
+    if (strcmp(options->precision, "auto") == 0)
+        snprintf(options->precision, sizeof(options->precision), "%s", is_text && has_bf16 ? "bf16" : "f32");
 }
 
 bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *changes)

@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "models/kinds.h"
 #include "text/buffer.h"
+#include "train/options.h"
 #include "train/trainer.h"
 
 enum { CHANNELS = 3, SIDE = 32, CLASSES = 10 }; /* of an image: CIFAR-10's */
@@ -80,6 +81,7 @@ bool tarn__random_open(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     bool is_text = tarn__model_kind_trained(o->model) != NULL;
+    tarn__precision_resolve(o, t->device, is_text);
     snprintf(o->data, sizeof(o->data), "random %s", is_text ? "tokens" : "images");
     return tarn__language_check(function, o, is_text) && (is_text ? open_tokens(function, t) : open_images(function, t));
 }

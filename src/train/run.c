@@ -377,7 +377,7 @@ static bool predict(tarn_run *run, const tarn_array *sample, double *probabiliti
     tarn_scope *scope = tarn_scope_open();
     tarn_no_grad_open();
     bool good = loader && tarn_loader_next(loader, fields) &&
-                tarn_read_f64(tarn_softmax(tarn_forward(run->model, fields[0]), 1), probabilities, run->description.classes);
+                tarn_read_f64(tarn_softmax(tarn_forward(run->model, tarn__batch_input(run->model, fields[0])), 1), probabilities, run->description.classes);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     tarn_loader_free(loader);

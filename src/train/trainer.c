@@ -237,6 +237,7 @@ static bool open_data(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     bool is_chats = tarn__data_is_chats(o->data), is_text = is_chats || tarn__data_is_text(o->data);
+    tarn__precision_resolve(o, t->device, is_text);
     if (!tarn__language_check(function, o, is_text) || !tarn__base_check(function, o, is_chats, false) ||
         (o->base[0] && !tarn__base_open(function, t)))
         return false;
@@ -248,6 +249,8 @@ static bool open_data(const char *function, tarn_trainer *t)
 
 static bool begin(const char *function, tarn_trainer *t)
 {
+    t->is_batch_given = t->options.batch_size > 0;
+    t->is_length_given = t->options.steps > 0 || t->options.epochs > 0;
     tarn__train_options_complete(&t->options);
     if (!find_device(function, t) || !open_data(function, t))
         return false;
@@ -289,11 +292,21 @@ static bool check_place(const char *function, const tarn_trainer *t, const tarn_
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: data cannot be changed: the run noted nothing of its own to hold it against", function);
 }
 
-static bool go_on(const char *function, tarn_trainer *t, const char *folder, const tarn_train_options *changes)
+/* What a run began with stays: auto is no other wish, and a config.json without a precision is of the time when that was f32. */
+static bool keep_precision(const char *function, tarn_trainer *t, tarn_train_options *changes)
 {
+    if (strcmp(changes->precision, "auto") == 0)
+        memset(changes->precision, 0, sizeof(changes->precision));
+    tarn__precision_resolve(&t->options, tarn_device_cpu(), t->description.is_text);
+    return tarn__train_options_change(function, &t->options, changes);
+}
+
+static bool go_on(const char *function, tarn_trainer *t, const char *folder, const tarn_train_options *given)
+{
+    tarn_train_options own = *given, *changes = &own;
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !check_place(function, t, changes) ||
-        !tarn__train_options_change(function, &t->options, changes) ||
+        !keep_precision(function, t, changes) ||
         !tarn__language_check(function, &t->options, t->description.is_text) ||
         !tarn__base_check(function, &t->options, tarn__data_is_chats(t->options.data), false) || !find_device(function, t) ||
         !claim_folder(function, t, folder) || !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))

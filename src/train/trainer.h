@@ -47,6 +47,8 @@ struct tarn_trainer {
     int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes, memory_needed; /* by estimate; the last is all together */
     tarn__frozen frozen; /* as the run began; of one with adapters alone */
     tarn__claim claim;   /* on the folder: from when its checkpoint is read, or it is made, to the end of the run */
+    bool is_batch_given, is_length_given; /* by the options of a new run: batch_size; steps or epochs */
+    char chosen[256];                     /* sizes that the run was given none of, and why these; "": none */
     bool is_resumed;
     bool is_imagined; /* all of it lies on the shadow of a device: it has a plan, and cannot run */
     tarn__place place;

@@ -62,7 +62,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command(small("llama", "--dropout 0.1 --dry-run 2>&1"), 2, "a llama has none");
     expect_command(small("gpt2", "--dry-run 2>&1"), 2, "--kv-heads is for Llama models");
     expect_command(small("llama2", "--dry-run 2>&1"), 2, "is none of");
-    expect_command(line("train --model mistral --data text:%s --dry-run 2>&1", make_text()), 2, "a mistral has no size of its own");
+    expect_command("bench train --model mistral --vocab 64 2>&1", 2, "a mistral has no size of its own");
+    expect_command(line("train --model mistral --data text:%s --device cpu --dry-run 2>&1", make_text()), 0, "chosen to train in minutes on a CPU");
     expect_command("train --model llama --data digits:50 --dry-run 2>&1", 2, "learns from text");
 }
 

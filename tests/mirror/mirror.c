@@ -4,6 +4,7 @@
  * views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is opened:
  *   TARN_MIRROR_WITHOUT=tanh,matmul   kernels this backend does not have
  *   TARN_MIRROR_MEMORY=1048576        bytes of memory each device has
+ *   TARN_MIRROR_GPU=1                 the devices say that they are GPUs with tensor cores
  *
  * A copy through a lane is put off as long as a real device may put it off: until the host waits for it, or until the lane was joined and the
  * device is used. Whoever uses the target too early finds old bytes there; whoever writes the host's memory too early finds those on the device. */
@@ -274,6 +275,7 @@ static bool device_query(int index, tarn_device_info *info)
     pthread_mutex_lock(&lock);
     snprintf(info->description, sizeof(info->description), "mirror of the CPU, number %d", index);
     snprintf(info->detail, sizeof(info->detail), "for tests");
+    snprintf(info->type, sizeof(info->type), "%s", getenv("TARN_MIRROR_GPU") ? "gpu" : "");
     info->memory_total = (int64_t)limit;
     info->memory_free = (int64_t)(limit - used[index]);
     pthread_mutex_unlock(&lock);
@@ -342,6 +344,7 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
     backend.kernels_hash = tarn__kernels_hash() + (getenv("TARN_MIRROR_OLD") != NULL);
     backend.version = host->version;
     cpu = host->cpu_kernels;
+    backend.has_tf32 = getenv("TARN_MIRROR_GPU") != NULL;
     fill_rows(getenv("TARN_MIRROR_WITHOUT"));
     if (getenv("TARN_MIRROR_MEMORY"))
         limit = (size_t)strtoull(getenv("TARN_MIRROR_MEMORY"), NULL, 10);
