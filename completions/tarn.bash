@@ -113,11 +113,11 @@ _tarn()
     predict) options+=" --json --threads --device --top" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
-        options+=" --ignore-end --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context --adapter"
+        options+=" --ignore-end --no-slide --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context --adapter"
         ;;
     chat)
         options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
-        options+=" --on-full --kv --gpu-layers --chunk --context --adapter --template"
+        options+=" --on-full --no-slide --kv --gpu-layers --chunk --context --adapter --template"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"

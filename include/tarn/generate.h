@@ -124,11 +124,13 @@ typedef struct tarn_generate_options {
     bool logprobs; /* of a writer: pieces have the logarithm of their token's probability */
     int likeliest; /* and so many of the likeliest tokens, up to 100 */
     bool no_capture; /* of tarn_generate(): as of a decoder */
+    bool slide;      /* past the context, and with a prompt that is longer, the beginning of the text and its last half of a context stay, and are computed again; default: an error */
+    int64_t keep;    /* with .slide: tokens at the beginning that stay, at most half of the context; default: BOS, where the text begins with it */
 } tarn_generate_options;
 
 /* Lets a model go on with a prompt of `count` tokens, at least one. `tokens` receives what follows (NULL: on_token sees it); it has room for
  * the most that can come: .tokens, or the model's context less the prompt. Returns how many came, -1 on error. A prompt and .tokens that do
- * not fit into the model's context together are an error: nothing is forgotten on the way. `...` is a const tarn_generate_options *, or NULL. */
+ * not fit into the model's context together are an error, but with .slide. `...` is a const tarn_generate_options *, or NULL. */
 TARN_API int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t count, int32_t *tokens,
                                      const tarn_generate_options *options, size_t options_size);
 #define tarn_generate(model, prompt, count, tokens, ...) \
@@ -164,7 +166,7 @@ TARN_API tarn_module *tarn_writer_model(const tarn_writer *writer);
 TARN_API const tarn_tokenizer *tarn_writer_tokenizer(const tarn_writer *writer);
 
 /* Sets one sequence's whole text so far, from its beginning, and how it goes on. What it has in common with the text that the writer remembers of this sequence is not
- * computed again: a conversation that grows costs its last turn. At least one token, and room for one more, or it is an error that changes nothing.
+ * computed again: a conversation that grows costs its last turn. At least one token, and room for one more (or .slide), or it is an error that changes nothing.
  * Texts of the options are copied. `...` is a const tarn_generate_options *, or NULL. */
 TARN_API bool tarn_writer_prompt_sized(tarn_writer *writer, int64_t sequence, const int32_t *tokens, int64_t count,
                                        const tarn_generate_options *options, size_t options_size);
@@ -182,7 +184,7 @@ typedef enum tarn_end {
     TARN_END_NONE = 0, /* it goes on */
     TARN_END_TOKEN,    /* the model's end token, or one of .stop, came */
     TARN_END_TEXT,     /* one of .stop_texts came */
-    TARN_END_LENGTH    /* .tokens were made, or the context is full */
+    TARN_END_LENGTH    /* .tokens were made, or the context is full and does not slide */
 } tarn_end;
 
 /* A token and how likely it was. */
@@ -201,6 +203,7 @@ typedef struct tarn_piece {
     double logprob;                  /* of the token, with .logprobs; else NaN */
     const tarn_candidate *likeliest; /* borrowed likewise */
     int likeliest_count;
+    bool slid; /* with .slide: before this piece the context was full, or the prompt too long, and the middle of the text was dropped */
 } tarn_piece;
 
 /* The next piece of any sequence; false when all have ended, or on an error. A text that may be the beginning of a stop text, or of a character, is held back
@@ -208,7 +211,7 @@ typedef struct tarn_piece {
 TARN_API bool tarn_writer_next_sized(tarn_writer *writer, tarn_piece *piece, size_t piece_size);
 #define tarn_writer_next(writer, piece) tarn_writer_next_sized(writer, piece, sizeof(tarn_piece))
 
-/* The tokens of a sequence so far, prompt and what was written, and how many; borrowed until the writer is used again. NULL on error. */
+/* The tokens of a sequence so far, prompt and what was written, and how many; with .slide those that are in its window; borrowed until the writer is used again. NULL on error. */
 TARN_API const int32_t *tarn_writer_tokens(const tarn_writer *writer, int64_t sequence, int64_t *count);
 
 /* Ends a sequence where it is; what it has so far stays. */

@@ -121,16 +121,32 @@ static void refuse(chat *c, int64_t count)
 {
     fprintf(stderr, "tarn chat: the %s %lld tokens, and the context is %lld: there is no room for an answer; the question was left out. %s\n",
             c->forgets ? "question alone takes" : "conversation has", (long long)count, (long long)c->context,
-            c->forgets ? "Ask a shorter one, or take a larger --context" : "/reset begins anew; --on-full forget forgets the oldest turns");
+            c->forgets ? "Ask a shorter one, or take a larger --context" : "/reset begins anew; without --no-slide (--on-full refuse) the oldest turns are forgotten");
     unsay(&c->history, c->history.count - 1, 1);
     c->status = c->is_asked ? c->status : TARN__FAILED;
+}
+
+/* How many tokens of the conversation are the system's words, which stay when the window slides; 0: none that could be told apart, or too many. */
+static int64_t heading_tokens(const chat *c, const int32_t *tokens, int64_t count)
+{
+    int64_t length = 0, same = 0;
+    if (heading_of(&c->history) == 0)
+        return 0;
+    int32_t *heading = tarn_chat_encode(tarn_writer_tokenizer(c->writer), c->history.messages, 1, false, &length);
+    while (heading && same < length && same < count && heading[same] == tokens[same])
+        same++;
+    tarn_tokenizer_release(heading);
+    tarn_clear_error(); /* of templates that have no place for a system alone */
+    return same <= (c->context - 1) / 2 ? same : 0;
 }
 
 static bool begin(chat *c, const int32_t *tokens, int64_t count)
 {
     const tarn__options *o = c->options;
     int64_t left = c->context - count;
-    const tarn_generate_options how = {.tokens = o->tokens && o->tokens < left ? o->tokens : 0,
+    const tarn_generate_options how = {.tokens = c->forgets ? (o->tokens ? o->tokens : c->context) : o->tokens < left ? o->tokens : 0,
+                                       .slide = c->forgets,
+                                       .keep = c->forgets ? heading_tokens(c, tokens, count) : 0,
                                        .temperature = o->temperature,
                                        .top_k = o->top_k,
                                        .top_p = o->top_p,
@@ -148,6 +164,7 @@ static char *print_answer(const chat *c, tarn_piece *piece)
 {
     char *text = calloc(1, 1);
     size_t length = 0;
+    bool has_slid = false;
     while (text && !interrupted && !ferror(stdout) && tarn_writer_next(c->writer, piece)) {
         fwrite(piece->text, 1, piece->length, stdout);
         fflush(stdout);
@@ -159,8 +176,12 @@ static char *print_answer(const chat *c, tarn_piece *piece)
             memcpy(text + length, piece->text, piece->length);
             text[length += piece->length] = 0;
         }
+        has_slid = has_slid || piece->slid;
     }
     printf("\n");
+    if (has_slid)
+        fprintf(stderr, "(the context of %lld tokens was full: the answer went on from its last %lld%s)\n", (long long)c->context,
+                (long long)(c->context / 2), heading_of(&c->history) ? " and the system's words" : "");
     return text;
 }
 
@@ -171,8 +192,11 @@ static bool listen(chat *c)
     int64_t length = 0;
     char *text = print_answer(c, &piece);
     tarn_writer_stop(c->writer, 0);
-    if (piece.end == TARN_END_LENGTH && tarn_writer_tokens(c->writer, 0, &length) && length == c->context)
+    bool is_full = piece.end == TARN_END_LENGTH && tarn_writer_tokens(c->writer, 0, &length) && !c->forgets && length == c->context;
+    if (is_full)
         fprintf(stderr, "(the context of %lld tokens is full: the answer ends here)\n", (long long)c->context);
+    else if (piece.end == TARN_END_LENGTH && c->forgets && !c->options->tokens)
+        fprintf(stderr, "(the answer has %lld tokens, and ends here; --tokens allows more)\n", (long long)c->context);
     bool good = text && !tarn_failed() && say(&c->history, "assistant", text);
     free(text);
     return good;
@@ -312,9 +336,14 @@ static int run(chat *c)
 int tarn__chat(const tarn__options *options)
 {
     chat c = {.options = options, .is_asked = isatty(STDIN_FILENO), .seed = (uint64_t)options->seed, .status = TARN__DONE};
-    c.forgets = strcmp(options->on_full, "forget") == 0;
-    if (!c.forgets && strcmp(options->on_full, "refuse") != 0) {
-        fprintf(stderr, "tarn chat: --on-full: '%s' is none of refuse and forget\n", options->on_full);
+    const char *on_full = options->on_full ? options->on_full : options->no_slide ? "refuse" : "forget";
+    c.forgets = strcmp(on_full, "forget") == 0;
+    if (options->no_slide && c.forgets) {
+        fprintf(stderr, "tarn chat: --no-slide and --on-full forget exclude each other; give one\n");
+        return TARN__MISUSED;
+    }
+    if (!c.forgets && strcmp(on_full, "refuse") != 0) {
+        fprintf(stderr, "tarn chat: --on-full: '%s' is none of refuse and forget\n", on_full);
         return TARN__MISUSED;
     }
     if (options->repeat_window && options->repeat_penalty == 1) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cli/language.h"
 #include "cli/prompt.h"
@@ -36,6 +37,8 @@ typedef struct writing {
     text *texts;
     double began, first, ended; /* seconds */
     bool streams;               /* pieces are printed as they come */
+    int64_t context;            /* tokens that there is room for */
+    bool has_slid;              /* and that was said */
 } writing;
 
 static int misuse(const char *sentence)
@@ -202,6 +205,11 @@ static bool plan(const writing *w, int64_t *tokens, int64_t *context)
 {
     const tarn__options *o = w->options;
     int64_t most = o->context ? o->context : w->facts.context, left = most - w->prompt.count;
+    if (!o->no_slide) {
+        *tokens = o->tokens ? o->tokens : USUAL;
+        *context = o->context || left < *tokens ? most : w->prompt.count + *tokens;
+        return true;
+    }
     *tokens = o->tokens ? o->tokens : left < USUAL ? left : USUAL;
     *context = o->context ? o->context : w->prompt.count + *tokens;
     if (left < 1)
@@ -219,6 +227,7 @@ static bool begin(writing *w)
     int64_t tokens, context;
     if (!plan(w, &tokens, &context))
         return false;
+    w->context = context;
     w->writer = tarn_writer_new(
         w->model, w->tokenizer, &(tarn_writer_options){.sequences = o->sequences, .context = context, .kv = w->kv, .chunk = o->chunk});
     for (int64_t i = 0; w->writer && i < o->sequences; i++) {
@@ -234,11 +243,29 @@ static bool begin(writing *w)
                                            .stop_text_count = o->stop_count,
                                            .ignore_end = o->ignore_end,
                                            .logprobs = o->logprobs > 0,
-                                           .likeliest = (int)o->logprobs};
+                                           .likeliest = (int)o->logprobs,
+                                           .slide = !o->no_slide && context > 1};
         if (!tarn_writer_prompt(w->writer, i, w->prompt.tokens, w->prompt.count, &how))
             return false;
     }
     return w->writer != NULL;
+}
+
+/* Says once what happened to a text that is longer than the context. */
+static void tell_context(writing *w, const tarn_piece *piece)
+{
+    bool is_full = w->options->no_slide && piece->end == TARN_END_LENGTH && w->prompt.count + w->texts[piece->sequence].count == w->context;
+    if (w->has_slid || !(piece->slid || (is_full && !w->options->tokens)))
+        return;
+    w->has_slid = true;
+    if (is_full)
+        fprintf(stderr, "(the context of %lld tokens is full: the text ends here)\n", (long long)w->context);
+    else if (w->prompt.count >= w->context)
+        fprintf(stderr, "(the prompt has %lld tokens, and the context %lld: its last %lld count; --no-slide refuses such a prompt)\n",
+                (long long)w->prompt.count, (long long)w->context, (long long)(w->context / 2));
+    else
+        fprintf(stderr, "%s(the context of %lld tokens is full: the text goes on from its last %lld; --no-slide stops there)\n",
+                w->streams && isatty(STDERR_FILENO) ? "\n" : "", (long long)w->context, (long long)(w->context / 2));
 }
 
 /* Writes until all texts have ended, or nobody reads. */
@@ -256,6 +283,7 @@ static int write_texts(writing *w)
             return no_memory();
         if (w->streams)
             print_piece(w, &piece);
+        tell_context(w, &piece);
     }
     w->ended = seconds();
     if (tarn_failed())
@@ -282,7 +310,7 @@ static int run(writing *w)
     return w->texts ? write_texts(w) : no_memory();
 }
 
-static void close(writing *w)
+static void close_writing(writing *w)
 {
     for (int64_t i = 0; w->texts && i < w->options->sequences; i++) {
         for (int64_t k = 0; k < w->texts[i].count; k++)
@@ -312,6 +340,6 @@ int tarn__generate(const tarn__options *options)
     int status = tarn__language_options("generate", options, &w.kv);
     if (status == TARN__DONE)
         status = run(&w);
-    close(&w);
+    close_writing(&w);
     return status;
 }

@@ -66,7 +66,7 @@ typedef struct tarn__options {
     const char *ids;    /* NULL: not given */
     int64_t tokens, top_k, seed;
     double temperature, top_p;
-    bool ignore_end, echo;
+    bool ignore_end, echo, no_slide;
     const char *prompt_file, *kv, *model, *weights, *system, *on_full; /* NULL: not given */
     int64_t prompt_tokens;
     const char *stops[TARN__STOPS_MAX];

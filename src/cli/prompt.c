@@ -2,8 +2,11 @@
 #include "cli/prompt.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static int misuse(const char *sentence, const char *text)
 {
@@ -111,15 +114,49 @@ static int read_file(tarn__prompt *p, const char *path)
     return status;
 }
 
+/* True when standard input is a pipe, a socket or a file: somebody put something there. A terminal, /dev/null and a closed one are not. */
+static bool is_piped(void)
+{
+    struct stat about;
+    return fstat(STDIN_FILENO, &about) == 0 && (S_ISFIFO(about.st_mode) || S_ISSOCK(about.st_mode) || S_ISREG(about.st_mode));
+}
+
+/* True when there is something to read within so many milliseconds; the end counts for nothing. */
+static bool has_input(int wait)
+{
+    struct stat about;
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (fstat(STDIN_FILENO, &about) == 0 && S_ISREG(about.st_mode))
+        return lseek(STDIN_FILENO, 0, SEEK_CUR) < about.st_size;
+    return poll(&input, 1, wait) > 0 && (input.revents & POLLIN);
+}
+
+/* Where the prompt comes from: a path, "-", or NULL: from words, or from nowhere. A prompt that was given goes before a pipe. */
+static const char *find_source(const tarn__options *o)
+{
+    bool is_given = o->word_count > 1 || o->prompt_file || o->ids;
+    const char *source = o->prompt_file ? o->prompt_file : o->word_count > 1 && strcmp(o->words[1], "-") == 0 ? "-" : NULL;
+    bool is_read = source && strcmp(source, "-") == 0;
+    if (!is_piped() || is_read)
+        return source;
+    if (is_given) {
+        if (has_input(0))
+            fprintf(stderr, "(standard input is ignored: a prompt is given; - in its place, or --prompt-file -, reads it)\n");
+        return source;
+    }
+    if (!has_input(1000) && isatty(STDERR_FILENO))
+        fprintf(stderr, "(the prompt is read from standard input, which is a pipe)\n");
+    return "-";
+}
+
 int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
 {
     const char *words = o->word_count > 1 ? o->words[1] : "";
     size_t room = 0;
+    const char *source = find_source(o);
     if (o->ids)
         return read_ids(p, o->ids);
-    bool is_file = o->prompt_file || strcmp(words, "-") == 0;
-    int status = is_file ? read_file(p, o->prompt_file ? o->prompt_file : words)
-                         : append(p, &room, words, strlen(words)) ? TARN__DONE : no_memory();
+    int status = source ? read_file(p, source) : append(p, &room, words, strlen(words)) ? TARN__DONE : no_memory();
     return status == TARN__DONE ? encode(p, tokenizer, facts) : status;
 }
 

@@ -19,6 +19,8 @@ static int64_t take_all(tarn_writer *writer, const tarn_generate_options *o, int
 
 static bool check_room(const tarn__model_facts *facts, int64_t count, const tarn_generate_options *o)
 {
+    if (o->slide)
+        return true;
     if (count >= facts->context)
         return tarn__raise(TARN_ERROR_SHAPE, "generate: a prompt of %lld tokens leaves no room in the model's context of %lld",
                            (long long)count, (long long)facts->context);
@@ -43,7 +45,7 @@ int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t c
     kind->facts(model, &facts);
     if (!check_room(&facts, count, &o))
         return -1;
-    int64_t room = o.tokens > 0 && count > 0 ? count + o.tokens : facts.context;
+    int64_t room = o.tokens > 0 && count > 0 && count <= facts.context && o.tokens < facts.context - count ? count + o.tokens : facts.context;
     tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.context = room, .no_capture = o.no_capture});
     int64_t made = writer && tarn__writer_prompt(writer, 0, prompt, count, &o) ? take_all(writer, &o, tokens) : -1;
     tarn_writer_free(writer);

@@ -64,9 +64,20 @@ static bool draw_next(tarn__sequence *s, tarn_tensor *logits)
     return logits && tarn__sequence_draw(s, logits);
 }
 
+/* Texts that have filled the context forget their middle. */
+static bool slide_all(tarn_writer *w)
+{
+    for (int64_t i = 0; i < w->count; i++)
+        if (w->sequence[i].is_active && w->decoder->cache.length[i] == w->decoder->cache.shape.room && !tarn__sequence_slide(w, i))
+            return false;
+    return true;
+}
+
 static bool step(tarn_writer *w)
 {
     int64_t one = 0, active = count_active(w, &one);
+    if (!slide_all(w))
+        return false;
     if (active == 0)
         return true;
     if (active == 1)
@@ -165,7 +176,8 @@ static bool make_piece(const tarn_writer *w, int64_t sequence, tarn_piece *piece
 {
     tarn__sequence *s = &w->sequence[sequence];
     int64_t token = w->ids[sequence];
-    *piece = (tarn_piece){.sequence = sequence, .token = (int32_t)token, .logprob = NAN};
+    *piece = (tarn_piece){.sequence = sequence, .token = (int32_t)token, .logprob = NAN, .slid = s->slid};
+    s->slid = false;
     if (token < 0)
         return tarn__raise(TARN_ERROR_FORMAT, "the logits of token %lld are not finite: the model's weights, or its dtype, are wrong",
                            (long long)s->count);

@@ -163,13 +163,13 @@ bool tarn_writer_stop(tarn_writer *writer, int64_t sequence)
 
 /* ---- prompts --------------------------------------------------------------------------------------------------------------- */
 
-static bool check_prompt(const tarn_writer *w, const int32_t *tokens, int64_t count)
+static bool check_prompt(const tarn_writer *w, const int32_t *tokens, int64_t count, bool slides)
 {
     const tarn__model_facts *facts = &w->decoder->facts;
     int64_t room = w->decoder->cache.shape.room;
     if (!tokens || count < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "the prompt %s; it must have at least one token", tokens ? "is empty" : "is NULL");
-    if (count >= room)
+    if (count >= room && !slides)
         return tarn__raise(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld", (long long)count, (long long)room);
     for (int64_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= facts->vocab)
@@ -195,7 +195,14 @@ static bool check_options(const tarn_writer *w, int64_t count, const tarn_genera
     int64_t room = w->decoder->cache.shape.room;
     if (o->tokens < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".tokens is %lld; it must be at least 0", (long long)o->tokens);
-    if (o->tokens > room - count)
+    if (o->keep > 0 && !o->slide)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld, which needs .slide", (long long)o->keep);
+    if (o->keep < 0 || o->keep > (room - 1) / 2)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld; it must be from 0 to %lld, half of the context", (long long)o->keep,
+                           (long long)((room - 1) / 2));
+    if (o->slide && room < 2)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".slide needs a context of at least 2 tokens, and it is %lld", (long long)room);
+    if (o->tokens > room - count && !o->slide)
         return tarn__raise(TARN_ERROR_SHAPE, "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
                            (long long)count, (long long)o->tokens, (long long)room, (long long)(room - count));
     if (o->stop_count < 0 || (o->stop_count > 0 && !o->stop))
@@ -211,6 +218,7 @@ static bool open_prompt(const tarn_writer *w, tarn__sequence *s, const tarn_gene
 {
     close_prompt(s);
     s->made = 0;
+    s->slid = false;
     s->most = o->tokens ? o->tokens : most;
     s->sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = o->temperature,
                                                           .top_k = o->top_k,
@@ -287,11 +295,10 @@ static bool begin(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64
     return s->is_active;
 }
 
-bool tarn__writer_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *o)
+/* A prompt that leaves room for a token, and its options. */
+static bool set_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *o)
 {
     tarn__sequence *s = &w->sequence[sequence];
-    if (!check_prompt(w, tokens, count) || !check_options(w, count, o))
-        return false;
     tarn__sequence_end(s);
     if (tarn__writer_has_pieces(w))
         return tarn__raise(TARN_ERROR_ARGUMENT, "another text's piece of this step is not taken yet; call tarn_writer_next() first");
@@ -306,6 +313,21 @@ bool tarn__writer_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens
     s->count = seen < s->count ? seen : s->count;
     close_prompt(s);
     return false;
+}
+
+bool tarn__writer_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *o)
+{
+    tarn_generate_options own = *o;
+    bool is_long = count >= w->decoder->cache.shape.room;
+    if (!check_prompt(w, tokens, count, o->slide) || !check_options(w, count, o))
+        return false;
+    own.keep = o->slide ? tarn__slide_keep(w, o, tokens) : 0;
+    int32_t *last = is_long ? tarn__slide_prompt(w, &own, tokens, &count) : NULL;
+    bool good = (last || !is_long) && set_prompt(w, sequence, last ? last : tokens, count, &own);
+    if (last)
+        tarn__release(last, sizeof(*last) * (size_t)count);
+    w->sequence[sequence].slid = good && is_long;
+    return good;
 }
 
 static tarn_generate_options generate_options_of(const tarn_generate_options *options, size_t size)

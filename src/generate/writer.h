@@ -13,6 +13,7 @@ typedef struct tarn__sequence {
     int64_t count, room;
     bool is_active;
     int64_t made, most; /* tokens since the prompt */
+    bool slid;          /* the window slid, and no piece has said so yet */
     tarn_generate_options options;
     int32_t *stop; /* own copy of options.stop */
     tarn_sampler *sampler;
@@ -55,6 +56,12 @@ bool tarn__writer_has_pieces(const tarn_writer *writer);
 
 /* Feeds what was read, and draws what follows. There are no pieces to come. */
 bool tarn__writer_step(tarn_writer *writer);
+
+/* With .slide: tokens at the beginning of a text that stay in the window; a prompt cut to what fits, which the caller releases, with `*count` tokens; and a
+ * sequence whose context is full, before its last token is fed. NULL, or false, with an error. */
+int64_t tarn__slide_keep(const tarn_writer *writer, const tarn_generate_options *options, const int32_t *tokens);
+int32_t *tarn__slide_prompt(const tarn_writer *writer, const tarn_generate_options *options, const int32_t *tokens, int64_t *count);
+bool tarn__sequence_slide(tarn_writer *writer, int64_t sequence);
 
 /* Chooses the token that follows, by logits [1, vocab], and leaves it on the device. */
 bool tarn__sequence_draw(tarn__sequence *s, tarn_tensor *logits);

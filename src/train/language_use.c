@@ -111,9 +111,9 @@ char *tarn__language_sample(tarn_trainer *t, size_t *length)
     int64_t given = ids && t->chats ? first_prompt(t, prompt, o->context) : 1;
     if (ids && !t->chats)
         prompt[0] = first_token(t);
-    int64_t most = o->sample < o->context - given ? o->sample : o->context - given;
-    tarn_generate_options options = {.tokens = most, .temperature = t->chats ? 0 : 0.8, .seed = (uint64_t)(o->seed + t->place.step)};
-    int64_t count = !ids || given < 0 ? -1 : most < 1 ? 0 : tarn_generate(t->model, prompt, given, ids, &options);
+    tarn_generate_options options = {
+        .tokens = o->sample, .temperature = t->chats ? 0 : 0.8, .seed = (uint64_t)(o->seed + t->place.step), .slide = true};
+    int64_t count = !ids || given < 0 ? -1 : o->context < 2 ? 0 : tarn_generate(t->model, prompt, given, ids, &options);
     if (count > 0)
         count = drop_unknown(t->corpus.tokenizer, ids, count);
     char *text = ids && count >= 0 ? tarn_tokenizer_decode(t->corpus.tokenizer, ids, count, length) : NULL;

@@ -75,7 +75,7 @@ static const row rows[] = {
     ROW(micro_batch, TARN_OPTION_WHOLE, 1, 65536, "", "N", false,
         "text: windows at once, of those in a step, whose gradients are added up [all]"),
     ROW(eval_batches, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "text: batches of an evaluation; 0: all of the validation data"),
-    ROW(sample, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true, "text: tokens that the model writes at each evaluation, as far as its context reaches"),
+    ROW(sample, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true, "text: tokens that the model writes at each evaluation; past its context the window slides"),
     ROW(keep, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true,
         "text: keep the checkpoints of the last N evaluations, too, in folders such as step-500"),
     ROW(precision, TARN_OPTION_WORD, 0, 0, "auto", "f32|tf32|bf16|auto", false,

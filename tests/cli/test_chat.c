@@ -11,7 +11,7 @@
 enum { VOCAB = 265, END = 264, PERIOD = 12, CONTEXT = 240 };
 
 /* A model that looks at positions alone: 'a' to 'k', one letter after the other, and then the token that ends an answer, again and again. */
-static void write_model(const char *template)
+static void write_model_that_ends(const char *template, bool ends)
 {
     const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = VOCAB, .inner = 1};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
@@ -20,7 +20,7 @@ static void write_model(const char *template)
     tarn_fill_inplace(tarn_module_find(model, "transformer.ln_f.weight"), 1);
     tarn_copy(tarn_module_find(model, "transformer.wte.weight"), tarn_eye(VOCAB, VOCAB, TARN_F32, CPU));
     for (int i = 0; i < CONTEXT; i++) {
-        int token = i % PERIOD == PERIOD - 1 ? END : 'a' + i % PERIOD;
+        int token = i % PERIOD == PERIOD - 1 && ends ? END : 'a' + i % PERIOD;
         tarn_tensor *place = tarn_slice(tarn_module_find(model, "transformer.wpe.weight"), 0, i, i + 1);
         tarn_fill_inplace(tarn_slice(place, 1, token, token + 1), 50);
     }
@@ -36,6 +36,11 @@ static void write_model(const char *template)
         write_text("model/chat_template.jinja", template);
     else
         remove(scratch("model/chat_template.jinja"));
+}
+
+static void write_model(const char *template)
+{
+    write_model_that_ends(template, true);
 }
 
 /* Lines go in; the command's output, and with 2>&1 its words on standard error. */
@@ -131,13 +136,36 @@ static void a_full_context_is_said(void **state)
     (void)state;
     write_model(TEMPLATE);
     const char *lines = "one one one one\ntwo two two two\nthree three three\nfour four four\nfive five five\n";
-    assert_int_equal(chat(lines, "--context 90 2>&1"), 1);
+    assert_int_equal(chat(lines, "--context 90 --on-full refuse 2>&1"), 1);
     assert_contains(command_output, "and the context is 90: there is no room for an answer; the question was left out");
+    assert_int_equal(chat(lines, "--context 90 --no-slide 2>&1"), 1);
+    assert_contains(command_output, "and the context is 90: there is no room for an answer; the question was left out");
+    assert_int_equal(chat(lines, "--context 90 2>&1"), 0);
+    assert_contains(command_output, "(the context of 90 tokens was full: the oldest");
     assert_int_equal(chat(lines, "--context 90 --on-full forget 2>&1"), 0);
     assert_contains(command_output, "(the context of 90 tokens was full: the oldest");
     assert_int_equal(chat("a question that is far too long for a context of so very few tokens as there are here\n", "--context 60 --on-full forget 2>&1"), 1);
     assert_contains(command_output, "the question alone takes");
     assert_contains(command_output, "there is no room for an answer; the question was left out. Ask a shorter one");
+}
+
+/* An answer that does not end goes on past the context, and the system's words stay in the window. */
+static void an_answer_slides_past_the_context(void **state)
+{
+    (void)state;
+    write_model_that_ends(TEMPLATE, false);
+    assert_int_equal(chat("hi\n", "--context 60 --tokens 150"), 0);
+    assert_int_equal(strlen(command_output), 151);
+    assert_int_equal(chat("hi\n", "--context 60 --tokens 150 2>&1"), 0);
+    assert_contains(command_output, "(the context of 60 tokens was full: the answer went on from its last 30)");
+    assert_int_equal(chat("hi\n", "--context 60 --tokens 150 --system ab 2>&1"), 0);
+    assert_contains(command_output, "its last 30 and the system's words)");
+    assert_int_equal(chat("hi\n", "--context 60 2>&1"), 0);
+    assert_contains(command_output, "(the answer has 60 tokens, and ends here; --tokens allows more)");
+    assert_int_equal(chat("hi\n", "--context 60 --no-slide 2>&1"), 0);
+    assert_contains(command_output, "(the context of 60 tokens is full: the answer ends here)");
+    assert_int_equal(chat("", "--no-slide --on-full forget 2>&1"), 2);
+    assert_contains(command_output, "exclude each other");
 }
 
 static void a_template_is_given_by_name(void **state)
@@ -219,6 +247,7 @@ int main(void)
         in_scope(adapters_are_taken),
         in_scope(words_are_words),
         in_scope(a_full_context_is_said),
+        in_scope(an_answer_slides_past_the_context),
         in_scope(a_template_is_given_by_name),
         in_scope(a_question_with_a_zero_byte_is_left_out),
         in_scope(an_interrupt_ends_an_answer_not_the_program),

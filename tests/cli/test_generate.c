@@ -50,7 +50,7 @@ static void numbers_come_out_as_the_library_makes_them(void **state)
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device cpu")), 0);
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.temperature = 0.8, .top_k = 40, .seed = 7}, text, sizeof(text));
-    assert_int_equal(run_command(with("--ids=1,2,3 --seed 7 --device cpu --threads 2")), 0); /* as much as there is room for */
+    assert_int_equal(run_command(with("--ids=1,2,3 --seed 7 --device cpu --threads 2 --no-slide 2>/dev/null")), 0); /* as much as there is room for */
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.tokens = 5, .temperature = 2, .top_k = 9, .top_p = 0.9}, text, sizeof(text));
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 5 --temperature 2 --top-k 9 --top-p 0.9 --device cpu")), 0);
@@ -144,7 +144,7 @@ static void words_go_in_and_text_comes_out(void **state)
     assert_int_equal(command_objects(with("'' --tokens 2 --json")), 1);
     assert_non_null(strstr(command_output, "\"prompt\": [10], "));
     expect_command(with("abc --ids 1 2>&1"), 2, "are two prompts");
-    expect_command(with("'a text that is too long for the context' 2>&1"), 2, "leaves no room");
+    expect_command(with("'a text that is too long for the context' --no-slide 2>&1"), 2, "leaves no room");
     tarn_tokenizer_free(letters);
     remove(scratch("model/tokenizer.json"));
 }
@@ -155,10 +155,10 @@ static void without_a_prompt_a_text_begins_after_the_end_of_another(void **state
     write_model(true);
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
     assert_true(tarn_tokenizer_save(letters, scratch("model")));
-    assert_int_equal(command_objects(with("--tokens 2 --json --ignore-end")), 1);
+    assert_int_equal(command_objects(with("--tokens 2 --json --ignore-end < /dev/null")), 1);
     assert_non_null(strstr(command_output, "\"prompt\": [49], "));
     write_model(false);
-    expect_command(with("--tokens 2 2>&1"), 2, "a prompt is missing");
+    expect_command(with("--tokens 2 2>&1 < /dev/null"), 2, "a prompt is missing");
     tarn_tokenizer_free(letters);
     remove(scratch("model/tokenizer.json"));
 }
@@ -177,7 +177,7 @@ static void wrong_calls_are_refused(void **state)
     expect_command(with("--ids -1 2>&1"), 2, "has a number that no token has");
     expect_command(with("--ids 99999999999999999999 2>&1"), 2, "has a number that no token has");
     expect_command(with("--ids 1,50 2>&1"), 2, "token 1 of the prompt is 50");
-    expect_command(with("--ids 1 --tokens 40 2>&1"), 2, "ask for 39 at most");
+    expect_command(with("--ids 1 --tokens 40 --no-slide 2>&1"), 2, "ask for 39 at most");
     expect_command(with("--ids 1 --temperature -1 2>&1"), 2, "'-1' is outside 0 to 100");
     expect_command(with("--ids 1 --temperature 1e-9 2>&1"), 2, "--temperature is 1e-09");
     expect_command(with("--ids 1 --temperature nan 2>&1"), 2, "'nan' is not a number");
@@ -238,12 +238,58 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     expect_command(with("x --stop '' 2>&1"), 2, "'' is empty");
     expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs text");
     expect_command(with("x --logprobs 2 2>&1"), 2, "--logprobs needs --json");
-    expect_command(with("x --context 3 --tokens 3 2>&1"), 2, "ask for 2 at most");
+    expect_command(with("x --context 3 --tokens 3 --no-slide 2>&1"), 2, "ask for 2 at most");
     expect_command(with("x --context 61 2>&1"), 2, "the model's goes from 1 to 60");
     expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is not above 0");
     expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, "--repeat-penalty is 0.001");
     expect_command(with("x --min-p 2 2>&1"), 2, "'2' is outside 0 to 1");
     expect_command(with("x --n 0 2>&1"), 2, "'0' is outside 1 to 1024");
+    remove(scratch("model/tokenizer.json"));
+}
+
+/* Positions alone decide: a parrot of 60 letters goes on in the middle of them, where the window begins anew. */
+static void past_the_context_the_window_slides(void **state)
+{
+    (void)state;
+    static char first[1024];
+    write_parrot("abcdefghijklmnopqrstuvwxyz0123456789");
+    assert_int_equal(run_command(with("x --context 10 --tokens 17 --temperature 0 2>/dev/null")), 0);
+    assert_string_equal(command_output, "abcdefghijefghije\n"); /* 10 letters; then 5 tokens stay, and what follows them is at the fifth place */
+    expect_command(with("x --context 10 --tokens 30 --temperature 0 2>&1"), 0, "(the context of 10 tokens is full: the text goes on from its last 5; --no-slide stops there)");
+    assert_null(strstr(strstr(command_output, "is full") + 1, "is full")); /* said once */
+    expect_command(with("x --context 10 --temperature 0 --no-slide 2>&1"), 0, "(the context of 10 tokens is full: the text ends here)");
+    expect_command(with("x --context 10 --tokens 30 --no-slide 2>&1"), 2, "do not fit into the context of 10; ask for 9 at most");
+    expect_command(with("'a prompt that is too long' --context 10 --tokens 3 --temperature 0 2>&1"), 0, "(the prompt has 25 tokens, and the context 10: its last 5 count");
+    expect_command(with("'a prompt that is too long' --context 10 --tokens 3 --no-slide 2>&1"), 2, "a prompt of 25 tokens leaves no room in the context of 10");
+    assert_int_equal(run_command(with("x --tokens 200 --temperature 1 --seed 3 --n 2 --kv q8_0 2>/dev/null")), 0);
+    snprintf(first, sizeof(first), "%s", command_output);
+    assert_int_equal(run_command(with("x --tokens 200 --temperature 1 --seed 3 --n 2 --kv q8_0 2>/dev/null")), 0);
+    assert_string_equal(command_output, first);
+    assert_int_equal(command_objects(with("x --tokens 200 --temperature 0 --json 2>/dev/null")), 1);
+    assert_non_null(strstr(command_output, "\"end\": \"length\""));
+    remove(scratch("model/tokenizer.json"));
+}
+
+static void a_pipe_is_the_prompt_or_is_said_to_be_ignored(void **state)
+{
+    (void)state;
+    char command[1024];
+    write_parrot("abc def ");
+    write_text("prompt.txt", "xab");
+    snprintf(command, sizeof(command), "--tokens 3 --temperature 0 --echo < %s", scratch("prompt.txt"));
+    assert_int_equal(run_command(with(command)), 0);
+    assert_string_equal(command_output, "xabc d\n");
+    snprintf(command, sizeof(command), "%s --tokens 3 --temperature 0 --echo", with(""));
+    snprintf(arguments, sizeof(arguments), "version > /dev/null; printf xab | $TARN_COMMAND %s", command);
+    assert_int_equal(run_command(arguments), 0);
+    assert_string_equal(command_output, "xabc d\n");
+    snprintf(command, sizeof(command), "xa --tokens 3 --temperature 0 2>&1 < %s", scratch("prompt.txt"));
+    expect_command(with(command), 0, "(standard input is ignored: a prompt is given;");
+    assert_non_null(strstr(command_output, "bc \n"));
+    snprintf(command, sizeof(command), "--ids 1,2 --tokens 3 --temperature 0 2>&1 < %s", scratch("prompt.txt"));
+    expect_command(with(command), 0, "(standard input is ignored");
+    assert_int_equal(run_command(with("xa --tokens 3 --temperature 0 2>&1 < /dev/null")), 0);
+    assert_string_equal(command_output, "bc \n");
     remove(scratch("model/tokenizer.json"));
 }
 
@@ -284,6 +330,8 @@ int main(void)
         in_scope(words_go_in_and_text_comes_out),
         in_scope(without_a_prompt_a_text_begins_after_the_end_of_another),
         in_scope(texts_stop_and_prompts_come_from_anywhere),
+        in_scope(past_the_context_the_window_slides),
+        in_scope(a_pipe_is_the_prompt_or_is_said_to_be_ignored),
         in_scope(json_says_how_likely_tokens_were),
         in_scope(several_texts_are_written_at_once),
         in_scope(wrong_calls_are_refused),
