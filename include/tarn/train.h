@@ -236,6 +236,25 @@ TARN_API bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, voi
  * are enough; of fewer, where there are not. They are taken operation by operation, whether the others are recorded or not. It is written to trace.json in the run's folder, and can be read as that of tarn_profile_stop(). */
 TARN_API bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps);
 
+/* What a run is doing. */
+typedef enum tarn_train_phase {
+    TARN_TRAIN_PREPARING = 0, /* the folder and its first checkpoint */
+    TARN_TRAIN_STEPS,
+    TARN_TRAIN_EVALUATION, /* with saving the best weights, where these are */
+    TARN_TRAIN_SAMPLE,
+    TARN_TRAIN_CHECKPOINT
+} tarn_train_phase;
+
+/* How far a run is. */
+typedef struct tarn_train_progress {
+    tarn_train_phase phase;
+    int64_t step, steps; /* steps taken, and those of the run */
+    double fraction;     /* of the step under way, by micro-batches: 0 to 1 */
+} tarn_train_progress;
+
+/* Tells how far a run is, for a display that is redrawn by time. May be called from any thread while tarn_trainer_run() runs. */
+TARN_API bool tarn_trainer_progress(const tarn_trainer *trainer, tarn_train_progress *progress);
+
 /* Lets a run stop after the step it is at. May be called from any thread and from signal handlers. */
 TARN_API void tarn_trainer_stop(tarn_trainer *trainer);
 

@@ -41,6 +41,12 @@ void tarn__print_piece(const char *piece, size_t length);
 /* A heading line: bold on a terminal, plain in a pipe or with NO_COLOR. */
 void tarn__heading(const char *format, ...) TARN_PRINTF(1, 2);
 
+/* "1:05:09", or "65 s" below two minutes; in `text`. */
+const char *tarn__time_text(double seconds, char text[32]);
+
+/* True when standard output is a terminal on which a line can be written over. */
+bool tarn__on_terminal(void);
+
 /* "64 MiB", "23.5 GiB", in one of a few buffers that are used in turn. */
 const char *tarn__bytes_text(int64_t bytes);
 

@@ -31,6 +31,22 @@ void tarn__heading(const char *format, ...)
     va_end(arguments);
 }
 
+const char *tarn__time_text(double seconds, char text[32])
+{
+    long long whole = (long long)(seconds + 0.5);
+    if (whole < 120)
+        snprintf(text, 32, "%lld s", whole);
+    else
+        snprintf(text, 32, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    return text;
+}
+
+bool tarn__on_terminal(void)
+{
+    const char *kind = getenv("TERM");
+    return isatty(STDOUT_FILENO) && !(kind && strcmp(kind, "dumb") == 0);
+}
+
 const char *tarn__bytes_text(int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

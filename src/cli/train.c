@@ -6,12 +6,30 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "cli/train_show.h"
 
-#define ONE_REQUEST 1.0 /* seconds in which signals are one request to stop */
+/* Seconds in which signals are one request to stop. Somebody at a keyboard is quicker than programs that try again. */
+#define ONE_REQUEST 1.0
+#define ONE_KEY 0.3
 
-/* The trainer that a signal stops. */
+/* The trainer that a signal stops, and whether a line is on the terminal meanwhile. */
 static tarn_trainer *running;
+static volatile sig_atomic_t is_drawn;
+
+/* What follows the run on a terminal begins a line. A terminal that takes no more does not keep the program: the next signal ends it. */
+static void end_now(int number)
+{
+    sigset_t all;
+    sigfillset(&all);
+    signal(number, SIG_DFL);
+    if (is_drawn) {
+        sigprocmask(SIG_UNBLOCK, &all, NULL);
+        if (write(STDOUT_FILENO, "\n", 1) != 1)
+            is_drawn = 0;
+    }
+    raise(number);
+}
 
 /* The first signal saves and stops; a second one ends the program as ever, but for one that comes with the first: programs that end others tell them, and their group. */
 static void stop(int number)
@@ -24,9 +42,9 @@ static void stop(int number)
         first = now;
         is_stopping = 1;
         tarn_trainer_stop(running);
-    } else if ((double)(now.tv_sec - first.tv_sec) + (double)(now.tv_nsec - first.tv_nsec) * 1e-9 > ONE_REQUEST) {
-        signal(number, SIG_DFL);
-        raise(number);
+        tarn__progress_stopping();
+    } else if ((double)(now.tv_sec - first.tv_sec) + (double)(now.tv_nsec - first.tv_nsec) * 1e-9 > (number == SIGINT ? ONE_KEY : ONE_REQUEST)) {
+        end_now(number);
     }
 }
 
@@ -229,8 +247,7 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
         return;
     }
     if (r->end == TARN_TRAIN_STOPPED)
-        printf("%sstopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", d->terminal ? "\r\033[K" : "",
-               (long long)r->step, p->folder);
+        printf("stopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", (long long)r->step, p->folder);
     else if (r->end == TARN_TRAIN_PATIENCE)
         printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step, (long long)p->options.patience);
     if (r->best_step && p->is_text)
@@ -248,28 +265,64 @@ static int refused(void)
     return misused ? TARN__MISUSED : TARN__FAILED;
 }
 
+/* What the library tells: how it gets on, for the line at the bottom, or what is to be read. */
+static void tell(tarn_log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    if (level < TARN_LOG_NOTICE) {
+        tarn__progress_say(text);
+        return;
+    }
+    tarn__progress_pause();
+    fprintf(stderr, "tarn: %s\n", text);
+    tarn__progress_resume();
+}
+
+static void show_plan(const tarn__options *options, const tarn_train_plan *plan)
+{
+    tarn__progress_pause();
+    if (options->json)
+        print_plan_json(plan);
+    else
+        print_plan(plan, strcmp(options->train.device, "auto") == 0 || (!options->resume && !options->train.device[0]));
+    tarn__progress_resume();
+}
+
+/* Trains, with the line at the bottom, which is gone afterwards. */
+static bool train(tarn_trainer *trainer, tarn__display *d, tarn_train_result *result)
+{
+    running = trainer;
+    is_drawn = d->terminal && !d->json && !d->quiet;
+    catch_signals();
+    tarn__progress_watch(trainer);
+    bool good = tarn_trainer_run(trainer, tarn__train_show, d, result);
+    tarn__progress_close();
+    is_drawn = 0;
+    return good;
+}
+
+/* The line at the bottom is gone before the sentence is there. */
+static int failed(void)
+{
+    tarn__progress_close();
+    return tarn__complain("train");
+}
+
 static int run(const tarn__options *options, tarn_trainer *trainer)
 {
     tarn_train_plan plan;
     tarn_train_result result;
-    tarn__display d = {options->json, options->quiet, isatty(STDOUT_FILENO) != 0};
+    tarn__display d = {options->json, options->quiet, tarn__on_terminal()};
     if (!tarn_trainer_plan(trainer, &plan))
-        return tarn__complain("train");
-    if (options->json && !options->quiet)
-        print_plan_json(&plan);
-    else if (!options->quiet)
-        print_plan(&plan, strcmp(options->train.device, "auto") == 0 || (!options->resume && !options->train.device[0]));
+        return failed();
+    if (!options->quiet)
+        show_plan(options, &plan);
     if (options->dry_run)
         return TARN__DONE;
     if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps ? options->profile_steps : 10))
-        return tarn__complain("train");
-    running = trainer;
-    catch_signals();
-    if (!tarn_trainer_run(trainer, tarn__train_show, &d, &result)) {
-        if (d.terminal && !d.quiet && !d.json)
-            printf("\n");
-        return tarn__complain("train");
-    }
+        return failed();
+    if (!train(trainer, &d, &result))
+        return failed();
     print_end(&plan, &result, &d);
     return options->profile ? tarn__train_profile(&plan, result.profiled, !d.quiet && !d.json) : TARN__DONE;
 }
@@ -288,12 +341,19 @@ int tarn__train(const tarn__options *options)
         fprintf(stderr, "tarn train: --profile-steps belongs to --profile\n");
         return TARN__MISUSED;
     }
+    tarn__progress_open(tarn__on_terminal() && !options->json && !options->quiet, options->quiet);
+    if (!options->quiet)
+        tarn_set_log(tell, NULL);
     tarn_trainer *trainer = options->dry_run  ? tarn_trainer_imagine(options->resume, &options->train)
                             : options->resume ? tarn_trainer_resume(options->resume, &options->train)
                                               : tarn_trainer_new(&options->train);
-    if (!trainer)
+    if (!trainer) {
+        tarn__progress_close();
         return refused();
+    }
+    tarn__progress_say("");
     int status = run(options, trainer);
+    tarn__progress_close();
     running = NULL;
     tarn_trainer_free(trainer);
     return status;

@@ -4,10 +4,9 @@
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/progress.h"
 
 /* In what `unit` says, a second. */
 static double speed_of(const tarn_train_report *r)
@@ -50,17 +49,6 @@ static void print_report_json(const tarn_train_report *r)
     tarn__json_end(&json);
 }
 
-/* "1:05:09", or "65 s" below two minutes; in `text`. */
-static const char *time_text(double seconds, char text[32])
-{
-    long long whole = (long long)(seconds + 0.5);
-    if (whole < 120)
-        snprintf(text, 32, "%lld s", whole);
-    else
-        snprintf(text, 32, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
-    return text;
-}
-
 /* A line as it grows, ASCII alone, so that bytes are columns. */
 typedef struct text {
     char at[512];
@@ -91,42 +79,11 @@ static void add_known(text *to, const tarn_train_report *r)
     add(to, "  %s", tarn__bytes_text(r->memory));
 }
 
-static int columns(void)
-{
-    struct winsize size = {0};
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-/* One line that is written over and over, so it is no longer than the terminal is wide: first the bar gets shorter, then the end is cut. */
-static void print_bar(const tarn_train_report *r)
-{
-    enum { WIDEST = 30, NARROWEST = 5, AROUND = 4 };
-    char bar[WIDEST + 1], left[32];
-    text line = {.used = 0};
-    add(&line, "%lld of %lld  %s left  loss %.4f  ", (long long)r->step, (long long)r->steps, time_text(r->seconds_left, left), r->loss);
-    if (r->is_text)
-        add(&line, "lr %.3g  norm %.2f  %.0f tokens/s", r->lr, r->gradient_norm, r->tokens_per_second);
-    else
-        add(&line, "%.1f %% right  lr %.3g  %.0f %s/s", 100 * r->accuracy, r->lr, speed_of(r), r->unit);
-    add_known(&line, r);
-    int most = columns() - 1, width = most - (int)line.used - AROUND;
-    width = width > WIDEST ? WIDEST : width;
-    printf("\r");
-    if (width >= NARROWEST) {
-        int filled = (int)(width * r->step / r->steps);
-        memset(bar, '#', (size_t)filled);
-        memset(bar + filled, '.', (size_t)(width - filled));
-        printf("[%.*s] ", width, bar);
-    }
-    printf("%.*s\033[K", most, line.at);
-}
-
 /* A report in a line of its own; a sample takes several. */
-static void print_report(const tarn__display *d, const tarn_train_report *r)
+static void print_report(const tarn_train_report *r)
 {
-    const char *clear = d->terminal ? "\r\033[K" : "";
     if (r->kind == TARN_REPORT_SAMPLE) {
-        printf("%s--- sample ---\n", clear);
+        printf("--- sample ---\n");
         fwrite(r->text, 1, r->text_length, stdout);
         printf("\n---\n");
         return;
@@ -136,7 +93,7 @@ static void print_report(const tarn__display *d, const tarn_train_report *r)
     if (!r->is_text)
         snprintf(right, sizeof(right), "  %.2f %% right", 100 * r->accuracy);
     if (r->kind == TARN_REPORT_EVALUATION) {
-        printf("%sstep %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", clear, (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss,
+        printf("step %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss,
                right, r->is_best ? "  (best)" : "");
         return;
     }
@@ -145,7 +102,7 @@ static void print_report(const tarn__display *d, const tarn_train_report *r)
     add(&known, "  %.0f %s/s", speed_of(r), r->unit);
     add_known(&known, r);
     printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step, (long long)r->steps, (long long)r->epoch,
-           (long long)r->epochs, r->loss, right, r->lr, known.at, time_text(r->seconds_left, left));
+           (long long)r->epochs, r->loss, right, r->lr, known.at, tarn__time_text(r->seconds_left, left));
 }
 
 void tarn__train_show(const tarn_train_report *r, void *ctx)
@@ -153,11 +110,14 @@ void tarn__train_show(const tarn_train_report *r, void *ctx)
     const tarn__display *d = ctx;
     if (d->quiet)
         return;
+    if (d->terminal && !d->json && r->kind == TARN_REPORT_TRAINING) {
+        tarn__progress_report(r);
+        return;
+    }
+    tarn__progress_pause();
     if (d->json)
         print_report_json(r);
-    else if (d->terminal && r->kind == TARN_REPORT_TRAINING)
-        print_bar(r);
     else
-        print_report(d, r);
-    fflush(stdout);
+        print_report(r);
+    tarn__progress_resume();
 }

@@ -90,6 +90,7 @@ static bool encode_file(const char *function, const char *path, const char *toke
     tarn__map text;
     if (!tarn__map_open(&text, function, path))
         return false;
+    tarn__log(TARN_LOG_INFO, "tokenizing %s", path);
     if (!corpus->tokenizer)
         corpus->tokenizer = tokenizer_for(tokenizer, &text);
     if (corpus->tokenizer)

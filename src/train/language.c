@@ -311,6 +311,7 @@ static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
         tarn_scope *scope = tarn_scope_open();
         good = scope && add_micro_batch(t, fields[i], tarn_div(tarn__language_counted(fields[i][1], TARN_F32), all), loss);
         tarn_scope_close(scope);
+        tarn__progress_in_step(t, (i + 1) * t->micro_batch);
     }
     tarn__release(fields, bytes);
     return good;
@@ -326,6 +327,7 @@ bool tarn__language_gradients(tarn_trainer *t, tarn__figures *figures)
         tarn_scope_close(scope);
         if (!good)
             return false;
+        tarn__progress_in_step(t, done + at_once);
     }
     tarn__mark(t, TARN__PHASE_UPDATE);
     figures->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);

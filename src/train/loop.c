@@ -231,6 +231,7 @@ static bool show_sample(tarn_trainer *t, const telling *to)
 {
     if (!t->options.sample || !to->report)
         return true;
+    tarn__progress_enter(t, TARN_TRAIN_SAMPLE);
     tarn_train_report report = report_of(t, TARN_REPORT_SAMPLE);
     char *text = tarn__language_sample(t, &report.text_length);
     report.text = text;
@@ -243,6 +244,7 @@ static bool show_sample(tarn_trainer *t, const telling *to)
 static bool judge(tarn_trainer *t, const telling *to)
 {
     tarn_evaluation now;
+    tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
     if (!evaluate(t, &now))
         return false;
     if (!isfinite(now.loss))
@@ -268,6 +270,7 @@ static bool judge(tarn_trainer *t, const telling *to)
 
 static bool save(tarn_trainer *t)
 {
+    tarn__progress_enter(t, TARN_TRAIN_CHECKPOINT);
     bool good = tarn__metrics_flush(t->metrics) && tarn__behind_save(t);
     count_time(t);
     return good;
@@ -284,6 +287,7 @@ static bool out_of_patience(const tarn_trainer *t)
 static bool run_stretch(tarn_trainer *t, const telling *to)
 {
     do {
+        tarn__progress_enter(t, TARN_TRAIN_STEPS);
         if (!tarn__profile_before_step(t) || !tarn__take_step(t) || !tarn__profile_after_step(t))
             return false;
         if (t->waiting == t->options.log_every && (!log_steps(t, to) || !tarn__behind_look(t->behind)))
@@ -375,6 +379,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     tarn__surroundings callers;
     tarn__trainer_enter(trainer, &callers);
     trainer->last_loss = trainer->last_judged = NAN;
+    tarn__progress_enter(trainer, TARN_TRAIN_PREPARING);
     tarn__part part = {trainer->place.step, trainer->place.seconds};
     bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) && tarn__frozen_end("trainer_run", trainer) && merge(trainer);
     good = tarn__behind_wait(trainer->behind) && good; /* also after a failure */

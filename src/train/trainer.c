@@ -170,6 +170,7 @@ static bool make_parts(const char *function, tarn_trainer *t)
     count_steps(t);
     if (!check_together(function, t) || (!t->description.is_text && !tarn__description_fits(function, &t->description, t->validation)))
         return false;
+    tarn__log(TARN_LOG_INFO, "planning and creating the model");
     tarn__generator callers = tarn__random_save();
     bool is_planned = !t->model && !t->is_imagined, good = !is_planned || tarn__imagine_model(function, t);
     tarn_seed((uint64_t)t->options.seed);
@@ -238,6 +239,7 @@ static bool open_data(const char *function, tarn_trainer *t)
     tarn_train_options *o = &t->options;
     bool is_chats = tarn__data_is_chats(o->data), is_text = is_chats || tarn__data_is_text(o->data);
     tarn__precision_resolve(o, t->device, is_text);
+    tarn__log(TARN_LOG_INFO, "reading %s", o->data);
     if (!tarn__language_check(function, o, is_text) || !tarn__base_check(function, o, is_chats, false) ||
         (o->base[0] && !tarn__base_open(function, t)))
         return false;

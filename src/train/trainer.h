@@ -76,6 +76,12 @@ struct tarn_trainer {
     double busy_seconds;                   /* that the device worked in it; 0: there was none since the last line of metrics */
     double busy;                           /* as a share of the steps' time then; 0: not known yet */
     atomic_bool stop;
+
+    /* For whoever looks from another thread: tarn_trainer_progress(). */
+    struct {
+        atomic_int phase;
+        _Atomic int64_t step, samples; /* steps taken, and samples of the next one that are done */
+    } progress;
 };
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
@@ -111,6 +117,10 @@ bool tarn__metrics_flush(tarn__metrics *metrics); /* brings everything to the fi
 void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works while an error is pending */
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+
+/* Notes for tarn_trainer_progress() what begins here, and how many samples of the step under way are done. */
+void tarn__progress_enter(tarn_trainer *trainer, tarn_train_phase phase);
+void tarn__progress_in_step(tarn_trainer *trainer, int64_t samples);
 
 /* One step: the next batch, forward, backward, and the change of the weights. False with an error. */
 bool tarn__train_step(tarn_trainer *trainer, tarn__figures *figures);

@@ -273,6 +273,7 @@ static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **stat
         size_t count;
         char *text = get_file(log, &count);
         assert_non_null(strstr(text, "everything is saved; go on with: tarn train --resume"));
+        assert_int_equal(occurrences(text, "stopping after this step; press again to stop now\n"), 1);
         free(text);
         expect_command(line("train --resume %s", folder), 0, "going on with mlp");
         assert_same_model(scratch("unstopped"), folder);

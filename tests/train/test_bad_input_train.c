@@ -111,12 +111,14 @@ static void trainers(void **state)
     REFUSE(tarn_trainer_imagine, tarn_trainer_imagine(NULL, &(tarn_train_options){.data = "digits:20", .device = "nosuch"}));
     REFUSE(tarn_trainer_imagine, tarn_trainer_imagine_sized(scratch("nosuch"), NULL, 0));
     REFUSE(tarn_trainer_plan, tarn_trainer_plan(NULL, &plan));
+    REFUSE(tarn_trainer_progress, tarn_trainer_progress(NULL, &(tarn_train_progress){0}));
     REFUSE(tarn_trainer_run, tarn_trainer_run(NULL, NULL, NULL, NULL));
     REFUSE(tarn_trainer_model, tarn_trainer_model(NULL));
     ACCEPT(tarn_trainer_stop(NULL), 0);
     ACCEPT(tarn_trainer_free(NULL), 0);
     tarn_trainer *trainer = tarn_trainer_new(&o);
     REFUSE(tarn_trainer_plan, tarn_trainer_plan(trainer, NULL));
+    REFUSE(tarn_trainer_progress, tarn_trainer_progress(trainer, NULL));
     put_file(o.out, "x", 1); /* something came there meanwhile */
     REFUSE(tarn_trainer_run, tarn_trainer_run(trainer, NULL, NULL, NULL));
     tarn_trainer_free(trainer);

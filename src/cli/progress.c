@@ -1,0 +1,311 @@
+/* progress.c: the line at the bottom of a terminal.
+ *
+ * A thread of its own draws it, so that it moves however long a step takes: the time goes on, and so does a sign at its beginning. All output goes through
+ * one lock. A signal handler may not take it, nor wait for a terminal that takes no more: it writes a byte to a pipe that the thread waits at.
+ *
+ * A field that does not fit is left out as a whole, the least important ones first; the bar takes what is left of the line. */
+#include "cli/progress.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+enum { REDRAW_MS = 200, MAX_FIELDS = 16, MIN_BAR = 7, MAX_BAR = 32, MAX_COLUMNS = 400 };
+
+static struct {
+    bool is_open, is_drawn, is_quiet, is_shown; /* is_shown: the line is on the terminal now */
+    bool is_stopping;
+    int wake[2];                                /* a pipe: 's' stopping, 'q' the end */
+    pthread_t thread;
+    char what[160]; /* being done, without a trainer */
+    const tarn_trainer *trainer;
+    tarn_train_progress first; /* when the run began */
+    tarn_train_report report;
+    char memory[32]; /* of the report, in words */
+    bool has_report;
+    double begin; /* of what is being done */
+    unsigned turn;
+} line = {.wake = {-1, -1}};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int columns(void)
+{
+    struct winsize size = {0};
+    int count = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    return count < MAX_COLUMNS ? count : MAX_COLUMNS;
+}
+
+/* ---- fields ---------------------------------------------------------------------------------------------------------------- */
+
+/* ASCII alone, so that bytes are columns. */
+typedef struct field {
+    char text[64];
+    int rank; /* the lowest is left out last */
+    bool is_taken;
+} field;
+
+typedef struct fields {
+    field field[MAX_FIELDS]; /* in the order of the line */
+    int count;
+} fields;
+
+static void add(fields *f, int rank, const char *format, ...) TARN_PRINTF(3, 4);
+static void add(fields *f, int rank, const char *format, ...)
+{
+    if (f->count == MAX_FIELDS)
+        return;
+    field *to = &f->field[f->count++];
+    *to = (field){.rank = rank};
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(to->text, sizeof(to->text), format, arguments);
+    va_end(arguments);
+}
+
+/* Where the run is, and how long it takes yet: at the mean speed of this part of it, evaluations and checkpoints among it. */
+static void add_place(fields *f, const tarn_train_progress *p)
+{
+    static const char *const phases[] = {[TARN_TRAIN_PREPARING] = "preparing",
+                                         [TARN_TRAIN_STEPS] = "",
+                                         [TARN_TRAIN_EVALUATION] = "evaluating",
+                                         [TARN_TRAIN_SAMPLE] = "writing a sample",
+                                         [TARN_TRAIN_CHECKPOINT] = "saving"};
+    char text[32];
+    double at = (double)p->step + p->fraction, taken = at - (double)line.first.step, passed = now() - line.begin;
+    double share = p->steps > 0 ? at / (double)p->steps : 0;
+    add(f, 0, share < 0.1 ? "%.1f %%" : "%.0f %%", 100 * share);
+    if (taken > 0 && at < (double)p->steps)
+        add(f, 1, "%s left", tarn__time_text(passed / taken * ((double)p->steps - at), text));
+    else
+        add(f, 1, "%s", tarn__time_text(passed, text));
+    if (p->phase != TARN_TRAIN_STEPS || line.is_stopping)
+        add(f, 2, "%s", p->phase != TARN_TRAIN_STEPS ? phases[p->phase] : "stopping");
+    add(f, 4, "step %lld of %lld", (long long)(p->step < p->steps && p->phase == TARN_TRAIN_STEPS ? p->step + 1 : p->step), (long long)p->steps);
+}
+
+static void add_metrics(fields *f, const tarn_train_report *r)
+{
+    add(f, 3, "loss %.4f", r->loss);
+    if (!r->is_text)
+        add(f, 6, "%.1f %% right", 100 * r->accuracy);
+    add(f, 5, "%.0f %s/s", r->is_text ? r->tokens_per_second : r->images_per_second, r->unit);
+    if (!isnan(r->validation))
+        add(f, 7, "validation %.4f", r->validation);
+    add(f, 8, "lr %.3g", r->lr);
+    if (r->is_text)
+        add(f, 9, "norm %.2f", r->gradient_norm);
+    add(f, 10, "%s", line.memory);
+    if (r->share_of_peak > 0)
+        add(f, 11, "%.1f %% of peak", 100 * r->share_of_peak);
+    if (r->busy > 0)
+        add(f, 12, "%.0f %% busy", 100 * r->busy);
+}
+
+/* Takes fields by rank as long as each fits beside those before it. Returns the columns that are left. */
+static int choose_fields(fields *f, int space)
+{
+    for (int rank = 0; rank <= 12; rank++)
+        for (int i = 0; i < f->count; i++) {
+            int length = (int)strlen(f->field[i].text) + 2;
+            if (f->field[i].rank != rank)
+                continue;
+            if (length > space)
+                return space;
+            f->field[i].is_taken = true;
+            space -= length;
+        }
+    return space;
+}
+
+/* How many characters of a text are whole words within `space`. */
+static int whole_words(const char *text, int space)
+{
+    int length = (int)strlen(text);
+    if (length <= space)
+        return length;
+    for (length = space > 0 ? space : 0; length > 0 && text[length] != ' '; length--)
+        continue;
+    return length;
+}
+
+/* "/ [####......]  42 %  0:02:05 left  loss 1.9216" */
+static void make_line(char *text, size_t size, int width)
+{
+    static const char signs[] = "|/-\\";
+    char sign = signs[line.turn++ % 4], bar[MAX_BAR + 1] = "", passed[32];
+    tarn_train_progress p;
+    fields f = {.count = 0};
+    if (!line.trainer || !tarn_trainer_progress(line.trainer, &p)) {
+        tarn__time_text(now() - line.begin, passed);
+        snprintf(text, size, "%c %.*s  %s", sign, whole_words(line.what, width - 4 - (int)strlen(passed)), line.what, passed);
+        return;
+    }
+    add_place(&f, &p);
+    if (line.has_report)
+        add_metrics(&f, &line.report);
+    int around = 2 + MIN_BAR, space = choose_fields(&f, width - around), length = MIN_BAR - 2 + (space > 0 ? space : 0);
+    length = length < MAX_BAR - 2 ? length : MAX_BAR - 2;
+    double share = p.steps > 0 ? ((double)p.step + p.fraction) / (double)p.steps : 0;
+    memset(bar, '.', (size_t)length);
+    memset(bar, '#', (size_t)(length * (share < 1 ? share : 1)));
+    size_t used = (size_t)snprintf(text, size, "%c [%s]", sign, bar);
+    for (int i = 0; i < f.count; i++)
+        if (f.field[i].is_taken && used < size)
+            used += (size_t)snprintf(text + used, size - used, "  %s", f.field[i].text);
+}
+
+/* ---- drawing, under the lock ----------------------------------------------------------------------------------------------- */
+
+static void draw(void)
+{
+    char text[MAX_COLUMNS + 64];
+    int width = columns() - 1;
+    if (!line.is_drawn || (!line.trainer && !line.what[0]))
+        return;
+    make_line(text, sizeof(text), width);
+    printf("\r%.*s\033[K", width, text);
+    fflush(stdout);
+    line.is_shown = true;
+}
+
+static void erase(void)
+{
+    if (!line.is_shown)
+        return;
+    printf("\r\033[K");
+    fflush(stdout);
+    line.is_shown = false;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------------------------------------ */
+
+static void answer(void)
+{
+    if (line.is_quiet)
+        return;
+    line.is_stopping = true;
+    erase();
+    fprintf(stderr, "stopping after this step; press again to stop now\n");
+    draw();
+}
+
+static void *keep_drawing(void *ctx)
+{
+    (void)ctx;
+    for (;;) {
+        struct pollfd wait = {.fd = line.wake[0], .events = POLLIN};
+        char byte = 0;
+        if (poll(&wait, 1, line.is_drawn ? REDRAW_MS : -1) > 0 && read(line.wake[0], &byte, 1) == 1 && byte == 'q')
+            return NULL;
+        pthread_mutex_lock(&lock);
+        if (byte == 's')
+            answer();
+        else
+            draw();
+        pthread_mutex_unlock(&lock);
+    }
+}
+
+/* The thread takes no signals: the run's handler is to interrupt the run. */
+void tarn__progress_open(bool is_drawn, bool quiet)
+{
+    sigset_t all, before;
+    line.is_drawn = is_drawn;
+    line.is_quiet = quiet;
+    if (line.is_open || pipe(line.wake) != 0)
+        return;
+    fcntl(line.wake[1], F_SETFL, O_NONBLOCK);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    line.is_open = pthread_create(&line.thread, NULL, keep_drawing, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void tarn__progress_say(const char *what)
+{
+    pthread_mutex_lock(&lock);
+    size_t length = 0;
+    for (; what[length] && length < sizeof(line.what) - 1; length++) /* a path may hold anything */
+        line.what[length] = what[length] >= ' ' && what[length] < 0x7F ? what[length] : '?';
+    line.what[length] = 0;
+    line.begin = line.trainer ? line.begin : now();
+    if (!line.trainer)
+        draw();
+    pthread_mutex_unlock(&lock);
+}
+
+void tarn__progress_watch(const tarn_trainer *trainer)
+{
+    pthread_mutex_lock(&lock);
+    line.has_report = false;
+    line.begin = now();
+    line.trainer = tarn_trainer_progress(trainer, &line.first) ? trainer : NULL;
+    draw();
+    pthread_mutex_unlock(&lock);
+}
+
+void tarn__progress_report(const tarn_train_report *report)
+{
+    pthread_mutex_lock(&lock);
+    bool is_first = !line.has_report;
+    line.report = *report;
+    snprintf(line.memory, sizeof(line.memory), "%s", tarn__bytes_text(report->memory));
+    line.has_report = true;
+    if (is_first)
+        draw();
+    pthread_mutex_unlock(&lock);
+}
+
+void tarn__progress_pause(void)
+{
+    pthread_mutex_lock(&lock);
+    erase();
+}
+
+void tarn__progress_resume(void)
+{
+    fflush(stdout);
+    draw();
+    pthread_mutex_unlock(&lock);
+}
+
+void tarn__progress_stopping(void)
+{
+    if (line.wake[1] >= 0 && write(line.wake[1], "s", 1) != 1)
+        return; /* the pipe is full of the same */
+}
+
+void tarn__progress_close(void)
+{
+    if (line.is_open) {
+        fcntl(line.wake[1], F_SETFL, 0);
+        if (write(line.wake[1], "q", 1) == 1)
+            pthread_join(line.thread, NULL);
+        line.is_open = false;
+    }
+    int ends[2] = {line.wake[0], line.wake[1]};
+    line.wake[0] = line.wake[1] = -1;
+    for (int i = 0; i < 2; i++)
+        if (ends[i] >= 0)
+            close(ends[i]);
+    erase();
+    line.trainer = NULL;
+    line.is_stopping = false;
+    line.what[0] = 0;
+}

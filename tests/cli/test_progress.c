@@ -1,0 +1,209 @@
+/* test_progress.c: the line at the bottom of a terminal while `tarn train` runs, and what Ctrl-C does. */
+#define _XOPEN_SOURCE 700 /* terminals */
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/command.h"
+#include "support/files.h"
+#include "tarn_features.h"
+
+enum { PATIENCE_MS = 60000 }; /* of a machine under load */
+
+typedef struct terminal {
+    int fd, own;
+    pid_t child;
+    char text[1 << 19];
+    size_t used;
+} terminal;
+
+static const char *make_text(void)
+{
+    static char path[600];
+    char text[3001];
+    for (int i = 0; i < 3000; i++)
+        text[i] = "one two three four five; \n"[i % 26];
+    text[3000] = 0;
+    snprintf(path, sizeof(path), "%s", write_text("numbers.txt", text));
+    return path;
+}
+
+/* Starts a run of a small model on a terminal of so many columns. */
+static terminal *start(int columns, const char *folder, const char *flags)
+{
+    static terminal t;
+    char command[4096];
+    const char *program = getenv("TARN_COMMAND");
+    t = (terminal){.fd = program ? posix_openpt(O_RDWR | O_NOCTTY) : -1};
+    if (t.fd < 0)
+        skip();
+    assert_true(grantpt(t.fd) == 0 && unlockpt(t.fd) == 0);
+    t.own = open(ptsname(t.fd), O_RDWR | O_NOCTTY); /* so that it stays open */
+    assert_int_equal(ioctl(t.fd, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = (unsigned short)columns}), 0);
+    snprintf(command, sizeof(command),
+             "TERM=xterm exec \"%s\" train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --device cpu --out %s %s > %s 2>&1", program, make_text(),
+             folder, flags, ptsname(t.fd));
+    t.child = fork();
+    if (t.child == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    assert_true(t.child > 0);
+    return &t;
+}
+
+static void read_some(terminal *t, int milliseconds)
+{
+    struct pollfd wait = {.fd = t->fd, .events = POLLIN};
+    while (poll(&wait, 1, milliseconds) > 0 && t->used < sizeof(t->text) - 1) {
+        ssize_t count = read(t->fd, t->text + t->used, sizeof(t->text) - 1 - t->used);
+        if (count <= 0)
+            break;
+        t->used += (size_t)count;
+        t->text[t->used] = 0;
+        milliseconds = 0;
+    }
+}
+
+static int occurrences(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
+        count++;
+    return count;
+}
+
+/* Reads until a text is there so many times. */
+static void wait_for(terminal *t, const char *part, int times)
+{
+    for (int waited = 0; occurrences(t->text, part) < times; waited += 20) {
+        if (waited > PATIENCE_MS || waitpid(t->child, NULL, WNOHANG) != 0)
+            fail_msg("'%s' does not come %d times:\n%s", part, times, t->text);
+        read_some(t, 20);
+    }
+}
+
+/* Reads to the end of the run; how it ended. */
+static int finish(terminal *t)
+{
+    int status = 0;
+    while (waitpid(t->child, &status, WNOHANG) == 0)
+        read_some(t, 20);
+    read_some(t, 0);
+    close(t->own);
+    close(t->fd);
+    return status;
+}
+
+/* A step of 65,536 micro-batches takes many seconds. */
+static void the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once(void **state)
+{
+    (void)state;
+    char folder[600];
+    snprintf(folder, sizeof(folder), "%s", scratch("slow"));
+    terminal *t = start(80, folder, "--batch-size 65536 --micro-batch 1 --steps 2");
+    wait_for(t, "step 1 of 2", 5);
+    assert_contains(t->text, "tokenizing "); /* before there is a step */
+    assert_contains(t->text, " [");
+    assert_contains(t->text, " s left");
+    assert_true(occurrences(t->text, "| [") && occurrences(t->text, "/ [") && occurrences(t->text, "- ["));
+    assert_null(strstr(t->text, "loss "));
+    kill(t->child, SIGINT);
+    wait_for(t, "stopping after this step; press again to stop now", 1);
+    wait_for(t, "  stopping  step 1 of 2", 2);
+    nanosleep(&(struct timespec){0, 400000000}, NULL); /* beyond what counts as the same key */
+    kill(t->child, SIGINT);
+    int status = finish(t);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGINT);
+    assert_null(strstr(t->text, "step 2 of 2"));
+    char again[800];
+    snprintf(again, sizeof(again), "train --resume %s --dry-run", folder);
+    expect_command(again, 0, "steps       0 to 2");
+}
+
+/* What a field ends with, or is. */
+static bool is_whole_field(const char *field, size_t length)
+{
+    static const char *const ends[] = {" %", " left", " s", " tokens/s", " B", " KiB", " MiB", " of peak", " busy", "preparing", "evaluating", "saving", "stopping"};
+    int steps[2], used = 0;
+    char text[64];
+    double value;
+    if (length >= sizeof(text))
+        return false;
+    memcpy(text, field, length);
+    text[length] = 0;
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        if (length >= strlen(ends[i]) && strcmp(text + length - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    const char *dot = strchr(text, '.');
+    if (sscanf(text, "step %d of %d%n", &steps[0], &steps[1], &used) == 2 && (size_t)used == length)
+        return steps[1] == 150;
+    if (sscanf(text, "loss %lf%n", &value, &used) == 1 || sscanf(text, "validation %lf%n", &value, &used) == 1)
+        return (size_t)used == length && dot && strlen(dot) == 5;
+    if (sscanf(text, "norm %lf%n", &value, &used) == 1)
+        return (size_t)used == length && dot && strlen(dot) == 3;
+    return sscanf(text, "lr %lf%n", &value, &used) == 1 && (size_t)used == length;
+}
+
+/* One line that was drawn, without the carriage return before it. */
+static void check_line(const char *drawn, size_t length, int columns)
+{
+    const char *bar = memchr(drawn, '[', length), *end = bar ? memchr(bar, ']', length - (size_t)(bar - drawn)) : NULL;
+    assert_true((int)length < columns);
+    if (!bar || bar != drawn + 2)
+        return; /* before there is a run */
+    if (!end)
+        fail_msg("no bar in '%.*s'", (int)length, drawn);
+    int fields = 0;
+    for (const char *at = end + 1, *stop = drawn + length; at < stop; fields++) {
+        const char *next = at + 2;
+        while (next < stop && !(next[0] == ' ' && next + 1 < stop && next[1] == ' '))
+            next++;
+        if (strncmp(at, "  ", 2) != 0 || !is_whole_field(at + 2, (size_t)(next - at) - 2))
+            fail_msg("a field is cut in '%.*s'", (int)length, drawn);
+        at = next;
+    }
+    assert_true(fields >= 2); /* percent and time, always */
+}
+
+static void no_field_is_cut_at_any_width(void **state)
+{
+    (void)state;
+    static const int widths[] = {40, 80, 120};
+    static const char *const wanted[] = {" %", " left", "step "};
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "width%d", widths[i]);
+        terminal *t = start(widths[i], scratch(name), "--batch-size 8 --steps 150 --eval-every 10 --eval-batches 2 --log-every 5");
+        int lines = 0, status = finish(t);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        for (char *at = strchr(t->text, '\r'); at; at = strchr(at + 1, '\r')) {
+            char *end = strstr(at, "\033[K"), *next = strchr(at + 1, '\r');
+            if (!end || (next && end > next) || end == at + 1 || at[1] == '\n')
+                continue;
+            lines += memchr(at, '[', (size_t)(end - at)) != NULL;
+            check_line(at + 1, (size_t)(end - at) - 1, widths[i]);
+        }
+        assert_true(lines >= 15); /* after each evaluation, if not more */
+        for (int k = 0; k < (widths[i] < 80 ? 2 : 3); k++)
+            assert_contains(t->text, wanted[k]);
+        if (widths[i] >= 80)
+            assert_contains(t->text, " tokens/s");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scope(the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once),
+        in_scope(no_field_is_cut_at_any_width),
+    };
+    return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;
+}
