@@ -46,7 +46,7 @@ TARN_API bool tarn_safetensors_info(const tarn_safetensors *file, int index, tar
 TARN_API int tarn_safetensors_find(const tarn_safetensors *file, const char *name);
 
 /* The tensor of that name, on a device; it belongs to the open scope. A name that is not there and an element type that tarn lacks are
- * errors. */
+ * errors; so are elements that do not have their checksum, where the file has checksums. */
 TARN_API tarn_tensor *tarn_safetensors_read(const tarn_safetensors *file, const char *name, tarn_device device);
 
 /* Copies the tensor of that name into `tensor`, in place. Shapes must be equal; float dtypes are converted, others must be equal too. */
@@ -73,6 +73,10 @@ TARN_API bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *
 
 /* Adds a text to the file's metadata. Both are copied. */
 TARN_API bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *key, const char *value);
+
+/* Adds to the metadata an XXH64 checksum for each tensor and one for the header, computed as the file is written: the keys "tarn.checksum" and
+ * "tarn.checksum.values". Readers of such a file refuse what is damaged and name it. Everything that tarn itself saves has them. */
+TARN_API bool tarn_safetensors_add_checksums(tarn_safetensors_writer *writer);
 
 /* Writes the file and frees the writer, on failure too. The file appears whole or not at all: it is written beside its place under another
  * name, brought to the disk and renamed; a file that was there before stays until then. */

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/xxh64.h"
+
 /* A file's bytes, to be read. Whoever makes the file shorter while it is mapped ends the program at the next touch. */
 typedef struct tarn__map {
     const char *memory; /* NULL: an empty file */
@@ -28,6 +30,8 @@ typedef struct tarn__output {
     char *temporary;      /* what it is called until then; owned */
     int file;             /* -1: closed */
     int64_t bytes;        /* appended so far */
+    tarn__xxh64 *sum;     /* not NULL: takes what is appended; borrowed */
+    int64_t sum_start;    /* bytes before the first that it takes */
     tarn__kept_file *kept; /* not NULL: it goes there, and to no file */
 } tarn__output;
 
@@ -42,6 +46,10 @@ char *tarn__output_extend(tarn__output *output, size_t count);
 
 /* Overwrites bytes from a place on: for a head that is known at the end. False with an error: then discard. */
 bool tarn__output_write_at(tarn__output *output, int64_t position, const void *bytes, size_t count);
+
+/* The checksum of what is appended between the two calls; `sum` is borrowed meanwhile. */
+void tarn__output_sum_begin(tarn__output *output, tarn__xxh64 *sum);
+uint64_t tarn__output_sum_end(tarn__output *output);
 
 /* Brings the file to the disk and gives it its name, replacing what had it. On failure, with an error, nothing is left of it. */
 bool tarn__output_commit(tarn__output *output);

@@ -164,6 +164,8 @@ bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
             continue;
         if (written <= 0)
             return refused(output->function, output->path, "could not be written", written < 0 ? errno : ENOSPC);
+        if (output->sum)
+            tarn__xxh64_add(output->sum, at, (size_t)written);
         at += written;
         count -= (size_t)written;
         output->bytes += written;
@@ -189,6 +191,23 @@ bool tarn__output_write_at(tarn__output *output, int64_t position, const void *b
         count -= (size_t)written;
     }
     return true;
+}
+
+void tarn__output_sum_begin(tarn__output *output, tarn__xxh64 *sum)
+{
+    tarn__xxh64_begin(sum);
+    output->sum = sum;
+    output->sum_start = output->bytes;
+}
+
+/* An in-memory file may be filled after tarn__output_extend(): its bytes are taken at the end. */
+uint64_t tarn__output_sum_end(tarn__output *output)
+{
+    if (output->kept && output->bytes > output->sum_start)
+        tarn__xxh64_add(output->sum, output->kept->bytes + output->sum_start, (size_t)(output->bytes - output->sum_start));
+    uint64_t value = tarn__xxh64_end(output->sum);
+    output->sum = NULL;
+    return value;
 }
 
 /* Brings the entry of a file to the disk: the folder's own. Some file systems cannot do that to a folder (EINVAL): then there is nothing to

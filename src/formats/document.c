@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "formats/document_checksum.h"
 #include "formats/recognize.h"
 
 #define LONGEST ((size_t)64 << 20) /* bytes of a file of settings */
@@ -20,6 +21,7 @@ struct tarn__document {
     const char *function; /* borrowed */
     char *name;           /* of the file, for errors; owned */
     json_t *root;
+    tarn__document_sum sum; /* of the text that it comes from */
 };
 
 /* ---- coming and going ------------------------------------------------------------------------------------------------------ */
@@ -29,7 +31,7 @@ static tarn__document *wrap(const char *function, const char *name, json_t *root
 {
     tarn__document *document = root ? tarn__alloc(sizeof(*document)) : NULL;
     if (document)
-        *document = (tarn__document){function, tarn__text_copy(name), root};
+        *document = (tarn__document){.function = function, .name = tarn__text_copy(name), .root = root};
     else
         json_decref(root);
     if (document && document->name)
@@ -50,8 +52,12 @@ tarn__document *tarn__document_parse(const char *function, const char *name, con
     if (tarn_failed())
         return NULL;
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (root && json_is_object(root))
-        return wrap(function, name, root);
+    if (root && json_is_object(root)) {
+        tarn__document *document = wrap(function, name, root);
+        if (document)
+            document->sum = tarn__document_sum_of(text, length);
+        return document;
+    }
     if (root)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds JSON, but no object", function, name);
     else if (tarn__not_recognized(function, name, text, length, "JSON file"))
@@ -83,21 +89,47 @@ void tarn__document_free(tarn__document *document)
     tarn__release(document, sizeof(*document));
 }
 
-bool tarn__document_save(const tarn__document *document, const char *path)
+static bool write_text(const tarn__document *document, const char *path, const char *text, size_t length)
 {
     tarn__output output;
+    if (!tarn__output_open(&output, document->function, path))
+        return false;
+    if (tarn__output_write(&output, text, length))
+        return tarn__output_commit(&output);
+    tarn__output_discard(&output);
+    return false;
+}
+
+bool tarn__document_save(const tarn__document *document, const char *path)
+{
     if (tarn_failed())
         return false;
     char *text = json_dumps(document->root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    size_t length = text ? strlen(text) : 0;
     if (!text)
         return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", document->function, path);
-    bool good = tarn__output_open(&output, document->function, path);
-    if (good && !(tarn__output_write(&output, text, strlen(text)) && tarn__output_write(&output, "\n", 1))) {
-        tarn__output_discard(&output);
-        good = false;
-    }
+    text[length++] = '\n'; /* in place of its end, which is not needed */
+    if (json_object_get(document->root, "checksum"))
+        tarn__document_sum_put(text, length);
+    bool good = write_text(document, path, text, length);
     free(text);
-    return good && tarn__output_commit(&output);
+    return good;
+}
+
+bool tarn__document_add_checksum(tarn__document *document)
+{
+    return tarn__document_set_text(document, "checksum", TARN__DOCUMENT_CHECKSUM);
+}
+
+bool tarn__document_verify(const tarn__document *document, const char *advice)
+{
+    const tarn__document_sum *sum = &document->sum;
+    if (tarn_failed() || (sum->is_there && sum->stored == sum->computed))
+        return !tarn_failed();
+    if (!sum->is_there)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is damaged: it has no \"checksum\"; %s", document->function, document->name, advice);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is damaged: its checksum is %016" PRIx64 ", but %016" PRIx64 " is stored; %s",
+                       document->function, document->name, sum->computed, sum->stored, advice);
 }
 
 bool tarn__document_append(const tarn__document *document, const char *path)

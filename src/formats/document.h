@@ -21,6 +21,13 @@ void tarn__document_free(tarn__document *document); /* NULL is allowed */
 /* Writes the document, so that the file appears whole or not at all. */
 bool tarn__document_save(const tarn__document *document, const char *path);
 
+/* Adds the member "checksum": the file that tarn__document_save() writes carries its own checksum. */
+bool tarn__document_add_checksum(tarn__document *document);
+
+/* True when the text that a document was read from has a checksum, and the right one. False with an error that ends in `advice`. Members that
+ * are out of bounds raise better errors: this comes after reading them. */
+bool tarn__document_verify(const tarn__document *document, const char *advice);
+
 /* Adds the document as one line to a file of lines, all of it or nothing. */
 bool tarn__document_append(const tarn__document *document, const char *path);
 

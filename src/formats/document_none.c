@@ -47,6 +47,18 @@ bool tarn__document_save(const tarn__document *document, const char *path)
     return unreachable();
 }
 
+bool tarn__document_add_checksum(tarn__document *document)
+{
+    (void)document;
+    return unreachable();
+}
+
+bool tarn__document_verify(const tarn__document *document, const char *advice)
+{
+    (void)document, (void)advice;
+    return unreachable();
+}
+
 bool tarn__document_append(const tarn__document *document, const char *path)
 {
     (void)document, (void)path;

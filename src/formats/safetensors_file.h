@@ -5,6 +5,7 @@
 #define TARN__SAFETENSORS_FILE_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -18,6 +19,9 @@ typedef struct tarn__entry {
     tarn_shape shape;
     int64_t begin, end;           /* in the data */
     const tarn_safetensors *part; /* that the data is in */
+    uint64_t sum;                 /* the checksum of its elements, if the file has one */
+    bool has_sum;
+    atomic_bool is_checked; /* the elements have it */
 } tarn__entry;
 
 struct tarn_safetensors {

@@ -12,7 +12,7 @@
 #include "core/graph.h"
 #include "core/tensor.h"
 #include "formats/recognize.h"
-#include "formats/safetensors_file.h"
+#include "formats/safetensors_checksum.h"
 
 #define METADATA "__metadata__"
 /* ---- the header ------------------------------------------------------------------------------------------------------------ */
@@ -236,7 +236,7 @@ bool tarn__safetensors_sort_names(tarn_safetensors *file)
 static bool read_file(tarn_safetensors *file)
 {
     return tarn__map_open(&file->map, "safetensors_open", file->path) && read_header(file) && check_metadata(file) && read_entries(file) &&
-           check_places(file);
+           check_places(file) && tarn__checksums_read(file);
 }
 
 tarn_safetensors *tarn_safetensors_open(const char *path)
@@ -393,13 +393,13 @@ static bool check_bools(const char *function, const tarn__entry *e)
     return true;
 }
 
-/* The entry of that name, if it can be loaded. */
+/* The entry of that name, if it can be loaded and is not damaged. */
 static const tarn__entry *loadable(const char *function, const tarn_safetensors *file, const char *name)
 {
     if (!check_file(function, file))
         return NULL;
     int index = name ? find(file, name) : -1;
-    const tarn__entry *e = index >= 0 ? &file->entry[index] : NULL;
+    tarn__entry *e = index >= 0 ? &file->entry[index] : NULL;
     if (!name)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name is NULL", function);
     else if (!e)
@@ -409,7 +409,7 @@ static const tarn__entry *loadable(const char *function, const tarn_safetensors 
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F64 F32 F16 BF16 I64 I32 U8 BOOL", function,
                     file->path, TARN__NAME_SHOWN, name, e->type->name);
-    else if (e->type->dtype != TARN_BOOL || check_bools(function, e))
+    else if (tarn__checksum_check(function, e) && (e->type->dtype != TARN_BOOL || check_bools(function, e)))
         return e;
     return NULL;
 }

@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "core/tensor.h"
 #include "formats/elements.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors_checksum.h"
 
 typedef struct item {
     char *name; /* owned */
@@ -28,6 +28,7 @@ struct tarn_safetensors_writer {
     int count, room;
     json_t *names;    /* an object whose keys are the names so far */
     json_t *metadata; /* an object */
+    bool has_sums;
 };
 
 /* ---- collecting ------------------------------------------------------------------------------------------------------------ */
@@ -140,6 +141,14 @@ bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *
     return json_object_set_new(writer->metadata, key, json_string(value)) == 0 || no_memory(function);
 }
 
+bool tarn_safetensors_add_checksums(tarn_safetensors_writer *writer)
+{
+    if (!check_writer("safetensors_add_checksums", writer))
+        return false;
+    writer->has_sums = true;
+    return true;
+}
+
 /* ---- the header ------------------------------------------------------------------------------------------------------------ */
 
 /* The format's row for a dtype; a later row comes earlier in the file. */
@@ -186,7 +195,8 @@ static char *header_text(const tarn_safetensors_writer *writer)
 {
     json_t *header = json_object();
     int64_t begin = 0;
-    bool good = header && (json_object_size(writer->metadata) == 0 || json_object_set(header, "__metadata__", writer->metadata) == 0);
+    bool good = header && (!writer->has_sums || tarn__checksums_reserve(writer->metadata, writer->count)) &&
+                (json_object_size(writer->metadata) == 0 || json_object_set(header, "__metadata__", writer->metadata) == 0);
     for (int i = 0; good && i < writer->count; i++) {
         good = json_object_set_new(header, writer->item[i].name, describe(&writer->item[i], begin)) == 0;
         begin += bytes_of(&writer->item[i]);
@@ -198,39 +208,83 @@ static char *header_text(const tarn_safetensors_writer *writer)
     return text;
 }
 
-static bool write_header(const tarn_safetensors_writer *writer, tarn__output *output)
+/* The 8 bytes of its length, the header and its padding, as the file has them. */
+typedef struct head_bytes {
+    char *bytes; /* owned */
+    size_t length;
+    size_t values; /* where the checksums lie; 0: it has none */
+} head_bytes;
+
+static bool lay_out(const tarn_safetensors_writer *writer, const char *text, head_bytes *to)
+{
+    static const char key[] = "\"" TARN__CHECKSUM_VALUES "\":\"";
+    size_t length = strlen(text);
+    uint64_t whole = (length + 7) / 8 * 8;
+    if (whole > TARN__SAFETENSORS_HEADER)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d",
+                           writer->path, (unsigned long long)whole, TARN__SAFETENSORS_HEADER);
+    *to = (head_bytes){.bytes = tarn__alloc(8 + (size_t)whole), .length = 8 + (size_t)whole};
+    if (!to->bytes)
+        return false;
+    memset(to->bytes, ' ', to->length);
+    memcpy(to->bytes, &whole, 8);
+    memcpy(to->bytes + 8, text, length);
+    const char *found = writer->has_sums ? strstr(text, key) : NULL;
+    to->values = found ? 8 + (size_t)(found - text) + strlen(key) : 0;
+    return true;
+}
+
+static bool make_head(const tarn_safetensors_writer *writer, head_bytes *to)
 {
     char *text = header_text(writer);
-    if (!text)
-        return false;
-    size_t length = strlen(text), padding = (8 - length % 8) % 8;
-    uint64_t whole = length + padding;
-    bool good = whole <= TARN__SAFETENSORS_HEADER ||
-                tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d",
-                            writer->path, (unsigned long long)whole, TARN__SAFETENSORS_HEADER);
-    good = good && tarn__output_write(output, &whole, 8) && tarn__output_write(output, text, length) &&
-           tarn__output_write(output, "       ", padding);
+    bool good = text && lay_out(writer, text, to);
     free(text);
     return good;
 }
 
 /* ---- the file -------------------------------------------------------------------------------------------------------------- */
 
+/* Writes the elements; their checksums go into the head. */
+static bool write_items(const tarn_safetensors_writer *writer, tarn__output *output, head_bytes *head)
+{
+    tarn__xxh64 sum;
+    bool good = true;
+    for (int i = 0; good && i < writer->count; i++) {
+        const item *one = &writer->item[i];
+        if (head->values)
+            tarn__output_sum_begin(output, &sum);
+        good = one->tensor ? tarn__write_elements("safetensors_finish", one->tensor, output) : one->write(output, one->ctx);
+        if (head->values)
+            tarn__checksum_put(head->bytes + head->values, i + 1, tarn__output_sum_end(output));
+    }
+    return good;
+}
+
+/* The head goes first with zeros for checksums, and again when they are known. */
+static bool write_all(const tarn_safetensors_writer *writer, tarn__output *output, head_bytes *head)
+{
+    if (!tarn__output_write(output, head->bytes, head->length) || !write_items(writer, output, head))
+        return false;
+    if (!head->values)
+        return true;
+    tarn__checksum_put(head->bytes + head->values, 0, tarn__checksum_of_header(head->bytes, head->length, head->values));
+    return tarn__output_write_at(output, 0, head->bytes, head->length);
+}
+
 static bool write_file(tarn_safetensors_writer *writer)
 {
     tarn__output output;
+    head_bytes head = {0};
     if (writer->count > 1)
         qsort(writer->item, (size_t)writer->count, sizeof(item), compare_items);
-    if (!tarn__output_open(&output, "safetensors_finish", writer->path))
+    if (!make_head(writer, &head))
         return false;
-    bool good = write_header(writer, &output);
-    for (int i = 0; good && i < writer->count; i++) {
-        const item *one = &writer->item[i];
-        good = one->tensor ? tarn__write_elements("safetensors_finish", one->tensor, &output) : one->write(&output, one->ctx);
-    }
+    bool opened = tarn__output_open(&output, "safetensors_finish", writer->path), good = opened && write_all(writer, &output, &head);
+    tarn__release(head.bytes, head.length);
     if (good)
         return tarn__output_commit(&output);
-    tarn__output_discard(&output);
+    if (opened)
+        tarn__output_discard(&output);
     return false;
 }
 

@@ -99,7 +99,7 @@ bool tarn__convert_from_folder(tarn__conversion *c)
     tarn__any_config config = {0};
     const tarn__model_kind *kind;
     tarn_safetensors *weights = read_config(c, &kind, &config) ? open_weights(c) : NULL;
-    bool good = weights != NULL;
+    bool good = weights && tarn__safetensors_verify(c->function, weights);
     for (int i = 0; good && i < tarn_safetensors_count(weights); i++)
         good = add_from_folder(c, kind, weights, i);
     good = good && tarn__convert_check_names(c, false);
@@ -161,7 +161,7 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
 static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const char *where)
 {
     tarn_safetensors_writer *writer = tarn_safetensors_create(where);
-    bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt");
+    bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
     for (int i = 0; good && i < tarn_gguf_count(file); i++)
         good = add_to_folder(c, file, i);
     good = good && tarn__convert_check_names(c, true);

@@ -183,7 +183,8 @@ static bool write_weights(const tarn__model_kind *kind, const tarn_module *model
     kind->facts(model, &facts);
     tarn_scope *scope = tarn_scope_open();
     writing w = {kind, model, scope ? tarn_safetensors_create(path) : NULL, facts.dtype};
-    if (w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt")) /* laid out as PyTorch's */
+    bool is_open = w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt"); /* laid out as PyTorch's */
+    if (is_open && tarn_safetensors_add_checksums(w.writer))
         tarn__module_walk_over(model, TARN__MODULE_STATE, add_one, &w);
     bool good = !tarn_failed();
     if (good)

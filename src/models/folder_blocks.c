@@ -123,7 +123,8 @@ tarn_module *tarn__folder_in_blocks(const char *function, const tarn__model_kind
     reading r = {.function = function, .path = path, .file = file, .kind = kind, .dtype = options->dtype, .blocks = options->blocks};
     if (file)
         kind->gguf->traits(&c, &r.traits);
-    tarn_module *model = file ? kind->gguf->make(function, &c, where, &(tarn__model_source){give, &r}) : NULL;
+    bool is_whole = file && tarn__safetensors_verify(function, file);
+    tarn_module *model = is_whole ? kind->gguf->make(function, &c, where, &(tarn__model_source){give, &r}) : NULL;
     bool good = model && check_all_given(&r) && tarn_module_train(model, false);
     tarn_safetensors_close(file);
     if (good)

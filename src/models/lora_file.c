@@ -1,11 +1,11 @@
 /* lora_file.c: folders of adapters, as PEFT keeps them: adapter_config.json says what they are, adapter_model.safetensors has their numbers. */
 #include <stdio.h>
 #include <string.h>
-#include <tarn/safetensors.h>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "formats/safetensors.h"
 #include "models/lora.h"
 #include "models/weights.h"
 
@@ -29,7 +29,7 @@ static bool save_weights(const tarn__lora_layers *list, const char *path)
 {
     matrix_name name;
     tarn_safetensors_writer *writer = tarn_safetensors_create(path);
-    bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt");
+    bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
     for (int i = 0; i < list->count; i++)
         for (int k = 0; good && list->layer[i].is_chosen && k < 2; k++)
             good = tarn_safetensors_add(writer, name_of(&list->layer[i], k, &name), tarn__adapter_weight(list->layer[i].module, k));
@@ -190,7 +190,7 @@ static bool load_weights(loading *l, tarn_module *model, const char *path)
         return tarn__raise_within(l->function);
     l->file = file;
     l->path = path;
-    bool good = check_file(l) && add_all(l, model);
+    bool good = check_file(l) && tarn__safetensors_verify(l->function, file) && add_all(l, model);
     tarn_safetensors_close(file);
     return good;
 }

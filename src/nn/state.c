@@ -1,7 +1,7 @@
 /* state.c: the parameters and buffers of a tree of modules to a file and back, by name.
  *
  * Loading has two passes. The first looks every name up in both directions and notes all that does not fit; the second, which only runs when
- * nothing is wrong, reads. What might still be refused there (a conversion, a bool's bytes) is read into a tensor of its own before the first
+ * nothing is wrong, reads; between them every tensor's checksum is verified, where the file has checksums. What might still be refused there (a conversion, a bool's bytes) is read into a tensor of its own before the first
  * element of the module is overwritten. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ bool tarn_module_save(const tarn_module *module, const char *path)
         return false;
     saving s = {module, tarn_safetensors_create(path)};
     /* Readers in Python ask who wrote the tensors: these are laid out as PyTorch's. */
-    if (s.writer && tarn_safetensors_add_metadata(s.writer, "format", "pt"))
+    if (s.writer && tarn_safetensors_add_metadata(s.writer, "format", "pt") && tarn_safetensors_add_checksums(s.writer))
         tarn__module_walk_over(module, TARN__MODULE_STATE, save_one, &s);
     bool good = !tarn_failed();
     if (good)
@@ -203,7 +203,7 @@ static bool load(const tarn__parameter *parameter, void *ctx)
 
 static bool load_all(loading *l, const char *path)
 {
-    if (!check_names(l, path))
+    if (!check_names(l, path) || !tarn__safetensors_verify("module_load", l->file))
         return false;
     tarn_scope *scope = tarn_scope_open();
     l->at = 0;

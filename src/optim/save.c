@@ -4,9 +4,9 @@
  * NAME/second_moment; and for all of them /steps, /lr and /schedule. Numbers are tensors too, so that no digit is lost. */
 #include <stdio.h>
 #include <string.h>
-#include <tarn/safetensors.h>
 
 #include "core/launch.h"
+#include "formats/safetensors.h"
 #include "optim/handle.h"
 
 #define NAME_ROOM 1024
@@ -77,7 +77,8 @@ bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
     tarn_safetensors_writer *writer =
         scope && tarn__flats_refresh(&optimizer->method, &optimizer->flats) ? tarn_safetensors_create(path) : NULL;
     bool good = writer && tarn_safetensors_add_metadata(writer, "format", FORMAT) &&
-                tarn_safetensors_add_metadata(writer, "optimizer", optimizer->method.name) && add_numbers(optimizer, writer) &&
+                tarn_safetensors_add_metadata(writer, "optimizer", optimizer->method.name) &&
+                tarn_safetensors_add_checksums(writer) && add_numbers(optimizer, writer) &&
                 walk(optimizer, add, writer);
     if (good)
         good = tarn_safetensors_finish(writer);
@@ -197,7 +198,7 @@ static bool take(tarn_optimizer *o, reading *r)
 {
     numbers n;
     char name[NAME_ROOM];
-    if (!check_file(o, r) || !read_numbers(r, &n))
+    if (!check_file(o, r) || !tarn__safetensors_verify("optimizer_load", r->file) || !read_numbers(r, &n))
         return false;
     for (int i = 0; i < o->flats.segments; i++)
         if (!name_of(name, o->flats.segment[i].parameter, "steps") || !read_steps(r, name, &o->flats.segment[i].saved_steps))

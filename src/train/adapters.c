@@ -3,10 +3,10 @@
 #include <string.h>
 #include <tarn/convert.h>
 #include <tarn/lora.h>
-#include <tarn/safetensors.h>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "formats/safetensors.h"
 #include "nn/module.h"
 #include "train/base.h"
 
@@ -42,7 +42,7 @@ static bool save_one(const tarn__parameter *parameter, void *ctx)
 bool tarn__adapters_save(const tarn_trainer *t, const char *path)
 {
     filing f = {.model = t->model, .writer = tarn_safetensors_create(path)};
-    f.good = f.writer && tarn_safetensors_add_metadata(f.writer, "format", "pt");
+    f.good = f.writer && tarn_safetensors_add_metadata(f.writer, "format", "pt") && tarn_safetensors_add_checksums(f.writer);
     if (f.good)
         tarn__module_walk(t->model, save_one, &f);
     if (f.good)
@@ -65,7 +65,7 @@ static bool load_one(const tarn__parameter *parameter, void *ctx)
 bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);
-    filing f = {.model = t->model, .file = file, .good = file != NULL};
+    filing f = {.model = t->model, .file = file, .good = file && tarn__safetensors_verify(function, file)};
     tarn_no_grad_open(); /* parameters are written to */
     if (f.good)
         tarn__module_walk(t->model, load_one, &f);

@@ -66,12 +66,19 @@ bool tarn__config_write(const char *function, const tarn_trainer *t)
 {
     tarn__path path;
     tarn__document *document = tarn__document_new(function);
-    bool good = document && tarn__document_set_whole(document, "format", FORMAT) &&
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_add_checksum(document) &&
                 tarn__document_set_text(document, "tarn", tarn_version()) && write_model(function, t, document) &&
                 tarn__train_options_write(&t->options, document) && tarn__description_write(&t->description, document) &&
                 tarn__document_save(document, tarn__path_in(t->options.out, "config.json", &path));
     tarn__document_free(document);
     return good;
+}
+
+/* Runs of earlier versions have none, and edited ones need none. */
+bool tarn__config_verify(const tarn__document *document)
+{
+    return !tarn__document_has(document, "checksum") ||
+           tarn__document_verify(document, "restore the file from a copy, or remove its line \"checksum\" if it was edited");
 }
 
 bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options, tarn__description *description)
@@ -86,7 +93,8 @@ bool tarn__config_read(const char *function, const char *folder, tarn_train_opti
                     "%s: '%s' holds a model alone, to be used; what a run needs to go on is in the run's own folder, and in those that keep made",
                     function, folder);
     bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
-                tarn__train_options_read(function, options, document, "train") && tarn__description_read(description, document);
+                tarn__train_options_read(function, options, document, "train") && tarn__description_read(description, document) &&
+                tarn__config_verify(document);
     tarn__document_free(document);
     tarn__train_options_complete(options);
     if (good && !options->model[0])

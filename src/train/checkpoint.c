@@ -15,7 +15,8 @@
 #include "train/base.h"
 #include "train/behind.h"
 
-#define FORMAT 1 /* of trainer.json */
+#define FORMAT 2        /* of trainer.json: it has a checksum */
+#define OLDEST_FORMAT 1 /* without one */
 #define MOST_CHOICES 100000
 
 enum { MODEL, OPTIMIZER, PLACE, FILES = TARN__CHECKPOINT_FILES };
@@ -128,7 +129,8 @@ static bool write_place(const tarn_trainer *t, const tarn__generator *random, co
 {
     const tarn__place *p = &t->place;
     tarn__document *document = tarn__document_new("trainer_run");
-    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_set_whole(document, "step", p->step) &&
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_add_checksum(document) &&
+                tarn__document_set_whole(document, "step", p->step) &&
                 tarn__document_set_whole(document, "epoch", p->loader.epoch) &&
                 tarn__document_set_whole(document, "batch", p->loader.batch) && write_random(t, random, document) &&
                 tarn__document_set_whole(document, "best.step", p->best_step) &&
@@ -136,7 +138,8 @@ static bool write_place(const tarn_trainer *t, const tarn__generator *random, co
                 tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
                 tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
                 tarn__document_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
-                write_frozen(t, document) && write_choices(t, document) && tarn__document_set_real(document, "seconds", p->seconds) && tarn__document_set_bool(document, "finished", p->finished) &&
+                write_frozen(t, document) && write_choices(t, document) && tarn__document_set_real(document, "seconds", p->seconds) &&
+                tarn__document_set_bool(document, "finished", p->finished) &&
                 tarn__document_save(document, path);
     tarn__document_free(document);
     return good;
@@ -160,7 +163,7 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
     int64_t format;
     tarn__place p = {0};
     tarn__document *document = tarn__document_open(function, path);
-    bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
+    bool good = document && tarn__document_whole(document, "format", OLDEST_FORMAT, FORMAT, &format) &&
                 tarn__document_whole(document, "step", 0, INT64_MAX, &p.step) &&
                 tarn__document_whole(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
                 tarn__document_whole(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) && read_random(t, document) &&
@@ -169,6 +172,7 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
                 tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
                 tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
                 tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished) &&
+                (format == OLDEST_FORMAT || tarn__document_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
                 read_frozen(function, t, document, path) && read_choices(function, t, document);
     tarn__document_free(document);
     if (good)

@@ -45,7 +45,8 @@ static bool read_options(tarn_run *run, const char *folder)
     tarn__path path;
     tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
     bool good =
-        document && (!tarn__document_has(document, "train") || tarn__train_options_read(function, &run->options, document, "train"));
+        document && (!tarn__document_has(document, "train") || tarn__train_options_read(function, &run->options, document, "train")) &&
+        tarn__config_verify(document);
     tarn__document_free(document);
     return good;
 }

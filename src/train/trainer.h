@@ -94,6 +94,9 @@ tarn_module *tarn__build_model(const char *function, const tarn_train_options *o
 bool tarn__config_write(const char *function, const tarn_trainer *trainer);
 bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options, tarn__description *description);
 
+/* True when a run's config.json has its own checksum, or none. False with an error. */
+bool tarn__config_verify(const tarn__document *document);
+
 /* "FOLDER/NAME", in `path`. */
 typedef struct tarn__path {
     char text[1100];

@@ -25,6 +25,7 @@ static void safetensors(void **state)
     REFUSE(tarn_safetensors_add, tarn_safetensors_add(writer, "x", NULL));
     ACCEPT(tarn_safetensors_add(writer, "x", x));
     REFUSE(tarn_safetensors_add, tarn_safetensors_add(writer, "x", x));
+    REFUSE(tarn_safetensors_add_checksums, tarn_safetensors_add_checksums(NULL));
     REFUSE(tarn_safetensors_add_metadata, tarn_safetensors_add_metadata(NULL, "k", "v"));
     REFUSE(tarn_safetensors_add_metadata, tarn_safetensors_add_metadata(writer, NULL, "v"));
     REFUSE(tarn_safetensors_add_metadata, tarn_safetensors_add_metadata(writer, "k", NULL));

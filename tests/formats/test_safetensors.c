@@ -469,6 +469,65 @@ static void an_open_file_may_be_replaced_and_links_are_followed(void **state)
     tarn_safetensors_close(after);
 }
 
+/* ---- checksums ------------------------------------------------------------------------------------------------------------- */
+
+static void write_checked(void)
+{
+    tarn_safetensors_writer *writer = tarn_safetensors_create(scratch("sums.safetensors"));
+    tarn_safetensors_add(writer, "first", vector(1, 2, 3));
+    tarn_safetensors_add(writer, "none", tarn_zeros(TARN_SHAPE(0), TARN_F32, CPU));
+    tarn_safetensors_add(writer, "second", vector(4, 5));
+    tarn_safetensors_add_checksums(writer);
+    assert_true(tarn_safetensors_finish(writer));
+}
+
+static void put_in(const char *text, const char *other)
+{
+    size_t count;
+    write_checked();
+    char *content = get_file(scratch("sums.safetensors"), &count);
+    for (size_t at = 0; at + strlen(text) <= count; at++)
+        if (memcmp(content + at, text, strlen(text)) == 0) {
+            memcpy(content + at, other, strlen(text));
+            break;
+        }
+    put_file(scratch("sums.safetensors"), content, count);
+    free(content);
+}
+
+static void a_damaged_tensor_is_refused_by_name_and_others_are_read(void **state)
+{
+    (void)state;
+    put_in("\x80\x40", "\x81\x40"); /* the 4 */
+    tarn_safetensors *file = tarn_safetensors_open(scratch("sums.safetensors"));
+    expect(tarn_safetensors_read(file, "first", CPU), TARN_SHAPE(3), VALUES(1, 2, 3));
+    expect(tarn_safetensors_read(file, "none", CPU), TARN_SHAPE(0), VALUES(0));
+    assert_null(tarn_safetensors_read(file, "second", CPU));
+    assert_error_about(TARN_ERROR_FORMAT, "sums.safetensors", "tensor 'second' is damaged");
+    assert_false(tarn_safetensors_read_into(file, "second", vector(0, 0)));
+    assert_error(TARN_ERROR_FORMAT, "tensor 'second' is damaged");
+    tarn_safetensors_close(file);
+}
+
+static void a_damaged_header_or_list_of_checksums_is_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[][3] = {
+        {"\"first\"", "\"fjrst\"", "its checksum is"},
+        {"\"tarn.checksum\"", "\"tarn.checksun\"", "'tarn.checksum.values' but not 'tarn.checksum'"},
+        {"\"tarn.checksum.values\"", "\"tarn.checksum.valuer\"", "'tarn.checksum' but not 'tarn.checksum.values'"},
+        {"\"xxh64\"", "\"xxh46\"", "'tarn.checksum' is 'xxh46'"},
+        {"ef46db3751d8e999", "ef46db3751d8e99g", "16 hexadecimal digits"},
+        {"ef46db3751d8e999", "ef46db3751d8e998", "its checksum is"},
+        {" ef46db3751d8e999", "\",\"k\":\"0123456789", "'tarn.checksum.values' has"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        put_in(bad[i][0], bad[i][1]);
+        assert_null(tarn_safetensors_open(scratch("sums.safetensors")));
+        assert_error_about(TARN_ERROR_FORMAT, "the header is damaged", bad[i][2]);
+    }
+}
+
 /* ---- scarce memory --------------------------------------------------------------------------------------------------------- */
 
 static void write_and_read(void)
@@ -477,6 +536,7 @@ static void write_and_read(void)
     tarn_safetensors_writer *writer = tarn_safetensors_create(scratch("scarce.safetensors"));
     tarn_safetensors_add(writer, "x", tarn_transpose(x, 0, 1));
     tarn_safetensors_add(writer, "y", x);
+    tarn_safetensors_add_checksums(writer);
     tarn_safetensors_finish(writer);
     tarn_safetensors *file = tarn_safetensors_open(scratch("scarce.safetensors"));
     tarn_safetensors_read(file, "x", CPU);
@@ -540,6 +600,8 @@ int main(void)
         in_scope(names_and_metadata_can_be_asked_for),
         in_scope(reading_into_a_tensor_converts_floats_and_nothing_else),
         in_scope(an_empty_file_of_tensors_is_a_file),
+        in_scope(a_damaged_tensor_is_refused_by_name_and_others_are_read),
+        in_scope(a_damaged_header_or_list_of_checksums_is_refused),
         in_scope(a_malformed_header_is_refused_with_a_sentence),
         in_scope(a_length_beyond_the_file_is_refused),
         in_scope(a_dtype_that_tarn_lacks_is_listed_and_not_loaded),

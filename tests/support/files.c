@@ -94,6 +94,27 @@ void assert_same_file(const char *folder, const char *other, const char *name)
     free(bytes_of[1]);
 }
 
+/* Puts a text in the place of another one of the same length, wherever that is. */
+static void put_everywhere(char *bytes_of, size_t count, const char *text, const char *other)
+{
+    size_t length = strlen(text);
+    for (size_t at = 0; at + length <= count; at++)
+        if (memcmp(bytes_of + at, text, length) == 0)
+            memcpy(bytes_of + at, other, length);
+}
+
+void drop_checksums(const char *path)
+{
+    size_t count;
+    char *bytes_of = get_file(path, &count);
+    put_everywhere(bytes_of, count, "\"tarn.checksum", "\"none.checksum");
+    put_everywhere(bytes_of, count, "\"checksum\"", "\"no-check\"");
+    if (strstr(path, "trainer.json"))
+        put_everywhere(bytes_of, count, "\"format\": 2", "\"format\": 1");
+    put_file(path, bytes_of, count);
+    free(bytes_of);
+}
+
 const char *real_data(const char *name)
 {
     static char path[4096];
