@@ -103,7 +103,7 @@ _tarn()
     ops) options+=" --json" ;;
     train)
         options+=" --json --threads --device --model --data --hidden --epochs --steps --batch-size --optimizer --lr --weight-decay"
-        options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --resume --patience"
+        options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --overwrite --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --width --inner --context --vocab --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share"

@@ -50,7 +50,7 @@ typedef struct tarn_train_options {
     int64_t seed;
     char device[32];    /* default auto */
     int64_t workers;    /* threads that read samples; default: none */
-    char out[1024];     /* the run's folder; default by model, shape and device: runs/lenet-1x28x28-cpu */
+    char out[1024];     /* the run's folder; default by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, and then …-cpu-2 */
     int64_t patience;   /* ends the run after so many evaluations without a better one; default: never */
     int64_t eval_every; /* steps between evaluations and checkpoints; default: those of as many whole epochs as have at least log_every */
     int64_t log_every;  /* steps between two lines of metrics; default 20 */
@@ -101,6 +101,8 @@ typedef struct tarn_train_options {
     char chat_template[16]; /* option `template`: "chatml", "llama2", "llama3" or "mistral"; default: the model's own */
     char val[1024];         /* JSON lines to judge by; default: a share of the data */
     double val_share;       /* the share of the documents that is to judge by; default 0.1, and none with `val` */
+
+    bool overwrite; /* a run in the folder is replaced, when the new one has its first checkpoint; nothing but a run is ever removed */
 } tarn_train_options;
 
 /* What kind of value an option takes. */
@@ -142,8 +144,8 @@ TARN_API bool tarn_train_options_load_sized(tarn_train_options *options, size_t 
 
 typedef struct tarn_trainer tarn_trainer;
 
-/* Makes ready to train: opens the data, makes the model on its device, looks whether they fit. Writes nothing yet. A folder that is there
- * already is an error. The caller owns the trainer and uses it from one thread. `...` is a const tarn_train_options *. */
+/* Makes ready to train: opens the data, makes the model on its device, looks whether they fit. Writes nothing yet. A folder that
+ * already exists is an error, unless it holds a run and `overwrite` is set. The caller owns the trainer and uses it from one thread. `...` is a const tarn_train_options *. */
 TARN_API tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size);
 #define tarn_trainer_new(...) tarn_trainer_new_sized(__VA_ARGS__, sizeof(tarn_train_options))
 
@@ -343,11 +345,26 @@ typedef struct tarn_run tarn_run;
  * or a GGUF file with its tokenizer, by a name that ends in ".gguf". The caller owns the run. */
 TARN_API tarn_run *tarn_run_open(const char *folder, tarn_device device);
 
+/* Which weights of a run: those of its best evaluation, or the last ones. */
+typedef enum tarn_run_checkpoint { TARN_RUN_BEST, TARN_RUN_LAST } tarn_run_checkpoint;
+
+typedef struct tarn_run_weights {
+    bool is_run;                /* false: the folder of a model that no run of tarn's wrote, or a file; its only weights are meant */
+    tarn_run_checkpoint checkpoint; /* the last one where there is no best one yet */
+    int64_t step;               /* at which it is; 0: not known */
+    tarn_dtype blocks;          /* of adapters: as which their base was read (tarn_model_open_options); TARN_F32: not in blocks */
+    char path[1100];            /* of a language model: the folder to open with tarn_model_open() */
+} tarn_run_weights;
+
+/* Finds the weights of a run: all commands use the best ones unless --checkpoint last is given. */
+TARN_API bool tarn_run_weights_find(const char *folder, tarn_run_checkpoint checkpoint, tarn_run_weights *weights);
+
 /* Options of tarn_run_open_with(); zero is every field's default. */
 typedef struct tarn_run_open_options {
     int64_t device_layers;     /* of a language model: as tarn_model_open() has it; of other networks it is an error */
     const char *chat_template; /* of a language model: "chatml", "llama2", "llama3" or "mistral" instead of its own, for tarn_run_evaluate_text() on JSON lines, and an error
                                 * there on other data; NULL: its own */
+    tarn_run_checkpoint checkpoint; /* which weights of a run; default the best ones */
 } tarn_run_open_options;
 
 /* The same with options. `...` is a const tarn_run_open_options *, or NULL. */

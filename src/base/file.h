@@ -98,6 +98,18 @@ bool tarn__path_exists(const char *path);
 /* Makes a folder that is not there yet, and those above it. False with an error. */
 bool tarn__folder_make(const char *function, const char *path);
 
+/* Sees an entry of a folder; a link to one is none. False ends the visit. */
+typedef bool (*tarn__folder_fn)(const char *name, bool is_folder, void *ctx);
+
+/* Calls `visit` for every entry of a folder but "." and "..", in any order. False when it was ended, or with an error. */
+bool tarn__folder_each(const char *function, const char *path, tarn__folder_fn visit, void *ctx);
+
+/* Removes a folder that holds nothing; false: it stays. */
+bool tarn__folder_remove(const char *path);
+
+/* True when a path is a folder, or lies in it, once links are followed; false when one of them does not exist. */
+bool tarn__path_is_within(const char *path, const char *folder);
+
 /* A folder that no other claim can have meanwhile, in this program or another one; all zero: none. The system gives up those of a program that ends. */
 typedef struct tarn__claim {
     bool is_taken;

@@ -221,13 +221,28 @@ static bool belongs_together(const char *function, const tarn_trainer *t)
                        function, t->options.out, t->place.step, steps);
 }
 
+/* Without trainer.json a run has not begun, or has lost it: then there are weights, which the first step would overwrite. Adapters are saved before
+ * the first checkpoint. */
+static bool check_not_begun(const char *function, const tarn_trainer *t)
+{
+    const char *const names[] = {"optimizer.safetensors", "best.safetensors", "best", t->options.lora ? "optimizer.safetensors" : "model.safetensors"};
+    tarn__path path;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (tarn__path_exists(tarn__path_in(t->options.out, names[i], &path)))
+            return tarn__raise(TARN_ERROR_IO,
+                               "%s: '%s' has no trainer.json, which says at which step its weights are; restore the file from a copy, resume a kept "
+                               "checkpoint (%s/step-N), or begin a new run in another folder",
+                               function, t->options.out, t->options.out);
+    return true;
+}
+
 bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
 {
     tarn__path path;
     if (tarn_failed() || !tarn__behind_wait(t->behind) || !recover(function, t))
         return false;
     if (!tarn__path_exists(path_of(t, PLACE, &path)))
-        return true;
+        return check_not_begun(function, t);
     if (!read_place(function, t, path.text))
         return false;
     path_of(t, MODEL, &path);

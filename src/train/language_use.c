@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "train/base.h"
+#include "train/folder.h"
 
 /* ---- evaluation ---------------------------------------------------------------------------------------------------------------- */
 
@@ -146,9 +147,8 @@ bool tarn__language_save_best(const tarn_trainer *t)
     return save_as(t, "best");
 }
 
-/* A whole checkpoint in a folder of its own below the run's, which can be gone on with by itself. A kill leaves the folder without trainer.json; the run
- * comes by this step again, and writes it anew. */
-static bool keep_as(tarn_trainer *t, const char *name)
+/* A whole checkpoint in a folder of its own below the run's, which can be resumed by itself. */
+static bool write_kept(tarn_trainer *t, const char *name)
 {
     char *out = t->options.out, own[sizeof(t->options.out)];
     tarn__path path;
@@ -162,19 +162,25 @@ static bool keep_as(tarn_trainer *t, const char *name)
     return good;
 }
 
-/* Leaves a folder alone in which a run was gone on with. */
-static void remove_kept(const tarn_trainer *t, const char *name)
+/* A run was resumed in the folder: it is left alone. */
+static bool is_in_use(const tarn_trainer *t, const char *name)
 {
-    static const char *const files[] = {"trainer.json",          "optimizer.safetensors", "config.json",         "model.safetensors",
-                                        "tokenizer.json",        "tokenizer_config.json", "adapter_config.json", "adapter_model.safetensors",
-                                        "frozen.json",           "chat_template.jinja"};
     tarn__path folder, path;
-    tarn__path_in(t->options.out, name, &folder);
-    if (tarn__path_exists(tarn__path_in(folder.text, "metrics.jsonl", &path)))
-        return;
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
-        tarn__file_remove(tarn__path_in(folder.text, files[i], &path));
-    remove(folder.text); /* which leaves it where it is if anybody put something else there */
+    return tarn__path_exists(tarn__path_in(tarn__path_in(t->options.out, name, &folder), "metrics.jsonl", &path));
+}
+
+/* The same; the folder gets its name when it is whole, so that a kill leaves none that looks like a checkpoint. */
+static bool keep_as(tarn_trainer *t, const char *name)
+{
+    char new_name[80];
+    tarn__path from, to;
+    snprintf(new_name, sizeof(new_name), "%s" TARN__FOLDER_NEW, name);
+    if (is_in_use(t, name))
+        return true;
+    if (!write_kept(t, new_name))
+        return false;
+    tarn__folder_drop(t->options.out, name);
+    return tarn__file_rename("trainer_run", tarn__path_in(t->options.out, new_name, &from), tarn__path_in(t->options.out, name, &to));
 }
 
 bool tarn__language_keep(tarn_trainer *t)
@@ -187,7 +193,7 @@ bool tarn__language_keep(tarn_trainer *t)
     if (!keep_as(t, name))
         return false;
     snprintf(name, sizeof(name), "step-%" PRId64, too_old);
-    if (too_old > 0)
-        remove_kept(t, name);
+    if (too_old > 0 && !is_in_use(t, name))
+        tarn__folder_drop(t->options.out, name);
     return true;
 }

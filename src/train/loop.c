@@ -14,6 +14,7 @@
 #include "ops/op.h"
 #include "train/base.h"
 #include "train/behind.h"
+#include "train/folder.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -315,7 +316,7 @@ static bool run_steps(tarn_trainer *t, const telling *to)
 }
 
 /* The folder, its config.json, and a checkpoint of the beginning. */
-static bool open_folder(tarn_trainer *t)
+static bool fill_folder(tarn_trainer *t)
 {
     const char *function = "trainer_run", *folder = t->options.out;
     if (!t->is_resumed && t->place.step == 0 && !tarn__folder_make(function, folder))
@@ -329,6 +330,19 @@ static bool open_folder(tarn_trainer *t)
     t->is_resumed = true;
     t->metrics = tarn__metrics_open(t);
     return t->metrics && (t->place.step > 0 || tarn__behind_save(t));
+}
+
+/* The same; a run that it replaces is removed when the new checkpoint is on the disk, and put back if none gets there. */
+static bool open_folder(tarn_trainer *t)
+{
+    if (!tarn__folder_set_aside("trainer_run", t))
+        return false;
+    bool good = fill_folder(t) && (!t->is_aside || tarn__behind_wait(t->behind));
+    if (good)
+        tarn__folder_remove_old(t);
+    else
+        tarn__folder_restore_old(t);
+    return good;
 }
 
 /* A step that failed leaves no profile behind that goes on. */

@@ -11,6 +11,7 @@
 #include "models/weights.h"
 #include "train/base.h"
 #include "train/options.h"
+#include "train/run_weights.h"
 #include "train/trainer.h"
 
 enum { WIDEST_WINDOW = 4096 }; /* tokens that an evaluation looks back at: more take long, and change little */
@@ -51,18 +52,16 @@ static bool read_options(tarn_run *run, const char *folder)
     return good;
 }
 
-/* The best weights of a run, or the best adapters beside those that they were trained with; the only ones of any other folder. */
-static bool open_language_model(tarn_run *run, const char *folder, tarn_model_open_options how)
+/* The weights of a run, or adapters and those that they were trained with; the only ones of any other folder. */
+static bool open_language_model(tarn_run *run, const char *folder, tarn_run_checkpoint checkpoint, tarn_model_open_options how)
 {
     const char *function = "run_open";
-    tarn__path path, best;
-    if (!read_options(run, folder))
+    tarn_run_weights weights;
+    if (!read_options(run, folder) || !tarn__run_weights_find(function, folder, checkpoint, &weights))
         return false;
-    tarn__path_in(folder, "best", &best);
-    bool has_best = tarn__path_exists(tarn__path_in(best.text, run->options.lora ? "adapter_config.json" : "config.json", &path));
     how.blocks = tarn__blocks_named(run->options.quantize);
     run->tokenizer = tarn_tokenizer_open(folder);
-    run->model = run->tokenizer ? tarn_model_open(has_best ? best.text : folder, run->device, &how) : NULL;
+    run->model = run->tokenizer ? tarn_model_open(weights.path, run->device, &how) : NULL;
     tarn_model_facts facts;
     bool good = run->model && tarn_model_facts_of(run->model, &facts);
     if (good)
@@ -99,7 +98,7 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
     if (tarn__ends_with(folder, ".gguf"))
         return open_gguf(run, folder, &how) && set_template(run, options->chat_template);
     if (holds_language_model(folder))
-        return open_language_model(run, folder, how) && set_template(run, options->chat_template);
+        return open_language_model(run, folder, options->checkpoint, how) && set_template(run, options->chat_template);
     if (options->device_layers || options->chat_template)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds no language model; %s", function, folder,
                            options->device_layers ? "its layers cannot lie on two devices" : "it has no chat template");
@@ -110,8 +109,8 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
     tarn__random_restore(&callers);
     if (!run->model)
         return false;
-    bool has_best = tarn__path_exists(tarn__path_in(folder, "best.safetensors", &path));
-    return (tarn_module_load(run->model, tarn__path_in(folder, has_best ? "best.safetensors" : "model.safetensors", &path), NULL) &&
+    bool is_best = options->checkpoint == TARN_RUN_BEST && tarn__path_exists(tarn__path_in(folder, "best.safetensors", &path));
+    return (tarn_module_load(run->model, tarn__path_in(folder, is_best ? "best.safetensors" : "model.safetensors", &path), NULL) &&
             tarn_module_train(run->model, false)) ||
            tarn__raise_within(function);
 }

@@ -10,6 +10,7 @@
 #include "core/shadow.h"
 #include "train/base.h"
 #include "train/behind.h"
+#include "train/folder.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -190,24 +191,6 @@ static bool make_parts(const char *function, tarn_trainer *t)
     return (t->loader && set_schedule(t) && t->losses && t->hits && t->norms) || tarn__raise_within(function);
 }
 
-/* runs/lenet-1x28x28-cuda-0, runs/gpt2-4x128x64-cpu */
-static void name_folder(tarn_trainer *t)
-{
-    char device[sizeof(t->options.device)], shape[80];
-    snprintf(device, sizeof(device), "%s", t->options.device);
-    for (char *c = device; *c; c++)
-        *c = *c == ':' ? '-' : *c;
-    size_t used = 0;
-    if (t->description.is_text)
-        used = (size_t)snprintf(shape, sizeof(shape), "%" PRId64 "x%" PRId64 "x", t->options.layers, t->options.width);
-    for (int i = 0; i < t->description.input.rank; i++)
-        used += (size_t)snprintf(shape + used, sizeof(shape) - used, "%s%" PRId64, i ? "x" : "", t->description.input.size[i]);
-    char adapters[32] = "";
-    if (t->options.lora)
-        snprintf(adapters, sizeof(adapters), "-lora%" PRId64, t->options.lora);
-    snprintf(t->options.out, sizeof(t->options.out), "runs/%s%s-%s-%s", t->options.model, adapters, shape, device);
-}
-
 static bool find_device(const char *function, tarn_trainer *t)
 {
     t->device = tarn_device_parse(t->options.device);
@@ -257,11 +240,8 @@ static bool begin(const char *function, tarn_trainer *t)
     if (!find_device(function, t) || !open_data(function, t))
         return false;
     if (!t->options.out[0])
-        name_folder(t);
-    if (tarn__path_exists(t->options.out))
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; choose another folder, or go on with the run in it", function,
-                           t->options.out);
-    return make_parts(function, t);
+        tarn__folder_name(t);
+    return tarn__folder_check(function, t) && make_parts(function, t);
 }
 
 /* The data of a run that goes on: as it was, and text by the tokenizer in the run's folder, unless shards have it. */
@@ -281,8 +261,10 @@ static bool claim_folder(const char *function, tarn_trainer *t, const char *fold
 {
     if (!tarn__folder_claim(&t->claim, function, folder))
         return false;
-    if (!t->is_imagined)
+    if (!t->is_imagined) {
         tarn__folder_sweep(folder);
+        tarn__folder_drop_left(folder);
+    }
     return true;
 }
 

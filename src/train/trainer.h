@@ -64,6 +64,9 @@ struct tarn_trainer {
     tarn__captured captured; /* a step that was recorded, while it runs */
     tarn__behind *behind;   /* a checkpoint on its way to the disk; NULL: there was none yet */
     tarn__metrics *metrics; /* NULL: not running */
+    bool replaces;          /* a run in the folder that this one overwrites */
+    bool is_aside;          /* it is under this name now: */
+    char aside[1100];
     tarn__marks *marks;     /* NULL: nobody measures the parts of a step */
     bool in_phase;          /* a part of a step is a span of the profile that is being taken */
 

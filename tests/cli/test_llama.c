@@ -39,7 +39,7 @@ static void a_dry_run_says_what_it_would_do(void **state)
     (void)state;
     expect_command(small("llama", "--inner 24 --dry-run"), 0, "training llama");
     assert_non_null(strstr(command_output, "2 layers, 4 heads (of keys 2), width 16, context 12, vocabulary 14, inner 24"));
-    assert_non_null(strstr(command_output, "runs/llama-2x16x12-cpu"));
+    assert_non_null(strstr(command_output, "runs/llama-numbers-2x16x12-cpu"));
 }
 
 static void a_run_is_trained_and_judged_and_gone_on_with_and_writes(void **state)

@@ -156,7 +156,7 @@ static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
     assert_int_equal(run_command(line("train " SMALL " --quiet --threads 1 --workers 2 --out %s", scratch("quiet"))), 0);
     assert_string_equal(command_output, "");
     assert_same_model(scratch("plain"), scratch("quiet"));
-    expect_command(line("train " SMALL " --out %s 2>&1", scratch("plain")), 1, "is there already");
+    expect_command(line("train " SMALL " --out %s 2>&1", scratch("plain")), 1, "already exists");
 }
 
 /* 45 samples of 3 numbers to train on: 2 classes. */

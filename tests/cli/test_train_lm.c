@@ -158,7 +158,7 @@ static void the_demo_trains_and_writes(void **state)
     expect_command(line("demo --steps 2 --device cpu --out %s", folder), 0, "what it writes");
     assert_non_null(strstr(command_output, "step 2 of 2"));
     assert_non_null(strstr(command_output, "\nstatic "));
-    expect_command(line("demo --steps 2 --device cpu --out %s 2>&1", folder), 1, "is there already");
+    expect_command(line("demo --steps 2 --device cpu --out %s 2>&1", folder), 1, "already exists");
     expect_command("demo --steps 0 2>&1", 2, "outside 1 to");
     expect_command("demo --lr 1 2>&1", 2, "takes no --lr");
 }

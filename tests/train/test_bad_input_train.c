@@ -146,6 +146,11 @@ static void runs(void **state)
                      i32 = {.data = image, .dtype = TARN_I32, .shape = TARN_SHAPE(1, 28, 28)},
                      flat = {.data = image, .dtype = TARN_U8, .shape = TARN_SHAPE(784)},
                      none = {.dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)};
+    tarn_run_weights weights;
+    REFUSE(tarn_run_weights_find, tarn_run_weights_find(NULL, TARN_RUN_BEST, &weights));
+    REFUSE(tarn_run_weights_find, tarn_run_weights_find("", TARN_RUN_BEST, &weights));
+    REFUSE(tarn_run_weights_find, tarn_run_weights_find("runs", TARN_RUN_BEST, NULL));
+    REFUSE(tarn_run_weights_find, tarn_run_weights_find("runs", (tarn_run_checkpoint)7, &weights));
     REFUSE(tarn_run_open, tarn_run_open(NULL, CPU));
     REFUSE(tarn_run_open, tarn_run_open("", CPU));
     REFUSE(tarn_run_open, tarn_run_open(scratch("nosuch"), CPU));

@@ -160,6 +160,31 @@ static void a_run_of_an_earlier_version_goes_on(void **state)
     tarn_trainer_free(trainer);
 }
 
+static void a_run_that_lost_its_trainer_json_is_left_alone(void **state)
+{
+    (void)state;
+    size_t before, after;
+    make_classifier("lost");
+    char *weights = get_file(scratch("lost/model.safetensors"), &before);
+    assert_int_equal(remove(scratch("lost/trainer.json")), 0);
+    assert_null(tarn_trainer_resume(scratch("lost"), NULL));
+    assert_error_about(TARN_ERROR_IO, "has no trainer.json", "restore the file from a copy");
+    char *same = get_file(scratch("lost/model.safetensors"), &after);
+    assert_int_equal(before, after);
+    assert_memory_equal(weights, same, before);
+    free(weights);
+    free(same);
+    static const char *const files[] = {"lost/model.safetensors", "lost/optimizer.safetensors", "lost/best.safetensors"};
+    for (int i = 0; i < 3; i++) { /* what is left is a run that was stopped before its first checkpoint */
+        assert_null(tarn_trainer_resume(scratch("lost"), NULL));
+        assert_error(TARN_ERROR_IO, "has no trainer.json");
+        assert_int_equal(remove(scratch(files[i])), 0);
+    }
+    tarn_trainer *trainer = tarn_trainer_resume(scratch("lost"), NULL);
+    assert_ok();
+    tarn_trainer_free(trainer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +192,7 @@ int main(void)
         in_scope(nor_one_of_the_weights_that_are_used),
         in_scope(an_edited_config_says_how_to_go_on),
         in_scope(a_run_of_an_earlier_version_goes_on),
+        in_scope(a_run_that_lost_its_trainer_json_is_left_alone),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

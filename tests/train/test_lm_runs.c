@@ -186,7 +186,7 @@ static void the_plan_says_what_will_be_done(void **state)
     assert_true(tarn_trainer_plan(trainer, &plan));
     assert_true(plan.is_text);
     assert_string_equal(plan.options.model, "gpt2");
-    assert_string_equal(plan.folder, "runs/gpt2-1x16x12-cpu");
+    assert_string_equal(plan.folder, "runs/gpt2-text-1x16x12-cpu");
     assert_int_equal(plan.training_tokens, 2160);
     assert_int_equal(plan.validation_tokens, 240);
     assert_int_equal(plan.steps_in_epoch, 22);

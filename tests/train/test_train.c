@@ -93,7 +93,7 @@ static void a_run_learns_and_leaves_its_files(void **state)
     assert_false(is_there(options.out, "model.safetensors.next"));
 
     assert_null(tarn_trainer_new(&options)); /* the folder is there now */
-    assert_error_about(TARN_ERROR_IO, "learns", "is there already");
+    assert_error_about(TARN_ERROR_IO, "learns", "already exists");
 }
 
 static void the_plan_says_what_will_be_done(void **state)
@@ -104,7 +104,7 @@ static void the_plan_says_what_will_be_done(void **state)
     assert_ok();
     assert_true(tarn_trainer_plan(trainer, &plan));
     assert_string_equal(plan.options.model, "lenet");
-    assert_string_equal(plan.folder, "runs/lenet-1x28x28-cpu");
+    assert_string_equal(plan.folder, "runs/lenet-digits-1x28x28-cpu");
     assert_string_equal(plan.device, "cpu");
     assert_int_equal(plan.steps_in_epoch, 1); /* a batch is all there is */
     assert_int_equal(plan.steps, 5);
@@ -114,7 +114,7 @@ static void the_plan_says_what_will_be_done(void **state)
     assert_int_equal(plan.frozen, 0);
     assert_true(plan.memory_needed > plan.trained * 16);
     tarn_trainer_free(trainer);
-    assert_false(is_there("runs", "lenet-1x28x28-cpu")); /* nothing is written before it runs */
+    assert_false(is_there("runs", "lenet-digits-1x28x28-cpu")); /* nothing is written before it runs */
 }
 
 static void the_callers_random_numbers_stay_its_own(void **state)

@@ -1,0 +1,85 @@
+/* run_weights.c: which weights of a run are used: those of the best evaluation, or the last ones. */
+#include "train/run_weights.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "models/weights.h"
+
+/* A run's config.json has what others do not: the version of its format, and the settings of training. */
+static bool read_config(const char *function, const char *folder, tarn_run_weights *w)
+{
+    tarn__path path;
+    if (!tarn__path_exists(tarn__path_in(folder, "config.json", &path)))
+        return true;
+    tarn__document *document = tarn__document_open(function, path.text);
+    if (!document)
+        return false;
+    w->is_run = tarn__document_has(document, "format") && tarn__document_has(document, "train");
+    bool has_type = w->is_run && tarn__document_kind(document, "train.quantize") == TARN__MEMBER_TEXT;
+    const char *type = has_type ? tarn__document_text(document, "train.quantize") : "";
+    w->blocks = tarn__blocks_named(type);
+    tarn__document_free(document);
+    return !tarn_failed();
+}
+
+/* The step of the weights; 0 where trainer.json does not say. */
+static int64_t step_of(const char *folder, bool is_best)
+{
+    tarn__path path;
+    tarn__error_record none;
+    int64_t step = 0;
+    tarn__document *document = tarn__document_open("run_open", tarn__path_in(folder, "trainer.json", &path));
+    if (!document || !tarn__document_whole(document, is_best ? "best.step" : "step", 0, INT64_MAX, &step))
+        step = 0;
+    tarn__document_free(document);
+    tarn__error_save(&none);
+    return step;
+}
+
+static bool exists(const char *folder, const char *name)
+{
+    tarn__path path;
+    return tarn__path_exists(tarn__path_in(folder, name, &path));
+}
+
+/* A language model has a folder of its own for the best weights, or for the best adapters; a classifier has a file. */
+static void find_best(const char *folder, tarn_run_weights *w)
+{
+    tarn__path best;
+    tarn__path_in(folder, "best", &best);
+    if (exists(best.text, "config.json") || exists(best.text, "adapter_config.json"))
+        snprintf(w->path, sizeof(w->path), "%s", best.text);
+    else if (!exists(folder, "best.safetensors"))
+        w->checkpoint = TARN_RUN_LAST;
+}
+
+bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_checkpoint checkpoint, tarn_run_weights *w)
+{
+    *w = (tarn_run_weights){.checkpoint = checkpoint, .blocks = TARN_F32};
+    if (strlen(folder) >= sizeof(((tarn_train_options *)NULL)->out))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder's name is too long", function);
+    snprintf(w->path, sizeof(w->path), "%s", folder);
+    if (!read_config(function, folder, w))
+        return false;
+    if (!w->is_run)
+        return true;
+    if (checkpoint == TARN_RUN_BEST)
+        find_best(folder, w);
+    w->step = step_of(folder, w->checkpoint == TARN_RUN_BEST);
+    return true;
+}
+
+bool tarn_run_weights_find(const char *folder, tarn_run_checkpoint checkpoint, tarn_run_weights *weights)
+{
+    const char *function = "run_weights_find";
+    if (tarn_failed())
+        return false;
+    if (!folder || !folder[0] || !weights)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, !weights ? "the result is NULL" : folder ? "the folder's name is empty" : "the folder is NULL");
+    if (checkpoint != TARN_RUN_BEST && checkpoint != TARN_RUN_LAST)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the checkpoint is %d; it must be TARN_RUN_BEST or TARN_RUN_LAST", function, (int)checkpoint);
+    return tarn__run_weights_find(function, folder, checkpoint, weights);
+}

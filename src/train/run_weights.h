@@ -1,0 +1,10 @@
+/* run_weights.h: which weights of a run are used. */
+#ifndef TARN__RUN_WEIGHTS_H
+#define TARN__RUN_WEIGHTS_H
+
+#include "train/trainer.h"
+
+/* tarn_run_weights_find() under another function's name. */
+bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_checkpoint checkpoint, tarn_run_weights *weights);
+
+#endif
