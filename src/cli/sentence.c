@@ -117,6 +117,19 @@ static size_t option_length(const char *from, const char *at)
     return is_meant && is_run_option(at, length) ? length : 0;
 }
 
+/* A name of C with the flag for it, ".replace (--force)" or "tarn_lora_load() (--adapter)": the bytes before the flag, of which `*length` has those; 0: none. */
+static size_t named_flag(const char *from, const char *at, size_t *length)
+{
+    bool is_function = strncmp(at, "tarn_", 5) == 0;
+    size_t name = at[0] == '.' || is_function ? name_length(at + (at[0] == '.')) + (at[0] == '.') : 0;
+    name += is_function && strncmp(at + name, "()", 2) == 0 ? 2 : 0;
+    if (name < 2 || !begins_word(from, at) || strncmp(at + name, " (--", 4) != 0)
+        return 0;
+    const char *flag = at + name + 2;
+    *length = strcspn(flag, ")");
+    return flag[*length] == ')' ? name + 2 : 0;
+}
+
 /* Skips the functions that the sentence begins with. The first word before a colon is one unless nothing but an option can be meant. */
 static const char *skip_functions(const char *from)
 {
@@ -138,6 +151,12 @@ const char *tarn__sentence(const char *command, const char *from, char *text, si
         size_t length = at > from + 1 && at[-1] == ' ' && at[-2] == ':' ? function_length(at, false) : 0;
         if (length > 0) {
             at += length;
+            continue;
+        }
+        size_t before = named_flag(from, at, &length);
+        if (before > 0) {
+            put(&to, at + before, length);
+            at += before + length + 1;
             continue;
         }
         if ((length = option_length(from, at)) > 0) {

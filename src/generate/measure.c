@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "generate/decoder.h"
+#include "models/weights.h"
 
 enum { MOST_RUNS = 100, WARM_UP = 8, PATTERN_ROWS = 64 };
 
@@ -46,17 +47,19 @@ static tarn_tensor *make_blocks(const tarn_tensor *like, tarn_dtype dtype)
 }
 
 /* Puts blocks in the place of every matrix of a module and its children; a tensor that stands in two places gets the same ones in both. */
-static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_table, tarn_tensor **new_table)
+static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_table, tarn_tensor **new_table, tarn__fallback *fallback)
 {
     for (int i = 0; i < module->parameters; i++) {
         tarn__parameter *p = &module->parameter[i];
         const tarn__view *view = &p->tensor->view;
         if (view->rank != 2)
             continue;
-        if (view->shape[1] % tarn_dtype_block(dtype) != 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "a matrix %s has rows that are no whole number of blocks of %s", TARN__SHAPE_TEXT(p->tensor),
-                               tarn_dtype_name(dtype));
-        tarn_tensor *blocks = p->tensor == *old_table ? *new_table : make_blocks(p->tensor, dtype);
+        tarn_dtype chosen = tarn__blocks_that_fit(view->shape[1], dtype, view->dtype); /* as tarn quantize does it */
+        if (p->tensor != *old_table) /* once where tokens and head share it */
+            tarn__fallback_add(fallback, view->shape[1], dtype, chosen);
+        if (chosen == view->dtype)
+            continue;
+        tarn_tensor *blocks = p->tensor == *old_table ? *new_table : make_blocks(p->tensor, chosen);
         if (!blocks)
             return false;
         if (!*old_table) { /* the first matrix of a language model is its table of tokens */
@@ -69,7 +72,7 @@ static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_
         p->tensor = blocks;
     }
     for (int i = 0; i < module->children; i++)
-        if (!use_blocks(module->child[i], dtype, old_table, new_table))
+        if (!use_blocks(module->child[i], dtype, old_table, new_table, fallback))
             return false;
     return true;
 }
@@ -90,6 +93,9 @@ static bool make_model(measuring *m)
     tarn__model_sizes sizes = {.dtype = plain, .vocab = o->vocab, .layers = o->layers, .heads = o->heads, .width = o->width};
     if (!kind)
         return tarn__raise(TARN_ERROR_ARGUMENT, "there is no language model of the name '%.64s'", o->model);
+    if (is_blocks(o->dtype) && kind->linear == TARN__LINEAR_IN_OUT)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "weights of %s are measured in models of the Llama family; %.64s takes f32, bf16 or f16",
+                           tarn_dtype_name(o->dtype), o->model);
     if (!kind->complete("decode_measure", o->model, &sizes))
         return false;
     if (!tarn__check_placement("decode_measure", &(tarn__placement){o->device, o->device_layers}, sizes.layers))
@@ -103,7 +109,9 @@ static bool make_model(measuring *m)
     if (!(m->model = kind->fresh("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
         return false;
     tarn_tensor *old_table = NULL, *new_table = NULL;
-    bool good = !is_blocks(o->dtype) || use_blocks(m->model, o->dtype, &old_table, &new_table);
+    tarn__fallback fallback = {0};
+    bool good = !is_blocks(o->dtype) || use_blocks(m->model, o->dtype, &old_table, &new_table, &fallback);
+    tarn__fallback_tell(&fallback, o->dtype);
     if (old_table)
         tarn__drop(old_table);
     return good && (!o->device_layers || tarn_model_place(m->model, o->device, o->device_layers));

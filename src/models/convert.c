@@ -45,11 +45,12 @@ static tarn_dtype choose(tarn__conversion *c, const char *name, const tarn__rows
         c->summary.finer++;
         return TARN_Q6_K;
     }
-    if (fits(rows, wanted))
-        return wanted;
-    c->summary.uneven++;
     /* Smaller blocks where they fit; blocks that the file has already would lose by others. */
-    return fits(rows, TARN_Q8_0) && !tarn__is_blocks(rows->from) ? TARN_Q8_0 : rows->from;
+    int64_t row = rows->shape.size[rows->shape.rank - 1];
+    tarn_dtype chosen = tarn__blocks_that_fit(row, wanted, rows->from);
+    tarn__fallback_add(&c->fallback, row, wanted, chosen);
+    c->summary.uneven = c->fallback.count;
+    return chosen;
 }
 
 static int64_t count_of(const tarn_shape *shape)
@@ -121,6 +122,7 @@ bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     uint32_t type = file_type(main_type(c));
     bool has_blocks = false;
+    tarn__fallback_tell(&c->fallback, c->options.type); /* before the file is written, which takes a while */
     for (int i = 0; i < c->jobs; i++)
         has_blocks |= tarn__is_blocks(c->job[i].rows.to);
     bool good = tarn_gguf_add_value(writer, FILE_TYPE, TARN_GGUF_U32, &type) &&

@@ -6,6 +6,7 @@
 #include <tarn/model.h>
 
 #include "models/gguf_kinds.h"
+#include "models/weights.h"
 
 /* One tensor on its way. */
 typedef struct tarn__convert_job {
@@ -19,6 +20,7 @@ typedef struct tarn__conversion {
     const char *text; /* the folder of tokenizer and chat template: that of the adapters where it has them, else `from` */
     tarn_convert_options options;
     tarn_convert_summary summary;
+    tarn__fallback fallback; /* weights whose rows are no whole blocks of .type */
     const tarn__gguf_kind *kind; /* of the model, and what it is, once its configuration was read */
     tarn__gguf_traits traits;
     tarn__convert_job *job;

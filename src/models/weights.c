@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
+#include "base/error.h"
+
 bool tarn__ends_with(const char *text, const char *end)
 {
     size_t length = strlen(text), tail = strlen(end);
@@ -85,4 +88,29 @@ tarn_dtype tarn__blocks_named(const char *name)
         if (strcmp(tarn_dtype_name(types[i]), name) == 0)
             return types[i];
     return TARN_F32; /* none */
+}
+
+tarn_dtype tarn__blocks_that_fit(int64_t row, tarn_dtype wanted, tarn_dtype from)
+{
+    if (row % tarn__dtypes[wanted].block_elements == 0)
+        return wanted;
+    return row % tarn__dtypes[TARN_Q8_0].block_elements == 0 && !tarn__is_blocks(from) ? TARN_Q8_0 : from;
+}
+
+void tarn__fallback_add(tarn__fallback *f, int64_t row, tarn_dtype wanted, tarn_dtype chosen)
+{
+    f->all++;
+    if (row % tarn__dtypes[wanted].block_elements == 0)
+        return;
+    if (f->count++ == 0) {
+        f->row = row;
+        f->instead = chosen;
+    }
+}
+
+void tarn__fallback_tell(const tarn__fallback *f, tarn_dtype wanted)
+{
+    if (f->count > 0)
+        tarn__log(TARN_LOG_NOTICE, "%d of %d matrices cannot be %s: their rows (%lld elements) are no multiple of %d; they are %s instead", f->count,
+                  f->all, tarn_dtype_name(wanted), (long long)f->row, (int)tarn__dtypes[wanted].block_elements, tarn_dtype_name(f->instead));
 }

@@ -28,4 +28,19 @@ bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)
 /* The blocks of a name, "q8_0", "q4_0", "q4_k" or "q6_k"; f32 stands for none. */
 tarn_dtype tarn__blocks_named(const char *name);
 
+/* What weights of type `from` with rows of so many elements become where `wanted` is asked for: that, where rows are whole blocks of it; else q8_0, where they are whole blocks of
+ * that and `from` is none; else they stay. */
+tarn_dtype tarn__blocks_that_fit(int64_t row, tarn_dtype wanted, tarn_dtype from);
+
+/* Weights that do not become what was asked for: how many, of how many, and what became of the first. */
+typedef struct tarn__fallback {
+    int count, all;
+    int64_t row; /* elements of the first one's rows */
+    tarn_dtype instead;
+} tarn__fallback;
+
+/* Counts a weight, and logs a notice of those that were counted, if there are any. */
+void tarn__fallback_add(tarn__fallback *fallback, int64_t row, tarn_dtype wanted, tarn_dtype chosen);
+void tarn__fallback_tell(const tarn__fallback *fallback, tarn_dtype wanted);
+
 #endif

@@ -73,6 +73,15 @@ static void a_folder_is_inspected_and_converted(void **state)
     expect_with(0, "12 tensors", "convert %s %s", scratch("model.gguf"), scratch("back"));
     expect_with(1, "there is a model in", "convert %s %s 2>&1", scratch("model.gguf"), scratch("back"));
     expect_with(0, "3 that are no matrices of weights", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
+    expect_with(0, "9 of 9 matrices cannot be q4_k: their rows (32 elements) are no multiple of 256; they are q8_0 instead",
+                "quantize %s %s --type q4_k --force 2>&1", folder, scratch("small.gguf"));
+    assert_true(strstr(command_output, "no multiple of 256") < strstr(command_output, "12 tensors")); /* before it is done */
+    tarn_tokenizer *letters = tarn_tokenizer_bytes();
+    assert_true(tarn_tokenizer_save(letters, folder));
+    tarn_tokenizer_free(letters);
+    expect_with(1, "use the model's folder, which all commands open; for a GGUF file train with a BPE (tarn tokenize", "convert %s %s --force 2>&1",
+                folder, scratch("small.gguf"));
+    assert_int_equal(remove(scratch("model/tokenizer.json")), 0);
     expect_with(1, "has no model.safetensors", "inspect %s 2>&1", scratch(""), "");
 }
 
@@ -83,7 +92,7 @@ static void weights_are_packed(void **state)
     expect_with(0, "1 that are no matrices of weights (norms, biases, positions) are f32\n1 whose rows are no whole number of such blocks are q8_0, or as they were\nthe head is q6_k\n",
                 "quantize %s %s --type q4_k", from, to);
     expect_with(0, "Q4_K     [4, 512]", "inspect %s", to, "");
-    expect_with(1, "is there already; it is replaced only with .replace (--force)", "quantize %s %s --type q8_0 2>&1", from, to);
+    expect_with(1, "is there already; it is replaced only with --force", "quantize %s %s --type q8_0 2>&1", from, to);
     expect_with(0, "\"changed\": 2, \"plain\": 1, \"uneven\": 1, \"finer\": 0", "quantize %s %s --type q8_0 --force --json", from, to);
     expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);
     expect_with(2, "none of q8_0, q4_0", "quantize %s %s --type q5_k 2>&1", from, to);

@@ -126,6 +126,9 @@ static void a_run_is_shown_judged_and_lets_write(void **state)
     assert_non_null(strstr(command_output, "\"tokens_per_second\": "));
     assert_non_null(strstr(command_output, "{\"event\": \"sample\", \"step\": 25, "));
     assert_same_model(scratch("whole"), scratch("json"));
+    assert_true(command_objects(small_run(scratch("long"), "--json --sample 100")) > 20); /* far past the context */
+    const char *written = strstr(command_output, "{\"event\": \"sample\", ");
+    assert_true(written && (written = strstr(written, "\"text\": \"")) && strcspn(written + 9, "\"") >= 100);
     expect_command(line("eval %s", scratch("whole")), 0, "perplexity");
     assert_non_null(strstr(command_output, "over 299 tokens"));
     assert_int_equal(command_objects(line("eval %s --json --data text:%s", scratch("whole"), make_text())), 1);

@@ -354,9 +354,10 @@ static void measures_are_plausible(void **state)
         int64_t parameters, bytes;
     } cases[] = {{"gpt2", TARN_F32, 100 * 32 + 1024 * 32 + 12 * 32 * 32 + 9 * 32 + 6 * 32, 4 * (100 * 32 + 1024 * 32 + 12 * 32 * 32 + 15 * 32)},
                  {"smollm-135m", TARN_F32, 0, 0},
-                 {"smollm-135m", TARN_Q8_0, 0, 0}};
-    int64_t bytes[3];
-    for (int i = 0; i < 3; i++) {
+                 {"smollm-135m", TARN_Q8_0, 0, 0},
+                 {"smollm-135m", TARN_Q4_K, 0, 0}};
+    int64_t bytes[4];
+    for (int i = 0; i < 4; i++) {
         const tarn_decode_options options = {.model = cases[i].model, .dtype = cases[i].dtype, .prompt = 5, .tokens = 3, .sequences = 2, .runs = 2,
                                              .vocab = 100, .layers = 1, .heads = i ? 9 : 2, .width = i ? 576 : 32};
         assert_true(tarn_decode_measure(&t, &options));
@@ -370,6 +371,9 @@ static void measures_are_plausible(void **state)
         }
     }
     assert_true(bytes[2] * 3 < bytes[1] && bytes[2] * 4 > bytes[1]); /* 34 bytes for 32 numbers of four */
+    assert_true(bytes[3] < bytes[2] && bytes[3] * 10 > bytes[2] * 7); /* rows of 576 are no multiple of 256, and become q8_0; those of 1536 are */
+    assert_false(tarn_decode_measure(&t, &(tarn_decode_options){.model = "gpt2-124m", .dtype = TARN_Q4_K}));
+    assert_error(TARN_ERROR_ARGUMENT, "gpt2-124m takes f32, bf16 or f16");
 }
 
 int main(void)
