@@ -121,7 +121,7 @@ static void a_fork_can_go_on(void **state)
     static visits v;
     assert_true(tarn_set_threads(4));
     assert_true(covers(&v, 1000, 10));
-    if (!FORKS)
+    if (!FORKS || getenv("TARN_TEST_EMULATED")) /* qemu 7.2's own threads do not survive a fork */
         skip();
     fflush(NULL);
     pid_t child = fork();

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/memory.h"
 #include "base/platform.h"
 
@@ -24,23 +25,43 @@ void tarn__cpu_matmul_bf16(tarn__kernel_row *rows);
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static const char *level = "base";
 
-/* TARN_CPU_LEVEL=base|avx2|avx512, or base|dotprod|i8mm|bf16, holds the level down, for tests and comparisons; a level the processor lacks is not taken. */
+#if defined(__aarch64__)
+static const char *const level_names[] = {"base", "dotprod", "i8mm", "bf16"};
+#define LEVEL_TEXT "base, dotprod, i8mm or bf16"
+#elif defined(__x86_64__)
+static const char *const level_names[] = {"base", "avx2", "avx512"};
+#define LEVEL_TEXT "base, avx2 or avx512"
+#else
+static const char *const level_names[] = {"base"};
+#define LEVEL_TEXT "base"
+#endif
+#define LEVELS ((int)(sizeof(level_names) / sizeof(level_names[0])))
+
+/* The index of a level, LEVELS where no level has that name. */
+static int level_index(const char *name)
+{
+    int i = 0;
+    while (i < LEVELS && strcmp(name, level_names[i]) != 0)
+        i++;
+    return i;
+}
+
+/* TARN_CPU_LEVEL limits the level, for tests and comparisons. */
 static bool level_allowed(const char *name)
 {
-#if defined(__aarch64__)
-    static const char *const order[] = {"base", "dotprod", "i8mm", "bf16"};
-#else
-    static const char *const order[] = {"base", "avx2", "avx512"};
-#endif
-    const char *wanted = getenv("TARN_CPU_LEVEL");
-    int count = (int)(sizeof(order) / sizeof(order[0])), limit = count - 1, own = 0;
-    for (int i = 0; i < count; i++) {
-        if (wanted && strcmp(wanted, order[i]) == 0)
-            limit = i;
-        if (strcmp(name, order[i]) == 0)
-            own = i;
-    }
-    return own <= limit;
+    const char *limit = getenv("TARN_CPU_LEVEL");
+    return !limit || !limit[0] || level_index(name) <= level_index(limit);
+}
+
+static void warn_of_level(void)
+{
+    const char *limit = getenv("TARN_CPU_LEVEL");
+    if (!limit || !limit[0] || strcmp(limit, level) == 0)
+        return;
+    if (level_index(limit) == LEVELS)
+        tarn__log(TARN_LOG_WARNING, "TARN_CPU_LEVEL names no instruction level: '%s'; expected " LEVEL_TEXT ". %s is used", limit, level);
+    else
+        tarn__log(TARN_LOG_WARNING, "TARN_CPU_LEVEL is a level that this processor or build lacks: %s; %s is used", limit, level);
 }
 
 static void fill_table(void)
@@ -81,6 +102,7 @@ static void fill_table(void)
     }
 #endif
 #endif
+    warn_of_level();
 }
 
 static int device_count(void)

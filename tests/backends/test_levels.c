@@ -1,0 +1,92 @@
+/* test_levels.c: TARN_CPU_LEVEL limits the instruction level; a name that cannot be honoured is warned of. The level is
+ * chosen once for each process, so every question is asked in a child. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/check.h"
+
+#if defined(__aarch64__)
+#define HIGHEST "bf16"
+#define FOREIGN "avx2"
+#define NAMES "base, dotprod, i8mm or bf16"
+#elif defined(__x86_64__)
+#define HIGHEST "avx512"
+#define FOREIGN "dotprod"
+#define NAMES "base, avx2 or avx512"
+#else
+#define HIGHEST "base"
+#define FOREIGN "avx2"
+#define NAMES "base"
+#endif
+
+static char warning[400];
+static int warnings;
+
+static void take_warning(tarn_log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    if (level != TARN_LOG_WARNING)
+        return;
+    snprintf(warning, sizeof(warning), "%s", text);
+    warnings++;
+}
+
+/* In the child: what the device says about itself and what is warned of. */
+static int ask(const char *limit, const char *detail, const char *warned)
+{
+    tarn_device_info info;
+    tarn_set_log(take_warning, NULL);
+    if (!limit)
+        unsetenv("TARN_CPU_LEVEL");
+    else
+        setenv("TARN_CPU_LEVEL", limit, 1);
+    if (!tarn_device_query(tarn_device_cpu(), &info) || !tarn_device_query(tarn_device_cpu(), &info))
+        return 2;
+    if (detail && strncmp(info.detail, detail, strlen(detail)) != 0)
+        return 3;
+    return warned ? (warnings == 1 && strstr(warning, warned) ? 0 : 4) : warnings;
+}
+
+static int status_of(const char *limit, const char *detail, const char *warned)
+{
+    int status = -1;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(ask(limit, detail, warned));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void a_level_is_a_limit(void **state)
+{
+    (void)state;
+    assert_int_equal(status_of(NULL, NULL, NULL), 0);
+    assert_int_equal(status_of("", NULL, NULL), 0);
+    assert_int_equal(status_of("base", "base kernels", NULL), 0);
+}
+
+static void a_name_of_no_level_is_warned_of(void **state)
+{
+    (void)state;
+    assert_int_equal(status_of("fast", NULL, "TARN_CPU_LEVEL names no instruction level: 'fast'; expected " NAMES), 0);
+    assert_int_equal(status_of(FOREIGN, NULL, "'" FOREIGN "'; expected " NAMES), 0);
+}
+
+/* Taken, or warned of: never neither. */
+static void the_highest_level_is_used_or_warned_of(void **state)
+{
+    (void)state;
+    if (status_of(HIGHEST, HIGHEST " kernels", NULL) != 0)
+        assert_int_equal(status_of(HIGHEST, NULL, "this processor or build lacks: " HIGHEST "; "), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_level_is_a_limit),
+        cmocka_unit_test(a_name_of_no_level_is_warned_of),
+        cmocka_unit_test(the_highest_level_is_used_or_warned_of),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
