@@ -119,7 +119,9 @@ PACK_INLINE pack_mask mod_parts(pack a, pack b, pack *remainder, pack *whole)
 {
     pack q = vrndnq_f32(a / b), r = vfmsq_f32(a, q, b);
     pack_mask other_side = vcltzq_s32(veorq_s32(vreinterpretq_s32_f32(r), vreinterpretq_s32_f32(b)));
-    other_side = vbicq_u32(other_side, vceqzq_f32(r));
+    pack_mask is_zero = vceqzq_f32(r);
+    other_side = vbicq_u32(other_side, is_zero);
+    r = pack_choose(is_zero, pack_with_sign(r, a), r); /* as fmod() has it */
     *remainder = pack_choose(other_side, r + b, r);
     *whole = q - vreinterpretq_f32_u32(vandq_u32(other_side, vreinterpretq_u32_f32(pack_all(1.0f))));
     return vmvnq_u32(vandq_u32(vcaleq_f32(q, pack_all(0x1p22f)), vceqq_f32(r, r)));

@@ -26,6 +26,7 @@ PAIR_BOTH_TILE(swiglu, g * SILU_GRAD(a) * b, g * SILU(a))
 #undef T
 #undef real
 
+CHOOSE_FORMS(double, f64)
 TRIG_TILES(sin, double, f64, trig_f64(X[i], 0), G[i] * trig_f64(X[i], 1))
 TRIG_TILES(cos, double, f64, trig_f64(X[i], 1), -G[i] * trig_f64(X[i], 0))
 DIV_TILES(double, long double, f64, 1e-150, 1e150)

@@ -86,7 +86,8 @@ static inline float mod_f32(float a, float b)
 {
     double wide_a = a, wide_b = b, q = nearest(wide_a / wide_b), r = wide_a - q * wide_b;
     r = fabs(wide_b) == (double)INFINITY && fabs(wide_a) < (double)INFINITY ? wide_a : r;
-    return (float)(r != 0 && (r < 0) != (wide_b < 0) ? r + wide_b : r);
+    float y = (float)(r != 0 && (r < 0) != (wide_b < 0) ? r + wide_b : r);
+    return y == 0 ? copysignf(0.0f, a) : y; /* as fmodf() has it */
 }
 
 static inline float mod_any_f32(float a, float b)
@@ -184,29 +185,13 @@ TARN__VECTOR static inline double pow_grad_b_f64(double a, double b, double g)
     return ((a == 0) & (b >= 0)) ? 0 * g : value;
 }
 
-/* sin and cos of arguments beyond the range of the vector forms, which is rare, go to the C library one by one. */
-TARN__UNUSED static bool any_large_f32(const float *x, int64_t n)
-{
-    int large = 0;
-    for (int64_t i = 0; i < n; i++)
-        large |= tarn__trig_is_large_f32(x[i]);
-    return large;
-}
-
-TARN__UNUSED static bool any_large_f64(const double *x, int64_t n)
-{
-    int large = 0;
-    for (int64_t i = 0; i < n; i++)
-        large |= tarn__trig_is_large_f64(x[i]);
-    return large;
-}
-
-static inline float trig_f32(float x, int cosine)
+/* sin and cos of every x. */
+TARN__UNUSED static inline float trig_f32(float x, int cosine)
 {
     return tarn__trig_is_large_f32(x) ? (cosine ? cosf(x) : sinf(x)) : cosine ? tarn__cos_f32(x) : tarn__sin_f32(x);
 }
 
-static inline double trig_f64(double x, int cosine)
+TARN__UNUSED static inline double trig_f64(double x, int cosine)
 {
     return tarn__trig_is_large_f64(x) ? (cosine ? cos(x) : sin(x)) : cosine ? tarn__cos_f64(x) : tarn__sin_f64(x);
 }

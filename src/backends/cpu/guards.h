@@ -1,6 +1,8 @@
-/* guards.h: rows of elementwise.def that look at a tile before they compute it. Most tiles hold nothing extreme: then the plain form is right
- * (sin, mod, div), or a shorter one is (exp, tanh's gradient). A tile with anything else takes the long way. elementwise.c includes it after
- * the rows' own tiles. */
+/* guards.h: rows of elementwise.def that look at a tile before they compute it. Most tiles hold nothing extreme: then
+ * the plain form is right (sin, mod, div), or a shorter one is (exp, tanh's gradient). In a tile with anything else
+ * each element has its own form (forms.h). elementwise.c includes it after the rows' own tiles. */
+
+CHOOSE_FORMS(float, f32)
 
 #if !TARN__PACK
 TRIG_TILES(sin, float, f32, trig_f32(X[i], 0), G[i] * trig_f32(X[i], 1))
@@ -9,42 +11,24 @@ TRIG_TILES(cos, float, f32, trig_f32(X[i], 1), -G[i] * trig_f32(X[i], 0))
 
 /* ---- the remainder once more, for large quotients -------------------------------------------------------------------------- */
 
-#if TARN__PACK != 4 /* AArch64 has arm_divisions.h */
-static bool any_large_quotient(const float *a, const float *b, int64_t n)
-{
-    int large = 0;
-    for (int64_t i = 0; i < n; i++)
-        large |= fabs((double)a[i]) > MOD_MAX * fabs((double)b[i]);
-    return large;
-}
-
-#define MOD_TILES(name, value, value_b)                                                                                                   \
-    static void guarded_##name##_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
-    {                                                                                                                                    \
-        const float *A = in[0], *B = in[1], *G = in[2];                                                                                  \
-        float *Y = out[0], *YB = out[1];                                                                                                 \
-        if (!any_large_quotient(A, B, n)) {                                                                                              \
-            tile_##name##_f32(n, in, out, params);                                                                                       \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        (void)G, (void)YB;                                                                                                               \
-        for (int64_t i = 0; i < n; i++) {                                                                                                \
-            const float a = A[i], b = B[i];                                                                                              \
-            value_b;                                                                                                                     \
-            Y[i] = value;                                                                                                                \
-        }                                                                                                                                \
-    }
-#endif
-
 static inline float mod_any_grad_b_f32(float a, float b, float g)
 {
     return (float)mod_grad_b((double)a, (double)b, (double)g, (double)mod_any_f32(a, b));
 }
 
-#if TARN__PACK != 4
-MOD_TILES(mod, mod_any_f32(a, b), (void)0)
-MOD_TILES(mod_grad_b, mod_any_grad_b_f32(a, b, G[i]), (void)0)
-MOD_TILES(mod_grad, G[i], YB[i] = mod_any_grad_b_f32(a, b, G[i]))
+#if TARN__PACK != 4 /* AArch64 has arm_divisions.h */
+#define IS_LARGE_QUOTIENT (fabs((double)X[i]) > MOD_MAX * fabs((double)Z[i]))
+
+FORM_TILE(far_mod_f32, float, 2, mod_any_f32(X[i], Z[i]))
+FORM_TILE(far_mod_grad_b_f32, float, 3, mod_any_grad_b_f32(X[i], Z[i], G[i]))
+static void far_mod_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    tile_mod_grad_a_f32(n, in, &out[0], params);
+    far_mod_grad_b_f32(n, in, &out[1], params);
+}
+TWO_FORMS(guarded_mod_f32, float, f32, 2, 1, tile_mod_f32, far_mod_f32, IS_LARGE_QUOTIENT)
+TWO_FORMS(guarded_mod_grad_b_f32, float, f32, 3, 1, tile_mod_grad_b_f32, far_mod_grad_b_f32, IS_LARGE_QUOTIENT)
+TWO_FORMS(guarded_mod_grad_f32, float, f32, 3, 2, tile_mod_grad_f32, far_mod_grad_f32, IS_LARGE_QUOTIENT)
 
 DIV_TILES(float, double, f32, 1e-18f, 1e18f)
 #endif
@@ -53,30 +37,16 @@ DIV_TILES(float, double, f32, 1e-18f, 1e18f)
 
 #define EXPONENT_MAX 80.0f /* exp(±80) and all of its digits are within the range */
 
-#define EXPONENTIAL_TILE(name, is_extreme, gradient)                                                                                      \
-    static void guarded_##name##_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)           \
-    {                                                                                                                                    \
-        const float *X = in[0], *G = in[1];                                                                                              \
-        float *Y = out[0];                                                                                                               \
-        int extreme = 0;                                                                                                                 \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            extreme |= is_extreme;                                                                                                       \
-        if (!extreme) {                                                                                                                  \
-            tile_##name##_grad_f32(n, in, out, params);                                                                                  \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const double x = (double)X[i], g = (double)G[i];                                                                             \
-            Y[i] = (float)(gradient);                                                                                                    \
-        }                                                                                                                                \
-    }
 #if !TARN__PACK
-EXPONENTIAL_TILE(exp, (fabsf(X[i]) > EXPONENT_MAX) | ((fabsf(G[i]) < 0x1p-100f) & (G[i] != 0)),
-                 g * tarn__exp_f64(0.5 * x) * tarn__exp_f64(0.5 * x))
+FORM_TILE(far_exp_grad_f32, float, 2,
+          (float)((double)G[i] * tarn__exp_f64(0.5 * (double)X[i]) * tarn__exp_f64(0.5 * (double)X[i])))
+TWO_FORMS(guarded_exp_grad_f32, float, f32, 2, 1, tile_exp_grad_f32, far_exp_grad_f32,
+          (fabsf(X[i]) > EXPONENT_MAX) | ((fabsf(Z[i]) < 0x1p-100f) & (Z[i] != 0)))
 #endif
 #if TARN__PACK != 4 /* AArch64 has arm_math.h for it */
-EXPONENTIAL_TILE(softplus, X[i] < -EXPONENT_MAX, g * sigmoid_f64(x))
+FORM_TILE(far_softplus_grad_f32, float, 2, (float)((double)G[i] * sigmoid_f64((double)X[i])))
+TWO_FORMS(guarded_softplus_grad_f32, float, f32, 2, 1, tile_softplus_grad_f32, far_softplus_grad_f32,
+          X[i] < -EXPONENT_MAX)
 #endif
 
 #if !TARN__PACK /* levels with packs have packed.h for these */
@@ -92,24 +62,9 @@ TARN__VECTOR static inline float exp_calm(float x)
     return (1.0f + tarn__expm1_near_f32(r)) * tarn__pow2_f32((int32_t)(tarn__bits_f32(rounded) - 0x4b400000u));
 }
 
-#define CALM_TILE(name, value)                                                                                                            \
-    static void calm_##name##_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                   \
-    {                                                                                                                                    \
-        const float *X = in[0];                                                                                                          \
-        float *Y = out[0];                                                                                                               \
-        int wild = 0;                                                                                                                    \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            wild |= !(fabsf(X[i]) <= CALM);                                                                                              \
-        if (wild) {                                                                                                                      \
-            tile_##name##_f32(n, in, out, params);                                                                                       \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const float x = X[i];                                                                                                        \
-            Y[i] = value;                                                                                                                \
-        }                                                                                                                                \
-    }
+#define CALM_TILE(name, value)                                                                                         \
+    FORM_TILE(near_##name##_f32, float, 1, value)                                                                      \
+    TWO_FORMS(calm_##name##_f32, float, f32, 1, 1, near_##name##_f32, tile_##name##_f32, !(fabsf(X[i]) <= CALM))
 static inline float sigmoid_calm(float x)
 {
     float e = exp_calm(-fabsf(x));
@@ -120,9 +75,9 @@ static inline float silu_calm(float x)
     float e = exp_calm(-fabsf(x));
     return x * (x < 0 ? e : 1.0f) / (1.0f + e);
 }
-CALM_TILE(exp, exp_calm(x))
-CALM_TILE(sigmoid, sigmoid_calm(x))
-CALM_TILE(silu, silu_calm(x))
+CALM_TILE(exp, exp_calm(X[i]))
+CALM_TILE(sigmoid, sigmoid_calm(X[i]))
+CALM_TILE(silu, silu_calm(X[i]))
 
 /* The slopes of sigmoid and tanh as e / (1 + e)², which has nothing to cancel. */
 static inline float bell_calm(float x)
@@ -131,26 +86,12 @@ static inline float bell_calm(float x)
     return e / tarn__fma_f32(e, e + 2.0f, 1.0f); /* the square of 1 + e, rounded fewer times */
 }
 
-#define CALM_GRAD_TILE(name, most, slope)                                                                                                 \
-    static void calm_##name##_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                  \
-    {                                                                                                                                    \
-        const float *X = in[0], *G = in[1];                                                                                              \
-        float *Y = out[0];                                                                                                               \
-        int wild = 0;                                                                                                                    \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            wild |= !(fabsf(X[i]) <= most);                                                                                              \
-        if (wild) {                                                                                                                      \
-            tile_##name##_grad_near(n, in, out, params);                                                                                 \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const float x = X[i];                                                                                                        \
-            Y[i] = G[i] * (slope);                                                                                                       \
-        }                                                                                                                                \
-    }
-CALM_GRAD_TILE(sigmoid, CALM, bell_calm(x))
-CALM_GRAD_TILE(tanh, CALM / 2, 4.0f * bell_calm(2.0f * x))
+#define CALM_GRAD_TILE(name, most, slope)                                                                              \
+    FORM_TILE(near_##name##_grad, float, 2, G[i] * (slope))                                                            \
+    TWO_FORMS(calm_##name##_grad, float, f32, 2, 1, near_##name##_grad, tile_##name##_grad_near,                       \
+              !(fabsf(X[i]) <= (most)))
+CALM_GRAD_TILE(sigmoid, CALM, bell_calm(X[i]))
+CALM_GRAD_TILE(tanh, CALM / 2, 4.0f * bell_calm(2.0f * X[i]))
 
 /* ---- gelu_erf of 16-bit operands, whose results are far from needing f64 -------------------------------------------------------- */
 
@@ -193,52 +134,18 @@ static inline float gelu_erf_grad_half(float x)
     return fabsf(d) < 0x1p-7f ? series : slope;
 }
 
-static bool within_half(const float *x, int64_t n)
-{
-    int beyond = 0;
-    for (int64_t i = 0; i < n; i++)
-        beyond |= !(fabsf(x[i]) <= HALF_MOST);
-    return !beyond;
-}
-
-static void half_gelu_erf(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
-{
-    const float *X = in[0];
-    float *Y = out[0];
-    if (!within_half(X, n)) {
-        tile_gelu_erf_near(n, in, out, params);
-        return;
-    }
-    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = gelu_erf_half(X[i]);
-}
-
-static void half_gelu_erf_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
-{
-    const float *X = in[0], *G = in[1];
-    float *Y = out[0];
-    if (!within_half(X, n)) {
-        tile_gelu_erf_grad_near(n, in, out, params);
-        return;
-    }
-    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = G[i] * gelu_erf_grad_half(X[i]);
-}
+#define BEYOND_HALF (!(fabsf(X[i]) <= HALF_MOST))
+FORM_TILE(near_gelu_erf_half, float, 1, gelu_erf_half(X[i]))
+FORM_TILE(near_gelu_erf_grad_half, float, 2, G[i] * gelu_erf_grad_half(X[i]))
+TWO_FORMS(half_gelu_erf, float, f32, 1, 1, near_gelu_erf_half, tile_gelu_erf_near, BEYOND_HALF)
+TWO_FORMS(half_gelu_erf_grad, float, f32, 2, 1, near_gelu_erf_grad_half, tile_gelu_erf_grad_near, BEYOND_HALF)
 
 #endif
 
 #if TARN__PACK != 4
 /* ---- the gradient of rsqrt with one division, where x · sqrt(x) stays far within the range of f32 ------------------------------- */
 
-static void guarded_rsqrt_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
-{
-    const float *X = in[0], *G = in[1];
-    float *Y = out[0];
-    int extreme = 0;
-    for (int64_t i = 0; i < n; i++)
-        extreme |= !((X[i] > 0x1p-80f) & (X[i] < 0x1p80f));
-    if (extreme) {
-        tile_rsqrt_grad_f32(n, in, out, params);
-        return;
-    }
-    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = G[i] / (-2.0f * X[i] * sqrtf(X[i]));
-}
+FORM_TILE(near_rsqrt_grad_f32, float, 2, G[i] / (-2.0f * X[i] * sqrtf(X[i])))
+TWO_FORMS(guarded_rsqrt_grad_f32, float, f32, 2, 1, near_rsqrt_grad_f32, tile_rsqrt_grad_f32,
+          !((X[i] > 0x1p-80f) & (X[i] < 0x1p80f)))
 #endif

@@ -83,7 +83,8 @@ PACK_INLINE pack pack_gelu_erf(pack x) {
     p = PACK_STEP(p, t, -0x1.aee3b6p-6f);
     p = PACK_STEP(p, t, 0x1.0bdb2ep-1f);
     pack rounded, rest = pack_bell(u, pack_fma(lost, share, -lost), &rounded), half = p * share; /* less what u + 1 lost */
-    return pack_most(pack_all(0.0f), x) - pack_moved(pack_fma(half, rest, half), rounded);
+    /* -0, so that what vanishes below 0 is -0 */
+    return pack_most(pack_all(-0.0f), x) - pack_moved(pack_fma(half, rest, half), rounded);
 }
 
 PACK_INLINE pack pack_gelu_erf_slope(pack x) {

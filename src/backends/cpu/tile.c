@@ -37,6 +37,7 @@ typedef struct plan {
     bool by_row;
     bool plain_rows; /* by row, in two axes, and every operand in place */
     bool stream; /* write linear results past the caches */
+    bool is_exact; /* simple, integers, or comparisons: the same bits whatever the instructions are */
     bool repeated; /* input 1 is one element for all of a tile, and the job has a form for that */
     operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
 } plan;
@@ -174,6 +175,86 @@ static bool streams(const plan *p, const operand *o, int64_t begin)
     return p->stream && o->linear && ((uintptr_t)(o->base + begin * o->size) & 63) == 0;
 }
 
+/* ---- tiles of any length by whole vectors ---- */
+
+#define WHOLE TARN__WHOLE_TILE
+
+typedef struct rest {
+    _Alignas(64) char in[TARN__MAX_OPERANDS][WHOLE * 8];
+    _Alignas(64) char out[TARN__MAX_OUTPUTS][WHOLE * 8];
+} rest;
+
+/* The sizes of what is copied are known where these are inlined: a copy is one or two vectors then. */
+#define RESTS(real, t)                                                                                                 \
+    /* n elements, fewer than a whole vector, followed by copies of the first */                                       \
+    static inline void hold_few_##t(real *to, const real *from, int64_t n)                                             \
+    {                                                                                                                  \
+        for (int i = 0; i < WHOLE; i++)                                                                                \
+            to[i] = from[0];                                                                                           \
+        for (int64_t i = 1; i < n; i++)                                                                                \
+            to[i] = from[i];                                                                                           \
+    }                                                                                                                  \
+    /* fewer elements than a whole vector */                                                                           \
+    static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, void *const *out)     \
+    {                                                                                                                  \
+        rest r;                                                                                                        \
+        const void *from[TARN__MAX_OPERANDS];                                                                          \
+        void *to[TARN__MAX_OUTPUTS];                                                                                   \
+        for (int k = 0; k < p->inputs; k++) {                                                                          \
+            from[k] = r.in[k];                                                                                         \
+            hold_few_##t((real *)r.in[k], in[k], k == 1 && p->repeated ? 1 : n);                                       \
+        }                                                                                                              \
+        for (int k = 0; k < p->outputs; k++)                                                                           \
+            to[k] = r.out[k];                                                                                          \
+        tile(WHOLE, from, to, p->params);                                                                              \
+        for (int k = 0; k < p->outputs; k++)                                                                           \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                ((real *)out[k])[i] = ((const real *)r.out[k])[i];                                                     \
+    }                                                                                                                  \
+    /* more: those left over are computed with the ones before them, whose results are the same again. Operands are    \
+     * held first, since an output may be the same memory */                                                           \
+    static void run_with_rest_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in,                 \
+                                  void *const *out)                                                                    \
+    {                                                                                                                  \
+        rest r;                                                                                                        \
+        const void *from[TARN__MAX_OPERANDS];                                                                          \
+        void *to[TARN__MAX_OUTPUTS];                                                                                   \
+        for (int k = 0; k < p->inputs; k++) {                                                                          \
+            from[k] = r.in[k];                                                                                         \
+            if (k == 1 && p->repeated)                                                                                 \
+                memcpy(r.in[k], in[k], sizeof(real));                                                                  \
+            else                                                                                                       \
+                memcpy(r.in[k], (const real *)in[k] + n - WHOLE, sizeof(real) * WHOLE);                                \
+        }                                                                                                              \
+        for (int k = 0; k < p->outputs; k++)                                                                           \
+            to[k] = r.out[k];                                                                                          \
+        tile(n - n % WHOLE, in, out, p->params);                                                                       \
+        tile(WHOLE, from, to, p->params);                                                                              \
+        for (int k = 0; k < p->outputs; k++)                                                                           \
+            memcpy((real *)out[k] + n - WHOLE, r.out[k], sizeof(real) * WHOLE);                                        \
+    }                                                                                                                  \
+    static inline void run_any_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in,                \
+                                   void *const *out)                                                                   \
+    {                                                                                                                  \
+        if (n < WHOLE)                                                                                                 \
+            run_few_##t(p, tile, n, in, out);                                                                          \
+        else                                                                                                           \
+            run_with_rest_##t(p, tile, n, in, out);                                                                    \
+    }
+RESTS(float, f32)
+RESTS(double, f64)
+
+static inline void call_tile(const plan *p, int64_t n, const void *const *in, void *const *out)
+{
+    const tarn__tile_fn tile = p->repeated ? p->job->repeated : p->job->tile;
+    if (n % WHOLE == 0 || p->is_exact)
+        tile(n, in, out, p->params);
+    else if (p->job->compute == COMPUTE_F32)
+        run_any_f32(p, tile, n, in, out);
+    else
+        run_any_f64(p, tile, n, in, out);
+}
+
 static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const int64_t *index)
 {
     int64_t size = p->job->compute == COMPUTE_F32 ? 4 : 8;
@@ -199,7 +280,7 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
         held[k] = streams(p, &p->out[k], begin) ? NULL : in_place(p, &p->out[k], begin, index);
         b->out[k] = held[k] ? held[k] : b->tile[p->inputs + k];
     }
-    (p->repeated ? p->job->repeated : p->job->tile)(n, b->in, b->out, p->params);
+    call_tile(p, n, b->in, b->out);
     for (int k = 0; k < p->outputs; k++) {
         const operand *o = &p->out[k];
         if (held[k])
@@ -216,7 +297,6 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
 /* A nest of rows whose operands all lie in place: nothing is looked up but where a row begins. */
 static void run_rows(const plan *p, buffers *b, int64_t begin, int64_t end)
 {
-    const tarn__tile_fn tile = p->repeated ? p->job->repeated : p->job->tile;
     const int64_t inner = p->nest.shape[1];
     int64_t row = begin / inner, column = begin % inner;
     while (begin < end) {
@@ -227,7 +307,7 @@ static void run_rows(const plan *p, buffers *b, int64_t begin, int64_t end)
                 b->in[k] = p->in[k].base + (row * p->in[k].stride[0] + column * p->in[k].stride[1]) * p->in[k].size;
         for (int k = 0; k < p->outputs; k++)
             b->out[k] = p->out[k].base + (row * p->out[k].stride[0] + column * p->out[k].stride[1]) * p->out[k].size;
-        tile(n, b->in, b->out, p->params);
+        call_tile(p, n, b->in, b->out);
         begin += n;
         column += n;
         if (column == inner)
@@ -337,6 +417,7 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
             p.in[k] = (operand){.constant = true, .value = p.params->constant[k]};
     }
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
+    p.is_exact = job->simple || job->compute == COMPUTE_I64 || job->bool_output;
     p.stream = p.nest.count * p.out[0].size >= TARN__STREAM_MIN;
     p.repeated = job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
     p.plain_rows = rows_in_place(&p);

@@ -3,6 +3,7 @@
 #ifndef TARN__TILES_H
 #define TARN__TILES_H
 
+#include "backends/cpu/forms.h"
 #include "backends/cpu/tile.h"
 
 #define TILE_HEAD(name) TARN__UNUSED static void TARN__PASTE(name, T)(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
@@ -126,68 +127,31 @@
         }                                                                                                                                \
     }
 
-/* ---- sin and cos once more, for large arguments ---------------------------------------------------------------------------- */
+/* ---- sin and cos once more, for large arguments, which go to the C library one by one ---------------------------- */
 
-#define TRIG_TILES(name, real, t, value, gradient)                                                                                        \
-    static void guarded_##name##_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
-    {                                                                                                                                    \
-        const real *X = in[0];                                                                                                           \
-        real *Y = out[0];                                                                                                                \
-        if (!any_large_##t(X, n)) {                                                                                                      \
-            tile_##name##_##t(n, in, out, params);                                                                                       \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            Y[i] = value;                                                                                                                \
-    }                                                                                                                                    \
-    static void guarded_##name##_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)           \
-    {                                                                                                                                    \
-        const real *X = in[0], *G = in[1];                                                                                               \
-        real *Y = out[0];                                                                                                                \
-        if (!any_large_##t(X, n)) {                                                                                                      \
-            tile_##name##_grad_##t(n, in, out, params);                                                                                  \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            Y[i] = gradient;                                                                                                             \
-    }
+#define TRIG_TILES(name, real, t, value, gradient)                                                                     \
+    FORM_TILE(far_##name##_##t, real, 1, value)                                                                        \
+    FORM_TILE(far_##name##_grad_##t, real, 2, gradient)                                                                \
+    TWO_FORMS(guarded_##name##_##t, real, t, 1, 1, tile_##name##_##t, far_##name##_##t, tarn__trig_is_large_##t(X[i])) \
+    TWO_FORMS(guarded_##name##_grad_##t, real, t, 2, 1, tile_##name##_grad_##t, far_##name##_grad_##t,                 \
+              tarn__trig_is_large_##t(X[i]))
 
-/* ---- the gradient of a quotient once more, where a / b or g / b leave the range that the result may still have ---------------- */
+/* ---- the gradient of a quotient once more, where a / b or (a / b) / b leave the range that the result may have ----- */
 
-#define DIV_TILES(real, wide, t, low, high)                                                                                               \
-    static bool any_extreme_##t(const real *a, const real *b, int64_t n)                                                                  \
-    {                                                                                                                                    \
-        int extreme = 0;                                                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                                                                \
-            real q = a[i] / b[i], size = q < 0 ? -q : q;                                                                                 \
-            extreme |= (size > (real)high) | ((size < (real)low) & (a[i] != 0));                                                         \
-        }                                                                                                                                \
-        return extreme;                                                                                                                  \
-    }                                                                                                                                    \
-    static void guarded_div_grad_b_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)              \
-    {                                                                                                                                    \
-        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
-        real *Y = out[0];                                                                                                                \
-        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
-            tile_div_grad_b_##t(n, in, out, params);                                                                                     \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            Y[i] = (real)(-(wide)G[i] * (((wide)A[i] / (wide)B[i]) / (wide)B[i]));                                                       \
-    }                                                                                                                                    \
-    static void guarded_div_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                \
-    {                                                                                                                                    \
-        const real *A = in[0], *B = in[1], *G = in[2];                                                                                   \
-        real *YA = out[0], *YB = out[1];                                                                                                 \
-        if (!any_extreme_##t(A, B, n)) {                                                                                                 \
-            tile_div_grad_##t(n, in, out, params);                                                                                       \
-            return;                                                                                                                      \
-        }                                                                                                                                \
-        for (int64_t i = 0; i < n; i++) {                                                                                                \
-            const real a = A[i], b = B[i], g = G[i];                                                                                     \
-            YA[i] = g / b;                                                                                                               \
-            YB[i] = (real)(-(wide)g * (((wide)a / (wide)b) / (wide)b));                                                                  \
-        }                                                                                                                                \
-    }
+#define DIV_TILES(real, wide, t, low, high)                                                                            \
+    static inline int is_far_quotient_##t(real a, real b)                                                              \
+    {                                                                                                                  \
+        real q = a / b, size = q < 0 ? -q : q, divisor = b < 0 ? -b : b;                                               \
+        return (size > (real)high) | ((size < (real)low) & (a != 0)) | (divisor < (real)low) | (divisor > (real)high); \
+    }                                                                                                                  \
+    FORM_TILE(far_div_grad_b_##t, real, 3, (real)(-(wide)G[i] * (((wide)X[i] / (wide)Z[i]) / (wide)Z[i])))             \
+    static void far_div_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)  \
+    {                                                                                                                  \
+        tile_div_grad_a_##t(n, in, &out[0], params);                                                                   \
+        far_div_grad_b_##t(n, in, &out[1], params);                                                                    \
+    }                                                                                                                  \
+    TWO_FORMS(guarded_div_grad_b_##t, real, t, 3, 1, tile_div_grad_b_##t, far_div_grad_b_##t,                          \
+              is_far_quotient_##t(X[i], Z[i]))                                                                         \
+    TWO_FORMS(guarded_div_grad_##t, real, t, 3, 2, tile_div_grad_##t, far_div_grad_##t, is_far_quotient_##t(X[i], Z[i]))
 
 #endif
