@@ -66,6 +66,13 @@ TARN_API bool tarn_set_error(tarn_code code, const char *format, ...) TARN_PRINT
  * messages such as "did you mean …?": nothing should be done by a guess. Works while an error is pending. */
 TARN_API const char *tarn_suggest(const char *typed, const char *const *names, int count);
 
+/* Writes `length` bytes of a text from outside, such as the name of a tensor or a file, as they may be shown on a terminal: control
+ * characters (C0, DEL, C1), bytes that are no UTF-8, line and paragraph separators and marks of writing direction become \n, \t, \r, \x1b
+ * or \u202e, all else stays; with keep_lines so do newlines and tabs. At most `size` bytes with the final 0, never a part of a character.
+ * Returns the bytes that all of it takes without the 0. The sentences of errors and of the log are escaped already. Works while an error is
+ * pending. */
+TARN_API size_t tarn_string_escape(char *to, size_t size, const char *text, size_t length, bool keep_lines);
+
 /* How important a log line is. A notice tells somebody who waits what for. */
 typedef enum tarn_log_level { TARN_LOG_INFO = 0, TARN_LOG_NOTICE = 1, TARN_LOG_WARNING = 2 } tarn_log_level;
 

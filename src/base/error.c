@@ -47,21 +47,35 @@ void tarn_clear_error(void)
     pending.text[0] = 0;
 }
 
-static void raise_list(tarn_code code, const char *format, va_list list)
+/* Names in files, and of files, are part of sentences: what a terminal would obey is escaped here, for all of them. A newline is the sentence's own
+ * where its format has some. */
+static void raise_list(tarn_code code, bool keep_lines, const char *format, va_list list)
 {
+    char text[sizeof(pending.text)];
     if (pending.code != TARN_OK)
         return;
     pending.code = code > TARN_OK && code <= TARN_ERROR_INTERNAL ? code : TARN_ERROR_INTERNAL;
-    int used = snprintf(pending.text, sizeof(pending.text), "tarn: ");
-    if (vsnprintf(pending.text + used, sizeof(pending.text) - (size_t)used, format, list) <= 0)
-        snprintf(pending.text, sizeof(pending.text), "tarn: an error of kind '%s' was raised without a text", tarn_code_name(code));
+    int used = snprintf(text, sizeof(text), "tarn: ");
+    if (vsnprintf(text + used, sizeof(text) - (size_t)used, format, list) <= 0)
+        snprintf(text, sizeof(text), "tarn: an error of kind '%s' was raised without a text", tarn_code_name(code));
+    tarn_string_escape(pending.text, sizeof(pending.text), text, strlen(text), keep_lines);
 }
 
 bool tarn__raise_text(tarn_code code, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    raise_list(code, format, list);
+    raise_list(code, strchr(format, '\n') != NULL, format, list);
+    va_end(list);
+    return false;
+}
+
+static bool raise_lines(tarn_code code, const char *format, ...) TARN_PRINTF(2, 3);
+static bool raise_lines(tarn_code code, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    raise_list(code, true, format, list);
     va_end(list);
     return false;
 }
@@ -72,7 +86,7 @@ bool tarn_set_error(tarn_code code, const char *format, ...)
         return tarn__raise(TARN_ERROR_ARGUMENT, "set_error: the text is NULL");
     va_list list;
     va_start(list, format);
-    raise_list(code, format, list);
+    raise_list(code, true, format, list);
     va_end(list);
     return false;
 }
@@ -84,7 +98,7 @@ bool tarn__raise_within(const char *function)
     tarn__error_save(&inner);
     const char *text = inner.text + strlen("tarn: ");
     if (strncmp(text, function, length) != 0 || text[length] != ':')
-        return tarn__raise(inner.code, "%s: %s", function, text);
+        return raise_lines(inner.code, "%s: %s", function, text);
     tarn__error_restore(&inner);
     return false;
 }
@@ -118,11 +132,12 @@ void tarn_set_log(tarn_log_fn log, void *ctx)
 
 void tarn__log(tarn_log_level level, const char *format, ...)
 {
-    char text[1024];
+    char raw[1024], text[1024];
     va_list list;
     va_start(list, format);
-    vsnprintf(text, sizeof(text), format, list);
+    vsnprintf(raw, sizeof(raw), format, list);
     va_end(list);
+    tarn_string_escape(text, sizeof(text), raw, strlen(raw), strchr(format, '\n') != NULL);
     pthread_mutex_lock(&log_lock);
     tarn_log_fn call = log_fn;
     void *ctx = log_ctx;

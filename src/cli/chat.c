@@ -166,7 +166,7 @@ static char *print_answer(const chat *c, tarn_piece *piece)
     size_t length = 0;
     bool has_slid = false;
     while (text && !interrupted && !ferror(stdout) && tarn_writer_next(c->writer, piece)) {
-        fwrite(piece->text, 1, piece->length, stdout);
+        tarn__print_written(piece->text, piece->length);
         fflush(stdout);
         char *longer = realloc(text, length + piece->length + 1);
         if (!longer)
@@ -241,7 +241,7 @@ static bool command(chat *c, const char *line)
     else if (strncmp(line, "/system", 7) == 0 && (line[7] == ' ' || !line[7]))
         reset(c, line[7] ? line + 8 : "");
     else
-        fprintf(stderr, "%s: there is /reset (begin anew), /system TEXT (begin anew, and tell the model that first) and /exit\n", line);
+        fprintf(stderr, "%s: there is /reset (begin anew), /system TEXT (begin anew, and tell the model that first) and /exit\n", tarn__shown(line));
     return true;
 }
 

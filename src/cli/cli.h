@@ -35,6 +35,16 @@ int tarn__complain(const char *command);
 /* True when standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
 bool tarn__in_colour(void);
 
+/* A text from outside on one line: a name in a file, or a file's: what a terminal would obey is escaped as tarn_string_escape() does. In one of a
+ * few buffers that are used in turn. */
+const char *tarn__shown(const char *text);
+
+/* The same of several lines, to standard output. */
+void tarn__print_lines(const char *text, size_t length);
+
+/* What a model wrote: its bytes in a pipe or a file, tarn__print_lines() on a terminal. */
+void tarn__print_written(const char *text, size_t length);
+
 /* A piece of text on one line: what cannot be seen is written as \n, \t or \xNN. */
 void tarn__print_piece(const char *piece, size_t length);
 

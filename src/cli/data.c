@@ -37,7 +37,7 @@ static void print_split(const view *v, int split, const char *name)
 
 static void print_counts(const view *v)
 {
-    printf("rows of %lld tokens, template: %s\n", (long long)v->context, v->template_name ? v->template_name : "none");
+    printf("rows of %lld tokens, template: %s\n", (long long)v->context, tarn__shown(v->template_name ? v->template_name : "none"));
     tarn__heading("%-12s %10s %12s %12s %8s %9s", "", "documents", "tokens", "with loss", "rows", "filled");
     print_split(v, TARN_CHATS_TRAINING, "training");
     if (v->counts.rows[TARN_CHATS_VALIDATION] > 0)

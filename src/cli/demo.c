@@ -33,7 +33,7 @@ static const tarn_train_options recipe = {.model = "gpt2",
 
 static int cannot(const char *path)
 {
-    fprintf(stderr, "tarn demo: '%s' cannot be written: %s\n", path, strerror(errno));
+    fprintf(stderr, "tarn demo: '%s' cannot be written: %s\n", tarn__shown(path), strerror(errno));
     return TARN__FAILED;
 }
 
@@ -74,7 +74,7 @@ static bool print_tokens(const tarn_tokenizer *tokenizer, const int32_t *ids, in
     size_t length = 0;
     char *text = tarn_tokenizer_decode(tokenizer, ids, count, &length);
     if (text)
-        fwrite(text, 1, length, stdout);
+        tarn__print_written(text, length);
     tarn_tokenizer_release(text);
     fflush(stdout);
     return text != NULL;

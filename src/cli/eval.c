@@ -36,7 +36,7 @@ static void print_table(const tarn_run *run, const char *data, const findings *f
     printf("  %-16s %8s %8s %9s\n", "class", "samples", "right", "share");
     for (int64_t i = 0; i < tarn_run_classes(run); i++)
         if (f->samples[i])
-            printf("  %-16s %8lld %8lld %7.2f %%\n", tarn_run_class_name(run, i), (long long)f->samples[i], (long long)f->right[i],
+            printf("  %-16s %8lld %8lld %7.2f %%\n", tarn__shown(tarn_run_class_name(run, i)), (long long)f->samples[i], (long long)f->right[i],
                    100.0 * (double)f->right[i] / (double)f->samples[i]);
     printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
 }

@@ -113,7 +113,7 @@ static bool remember(text *t, const tarn_piece *piece)
 static void print_piece(const writing *w, const tarn_piece *piece)
 {
     if (w->tokenizer)
-        fwrite(piece->text, 1, piece->length, stdout);
+        tarn__print_written(piece->text, piece->length);
     else if (piece->token >= 0)
         printf("%s%d", w->texts[0].count > 1 || w->options->echo ? " " : "", (int)piece->token);
     fflush(stdout);
@@ -122,7 +122,7 @@ static void print_piece(const writing *w, const tarn_piece *piece)
 static void print_prompt(const writing *w)
 {
     if (w->tokenizer)
-        fwrite(w->prompt.text, 1, w->prompt.length, stdout);
+        tarn__print_written(w->prompt.text, w->prompt.length);
     for (int64_t i = 0; !w->tokenizer && i < w->prompt.count; i++)
         printf("%s%d", i ? " " : "", (int)w->prompt.tokens[i]);
 }
@@ -135,7 +135,7 @@ static void print_text(const writing *w, int64_t i)
     if (w->options->echo)
         print_prompt(w);
     if (w->tokenizer)
-        fwrite(t->bytes, 1, t->length, stdout);
+        tarn__print_written(t->bytes, t->length);
     for (int64_t k = 0; !w->tokenizer && k < t->count; k++)
         printf("%s%d", k || w->options->echo ? " " : "", (int)t->tokens[k].id);
     printf("\n");

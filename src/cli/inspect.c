@@ -11,37 +11,22 @@ enum { SHOWN = 6, TEXT_SHOWN = 72 }; /* values of a list, and bytes of a text, t
 
 /* ---- texts ----------------------------------------------------------------------------------------------------------------- */
 
-/* Characters of a text; what cannot be seen, and would move on a terminal, is written as \n, \t or \xNN. Returns how many bytes are printed. */
-static int print_characters(const char *text, size_t shown, size_t length)
-{
-    int printed = 0;
-    for (size_t i = 0, bytes; i < shown; i += bytes ? bytes : 1) {
-        unsigned char c = (unsigned char)text[i];
-        bytes = tarn__character(text + i, length - i);
-        if (c == '\n' || c == '\t' || c == '\r')
-            printed += printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
-        else if (!bytes || c < ' ' || c == 127)
-            printed += printf("\\x%02x", c);
-        else
-            printed += (int)fwrite(text + i, 1, bytes, stdout);
-    }
-    return printed;
-}
-
 /* A text on one line, cut where it is long. */
 static void print_text(const char *text, size_t length)
 {
+    char line[6 * TEXT_SHOWN + 8];
     size_t shown = length < TEXT_SHOWN ? length : TEXT_SHOWN;
-    putchar('"');
-    print_characters(text, shown, length);
+    while (shown < length && shown > TEXT_SHOWN - 4 && ((unsigned char)text[shown] & 0xC0) == 0x80)
+        shown--; /* not in the middle of a character */
+    tarn_string_escape(line, sizeof(line), text, shown, false);
+    printf("\"%s", line);
     printf(shown < length ? "\"… (%zu bytes)" : "\"", length);
 }
 
 /* A name, and spaces up to a width. */
 static void print_name(const char *name, int width)
 {
-    int printed = print_characters(name, strlen(name), strlen(name));
-    printf("%*s", printed < width ? width - printed : 0, "");
+    printf("%-*s", width, tarn__shown(name));
 }
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------------- */
@@ -72,7 +57,7 @@ static void print_row(listing *l, const row *r)
     l->elements += count;
     if (!l->json) {
         print_name(r->name, l->widest);
-        printf("  %-8s %s]  %s\n", r->type, shape, tarn__bytes_text(r->bytes));
+        printf("  %-8s %s]  %s\n", tarn__shown(r->type), shape, tarn__bytes_text(r->bytes));
         return;
     }
     tarn__json json = {stdout, false};
@@ -234,7 +219,7 @@ static void print_gguf(const tarn_gguf *file, const char *path, listing *l)
     tarn_gguf_entry e;
     int tensors = tarn_gguf_count(file);
     if (!l->json)
-        tarn__heading("%s: GGUF, %d keys, %d tensors", path, tarn_gguf_metadata_count(file), tensors);
+        tarn__heading("%s: GGUF, %d keys, %d tensors", tarn__shown(path), tarn_gguf_metadata_count(file), tensors);
     for (int i = 0; i < tarn_gguf_metadata_count(file) && tarn_gguf_metadata_at(file, i, &v); i++) {
         double *numbers = numbers_of(file, &v);
         (l->json ? print_value_json : print_value)(file, &v, numbers);
@@ -265,7 +250,7 @@ static void print_safetensors(const tarn_safetensors *file, const char *path, li
     const char *key, *value;
     int tensors = tarn_safetensors_count(file);
     if (!l->json)
-        tarn__heading("%s: safetensors, %d tensors", path, tensors);
+        tarn__heading("%s: safetensors, %d tensors", tarn__shown(path), tensors);
     for (int i = 0; i < tarn_safetensors_metadata_count(file) && tarn_safetensors_metadata_at(file, i, &key, &value); i++)
         if (l->json || strcmp(key, "tarn.checksum.values") != 0) /* a screen of digits */
             print_pair(l->json, key, value);
@@ -310,8 +295,8 @@ static void print_config(const char *path, const char *name, bool as_json)
         tarn__json_bytes(&json, "value", text, length);
         tarn__json_end(&json);
     } else {
-        tarn__heading("%s", path);
-        fwrite(text, 1, length, stdout);
+        tarn__heading("%s", tarn__shown(path));
+        tarn__print_lines(text, length);
         printf(length && text[length - 1] == '\n' ? "" : "\n");
     }
 }
@@ -330,7 +315,8 @@ static int inspect_folder(const char *folder, bool json)
         if (is_there(path))
             return inspect_safetensors(path, json);
     }
-    fprintf(stderr, "tarn inspect: '%s' has no model.safetensors, no model.safetensors.index.json and no adapter_model.safetensors\n", folder);
+    fprintf(stderr, "tarn inspect: '%s' has no model.safetensors, no model.safetensors.index.json and no adapter_model.safetensors\n",
+            tarn__shown(folder));
     return TARN__FAILED;
 }
 

@@ -2,17 +2,29 @@
 #include "cli/json.h"
 
 #include <math.h>
+#include <string.h>
 
-static void write_text(FILE *to, const char *text)
+/* JSON lets DEL, C1 controls and marks of writing direction through as they are; a terminal would obey them. */
+static void write_character(FILE *to, const char *text, size_t bytes)
+{
+    char shown[8]; /* as it is, or its code */
+    unsigned char c = (unsigned char)*text;
+    if (bytes == 0)
+        fputs("\\ufffd", to);
+    else if (c < 0x20 || c == 0x7F)
+        fprintf(to, "\\u%04x", c);
+    else if (c == '"' || c == '\\')
+        fprintf(to, "\\%c", c);
+    else if (tarn_string_escape(shown, sizeof(shown), text, bytes, false) > 0)
+        fputs(shown, to);
+}
+
+static void write_text(FILE *to, const char *text, size_t length)
 {
     fputc('"', to);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            fprintf(to, "\\%c", *c);
-        else if (*c < 0x20)
-            fprintf(to, "\\u%04x", *c);
-        else
-            fputc(*c, to);
+    for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {
+        bytes = tarn__character(text + at, length - at);
+        write_character(to, text + at, bytes);
     }
     fputc('"', to);
 }
@@ -23,7 +35,7 @@ static void begin(tarn__json *json, const char *key)
         fputs(", ", json->to);
     json->follows = true;
     if (key) {
-        write_text(json->to, key);
+        write_text(json->to, key, strlen(key));
         fputs(": ", json->to);
     }
 }
@@ -53,7 +65,7 @@ void tarn__json_text(tarn__json *json, const char *key, const char *text)
 {
     begin(json, key);
     if (text)
-        write_text(json->to, text);
+        write_text(json->to, text, strlen(text));
     else
         fputs("null", json->to);
 }
@@ -76,20 +88,7 @@ size_t tarn__character(const char *text, size_t length)
 void tarn__json_bytes(tarn__json *json, const char *key, const char *text, size_t length)
 {
     begin(json, key);
-    fputc('"', json->to);
-    for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {
-        const unsigned char *c = (const unsigned char *)text + at;
-        bytes = tarn__character(text + at, length - at);
-        if (bytes == 0)
-            fputs("\\ufffd", json->to);
-        else if (*c < 0x20)
-            fprintf(json->to, "\\u%04x", *c);
-        else if (*c == '"' || *c == '\\')
-            fprintf(json->to, "\\%c", *c);
-        else
-            fwrite(c, 1, bytes, json->to);
-    }
-    fputc('"', json->to);
+    write_text(json->to, text, length);
 }
 
 void tarn__json_whole(tarn__json *json, const char *key, int64_t number)

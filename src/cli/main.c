@@ -139,7 +139,7 @@ static int not_a_command(int count, char *const *words)
     snprintf(typed, sizeof(typed), "%s%s%s", words[0], family ? " " : "", family ? words[1] : "");
     const char *near = fetches(typed) ? NULL : tarn_suggest(typed, names, known);
     bool is_option = typed[0] == '-';
-    fprintf(stderr, "tarn: there is no %s '%s'", is_option ? "option" : "command", typed);
+    fprintf(stderr, "tarn: there is no %s '%s'", is_option ? "option" : "command", tarn__shown(typed));
     if (fetches(typed))
         fprintf(stderr, ": tarn downloads nothing; get the model's folder or GGUF file by other means, and give its path: tarn generate PATH\n");
     else if (near)
@@ -167,7 +167,7 @@ static int help(int count, char *const *words)
 static int version(int count, char *const *words)
 {
     if (count > 0 && !is_help(words[0])) {
-        fprintf(stderr, "tarn version: '%s' is not expected here\n", words[0]);
+        fprintf(stderr, "tarn version: '%s' is not expected here\n", tarn__shown(words[0]));
         return TARN__MISUSED;
     }
     if (count > 0)

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/cli.h"
+
 typedef enum kind {
     FLAG,
     WHOLE,  /* one number */
@@ -176,7 +178,7 @@ static const option table[] = {
 
 static int misuse(const char *command, const option *row, const char *text, const char *problem)
 {
-    fprintf(stderr, "tarn %s: --%s: '%s' %s\n", command, row->name, text, problem);
+    fprintf(stderr, "tarn %s: --%s: '%s' %s\n", command, row->name, tarn__shown(text), problem);
     return TARN__MISUSED;
 }
 
@@ -361,13 +363,13 @@ static int unknown(tarn__command command, const char *command_name, const char *
     tarn_option of_run;
     fprintf(stderr, "tarn %s: ", command_name);
     if (is_word(command, name))
-        fprintf(stderr, "there is no option %s; it is given without a flag, before the options: see tarn %s --help\n", typed, command_name);
+        fprintf(stderr, "there is no option %s; it is given without a flag, before the options: see tarn %s --help\n", tarn__shown(typed), command_name);
     else if ((near = tarn_suggest(name, names, names_of(command, names))) != NULL)
-        fprintf(stderr, "there is no option %s; did you mean --%s?\n", typed, near);
+        fprintf(stderr, "there is no option %s; did you mean --%s?\n", tarn__shown(typed), near);
     else if (find(name, strlen(name), EVERY) || tarn__run_option_find(TARN__TRAIN, name, strlen(name), &of_run))
         fprintf(stderr, "takes no --%s; see tarn %s --help\n", name, command_name);
     else
-        fprintf(stderr, "there is no option %s; see tarn %s --help\n", typed, command_name);
+        fprintf(stderr, "there is no option %s; see tarn %s --help\n", tarn__shown(typed), command_name);
     return TARN__MISUSED;
 }
 
@@ -406,7 +408,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
     if (word[0] == '-' && isalpha((unsigned char)word[1]))
         return unknown(command, command_name, word, strcspn(word, "="));
     if (strncmp(word, "--", 2) != 0 || !word[2]) {
-        fprintf(stderr, "tarn %s: '%s' is not expected here%s; see tarn %s --help\n", command_name, word,
+        fprintf(stderr, "tarn %s: '%s' is not expected here%s; see tarn %s --help\n", command_name, tarn__shown(word),
                 most_words(command, 1) > options->word_count ? ", but before the options" : "", command_name);
         return TARN__MISUSED;
     }
@@ -418,7 +420,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
     bool is_flag = row ? row->type == FLAG : of_run.type == TARN_OPTION_FLAG;
     if (is_flag && name[length]) {
         fprintf(stderr, "tarn %s: --%.*s: '%s' is not expected: the option is on or absent\n", command_name, (int)length, name,
-                name + length + 1);
+                tarn__shown(name + length + 1));
         return TARN__MISUSED;
     }
     const char *text = is_flag ? "true" : find_value(command_name, name, length, row ? row->value : of_run.value, count, words, used);

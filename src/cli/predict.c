@@ -32,7 +32,7 @@ static void print(const tarn__options *options, const tarn_run *run, const char 
         tarn__json_text(&json, "image", path);
         tarn__json_open(&json, "classes", '[');
     } else {
-        printf("%s:", path);
+        printf("%s:", tarn__shown(path));
     }
     for (int64_t k = 0; k < shown; k++) {
         int64_t best = next_best(probability, classes);
@@ -42,7 +42,7 @@ static void print(const tarn__options *options, const tarn_run *run, const char 
             tarn__json_real(&json, "probability", probability[best], 6);
             tarn__json_close(&json, '}');
         } else {
-            printf("%s %s %.1f %%", k ? "," : "", tarn_run_class_name(run, best), 100 * probability[best]);
+            printf("%s %s %.1f %%", k ? "," : "", tarn__shown(tarn_run_class_name(run, best)), 100 * probability[best]);
         }
         probability[best] = -1;
     }
@@ -61,7 +61,7 @@ static int predict(const tarn__options *options, tarn_run *run, const char *path
     if (!tarn_run_input(run, &input))
         return tarn__complain("predict");
     if (input.rank != 3 || (input.size[0] != 1 && input.size[0] != 3)) {
-        fprintf(stderr, "tarn predict: the model of '%s' takes no images in grey or colour\n", options->words[0]);
+        fprintf(stderr, "tarn predict: the model of '%s' takes no images in grey or colour\n", tarn__shown(options->words[0]));
         return TARN__FAILED;
     }
     bool good = load(path, input, &sample) && tarn_run_predict(run, &sample, probability);
@@ -79,7 +79,7 @@ int tarn__predict(const tarn__options *options)
         return tarn__complain("predict");
     if (tarn_run_is_text(run)) {
         fprintf(stderr, "tarn predict: '%s' holds a language model, which has no classes; let it write with tarn generate\n",
-                options->words[0]);
+                tarn__shown(options->words[0]));
         tarn_run_close(run);
         return TARN__FAILED;
     }

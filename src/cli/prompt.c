@@ -8,9 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/cli.h"
+
 static int misuse(const char *sentence, const char *text)
 {
-    fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? text : "", text ? "' " : "", sentence);
+    fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? tarn__shown(text) : "", text ? "' " : "", sentence);
     return TARN__MISUSED;
 }
 
@@ -96,7 +98,7 @@ static int read_stream(tarn__prompt *p, FILE *from, const char *name)
             return no_memory();
     if (!ferror(from))
         return TARN__DONE;
-    fprintf(stderr, "tarn generate: '%s' cannot be read: %s\n", name, strerror(errno));
+    fprintf(stderr, "tarn generate: '%s' cannot be read: %s\n", tarn__shown(name), strerror(errno));
     return TARN__FAILED;
 }
 
@@ -106,7 +108,7 @@ static int read_file(tarn__prompt *p, const char *path)
         return read_stream(p, stdin, "standard input");
     FILE *from = fopen(path, "rb");
     if (!from) {
-        fprintf(stderr, "tarn generate: '%s' cannot be opened: %s\n", path, strerror(errno));
+        fprintf(stderr, "tarn generate: '%s' cannot be opened: %s\n", tarn__shown(path), strerror(errno));
         return TARN__FAILED;
     }
     int status = read_stream(p, from, path);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/cli.h"
+
 /* "batch_size" → "batch-size" */
 static const char *flag_of(const char *name, char *flag, size_t size)
 {
@@ -85,8 +87,8 @@ int tarn__run_options_file(const char *path, tarn__options *options)
         return TARN__DONE;
     int status = tarn_error_code() == TARN_ERROR_UNSUPPORTED ? TARN__FAILED : TARN__MISUSED;
     const char *problem = sentence("train_options_load: ");
-    bool names_it = strstr(problem, path) != NULL;
-    fprintf(stderr, "tarn train: %s%s%s\n", names_it ? "" : path, names_it ? "" : ": ", problem);
+    bool names_it = strstr(problem, tarn__shown(path)) != NULL;
+    fprintf(stderr, "tarn train: %s%s%s\n", names_it ? "" : tarn__shown(path), names_it ? "" : ": ", problem);
     tarn_clear_error();
     return status;
 }

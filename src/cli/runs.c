@@ -102,15 +102,20 @@ static void add_row(const tarn_logged_run *r, void *ctx)
     snprintf((*row)[11], LONGEST, "%s", r->folder);
 }
 
+static int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 static void print_sheet(const sheet *s)
 {
     int width[COLUMNS] = {0};
     for (int i = 0; i < s->rows; i++)
         for (int k = 0; k < COLUMNS; k++)
-            width[k] = (int)strlen(s->row[i][k]) > width[k] ? (int)strlen(s->row[i][k]) : width[k];
+            width[k] = most(width[k], (int)strlen(tarn__shown(s->row[i][k])));
     for (int i = 0; i < s->rows; i++)
         for (int k = 0; k < COLUMNS; k++)
-            printf("%*s%s", to_the_right[k] ? width[k] : k + 1 < COLUMNS ? -width[k] : 0, s->row[i][k], k + 1 < COLUMNS ? "  " : "\n");
+            printf("%*s%s", to_the_right[k] ? width[k] : k + 1 < COLUMNS ? -width[k] : 0, tarn__shown(s->row[i][k]), k + 1 < COLUMNS ? "  " : "\n");
 }
 
 int tarn__runs(const tarn__options *options)

@@ -61,18 +61,50 @@ const char *tarn__bytes_text(int64_t bytes)
     return text;
 }
 
+/* The escaped text, which the caller frees; NULL without memory. */
+static char *escape(const char *text, size_t length, bool keep_lines)
+{
+    size_t bytes = tarn_string_escape(NULL, 0, text, length, keep_lines);
+    char *shown = malloc(bytes + 1);
+    if (shown)
+        tarn_string_escape(shown, bytes + 1, text, length, keep_lines);
+    return shown;
+}
+
+const char *tarn__shown(const char *text)
+{
+    static char *buffers[8];
+    static int turn;
+    char **buffer = &buffers[turn++ % 8];
+    free(*buffer);
+    *buffer = escape(text, text ? strlen(text) : 0, false);
+    return *buffer ? *buffer : "?";
+}
+
+void tarn__print_lines(const char *text, size_t length)
+{
+    char *shown = escape(text, length, true);
+    fputs(shown ? shown : "?", stdout);
+    free(shown);
+}
+
+void tarn__print_written(const char *text, size_t length)
+{
+    if (isatty(STDOUT_FILENO))
+        tarn__print_lines(text, length);
+    else
+        fwrite(text, 1, length, stdout);
+}
+
 void tarn__print_piece(const char *piece, size_t length)
 {
     for (size_t i = 0, bytes; i < length; i += bytes ? bytes : 1) {
+        char shown[8];
         unsigned char c = (unsigned char)piece[i];
         bytes = tarn__character(piece + i, length - i);
-        if (c == '\\')
-            printf("\\\\");
-        else if (c == '\n' || c == '\t' || c == '\r')
-            printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
-        else if (bytes == 0 || c < 0x20 || c == 0x7F)
-            printf("\\x%02X", c);
-        else
-            fwrite(piece + i, 1, bytes, stdout);
+        if (bytes == 0 || c < 0x20 || c == 0x7F)
+            printf(c == '\n' || c == '\t' || c == '\r' ? "\\%c" : "\\x%02X", c == '\n' ? 'n' : c == '\t' ? 't' : c == '\r' ? 'r' : c);
+        else if (tarn_string_escape(shown, sizeof(shown), piece + i, bytes, false) > 0)
+            fputs(c == '\\' ? "\\\\" : shown, stdout);
     }
 }

@@ -44,7 +44,7 @@ static int read_stream(FILE *from, const char *name, input *in)
             return out_of_memory();
     if (!ferror(from))
         return TARN__DONE;
-    fprintf(stderr, "tarn tokenize: '%s' cannot be read: %s\n", name, strerror(errno));
+    fprintf(stderr, "tarn tokenize: '%s' cannot be read: %s\n", tarn__shown(name), strerror(errno));
     return TARN__FAILED;
 }
 
@@ -52,7 +52,7 @@ static int read_file(const char *path, input *in)
 {
     FILE *from = fopen(path, "rb");
     if (!from) {
-        fprintf(stderr, "tarn tokenize: '%s' cannot be opened: %s\n", path, strerror(errno));
+        fprintf(stderr, "tarn tokenize: '%s' cannot be opened: %s\n", tarn__shown(path), strerror(errno));
         return TARN__FAILED;
     }
     int status = read_stream(from, path, in);
@@ -203,7 +203,7 @@ static int decode(const tarn__options *o, const tarn_tokenizer *t, const char *n
         tarn__json_bytes(&json, "text", decoded, bytes);
         tarn__json_end(&json);
     } else {
-        fwrite(decoded, 1, bytes, stdout);
+        tarn__print_written(decoded, bytes);
     }
     tarn_tokenizer_release(decoded);
     return TARN__DONE;
@@ -251,7 +251,7 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
         tarn__json_whole(&json, "files", s->train_files + s->valid_files);
         tarn__json_end(&json);
     } else if (!o->quiet) {
-        printf("%s: %lld documents, %s: %lld tokens to train on, %lld to judge by, in %d files\n", o->prepare, (long long)s->documents,
+        printf("%s: %lld documents, %s: %lld tokens to train on, %lld to judge by, in %d files\n", tarn__shown(o->prepare), (long long)s->documents,
                tarn__bytes_text(s->bytes), (long long)s->train_tokens, (long long)s->valid_tokens, s->train_files + s->valid_files);
     }
 }

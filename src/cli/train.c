@@ -68,7 +68,7 @@ static const char *shape_text(tarn_shape shape, char *text, size_t size)
 
 static void print_chats(const tarn_train_plan *p)
 {
-    printf("  data        %s: %lld documents to train on (%lld tokens, %lld of them learnt, in %lld rows), %lld to judge by\n", p->options.data,
+    printf("  data        %s: %lld documents to train on (%lld tokens, %lld of them learnt, in %lld rows), %lld to judge by\n", tarn__shown(p->options.data),
            (long long)p->training_documents, (long long)p->training_tokens, (long long)p->answer_tokens, (long long)p->training_samples,
            (long long)p->validation_documents);
     if (p->documents_cut)
@@ -80,7 +80,7 @@ static void print_data(const tarn_train_plan *p)
     char shape[80];
     const tarn_train_options *o = &p->options;
     if (!p->is_text) {
-        printf("  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n", o->data,
+        printf("  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n", tarn__shown(o->data),
                (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)), (long long)p->validation_samples,
                (long long)p->classes);
         return;
@@ -88,7 +88,7 @@ static void print_data(const tarn_train_plan *p)
     if (p->is_chats)
         print_chats(p);
     else
-        printf("  data        %s: %lld tokens to train on, %lld to judge by\n", o->data, (long long)p->training_tokens,
+        printf("  data        %s: %lld tokens to train on, %lld to judge by\n", tarn__shown(o->data), (long long)p->training_tokens,
                (long long)p->validation_tokens);
     printf("  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)
@@ -126,7 +126,7 @@ static void print_rate(const tarn_train_options *o)
 static void print_base(const tarn_train_options *o)
 {
     if (o->base[0])
-        printf("  weights     %s%s%s\n", o->base, o->quantize[0] ? ", linear layers as " : "", o->quantize);
+        printf("  weights     %s%s%s\n", tarn__shown(o->base), o->quantize[0] ? ", linear layers as " : "", o->quantize);
     if (o->lora)
         printf("  adapters    rank %lld, alpha %g, dropout %g, in %s\n", (long long)o->lora, o->lora_alpha, o->lora_dropout,
                o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
@@ -170,7 +170,7 @@ static void print_plan(const tarn_train_plan *p, bool is_auto)
     print_memory(p);
     print_rate(o);
     print_steps(p);
-    printf("  folder      %s\n", p->folder);
+    printf("  folder      %s\n", tarn__shown(p->folder));
     fflush(stdout);
 }
 
@@ -247,7 +247,8 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
         return;
     }
     if (r->end == TARN_TRAIN_STOPPED)
-        printf("stopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", (long long)r->step, p->folder);
+        printf("stopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", (long long)r->step,
+               tarn__shown(p->folder));
     else if (r->end == TARN_TRAIN_PATIENCE)
         printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step, (long long)p->options.patience);
     if (r->best_step && p->is_text)
@@ -330,7 +331,7 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
 int tarn__train(const tarn__options *options)
 {
     if (options->resume && options->word_count) {
-        fprintf(stderr, "tarn train: --resume takes its configuration from the run; leave out '%s'\n", options->words[0]);
+        fprintf(stderr, "tarn train: --resume takes its configuration from the run; leave out '%s'\n", tarn__shown(options->words[0]));
         return TARN__MISUSED;
     }
     if (options->resume && options->zero) {

@@ -86,7 +86,7 @@ static void print_table(const report *r, const tarn_train_plan *plan)
     tarn__print_memory_kinds(&r->memory);
     if (r->sum.lost)
         printf("  %lld records were lost: look at fewer steps\n", (long long)r->sum.lost);
-    printf("  %-10s %s/trace.json, for chrome://tracing or ui.perfetto.dev\n", "trace", plan->folder);
+    printf("  %-10s %s/trace.json, for chrome://tracing or ui.perfetto.dev\n", "trace", tarn__shown(plan->folder));
 }
 
 /* ---- profile.json ---------------------------------------------------------------------------------------------------------- */
@@ -151,7 +151,7 @@ static int write_file(const report *r, const tarn_train_plan *plan)
     good = to && fclose(to) == 0 && good && rename(unfinished, path) == 0;
     if (good)
         return TARN__DONE;
-    fprintf(stderr, "tarn train: '%s' could not be written: %s\n", path, strerror(errno));
+    fprintf(stderr, "tarn train: '%s' could not be written: %s\n", tarn__shown(path), strerror(errno));
     if (to)
         remove(unfinished);
     return TARN__FAILED;

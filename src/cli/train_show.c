@@ -84,7 +84,7 @@ static void print_report(const tarn_train_report *r)
 {
     if (r->kind == TARN_REPORT_SAMPLE) {
         printf("--- sample ---\n");
-        fwrite(r->text, 1, r->text_length, stdout);
+        tarn__print_written(r->text, r->text_length);
         printf("\n---\n");
         return;
     }

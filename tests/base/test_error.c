@@ -35,6 +35,59 @@ static void operations_do_nothing_while_an_error_is_pending(void **state)
     assert_values(tarn_add(x, x), 0, 2, 4);
 }
 
+/* As it is shown. */
+static const char *escaped(const char *text, bool keep_lines)
+{
+    static char shown[128];
+    size_t bytes = tarn_string_escape(shown, sizeof(shown), text, strlen(text), keep_lines);
+    assert_int_equal(bytes, strlen(shown));
+    return shown;
+}
+
+static void texts_from_outside_are_escaped(void **state)
+{
+    (void)state;
+    assert_string_equal(escaped("plain \\ h\xC3\xA9 \xE6\xBC\xA2 \xF0\x9F\x98\x80", false), "plain \\ h\xC3\xA9 \xE6\xBC\xA2 \xF0\x9F\x98\x80");
+    assert_string_equal(escaped("\x1b[2J\n\t\r\x7F\x01", false), "\\x1b[2J\\n\\t\\r\\x7f\\x01");
+    assert_string_equal(escaped("one\n\ttwo\r\n", true), "one\n\ttwo\\r\n");
+    assert_string_equal(escaped("\xC2\x9B\xC2\xA0\xE2\x80\xAE\xE2\x80\xA8\xE2\x81\xA7", false), "\\u009b\xC2\xA0\\u202e\\u2028\\u2067");
+    assert_string_equal(escaped("\xFF\xC0\xAF\xED\xA0\x80\xE2\x82", false), "\\xff\\xc0\\xaf\\xed\\xa0\\x80\\xe2\\x82");
+    assert_string_equal(escaped(escaped("\x1b\xFF", false), false), "\\x1b\\xff");
+    char few[6];
+    assert_int_equal(tarn_string_escape(few, sizeof(few), "ab\x1b" "c", 4, false), 7);
+    assert_string_equal(few, "ab");
+    assert_int_equal(tarn_string_escape(few, sizeof(few), "\0x", 2, false), 5);
+    assert_string_equal(few, "\\x00x");
+    assert_int_equal(tarn_string_escape(NULL, 0, "abc", 3, false), 3);
+    assert_int_equal(tarn_string_escape(few, sizeof(few), NULL, 0, false), 0);
+    assert_string_equal(few, "");
+}
+
+static void keep_line(tarn_log_level level, const char *text, void *ctx)
+{
+    (void)level;
+    snprintf(ctx, 64, "%s", text);
+}
+
+static void sentences_steer_no_terminal(void **state)
+{
+    (void)state;
+    char line[64] = "";
+    tarn__raise(TARN_ERROR_IO, "open: '%s' is missing", "\x1b[31m\nname");
+    assert_string_equal(tarn_error(), "tarn: open: '\\x1b[31m\\nname' is missing");
+    tarn__raise_within("load");
+    assert_string_equal(tarn_error(), "tarn: load: open: '\\x1b[31m\\nname' is missing");
+    tarn_clear_error();
+    tarn__raise(TARN_ERROR_IO, "a table:\n%s", "\x1b one\n");
+    tarn__raise_within("load");
+    assert_string_equal(tarn_error(), "tarn: load: a table:\n\\x1b one\n");
+    tarn_clear_error();
+    tarn_set_log(keep_line, line);
+    tarn__log(TARN_LOG_WARNING, "'%s'", "\x1b[31m\n");
+    tarn_set_log(tarn_log_stderr, NULL);
+    assert_string_equal(line, "'\\x1b[31m\\n'");
+}
+
 static void a_strange_code_counts_as_a_defect(void **state)
 {
     (void)state;
@@ -176,7 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(the_first_error_stays),
         in_scope(operations_do_nothing_while_an_error_is_pending),
-        in_scope(a_strange_code_counts_as_a_defect),
+        in_scope(texts_from_outside_are_escaped), in_scope(sentences_steer_no_terminal), in_scope(a_strange_code_counts_as_a_defect),
         in_scope(an_error_always_has_a_sentence),
         in_scope(a_long_sentence_is_cut_not_overrun),
         in_scope(every_code_has_a_name),

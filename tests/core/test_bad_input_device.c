@@ -66,6 +66,8 @@ static void devices_and_settings(void **state)
     ACCEPT(tarn_set_log(tarn_log_stderr, NULL));
     ACCEPT(tarn_log_stderr(TARN_LOG_WARNING, NULL, NULL));
     ACCEPT(tarn_code_name((tarn_code)-5));
+    ACCEPT(tarn_string_escape(NULL, 9, "x", 1, false));
+    ACCEPT(tarn_string_escape(NULL, 0, NULL, 9, true));
     ACCEPT(tarn_version());
     ACCEPT(tarn_threads());
     ACCEPT(tarn_stats());
