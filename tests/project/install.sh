@@ -80,7 +80,16 @@ expect static out/static
 if [ -n "${TARN_COMMAND:-}" ]; then
     echo "command: $(env -u LD_LIBRARY_PATH "$prefix/bin/tarn" version)"
 fi
-for file in share/man/man1/tarn.1 share/bash-completion/completions/tarn share/zsh/site-functions/_tarn; do
+cd "$source"
+files=(share/man/man1/tarn.1 share/bash-completion/completions/tarn share/zsh/site-functions/_tarn share/doc/tarn/README.md)
+for file in configs/*.json; do
+    files+=("share/tarn/$file")
+done
+for file in docs/*.md examples/*.c; do
+    files+=("share/doc/tarn/$file")
+done
+[ ${#files[@]} -gt 20 ] || { echo "configs, guides and examples are not in $source" && exit 1; }
+for file in "${files[@]}"; do
     [ -s "$prefix/$file" ] || { echo "$file was not installed" && exit 1; }
 done
 
