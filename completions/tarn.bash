@@ -108,16 +108,16 @@ _tarn()
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share"
         ;;
-    eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --template" ;;
+    eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
     runs) options+=" --json" ;;
-    predict) options+=" --json --threads --device --top" ;;
+    predict) options+=" --json --threads --device --top --checkpoint" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
-        options+=" --ignore-end --no-slide --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context --adapter"
+        options+=" --ignore-end --no-slide --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context --adapter --checkpoint"
         ;;
     chat)
         options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
-        options+=" --on-full --no-slide --kv --gpu-layers --chunk --context --adapter --template"
+        options+=" --on-full --no-slide --kv --gpu-layers --chunk --context --adapter --checkpoint --template"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
@@ -125,8 +125,8 @@ _tarn()
         ;;
     data) options+=" --json --model --context --template --val --val-share --seed --show" ;;
     inspect) options+=" --json" ;;
-    quantize) options+=" --type --adapter --force --quiet --json --threads" ;;
-    convert) options+=" --adapter --force --quiet --json --threads" ;;
+    quantize) options+=" --type --adapter --checkpoint --force --quiet --json --threads" ;;
+    convert) options+=" --adapter --checkpoint --force --quiet --json --threads" ;;
     bench)
         options+=" --json --threads --device"
         case ${COMP_WORDS[2]} in

@@ -20,6 +20,7 @@ typedef struct history {
 } history;
 
 typedef struct chat {
+    tarn_run_weights weights; /* that are used */
     const tarn__options *options;
     tarn_kv kv;
     bool forgets;  /* the oldest turns, when the context is full */
@@ -296,7 +297,7 @@ static bool open_writer(chat *c)
 {
     const tarn__options *o = c->options;
     tarn_model_facts facts;
-    c->model = tarn__language_model(o);
+    c->model = tarn__language_model(o, &c->weights);
     c->tokenizer = c->model ? tarn__language_tokenizer(o) : NULL;
     if (c->tokenizer && o->template_name && !tarn_tokenizer_set_chat(c->tokenizer, o->template_name))
         return false;
@@ -351,6 +352,8 @@ int tarn__chat(const tarn__options *options)
         return TARN__MISUSED;
     }
     int status = tarn__language_options("chat", options, &c.kv);
+    if (status == TARN__DONE)
+        status = tarn__checkpoint_use("chat", options, &c.weights);
     if (status == TARN__DONE)
         status = run(&c);
     unsay(&c.history, 0, c.history.count);

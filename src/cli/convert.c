@@ -3,7 +3,7 @@
 #include <tarn/convert.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/checkpoint.h"
 
 static void show_progress(int64_t done, int64_t all, const char *name, void *ctx)
 {
@@ -18,6 +18,7 @@ static void print_json(const tarn__options *o, const tarn_convert_summary *s)
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "from", o->words[0]);
     tarn__json_text(&json, "to", o->words[1]);
+    tarn__checkpoint_json(&json, o);
     if (o->type)
         tarn__json_text(&json, "type", o->type);
     tarn__json_whole(&json, "tensors", s->tensors);
@@ -44,10 +45,14 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
 static int run(const char *command, const tarn__options *o, tarn_convert_options how)
 {
     tarn_convert_summary summary;
+    tarn_run_weights weights;
+    int status = tarn__checkpoint_use(command, o, &weights);
+    if (status != TARN__DONE)
+        return status;
     how.replace = o->force;
     how.adapter = o->adapter;
     how.progress = !o->quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
-    if (!tarn_model_convert(o->words[0], o->words[1], &summary, &how))
+    if (!tarn_model_convert(weights.path, o->words[1], &summary, &how))
         return tarn__complain(command);
     if (o->json)
         print_json(o, &summary);

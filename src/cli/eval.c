@@ -9,12 +9,13 @@ typedef struct findings {
     int64_t *samples, *right; /* of each class */
 } findings;
 
-static void print_json(const tarn_run *run, const char *data, const findings *f)
+static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const findings *f)
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "model", tarn_run_kind(run));
     tarn__json_text(&json, "data", data);
+    tarn__checkpoint_json(&json, options);
     tarn__json_whole(&json, "samples", f->all.samples);
     tarn__json_real(&json, "loss", f->all.loss, 6);
     tarn__json_real(&json, "accuracy", f->all.accuracy, 6);
@@ -60,7 +61,11 @@ static int evaluate(const tarn__options *options, tarn_run *run)
     } else if (!tarn_run_evaluate(run, options->data, options->batch_size, &f.all, f.samples, f.right)) {
         status = complain();
     } else {
-        (options->json ? print_json : print_table)(run, options->data ? options->data : tarn_run_data(run), &f);
+        const char *data = options->data ? options->data : tarn_run_data(run);
+        if (options->json)
+            print_json(options, run, data, &f);
+        else
+            print_table(run, data, &f);
     }
     free(f.samples);
     free(f.right);
@@ -83,6 +88,7 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "model", tarn_run_kind(run));
     tarn__json_text(&json, "data", data);
+    tarn__checkpoint_json(&json, options);
     tarn__json_whole(&json, "tokens", e->tokens);
     tarn__json_real(&json, "loss", e->loss, 6);
     tarn__json_real(&json, "perplexity", e->perplexity, 6);
@@ -108,7 +114,12 @@ int tarn__eval(const tarn__options *options)
     tarn_kv none;
     if (tarn__language_options("eval", options, &none) != TARN__DONE)
         return TARN__MISUSED;
-    const tarn_run_open_options how = {.device_layers = options->gpu_layers, .chat_template = options->template_name};
+    tarn_run_weights weights;
+    int found = tarn__checkpoint_use("eval", options, &weights);
+    if (found != TARN__DONE)
+        return found;
+    const tarn_run_open_options how = {
+        .device_layers = options->gpu_layers, .chat_template = options->template_name, .checkpoint = weights.checkpoint};
     tarn_run *run = tarn_run_open_with(options->words[0], options->device, &how);
     if (!run)
         return complain();

@@ -178,6 +178,7 @@ static void print_json(const writing *w, int64_t i)
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
     tarn__json_text(&json, "model", w->options->words[0]);
+    tarn__checkpoint_json(&json, w->options);
     tarn__json_whole(&json, "seed", w->options->seed + i);
     tarn__json_open(&json, "prompt", '[');
     for (int64_t k = 0; k < w->prompt.count; k++)
@@ -298,12 +299,16 @@ static int write_texts(writing *w)
 static int run(writing *w)
 {
     const tarn__options *o = w->options;
-    w->model = tarn__language_model(o);
+    tarn_run_weights weights;
+    int status = tarn__checkpoint_use("generate", o, &weights);
+    if (status != TARN__DONE)
+        return status;
+    w->model = tarn__language_model(o, &weights);
     if (!w->model || !tarn_model_facts_of(w->model, &w->facts))
         return tarn__complain("generate");
     if (!o->ids && !(w->tokenizer = tarn__language_tokenizer(o)))
         return tarn__complain("generate");
-    int status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->facts);
+    status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->facts);
     if (status != TARN__DONE)
         return status;
     w->texts = calloc((size_t)o->sequences, sizeof(*w->texts));

@@ -26,15 +26,15 @@ tarn_tokenizer *tarn__language_tokenizer(const tarn__options *o)
     return tarn_tokenizer_open(is_named && stat(path, &about) == 0 ? o->adapter : o->words[0]);
 }
 
-tarn_module *tarn__language_model(const tarn__options *o)
+tarn_module *tarn__language_model(const tarn__options *o, const tarn_run_weights *weights)
 {
-    tarn_model_open_options how = {.as_stored = o->dtype_count == 0, .device_layers = o->gpu_layers};
+    tarn_model_open_options how = {.as_stored = o->dtype_count == 0 && !weights->blocks, .device_layers = o->gpu_layers, .blocks = weights->blocks};
     how.dtype = o->dtype_count > 0 ? o->dtypes[0].dtype : TARN_F32;
-    tarn_module *model = tarn_model_open(o->words[0], o->device, &how);
+    tarn_module *model = tarn_model_open(weights->path, o->device, &how);
     if (!model && how.as_stored && tarn_error_code() == TARN_ERROR_DTYPE) {
         tarn_clear_error(); /* of several element types, of which f32 has the numbers of all but f64 */
         how.as_stored = false;
-        model = tarn_model_open(o->words[0], o->device, &how);
+        model = tarn_model_open(weights->path, o->device, &how);
         if (model)
             fprintf(stderr, "(its weights are of several element types: it runs in f32; --dtype names another)\n");
     }

@@ -96,6 +96,8 @@ static const option table[] = {
     {"adapter", TEXT, 0, 0, NULL, "FOLDER", WRITES | TARN__EVAL, AT(adapter), 0, "adapters of the model (LoRA), in a folder that PEFT or tarn wrote"},
     {"adapter", TEXT, 0, 0, NULL, "FOLDER", TARN__QUANTIZE | TARN__CONVERT, AT(adapter), 0,
      "make adapters (LoRA) part of the weights, from a folder that PEFT or tarn wrote"},
+    {"checkpoint", TEXT, 0, 0, NULL, "best|last", WRITES | TARN__EVAL | TARN__PREDICT | TARN__QUANTIZE | TARN__CONVERT, AT(checkpoint), 0,
+     "of a run: the weights of the best evaluation, or the last ones [best]"},
     {"force", FLAG, 0, 1, NULL, NULL, TARN__QUANTIZE | TARN__CONVERT, AT(force), 0, "replace what is there already"},
     {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0, "data to judge by, named as for train [the run's own validation data]"},
     {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},

@@ -58,7 +58,7 @@ typedef struct tarn__options {
     char only[TARN__LIST_MAX][32];
     int only_count;
     bool quiet, dry_run, profile, force;
-    const char *type, *adapter; /* NULL: not given */
+    const char *type, *adapter, *checkpoint; /* NULL: not given */
     int64_t profile_steps;
     int64_t batch_size, top, steps, warmup;
     const char *data;   /* NULL: not given */

@@ -1,7 +1,7 @@
 /* predict.c: `tarn predict`: what a run's model sees in images. */
 #include <stdlib.h>
 
-#include "cli/cli.h"
+#include "cli/checkpoint.h"
 
 /* The image in the size and with the channels that the model takes; the caller frees it. */
 static bool load(const char *path, tarn_shape input, tarn_array *sample)
@@ -30,6 +30,7 @@ static void print(const tarn__options *options, const tarn_run *run, const char 
     if (options->json) {
         tarn__json_open(&json, NULL, '{');
         tarn__json_text(&json, "image", path);
+        tarn__checkpoint_json(&json, options);
         tarn__json_open(&json, "classes", '[');
     } else {
         printf("%s:", tarn__shown(path));
@@ -73,8 +74,11 @@ static int predict(const tarn__options *options, tarn_run *run, const char *path
 
 int tarn__predict(const tarn__options *options)
 {
-    int status = TARN__DONE;
-    tarn_run *run = tarn_run_open(options->words[0], options->device);
+    tarn_run_weights weights;
+    int status = tarn__checkpoint_use("predict", options, &weights);
+    if (status != TARN__DONE)
+        return status;
+    tarn_run *run = tarn_run_open_with(options->words[0], options->device, &(tarn_run_open_options){.checkpoint = weights.checkpoint});
     if (!run)
         return tarn__complain("predict");
     if (tarn_run_is_text(run)) {

@@ -221,6 +221,12 @@ static void print_plan_json(const tarn_train_plan *p)
 
 /* ---- the end --------------------------------------------------------------------------------------------------------------- */
 
+/* A run that reached its end has written what --merge asks for. */
+static bool is_merged(const tarn_train_plan *p, const tarn_train_result *r)
+{
+    return p->options.merge[0] && r->end != TARN_TRAIN_STOPPED;
+}
+
 static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
 {
     static const char *const ends[] = {
@@ -235,6 +241,10 @@ static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
         tarn__json_real(&json, "best_accuracy", r->best_step ? r->best_accuracy : NAN, 6);
     tarn__json_real(&json, "seconds", r->seconds, 3);
     tarn__json_text(&json, "folder", p->folder);
+    if (is_merged(p, r)) {
+        tarn__json_text(&json, "merged", strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged");
+        tarn__json_text(&json, "checkpoint", "best");
+    }
     tarn__json_end(&json);
 }
 
@@ -256,6 +266,9 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
     else if (r->best_step)
         printf("best: %.2f %% right, validation loss %.4f, after step %lld; %.1f s in all\n", 100 * r->best_accuracy, r->best_loss,
                (long long)r->best_step, r->seconds);
+    if (is_merged(p, r))
+        printf("merged: %s/%s, from the best weights, step %lld\n", p->folder, strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged",
+               (long long)r->best_step);
 }
 
 /* Options that do not fit together or name nothing are misuse; a disk or a device that fails is not. */

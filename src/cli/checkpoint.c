@@ -1,0 +1,51 @@
+/* checkpoint.c: --checkpoint: which weights of a run a command uses, found in one place and printed by all. */
+#include "cli/checkpoint.h"
+
+#include <string.h>
+
+static bool parse(const char *word, tarn_run_checkpoint *checkpoint)
+{
+    *checkpoint = word && strcmp(word, "last") == 0 ? TARN_RUN_LAST : TARN_RUN_BEST;
+    return !word || strcmp(word, "best") == 0 || strcmp(word, "last") == 0;
+}
+
+int tarn__checkpoint_find(const char *command, const tarn__options *o, tarn_run_weights *w)
+{
+    tarn_run_checkpoint checkpoint;
+    if (!parse(o->checkpoint, &checkpoint)) {
+        fprintf(stderr, "tarn %s: --checkpoint: '%s' must be best or last\n", command, o->checkpoint);
+        return TARN__MISUSED;
+    }
+    if (!tarn_run_weights_find(o->words[0], checkpoint, w))
+        return tarn__complain(command);
+    if (o->checkpoint && !w->is_run) {
+        fprintf(stderr, "tarn %s: --checkpoint: '%s' is no run of tarn train, and has one set of weights\n", command, o->words[0]);
+        return TARN__MISUSED;
+    }
+    return TARN__DONE;
+}
+
+static const char *name_of(const tarn_run_weights *w)
+{
+    return w->checkpoint == TARN_RUN_BEST ? "best" : "last";
+}
+
+int tarn__checkpoint_use(const char *command, const tarn__options *o, tarn_run_weights *w)
+{
+    int status = tarn__checkpoint_find(command, o, w);
+    if (status != TARN__DONE || !w->is_run || o->json || o->quiet)
+        return status;
+    bool is_instead = w->checkpoint == TARN_RUN_LAST && !(o->checkpoint && strcmp(o->checkpoint, "last") == 0);
+    fprintf(stderr, "(%s weights of the run, step %lld%s)\n", name_of(w), (long long)w->step, is_instead ? "; it has no best ones yet" : "");
+    return status;
+}
+
+void tarn__checkpoint_json(tarn__json *json, const tarn__options *o)
+{
+    tarn_run_weights w;
+    tarn_run_checkpoint checkpoint;
+    if (!parse(o->checkpoint, &checkpoint) || !tarn_run_weights_find(o->words[0], checkpoint, &w) || !w.is_run)
+        return;
+    tarn__json_text(json, "checkpoint", name_of(&w));
+    tarn__json_whole(json, "checkpoint_step", w.step);
+}
