@@ -99,11 +99,16 @@ void tarn__json_whole(tarn__json *json, const char *key, int64_t number)
 
 void tarn__json_real(tarn__json *json, const char *key, double number, int digits)
 {
+    char text[400];
     begin(json, key);
-    if (isfinite(number))
-        fprintf(json->to, "%.*f", digits, number);
-    else
+    if (!isfinite(number)) {
         fputs("null", json->to);
+        return;
+    }
+    int length = snprintf(text, sizeof(text), "%.*f", digits, number);
+    while (digits > 0 && length > 2 && text[length - 1] == '0' && text[length - 2] >= '0' && text[length - 2] <= '9')
+        text[--length] = 0;
+    fputs(text, json->to);
 }
 
 void tarn__json_precise(tarn__json *json, const char *key, double number, int digits)

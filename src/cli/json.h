@@ -20,7 +20,7 @@ void tarn__json_end(tarn__json *json);
 void tarn__json_text(tarn__json *json, const char *key, const char *text);
 void tarn__json_bytes(tarn__json *json, const char *key, const char *text, size_t length); /* any bytes: what is no UTF-8 becomes U+FFFD */
 void tarn__json_whole(tarn__json *json, const char *key, int64_t number);
-void tarn__json_real(tarn__json *json, const char *key, double number, int digits);
+void tarn__json_real(tarn__json *json, const char *key, double number, int digits); /* rounded to so many behind the point, without zeros at the end: 0.1, 2.0 */
 void tarn__json_precise(tarn__json *json, const char *key, double number, int digits); /* as many as count: 1e-05 with one */
 void tarn__json_bool(tarn__json *json, const char *key, bool value);
 void tarn__json_null(tarn__json *json, const char *key);

@@ -11,7 +11,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "formats/document_checksum.h"
+#include "formats/document_dump.h"
 #include "formats/recognize.h"
 
 #define LONGEST ((size_t)64 << 20) /* bytes of a file of settings */
@@ -104,7 +106,7 @@ bool tarn__document_save(const tarn__document *document, const char *path)
 {
     if (tarn_failed())
         return false;
-    char *text = json_dumps(document->root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    char *text = tarn__document_dump(document->root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     size_t length = text ? strlen(text) : 0;
     if (!text)
         return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", document->function, path);
@@ -136,7 +138,7 @@ bool tarn__document_append(const tarn__document *document, const char *path)
 {
     if (tarn_failed())
         return false;
-    char *text = json_dumps(document->root, JSON_REAL_PRECISION(9));
+    char *text = tarn__document_dump(document->root, JSON_REAL_PRECISION(9));
     size_t length = text ? strlen(text) : 0;
     if (!text)
         return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", document->function, path);
@@ -357,7 +359,7 @@ static bool append_text(char *text, size_t size, const json_t *value)
     if (json_is_integer(value))
         snprintf(text + used, size - used, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
-        snprintf(text + used, size - used, "%.17g", json_real_value(value));
+        snprintf(text + used, size - used, "%s", tarn__number_text(json_real_value(value), (char[TARN__NUMBER_ROOM]){0}));
     else if (json_is_boolean(value))
         snprintf(text + used, size - used, "%s", json_is_true(value) ? "true" : "false");
     else if (json_is_string(value) && strlen(json_string_value(value)) < size - used)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "text/spm_steps.h"
 #include "text/utf8.h"
 #include "text/write.h"
@@ -109,9 +110,10 @@ static bool put_made(tarn__buffer *out, const tarn_tokenizer *t, tarn__buffer *m
 
 static bool put_scores(tarn__buffer *out, const tarn__spm *spm)
 {
+    char text[TARN__NUMBER_ROOM];
     bool good = tarn__json_put(out, ",\n    \"tarn\": {\"scores\": [");
     for (size_t i = 0; good && i < spm->count; i++)
-        good = tarn__json_put(out, "%s%.9g", i ? ", " : "", (double)spm->scores[i]);
+        good = tarn__json_put(out, "%s%s", i ? ", " : "", tarn__number_text(tarn__number_of_f32(spm->scores[i]), text));
     good = good && tarn__json_put(out, "],\n      \"types\": [");
     for (size_t i = 0; good && i < spm->count; i++)
         good = tarn__json_put(out, "%s%d", i ? ", " : "", spm->types[i]);

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "train/data.h"
 
 static bool write_text(const tarn__description *d, tarn__document *document)
@@ -38,18 +39,18 @@ bool tarn__description_write(const tarn__description *d, tarn__document *documen
     if (d->is_text)
         return write_text(d, document);
     bool good = write_samples(d, document) && tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
-                tarn__document_set_real(document, "data.scale", (double)d->scale);
+                tarn__document_set_real(document, "data.scale", tarn__number_of_f32(d->scale));
     for (int i = 0; good && i < d->input.rank; i++)
         good = tarn__document_add_whole(document, "data.input", d->input.size[i]);
     for (int64_t i = 0; good && i < d->classes; i++)
         good = tarn__document_add_text(document, "data.class_names", d->class_name[i]);
     for (int c = 0; good && c < d->channels; c++)
-        good = tarn__document_add_real(document, "data.mean", (double)d->mean[c]) &&
-               tarn__document_add_real(document, "data.deviation", (double)d->deviation[c]);
+        good = tarn__document_add_real(document, "data.mean", tarn__number_of_f32(d->mean[c])) &&
+               tarn__document_add_real(document, "data.deviation", tarn__number_of_f32(d->deviation[c]));
     return good;
 }
 
-/* f32 numbers written with 17 digits come back with the same bits. */
+/* f32 numbers come back with the same bits. */
 static bool read_real(const tarn__document *document, const char *key, size_t index, float *value)
 {
     double number;

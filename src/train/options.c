@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/number.h"
 #include "core/device.h"
 #include "models/weights.h"
 
@@ -334,7 +335,7 @@ static void text_of(const row *r, const tarn_train_options *options, char *text,
     switch (r->option.type) {
     case TARN_OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)place ? "true" : "false"); break;
     case TARN_OPTION_WHOLE: snprintf(text, size, "%lld", (long long)*(const int64_t *)place); break;
-    case TARN_OPTION_REAL: snprintf(text, size, "%.17g", *(const double *)place); break;
+    case TARN_OPTION_REAL: snprintf(text, size, "%s", tarn__number_text(*(const double *)place, (char[TARN__NUMBER_ROOM]){0})); break;
     case TARN_OPTION_WHOLES:
         text[0] = 0;
         for (int i = 0; i < options->hidden_count && i < TARN_TRAIN_HIDDEN; i++)

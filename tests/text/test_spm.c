@@ -381,7 +381,7 @@ static void wrong_files_are_refused_by_name(void **state)
         {"\"<0xFE>\"", "\"<0xfe>\"", TARN_ERROR_FORMAT, "<0xFE>"},
         {"[\"h\", \"e\"]", "[\"h\", \"x\"]", TARN_ERROR_FORMAT, "the second is not in the vocabulary"},
         {"\"other\":", "\"tarn\": {}, \"other\":", TARN_ERROR_FORMAT, "scores"},
-        {"\"other\": {\"scores\": [0", "\"tarn\": {\"scores\": [\"0\"", TARN_ERROR_FORMAT, "token 0"},
+        {"\"other\": {\"scores\": [0.0", "\"tarn\": {\"scores\": [\"0\"", TARN_ERROR_FORMAT, "token 0"},
         {"\"normalized\": false", "\"normalized\": true", TARN_ERROR_UNSUPPORTED, "normalized"},
     };
     if (!TARN__HAVE_JANSSON)
@@ -436,9 +436,31 @@ static void the_model_of_stories_is_read(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* A score of -0 comes back as -0, and 0.1 as 0.1: a run that is resumed writes the tokenizer of the one that was not stopped. */
+static void a_tokenizer_saved_twice_has_the_same_bytes(void **state)
+{
+    (void)state;
+    tarn_tokenizer *t = open_with(&(small_model_options){.more = "zero", .more_score = -0.0f});
+    assert_true(tarn_tokenizer_save(t, scratch("first")));
+    tarn_tokenizer_free(t);
+    t = tarn_tokenizer_open(scratch("first"));
+    assert_true(tarn_tokenizer_save(t, scratch("second")));
+    tarn_tokenizer_free(t);
+    size_t count[2];
+    char *first = get_file(scratch("first/tokenizer.json"), &count[0]), *second = get_file(scratch("second/tokenizer.json"), &count[1]);
+    assert_int_equal(count[0], count[1]);
+    assert_memory_equal(first, second, count[0]);
+    first = realloc(first, count[0] + 1);
+    first[count[0]] = 0;
+    assert_contains(first, "-0.0");
+    free(first);
+    free(second);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        in_scope(a_tokenizer_saved_twice_has_the_same_bytes),
         in_scope(the_best_score_merges_first),
         in_scope(control_tokens_are_found_first),
         in_scope(settings_of_a_model_are_followed),

@@ -1,0 +1,156 @@
+/* number.c: the shortest text of a number, by trial: so many digits, correctly rounded, until they read back as the number.
+ *
+ * Below a power of two numbers lie closer than above it: there, the shortest text may be the next decimal above the rounded one. */
+#include "base/number.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DIGITS = 17 };
+
+/* |value| = 0.d₁d₂… · 10^exponent */
+typedef struct decimal {
+    char digit[MOST_DIGITS + 2];
+    int digits, exponent;
+} decimal;
+
+/* printf and strtod write and read the locale's point. */
+static const char *point(void)
+{
+    const struct lconv *words = localeconv();
+    return words && words->decimal_point[0] ? words->decimal_point : ".";
+}
+
+static decimal rounded(double value, int digits)
+{
+    char text[64];
+    decimal d = {.digits = digits};
+    snprintf(text, sizeof(text), "%.*e", digits - 1, value);
+    const char *exponent = strrchr(text, 'e');
+    int used = 0;
+    for (const char *c = text; c < exponent; c++)
+        if (*c >= '0' && *c <= '9' && used < digits)
+            d.digit[used++] = *c;
+    d.exponent = atoi(exponent + 1) + 1;
+    return d;
+}
+
+/* The next decimal of as many digits. */
+static decimal above(decimal d)
+{
+    int i = d.digits - 1;
+    while (i >= 0 && d.digit[i] == '9')
+        d.digit[i--] = '0';
+    if (i >= 0) {
+        d.digit[i]++;
+    } else {
+        d.digit[0] = '1';
+        d.exponent++;
+    }
+    return d;
+}
+
+static double value_of(const decimal *d)
+{
+    char text[64];
+    snprintf(text, sizeof(text), "0%s%.*se%d", point(), d->digits, d->digit, d->exponent);
+    return strtod(text, NULL);
+}
+
+typedef bool (*same_fn)(double read, double value);
+
+static bool same_f64(double read, double value)
+{
+    return read == value;
+}
+
+static bool same_f32(double read, double value)
+{
+    return (float)read == (float)value;
+}
+
+/* Of a number above 0. */
+static decimal shortest(double value, same_fn same)
+{
+    int exponent;
+    bool is_power_of_2 = frexp(value, &exponent) == 0.5;
+    for (int digits = 1; digits < MOST_DIGITS; digits++) {
+        decimal d = rounded(value, digits), next = above(d);
+        if (same(value_of(&d), value))
+            return d;
+        if (is_power_of_2 && same(value_of(&next), value))
+            return next;
+    }
+    return rounded(value, MOST_DIGITS);
+}
+
+static void write_plain(const decimal *d, char *text)
+{
+    int used = 0;
+    if (d->exponent <= 0) {
+        used = sprintf(text, "0.");
+        for (int i = 0; i < -d->exponent; i++)
+            text[used++] = '0';
+    }
+    for (int i = 0; i < d->digits; i++) {
+        text[used++] = d->digit[i];
+        if (i + 1 == d->exponent && i + 1 < d->digits)
+            text[used++] = '.';
+    }
+    for (int i = d->digits; i < d->exponent; i++)
+        text[used++] = '0';
+    strcpy(text + used, d->digits <= d->exponent ? ".0" : "");
+}
+
+static void write_exponent(const decimal *d, char *text)
+{
+    int used = sprintf(text, "%c", d->digit[0]);
+    if (d->digits > 1)
+        used += sprintf(text + used, ".%.*s", d->digits - 1, d->digit + 1);
+    sprintf(text + used, "e%+03d", d->exponent - 1);
+}
+
+const char *tarn__number_text(double value, char text[TARN__NUMBER_ROOM])
+{
+    bool is_negative = signbit(value);
+    char *at = text;
+    if (!isfinite(value))
+        return strcpy(text, "null");
+    if (is_negative)
+        *at++ = '-';
+    if (value == 0) {
+        strcpy(at, "0.0");
+        return text;
+    }
+    decimal d = shortest(fabs(value), same_f64);
+    while (d.digits > 1 && d.digit[d.digits - 1] == '0')
+        d.digits--;
+    if (d.exponent > -4 && d.exponent <= 16)
+        write_plain(&d, at);
+    else
+        write_exponent(&d, at);
+    return text;
+}
+
+double tarn__number_read(const char *text)
+{
+    char own[128];
+    const char *dot = strchr(text, '.');
+    if (!dot || strcmp(point(), ".") == 0)
+        return strtod(text, NULL);
+    snprintf(own, sizeof(own), "%.*s%s%s", (int)(dot - text), text, point(), dot + 1);
+    return strtod(own, NULL);
+}
+
+double tarn__number_of_f32(float value)
+{
+    if (!isfinite(value) || value == 0)
+        return (double)value;
+    decimal d = shortest(fabs((double)value), same_f32);
+    double read = value_of(&d);
+    return value < 0 ? -read : read;
+}

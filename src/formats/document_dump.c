@@ -1,0 +1,54 @@
+/* document_dump.c: jansson writes reals in a fixed number of digits; here they get their shortest form after that. */
+#include "formats/document_dump.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/number.h"
+
+/* Copies a string, quotes included; returns what follows it. */
+static const char *copy_string(const char *from, char **to)
+{
+    *(*to)++ = *from++;
+    for (bool ends = false; !ends; from++) {
+        ends = *from == '"';
+        if (*from == '\\')
+            *(*to)++ = *from++;
+        *(*to)++ = *from;
+    }
+    return from;
+}
+
+/* Copies a number, a real one in its shortest form; returns what follows it. */
+static const char *copy_number(const char *from, char **to)
+{
+    size_t length = strspn(from, "+-.0123456789eE");
+    char own[TARN__NUMBER_ROOM * 2], text[TARN__NUMBER_ROOM];
+    bool is_real = length < sizeof(own) && (memchr(from, '.', length) || memchr(from, 'e', length));
+    memcpy(own, from, length < sizeof(own) ? length : 0);
+    own[length < sizeof(own) ? length : 0] = 0;
+    const char *shown = is_real ? tarn__number_text(tarn__number_read(own), text) : from;
+    size_t count = is_real ? strlen(shown) : length;
+    memcpy(*to, shown, count);
+    *to += count;
+    return from + length;
+}
+
+char *tarn__document_dump(const json_t *root, size_t flags)
+{
+    char *text = json_dumps(root, flags);
+    char *shorter = text ? malloc(2 * strlen(text) + 1) : NULL, *to = shorter;
+    for (const char *from = text; shorter && *from;) {
+        if (*from == '"')
+            from = copy_string(from, &to);
+        else if (*from == '-' || (*from >= '0' && *from <= '9'))
+            from = copy_number(from, &to);
+        else
+            *to++ = *from++;
+    }
+    if (shorter)
+        *to = 0;
+    free(text);
+    return shorter;
+}
