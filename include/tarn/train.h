@@ -52,7 +52,7 @@ typedef struct tarn_train_options {
     int64_t workers;    /* threads that read samples; default: none */
     char out[1024];     /* the run's folder; default by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, and then …-cpu-2 */
     int64_t patience;   /* ends the run after so many evaluations without a better one; default: never */
-    int64_t eval_every; /* steps between evaluations and checkpoints; default: those of as many whole epochs as have at least log_every */
+    int64_t eval_every; /* steps between evaluations and checkpoints; default: an epoch's; short epochs, of fewer than log_every or a 50th of the run, together */
     int64_t log_every;  /* steps between two lines of metrics; default 20 */
     double min_lr;      /* where the schedule ends; default 0 */
     double beta2;       /* of adam and adamw; default 0.999 */

@@ -19,6 +19,7 @@
 
 #include "cli/cli.h"
 
+enum { STACK_BYTES = 1 << 18 };
 enum { REDRAW_MS = 200, MAX_FIELDS = 16, MIN_BAR = 7, MAX_BAR = 32, MAX_COLUMNS = 400 };
 
 static struct {
@@ -176,7 +177,7 @@ static void draw(void)
 {
     char text[MAX_COLUMNS + 64];
     int width = columns() - 1;
-    if (!line.is_drawn || (!line.trainer && !line.what[0]))
+    if (!line.is_open || !line.is_drawn || (!line.trainer && !line.what[0]))
         return;
     make_line(text, sizeof(text), width);
     printf("\r%.*s\033[K", width, text);
@@ -226,6 +227,7 @@ static void *keep_drawing(void *ctx)
 void tarn__progress_open(bool is_drawn, bool quiet)
 {
     sigset_t all, before;
+    pthread_attr_t small;
     line.is_drawn = is_drawn;
     line.is_quiet = quiet;
     if (line.is_open || pipe(line.wake) != 0)
@@ -233,7 +235,10 @@ void tarn__progress_open(bool is_drawn, bool quiet)
     fcntl(line.wake[1], F_SETFL, O_NONBLOCK);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    line.is_open = pthread_create(&line.thread, NULL, keep_drawing, NULL) == 0;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, STACK_BYTES);
+    line.is_open = pthread_create(&line.thread, &small, keep_drawing, NULL) == 0;
+    pthread_attr_destroy(&small);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

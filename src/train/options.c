@@ -60,7 +60,7 @@ static const row rows[] = {
         "the run's folder, a new one [by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, then …-cpu-2]"),
     ROW(overwrite, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "replace the run in the folder; nothing but a run is ever removed"),
     ROW(patience, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many evaluations without a better one; 0: never"),
-    ROW(eval_every, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps between evaluations, each with a checkpoint; 0 = an epoch, or the epochs of --log-every steps"),
+    ROW(eval_every, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps between evaluations, each with a checkpoint; 0 = an epoch; short ones together"),
     ROW(log_every, TARN_OPTION_WHOLE, 1, 100000, "20", "N", false, "steps between two lines of metrics"),
     ROW(min_lr, TARN_OPTION_REAL, 0, 1e6, "0", "RATE", false, "learning rate at the end of the schedule"),
     ROW(beta2, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false, "how slowly adam and adamw forget squares of gradients"),

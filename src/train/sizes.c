@@ -12,19 +12,19 @@
 #include "base/error.h"
 #include "models/kinds.h"
 
-/* A row holds up to that many tokens to train on; the last one of a device for any more. */
+/* A row holds up to that many tokens to train on; the last one of a device for any more. A larger model learns a text by heart in fewer epochs. */
 typedef struct preset {
     double tokens;
-    int64_t layers, width, context, batch_size;
+    int64_t layers, width, context, batch_size, max_epochs;
 } preset;
 
-static const preset cpu_presets[] = {{1e5, 2, 64, 64, 8}, {0, 4, 128, 128, 8}};
-static const preset gpu_presets[] = {{3e5, 4, 128, 128, 32}, {2e7, 6, 384, 256, 64}, {0, 8, 512, 512, 64}};
+static const preset cpu_presets[] = {{1e5, 2, 64, 64, 8, 100}, {0, 4, 128, 128, 8, 40}};
+static const preset gpu_presets[] = {{3e5, 4, 128, 128, 32, 100}, {2e7, 6, 384, 256, 64, 20}, {0, 8, 512, 512, 64, 5}};
 
 #define CPU_FLOPS 2e13   /* of a whole run: two to five minutes on two cores */
 #define GPU_FLOPS 2.5e15 /* three minutes on a GPU of 15 TFLOP/s */
 
-enum { MIN_STEPS = 300, MAX_CPU_STEPS = 3000, MAX_GPU_STEPS = 2000, MAX_EPOCHS = 100, MIN_BATCH = 4 };
+enum { MIN_STEPS = 300, MAX_CPU_STEPS = 3000, MAX_GPU_STEPS = 2000, MIN_BATCH = 4 };
 enum { MIN_CONTEXT = 8, MIN_WINDOWS = 8 };      /* tokens in a window, and windows in a text, unless given */
 enum { MIN_EVALUATIONS = 5, EVAL_FRACTION = 10 }; /* in a run; an evaluation has at most that part of its batches */
 
@@ -136,7 +136,7 @@ static int64_t batch_for(const char *function, const tarn_trainer *t, const pres
 }
 
 /* Whole epochs where the text is short, and a part of one where it is long. */
-static void choose_length(tarn_trainer *t, int64_t steps, int64_t in_epoch)
+static void choose_length(tarn_trainer *t, int64_t steps, int64_t in_epoch, int64_t max_epochs)
 {
     tarn_train_options *o = &t->options;
     if (in_epoch > steps) {
@@ -144,7 +144,7 @@ static void choose_length(tarn_trainer *t, int64_t steps, int64_t in_epoch)
         note(t, ", %" PRId64 " steps", steps);
         return;
     }
-    o->epochs = clamp((double)steps / (double)in_epoch + 0.5, 1, MAX_EPOCHS);
+    o->epochs = clamp((double)steps / (double)in_epoch + 0.5, 1, max_epochs);
     note(t, ", %" PRId64 " epoch%s", o->epochs, o->epochs > 1 ? "s" : "");
 }
 
@@ -189,7 +189,7 @@ bool tarn__sizes_choose(const char *function, tarn_trainer *t)
     int64_t steps = clamp(steps_for(function, t, o->batch_size, on_gpu), MIN_STEPS, on_gpu ? MAX_GPU_STEPS : MAX_CPU_STEPS);
     if (!is_chats && !t->is_length_given) {
         int64_t windows = (tokens - 1) / o->context, in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
-        choose_length(t, steps, in_epoch);
+        choose_length(t, steps, in_epoch, p.max_epochs);
         choose_evaluations(t, o->steps ? o->steps : o->epochs * in_epoch, in_epoch);
     }
     t->chosen[begin] = ':'; /* instead of the first comma */

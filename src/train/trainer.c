@@ -17,6 +17,7 @@
 #define USUAL_BETA2 0.999 /* as the table of options has it */
 
 enum { HIDDEN = 128 }; /* numbers in an mlp's hidden layer, unless said otherwise */
+enum { MAX_EVALUATIONS = 50, LONG_EPOCH = 100 }; /* epochs of so many steps are evaluated each, others at most so often */
 enum { MOVED = 8 };    /* augment moves images by up to one in so many rows */
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------------- */
@@ -148,8 +149,8 @@ static int64_t whole_epochs(int64_t steps_in_epoch, int64_t least)
     return (least + steps_in_epoch - 1) / steps_in_epoch * steps_in_epoch;
 }
 
-/* An epoch is judged at its end. Epochs of fewer steps than a line of metrics has are judged together: a new run notes after how many steps, so that
- * it is resumed as it began. */
+/* A run is evaluated at the end of every epoch. Epochs of fewer steps than a line of metrics has, or of a few of very many, are evaluated together: a new run
+ * notes after how many steps, so that it is resumed as it began. */
 static void count_steps(tarn_trainer *t)
 {
     int64_t samples = tarn_dataset_count(t->training);
@@ -158,8 +159,10 @@ static void count_steps(tarn_trainer *t)
         t->steps_in_epoch = samples / t->batch_size;
     }
     t->steps = t->options.steps ? t->options.steps : t->options.epochs * t->steps_in_epoch;
-    if (!t->options.eval_every && !t->is_resumed && t->steps_in_epoch < t->options.log_every)
-        t->options.eval_every = whole_epochs(t->steps_in_epoch, t->options.log_every);
+    int64_t least = t->steps / MAX_EVALUATIONS < LONG_EPOCH ? t->steps / MAX_EVALUATIONS : LONG_EPOCH;
+    least = least > t->options.log_every ? least : t->options.log_every;
+    if (!t->options.eval_every && !t->is_resumed && t->steps_in_epoch < least)
+        t->options.eval_every = whole_epochs(t->steps_in_epoch, least);
     t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
 }
 

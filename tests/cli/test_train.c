@@ -207,6 +207,8 @@ static void short_epochs_are_judged_together(void **state)
     expect_command(line("train --data csv:%s --device cpu --epochs 45 --out %s", make_table(), scratch("together")), 0, "step 45  epoch 45 of 45  validation");
     assert_int_equal(occurrences(command_output, "validation loss "), 4); /* after 20, 40 and 45 steps, and the best */
     assert_int_equal(occurrences(command_output, "lr "), 3);
+    expect_command(line("train --data csv:%s --device cpu --epochs 2000 --out %s", make_table(), scratch("many")), 0, "");
+    assert_int_equal(occurrences(command_output, "validation loss "), 51);
     expect_command(line("train --data csv:%s --device cpu --epochs 5 --eval-every 1 --out %s", make_table(), scratch("each")), 0, "");
     assert_int_equal(occurrences(command_output, "validation loss "), 6);
 }
