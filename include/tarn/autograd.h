@@ -65,6 +65,17 @@ typedef bool (*tarn_backward_fn)(tarn_tensor *const *output_grads, tarn_tensor *
 TARN_API bool tarn_function(tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,
                             tarn_backward_fn backward, void *ctx, void (*release)(void *ctx));
 
+/* The same with the tensors that tarn_function_save() saved, in their order. */
+typedef bool (*tarn_backward_saved_fn)(tarn_tensor *const *output_grads, tarn_tensor *const *saved, tarn_tensor **input_grads,
+                                       void *ctx);
+
+/* As tarn_function(), and saves tensors for backward: inputs, outputs or intermediate results (NULL entries are
+ * allowed). The record holds them and releases them, the caller keeps nothing; `backward` gets them. One that is
+ * overwritten in place before backward is an error that names it, as for the library's own operations. */
+TARN_API bool tarn_function_save(tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,
+                                 tarn_tensor *const *saved, int saved_count, tarn_backward_saved_fn backward, void *ctx,
+                                 void (*release)(void *ctx));
+
 /* Options of tarn_gradcheck(); zero is every field's default. */
 typedef struct tarn_gradcheck_options {
     double step;      /* of the central difference; default 1e-4, relative to 1 + |x| */

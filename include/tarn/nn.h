@@ -10,6 +10,8 @@
 #include <tarn/ops.h>
 
 #ifdef __cplusplus
+#include <initializer_list>
+
 extern "C" {
 #endif
 
@@ -158,10 +160,19 @@ TARN_API tarn_module *tarn_residual(tarn_module *body, tarn_module *shortcut);
  * tarn_residual(), is one pass with it: tarn_batchnorm_relu(). The caller owns the module. */
 TARN_API tarn_module *tarn_sequential_from(tarn_module *const *modules, int count);
 
-/* The same, written out: tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), NULL). For C; C++ has no arrays without
- * a name, and uses the form above. */
+/* The same, written out: tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), NULL). */
+#ifdef __cplusplus
+extern "C++" {
+inline tarn_module *tarn__sequential_list(std::initializer_list<tarn_module *> modules)
+{
+    return tarn_sequential_from(modules.begin(), (int)modules.size());
+}
+}
+#define tarn_sequential(...) tarn__sequential_list({__VA_ARGS__})
+#else
 #define tarn_sequential(...) \
     tarn_sequential_from((tarn_module *const[]){__VA_ARGS__}, (int)(sizeof((tarn_module *const[]){__VA_ARGS__}) / sizeof(tarn_module *)))
+#endif
 
 /* What a user's own layer does: `forward` makes the result from x; `release` (may be NULL) frees ctx. */
 typedef tarn_tensor *(*tarn_forward_fn)(tarn_module *module, tarn_tensor *x, void *ctx);
@@ -169,12 +180,13 @@ typedef tarn_tensor *(*tarn_forward_fn)(tarn_module *module, tarn_tensor *x, voi
 /* A user's own layer. Takes ctx: `release` is called when the module is freed, or if this call fails. */
 TARN_API tarn_module *tarn_module_new(const char *kind, tarn_forward_fn forward, void *ctx, void (*release)(void *ctx));
 
-/* Gives a user's own layer a parameter: takes one reference of `tensor` (kept by the caller or in a scope), on failure too, names it and
- * lets gradients flow into it, unless it holds blocks. A parameter of another module is shared. Returns the tensor, which lives as long as the module. */
+/* Gives a user's own layer a parameter: takes `tensor` (a handle from tarn_keep(), or out of its scope), on failure
+ * too, names it and lets gradients flow into it, unless it holds blocks. A parameter of another module is shared.
+ * Returns the parameter, which lives as long as the module; a handle that was given is freed. */
 TARN_API tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor);
 
 /* Gives a user's own layer a buffer: a tensor of any dtype that is part of its state and moves, is saved and is loaded with it, but is not
- * trained. Takes one reference, as above. Returns the tensor, which lives as long as the module. */
+ * trained. Takes the tensor, as above. Returns the buffer, which lives as long as the module. */
 TARN_API tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_tensor *tensor);
 
 /* Gives a user's own layer a child; takes it, on failure too. */

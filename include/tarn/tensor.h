@@ -1,7 +1,8 @@
 /* tensor.h: tensors, their element types and shapes, who owns them, how they are made and read.
  *
  * A tensor is a view of a storage on one device. Ownership is by scope: a result belongs to the innermost open scope of the calling
- * thread, or to that thread's root scope. tarn_keep() takes a tensor out; tarn_free() gives back what was kept. */
+ * thread, or to that thread's root scope. tarn_keep() returns a handle of the caller's own; tarn_free()
+ * releases it. Using a tensor that was freed is an error that names it: the last 65,536 freed headers are remembered. */
 #ifndef TARN_TENSOR_H
 #define TARN_TENSOR_H
 
@@ -45,10 +46,27 @@ typedef struct tarn_axes {
 } tarn_axes;
 
 /* TARN_SHAPE(4, 2), TARN_AXES(0, -1): lists written where they are used. */
+#ifdef __cplusplus
+extern "C++" {
+template <typename... T> constexpr tarn_shape tarn__shape_list(T... sizes)
+{
+    return tarn_shape{(int)sizeof...(T), {static_cast<int64_t>(sizes)...}};
+}
+template <typename... T> constexpr tarn_axes tarn__axes_list(T... axes)
+{
+    return tarn_axes{(int)sizeof...(T), {static_cast<int>(axes)...}};
+}
+}
+#define TARN_SHAPE(...) tarn__shape_list(__VA_ARGS__)
+#define TARN_AXES(...) tarn__axes_list(__VA_ARGS__)
+#define TARN_SCALAR (tarn_shape{0, {0}})
+#define TARN_ALL_AXES (tarn_axes{0, {0}})
+#else
 #define TARN_SHAPE(...) ((tarn_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 #define TARN_AXES(...) ((tarn_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}})
 #define TARN_SCALAR ((tarn_shape){0, {0}})
 #define TARN_ALL_AXES ((tarn_axes){0, {0}})
+#endif
 
 typedef struct tarn_tensor tarn_tensor;
 typedef struct tarn_scope tarn_scope;
@@ -77,11 +95,13 @@ TARN_API void tarn_scope_close(tarn_scope *scope);
 /* Moves a tensor out of `scope` to the scope around it, so that it survives the close. Returns the tensor. */
 TARN_API tarn_tensor *tarn_scope_return(tarn_scope *scope, tarn_tensor *tensor);
 
-/* Takes a tensor out of its scope: the caller owns it and releases it with tarn_free(). Keeping a kept tensor adds a reference, to be
- * released as well. Returns the tensor. */
+/* A new handle on a tensor, which the caller owns and releases with tarn_free(); `tensor` itself stays with its scope.
+ * Both are the same tensor: they share elements, name, record and gradient, and either lives on when the other is
+ * freed. NULL with an error. */
 TARN_API tarn_tensor *tarn_keep(tarn_tensor *tensor);
 
-/* Releases a kept tensor, or a scope's tensor before its scope closes. NULL is allowed; works while an error is pending. */
+/* Releases a handle from tarn_keep(), or a scope's tensor before its scope closes. NULL is allowed; works while an
+ * error is pending. A tensor that was freed before, or that belongs to the library, is an error. */
 TARN_API void tarn_free(tarn_tensor *tensor);
 
 /* ---- making tensors -------------------------------------------------------------------------------------------------------- */

@@ -154,12 +154,14 @@ static bool walk(tarn__node *start, bool retain)
 
 static bool check_upstream(const char *function, const tarn_tensor *tensor, const tarn_tensor *upstream)
 {
-    if (!tensor->history && !tensor->requires_grad)
+    if (!tensor->origin->history && !tensor->origin->requires_grad)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing the tensor was computed from requires a gradient", function);
     if (!upstream)
         return tarn__view_count(&tensor->view) == 1 ||
                tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor %s does not have one element; give its gradient with tarn_backward_from()",
                            function, TARN__SHAPE_TEXT(tensor));
+    if (!tarn__check_live(function, upstream, "the gradient given"))
+        return false;
     if (!tarn__same_shape(&tensor->view, &upstream->view))
         return tarn__raise(TARN_ERROR_SHAPE, "%s: the gradient given is %s, the tensor %s", function, TARN__SHAPE_TEXT(upstream),
                            TARN__SHAPE_TEXT(tensor));
@@ -182,7 +184,8 @@ static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *ups
         good = (upstream = tarn_ones_like(tensor)) != NULL;
     if (good) {
         tarn__meta meta = {tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
-        tarn__edge edge = {(tarn__node *)tensor->history, tensor->history ? NULL : tensor, tensor->history_output, meta};
+        tarn_tensor *origin = tensor->origin;
+        tarn__edge edge = {(tarn__node *)origin->history, origin->history ? NULL : origin, origin->history_output, meta};
         good = tarn__edge_put(function, &edge, upstream);
         if (edge.node && good)
             good = walk(edge.node, retain);

@@ -74,7 +74,7 @@ tarn_tensor *tarn_checkpoint(tarn_block_fn block, void *ctx, tarn_tensor *const 
     tarn_tensor *stored = run_block(block, ctx, inputs, count, &fresh);
     if (!stored)
         return NULL;
-    if (!stored->history) /* nothing inside wants a gradient, or nothing is being recorded */
+    if (!stored->origin->history) /* nothing inside wants a gradient, or nothing is being recorded */
         return stored;
     tarn_tensor *result = tarn_detach(stored);
     if (fresh)

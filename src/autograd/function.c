@@ -4,6 +4,7 @@
 
 typedef struct function_params {
     tarn_backward_fn backward;
+    tarn_backward_saved_fn backward_saved; /* instead, of a function that saves */
     void *ctx;
     void (*release)(void *ctx);
 } function_params;
@@ -15,7 +16,26 @@ static void release_function(void *params)
         p->release(p->ctx);
 }
 
-/* Calls the user's rule and hands on what it gives, after checking that each gradient has the shape of its input. */
+/* Hands on the gradient of input `i`, after checking that it has the input's shape. */
+static bool hand_on(const tarn__backward *b, int i, tarn_tensor *grad)
+{
+    const tarn__meta *meta = tarn__input_meta(b, i);
+    if (!tarn__check_live(b->function, grad, "the gradient of an input"))
+        return false;
+    tarn__view shape = {.rank = meta->shape.rank};
+    for (int k = 0; k < shape.rank; k++)
+        shape.shape[k] = meta->shape.size[k];
+    if (!tarn__same_shape(&grad->view, &shape) || !tarn__is_float(grad->view.dtype) ||
+        !tarn__same_device(tarn__device(grad), meta->device))
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "%s: the gradient of input %d is %s %s, the input %s %s, or they lie on different devices",
+                           b->function, i, tarn_dtype_name(grad->view.dtype), TARN__SHAPE_TEXT(grad),
+                           tarn_dtype_name(meta->dtype),
+                           tarn__shape_text(meta->shape.size, meta->shape.rank, &(tarn__text){{0}}));
+    return tarn__put(b, i, grad);
+}
+
+/* Calls the user's rule and hands on what it gives. */
 static bool function_backward(const tarn__backward *b)
 {
     const function_params *p = b->params;
@@ -23,59 +43,85 @@ static bool function_backward(const tarn__backward *b)
     tarn_tensor **grads = tarn__alloc(sizeof(*grads) * (size_t)count);
     if (!grads)
         return false;
-    bool good = p->backward(b->grads, grads, p->ctx);
+    bool good = p->backward ? p->backward(b->grads, grads, p->ctx) : p->backward_saved(b->grads, b->saved, grads, p->ctx);
     if (!good && !tarn_failed())
-        tarn__raise(TARN_ERROR_ARGUMENT, "function: a user's backward failed without setting an error");
-    for (int i = 0; good && i < count; i++) {
-        const tarn__meta *meta = tarn__input_meta(b, i);
-        if (!grads[i] || !tarn__wants(b, i))
-            continue;
-        tarn__view shape = {.rank = meta->shape.rank};
-        for (int k = 0; k < shape.rank; k++)
-            shape.shape[k] = meta->shape.size[k];
-        if (!tarn__same_shape(&grads[i]->view, &shape) || !tarn__is_float(grads[i]->view.dtype) ||
-            !tarn__same_device(tarn__device(grads[i]), meta->device))
-            good = tarn__raise(TARN_ERROR_SHAPE, "function: the gradient of input %d is %s %s, the input %s %s, or they lie on different devices", i,
-                               tarn_dtype_name(grads[i]->view.dtype), TARN__SHAPE_TEXT(grads[i]), tarn_dtype_name(meta->dtype),
-                               tarn__shape_text(meta->shape.size, meta->shape.rank, &(tarn__text){{0}}));
-        good = good && tarn__put(b, i, grads[i]);
-    }
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: a user's backward failed without setting an error", b->function);
+    for (int i = 0; good && i < count; i++)
+        good = !grads[i] || !tarn__wants(b, i) || hand_on(b, i, grads[i]);
     tarn__release(grads, sizeof(*grads) * (size_t)count);
     return good;
 }
 
-static bool check_function(tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count, tarn_backward_fn backward)
+static bool check_outputs(const char *function, tarn_tensor *const *outputs, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const tarn_tensor *y = outputs[i];
+        if (!tarn__check(function, y, "an output") || !tarn__check_dtype(function, y, TARN__FLOATS, "an output"))
+            return false;
+        if (y->origin->history || y->origin->requires_grad || y->is_constant)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: output %d takes part in a gradient already; compute it between "
+                               "tarn_no_grad_open() and tarn_no_grad_close()", function, i);
+        for (int k = 0; k < i; k++)
+            if (outputs[k]->origin == y->origin)
+                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: outputs %d and %d are the same tensor", function, k, i);
+    }
+    return true;
+}
+
+static bool check_saved(const char *function, tarn_tensor *const *saved, int count)
+{
+    if (count < 0 || (count > 0 && !saved))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list of %d saved tensors%s", function, count, saved ? "" : " that is NULL");
+    for (int i = 0; i < count; i++) {
+        if (saved[i] && !tarn__check_any(function, saved[i], "a saved tensor"))
+            return false;
+        if (saved[i] && saved[i]->is_constant)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: saved tensor %d is a tarn_scalar(); put its value into ctx", function, i);
+    }
+    return true;
+}
+
+static bool check_function(const tarn__recording *r, bool has_backward)
 {
     if (tarn_failed())
         return false;
-    if (!inputs || input_count < 1 || !outputs || output_count < 1 || !backward)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "function: inputs, outputs and a backward are required");
-    for (int i = 0; i < input_count; i++)
-        if (!tarn__check_any("function", inputs[i], "an input"))
+    if (!r->inputs || r->input_count < 1 || !r->outputs || r->output_count < 1 || !has_backward)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: inputs, outputs and a backward are required", r->function);
+    for (int i = 0; i < r->input_count; i++)
+        if (!tarn__check_any(r->function, r->inputs[i], "an input"))
             return false;
-    for (int i = 0; i < output_count; i++) {
-        if (!tarn__check("function", outputs[i], "an output") || !tarn__check_dtype("function", outputs[i], TARN__FLOATS, "an output"))
-            return false;
-        if (outputs[i]->history || outputs[i]->requires_grad || outputs[i]->is_constant)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "function: output %d takes part in a gradient already; compute it between "
-                               "tarn_no_grad_open() and tarn_no_grad_close()", i);
-        for (int k = 0; k < i; k++)
-            if (outputs[k] == outputs[i])
-                return tarn__raise(TARN_ERROR_ARGUMENT, "function: outputs %d and %d are the same tensor", k, i);
-    }
-    return true;
+    return check_outputs(r->function, r->outputs, r->output_count) && check_saved(r->function, r->saved, r->saved_count);
+}
+
+/* Fills in what both forms have in common, and records. ctx is the library's from here on. */
+static bool record_function(tarn__recording r, function_params p)
+{
+    r.rule = function_backward;
+    r.params = &p;
+    r.params_bytes = sizeof(p);
+    r.params_release = release_function;
+    bool good = check_function(&r, p.backward || p.backward_saved);
+    bool needed = good && tarn__recording_needed(r.inputs, r.input_count);
+    good = good && tarn__record(&r);
+    if ((!good || !needed) && p.release)
+        p.release(p.ctx);
+    return good;
 }
 
 bool tarn_function(tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count, tarn_backward_fn backward,
                    void *ctx, void (*release)(void *ctx))
 {
-    function_params p = {backward, ctx, release};
-    bool good = check_function(inputs, input_count, outputs, output_count, backward);
-    bool needed = good && tarn__recording_needed(inputs, input_count);
-    good = good && tarn__record(&(tarn__recording){.function = "function", .rule = function_backward, .inputs = inputs,
-                                                   .input_count = input_count, .outputs = outputs, .output_count = output_count,
-                                                   .params = &p, .params_bytes = sizeof(p), .params_release = release_function});
-    if ((!good || !needed) && release)
-        release(ctx);
-    return good;
+    return record_function((tarn__recording){.function = "function", .inputs = inputs, .input_count = input_count,
+                                             .outputs = outputs, .output_count = output_count},
+                           (function_params){.backward = backward, .ctx = ctx, .release = release});
+}
+
+bool tarn_function_save(tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,
+                        tarn_tensor *const *saved, int saved_count, tarn_backward_saved_fn backward, void *ctx,
+                        void (*release)(void *ctx))
+{
+    return record_function((tarn__recording){.function = "function_save", .inputs = inputs, .input_count = input_count,
+                                             .outputs = outputs, .output_count = output_count, .saved = saved,
+                                             .saved_count = saved_count},
+                           (function_params){.backward_saved = backward, .ctx = ctx, .release = release});
 }

@@ -133,7 +133,7 @@ bool tarn_gradcheck_sized(tarn_block_fn block, void *ctx, tarn_tensor *const *in
     for (int i = 0; i < count; i++) {
         if (!tarn__check_any("gradcheck", inputs[i], "an input"))
             return false;
-        if (inputs[i]->requires_grad && !tarn__check_dtype("gradcheck", inputs[i], TARN__BIT(TARN_F64), "an input"))
+        if (inputs[i]->origin->requires_grad && !tarn__check_dtype("gradcheck", inputs[i], TARN__BIT(TARN_F64), "an input"))
             return false;
         tarn_zero_grad(inputs[i]);
     }
@@ -144,7 +144,7 @@ bool tarn_gradcheck_sized(tarn_block_fn block, void *ctx, tarn_tensor *const *in
     c.generator = tarn__random_save();
     bool good = analytic(&c);
     for (int i = 0; good && i < count; i++)
-        if (inputs[i]->requires_grad)
+        if (inputs[i]->origin->requires_grad)
             good = check_input(&c, i);
     tarn__release(c.upstream, sizeof(double) * (size_t)c.results);
     return good;

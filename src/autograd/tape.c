@@ -78,7 +78,7 @@ void tarn__anomaly_rule_close(void)
 
 static bool wants_grad(const tarn_tensor *tensor)
 {
-    return tensor && (tensor->requires_grad || tensor->history);
+    return tensor && (tensor->origin->requires_grad || tensor->origin->history);
 }
 
 bool tarn__recording_needed(tarn_tensor *const *inputs, int count)
@@ -231,6 +231,7 @@ static void connect(tarn__edge *edge, tarn_tensor *input)
 {
     if (!input)
         return;
+    input = input->origin;
     edge->meta = meta_of(input);
     edge->output = input->history_output;
     if (input->history) {
@@ -252,13 +253,14 @@ static bool save(tarn__saved *place, tarn_tensor *tensor, const tarn__recording 
 {
     if (!tensor)
         return true;
+    tensor = tensor->origin;
     if (is_remade(tensor)) {
         place->maker = (tarn__node *)tensor->history;
         tarn__history_hold(tensor->history);
         return true;
     }
     for (int i = 0; i < r->output_count; i++)
-        if (r->outputs[i] == tensor) {
+        if (r->outputs[i] && r->outputs[i]->origin == tensor) {
             tensor = tarn__tensor_view(tensor);
             if (!tensor)
                 return false;
@@ -306,8 +308,8 @@ bool tarn__record(const tarn__recording *r)
             continue;
         node->made[i] = meta_of(r->outputs[i]);
         tarn__history_hold(&node->history);
-        r->outputs[i]->history = &node->history;
-        r->outputs[i]->history_output = i;
+        r->outputs[i]->origin->history = &node->history;
+        r->outputs[i]->origin->history_output = i;
     }
     if (good)
         node->params_release = r->params_release;
@@ -326,35 +328,39 @@ tarn_tensor *tarn_requires_grad(tarn_tensor *tensor, bool required)
             tarn__raise(TARN_ERROR_ARGUMENT, "requires_grad: a tarn_scalar() is a constant");
         return NULL;
     }
-    if (tensor->history) {
+    if (tensor->origin->history) {
         tarn__raise(TARN_ERROR_ARGUMENT, "requires_grad: the tensor was made by a recorded operation; use tarn_detach() first");
         return NULL;
     }
-    tensor->requires_grad = required;
+    tensor->origin->requires_grad = required;
     return tensor;
 }
 
 bool tarn_needs_grad(const tarn_tensor *tensor)
 {
-    return tensor ? wants_grad(tensor) : tarn__raise(TARN_ERROR_ARGUMENT, "needs_grad: the tensor is NULL");
+    if (!tensor)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "needs_grad: the tensor is NULL");
+    return tarn__check_live("needs_grad", tensor, "the tensor") && wants_grad(tensor);
 }
 
 tarn_tensor *tarn_grad(const tarn_tensor *tensor)
 {
     if (!tarn__check_any("grad", tensor, "the tensor"))
         return NULL;
-    return tensor->grad_is_set ? tensor->grad : NULL;
+    return tensor->origin->grad_is_set ? tensor->origin->grad : NULL;
 }
 
 void tarn_zero_grad(tarn_tensor *tensor)
 {
     if (!tensor)
         tarn__raise(TARN_ERROR_ARGUMENT, "zero_grad: the tensor is NULL");
-    else
-        tensor->grad_is_set = false;
-    if (tensor && !tensor->trainer) { /* an optimizer's place stays; any other would only cost the next gradient a copy */
-        tarn__drop(tensor->grad);
-        tensor->grad = NULL;
+    if (!tensor || !tarn__check_live("zero_grad", tensor, "the tensor"))
+        return;
+    tarn_tensor *leaf = tensor->origin;
+    leaf->grad_is_set = false;
+    if (!leaf->trainer) { /* an optimizer's place stays; any other would only cost the next gradient a copy */
+        tarn__drop(leaf->grad);
+        leaf->grad = NULL;
     }
 }
 

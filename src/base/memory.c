@@ -59,6 +59,80 @@ void tarn__release(void *memory, size_t bytes)
     allocator.release(memory, bytes ? bytes : 1, allocator.ctx);
 }
 
+/* ---- quarantine ------------------------------------------------------------------------------------------------------------ */
+
+static _Atomic size_t late_bytes; /* of each record in quarantine */
+
+static void end_record(void *memory)
+{
+    if (memory)
+        allocator.release(memory, atomic_load_explicit(&late_bytes, memory_order_relaxed), allocator.ctx);
+}
+
+#ifdef NDEBUG
+
+/* A ring in the order of release. A thread takes CHUNK slots at a time, so that threads seldom meet at the counter; a
+ * slot may come round to another thread before its first owner used it, therefore slots are exchanged. */
+enum { CHUNK = 64 };
+static _Atomic(void *) ring[TARN__QUARANTINE];
+static _Atomic uint32_t next_chunk;
+
+static void *put_into_quarantine(void *memory)
+{
+    static _Thread_local uint32_t slot; /* a multiple of CHUNK: a new chunk is due */
+    if (slot % CHUNK == 0)
+        slot = atomic_fetch_add_explicit(&next_chunk, CHUNK, memory_order_relaxed) % TARN__QUARANTINE;
+    return atomic_exchange_explicit(&ring[slot++], memory, memory_order_acq_rel);
+}
+
+static void empty_quarantine(void)
+{
+    for (int i = 0; i < TARN__QUARANTINE; i++)
+        if (atomic_load_explicit(&ring[i], memory_order_relaxed))
+            end_record(atomic_exchange_explicit(&ring[i], NULL, memory_order_acq_rel));
+}
+
+#else
+
+typedef struct link {
+    struct link *next;
+} link;
+static _Atomic(link *) quarantine;
+
+static void *put_into_quarantine(void *memory)
+{
+    link *entry = memory;
+    entry->next = atomic_load_explicit(&quarantine, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&quarantine, &entry->next, entry, memory_order_acq_rel, memory_order_relaxed))
+        ;
+    return NULL;
+}
+
+static void empty_quarantine(void)
+{
+    for (link *entry = atomic_exchange_explicit(&quarantine, NULL, memory_order_acq_rel), *next; entry; entry = next) {
+        next = entry->next;
+        end_record(entry);
+    }
+}
+
+#endif
+
+void tarn__release_late(void *memory, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&held, (int64_t)bytes, memory_order_relaxed);
+    atomic_store_explicit(&late_bytes, bytes, memory_order_relaxed);
+    end_record(put_into_quarantine(memory));
+}
+
+void tarn__quarantine_return(void)
+{
+    if (allocator.alloc != default_alloc)
+        empty_quarantine();
+}
+
+/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+
 char *tarn__text_copy(const char *text)
 {
     char *copy = tarn__alloc(strlen(text) + 1);
@@ -85,6 +159,7 @@ bool tarn_set_allocator(const tarn_allocator *wanted)
                            "set_allocator: %lld bytes of the allocator before are still in use; free tensors, modules and optimizers and "
                            "call tarn_empty_cache() first",
                            (long long)tarn__memory_held());
+    empty_quarantine(); /* its records are the old allocator's */
     allocator = wanted ? *wanted : (tarn_allocator){default_alloc, default_release, NULL};
     return true;
 }

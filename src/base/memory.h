@@ -13,6 +13,15 @@
 void *tarn__alloc(size_t bytes);
 void tarn__release(void *memory, size_t bytes);
 
+/* The same for records that may be used after their end by mistake: they stay readable until TARN__QUARANTINE more were
+ * released so, in a debug build forever; under a caller's allocator no longer than until tarn_empty_cache(). All of
+ * them have one size. They do not count as held. */
+#define TARN__QUARANTINE 65536
+void tarn__release_late(void *memory, size_t bytes);
+
+/* Gives a caller's allocator back what is in quarantine; the C library's stays there. */
+void tarn__quarantine_return(void);
+
 /* Memory for storages: aligned, not zeroed, and no error raised when there is none (the pool tries again first). */
 void *tarn__alloc_aligned(size_t bytes);
 

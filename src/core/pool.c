@@ -455,6 +455,7 @@ bool tarn_empty_cache(tarn_device device)
     pthread_mutex_lock(&pool->lock);
     give_segments_back(pool);
     pthread_mutex_unlock(&pool->lock);
+    tarn__quarantine_return();
     return true;
 }
 

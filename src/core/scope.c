@@ -1,5 +1,5 @@
-/* scope.c: who owns a tensor. Scopes are a stack on each thread; a tensor belongs to one scope, or to whoever kept it. The list of a
- * scope is touched by its own thread only. */
+/* scope.c: who owns a tensor. Scopes are a stack on each thread; a tensor belongs to one scope, or to its caller. The
+ * list of a scope is touched by its own thread only. */
 #include <pthread.h>
 #include <string.h>
 
@@ -163,6 +163,8 @@ tarn_tensor *tarn_scope_return(tarn_scope *scope, tarn_tensor *tensor)
 
 tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *made_inside)
 {
+    if (!tarn__check_live("scope_return", tensor, "the result"))
+        return NULL;
     bool had_scope = tensor->scope != NULL;
     tarn__hold(tensor);
     while (top != scope)
@@ -176,7 +178,7 @@ tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *
     return tarn_scope_return(scope, tensor);
 }
 
-tarn_tensor *tarn_keep(tarn_tensor *tensor)
+tarn_tensor *tarn__scope_take(tarn_tensor *tensor)
 {
     if (!tarn__check_any("keep", tensor, "the tensor") || !of_this_thread("keep", tensor))
         return NULL;
@@ -188,9 +190,19 @@ tarn_tensor *tarn_keep(tarn_tensor *tensor)
     return tensor;
 }
 
+tarn_tensor *tarn_keep(tarn_tensor *tensor)
+{
+    if (!tarn__check_any("keep", tensor, "the tensor") || !of_this_thread("keep", tensor))
+        return NULL;
+    tarn_tensor *handle = tarn__tensor_handle(tensor);
+    if (handle)
+        handle->kept = 1;
+    return handle;
+}
+
 void tarn_free(tarn_tensor *tensor)
 {
-    if (!tensor || !of_this_thread("free", tensor))
+    if (!tensor || !tarn__check_live("free", tensor, "the tensor") || !of_this_thread("free", tensor))
         return;
     if (tensor->scope)
         take_from(tensor);

@@ -1,12 +1,47 @@
 /* tensor.c: making, sharing and asking tensors. */
 #include "core/tensor.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 
 /* ---- life ------------------------------------------------------------------------------------------------------------------ */
+
+static tarn_tensor *new_header(void)
+{
+    tarn_tensor *tensor = tarn__alloc(sizeof(*tensor));
+    if (!tensor)
+        return NULL;
+    tensor->references = 1;
+    tensor->origin = tensor;
+    tensor->state = TARN__TENSOR_LIVE;
+    return tensor;
+}
+
+/* The name goes where the strides were: an error that reports the use of a freed tensor finds it there. */
+static void note_name(tarn_tensor *tensor, const char *name)
+{
+    char *note = (char *)tensor->view.stride;
+    size_t length = strlen(name), room = sizeof(tensor->view.stride) - 1;
+    length = length < room ? length : room;
+    memcpy(note, name, length);
+    note[length] = '\0';
+}
+
+static void release_header(tarn_tensor *tensor)
+{
+    if (tensor->origin == tensor)
+        tensor->view.stride[0] = 0;
+    if (tensor->name) {
+        note_name(tensor, tensor->name);
+        tarn__text_release(tensor->name);
+    }
+    tensor->storage = NULL;
+    tensor->state = TARN__TENSOR_FREED;
+    tarn__release_late(tensor, sizeof(*tensor));
+}
 
 static void place_view(tarn_tensor *tensor)
 {
@@ -21,12 +56,11 @@ tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, ta
 {
     if (tarn_failed() || !tarn__check_shape(function, shape, dtype) || !tarn__backend_of(device, function))
         return NULL;
-    tarn_tensor *tensor = tarn__alloc(sizeof(*tensor));
+    tarn_tensor *tensor = new_header();
     if (!tensor) {
         tarn__raise_within(function);
         return NULL;
     }
-    tensor->references = 1;
     tensor->view.dtype = dtype;
     tensor->view.rank = shape.rank;
     memcpy(tensor->view.shape, shape.size, sizeof(tensor->view.shape));
@@ -38,7 +72,7 @@ tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, ta
     }
     tensor->storage = tarn__storage_new(device, (size_t)tarn__bytes_of(dtype, tarn__view_count(&tensor->view)));
     if (!tensor->storage) {
-        tarn__release(tensor, sizeof(*tensor));
+        release_header(tensor);
         tarn__raise_within(function);
         return NULL;
     }
@@ -54,13 +88,12 @@ tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype
 
 tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage)
 {
-    tarn_tensor *tensor = !tarn_failed() && tarn__check_shape(function, shape, dtype) ? tarn__alloc(sizeof(*tensor)) : NULL;
+    tarn_tensor *tensor = !tarn_failed() && tarn__check_shape(function, shape, dtype) ? new_header() : NULL;
     if (!tensor) {
         tarn__storage_drop(storage);
         tarn__raise_within(function);
         return NULL;
     }
-    tensor->references = 1;
     tensor->view.dtype = dtype;
     tensor->view.rank = shape.rank;
     memcpy(tensor->view.shape, shape.size, sizeof(tensor->view.shape));
@@ -71,12 +104,12 @@ tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype 
     return tensor;
 }
 
-tarn_tensor *tarn__tensor_view(tarn_tensor *x)
+/* Another header on x's storage, in no scope. */
+static tarn_tensor *new_header_on(tarn_tensor *x)
 {
-    tarn_tensor *view = tarn__alloc(sizeof(*view));
+    tarn_tensor *view = new_header();
     if (!view)
         return NULL;
-    view->references = 1;
     view->view = x->view;
     view->storage = x->storage;
     view->start = x->start;
@@ -84,7 +117,14 @@ tarn_tensor *tarn__tensor_view(tarn_tensor *x)
     view->is_constant = x->is_constant;
     if (view->storage)
         tarn__storage_hold(view->storage);
-    tarn__scope_add(view);
+    return view;
+}
+
+tarn_tensor *tarn__tensor_view(tarn_tensor *x)
+{
+    tarn_tensor *view = new_header_on(x);
+    if (view)
+        tarn__scope_add(view);
     return view;
 }
 
@@ -94,13 +134,58 @@ void tarn__tensor_restart(tarn_tensor *view, int64_t start)
     place_view(view);
 }
 
+/* ---- kept handles ---------------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER; /* of every origin's list */
+
+tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor)
+{
+    tarn_tensor *origin = tensor->origin, *handle = new_header_on(origin);
+    if (!handle)
+        return NULL;
+    tarn__hold(origin);
+    handle->origin = origin;
+    pthread_mutex_lock(&handles_lock);
+    handle->next = origin->handles;
+    if (handle->next)
+        handle->next->previous = handle;
+    origin->handles = handle;
+    pthread_mutex_unlock(&handles_lock);
+    return handle;
+}
+
+static void leave_origin(tarn_tensor *handle)
+{
+    pthread_mutex_lock(&handles_lock);
+    if (handle->previous)
+        handle->previous->next = handle->next;
+    else
+        handle->origin->handles = handle->next;
+    if (handle->next)
+        handle->next->previous = handle->previous;
+    pthread_mutex_unlock(&handles_lock);
+    note_name(handle, handle->origin->name ? handle->origin->name : "");
+    tarn__drop(handle->origin);
+}
+
 void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage)
 {
     tarn__storage_drop(tensor->storage);
     tensor->storage = storage;
     tarn__view_pack(&tensor->view);
     tarn__tensor_restart(tensor, 0);
+    pthread_mutex_lock(&handles_lock);
+    for (tarn_tensor *handle = tensor->handles; handle; handle = handle->next) {
+        tarn__storage_hold(storage);
+        tarn__storage_drop(handle->storage);
+        handle->storage = storage;
+        handle->start = tensor->start;
+        handle->view = tensor->view;
+    }
+    pthread_mutex_unlock(&handles_lock);
 }
+
+/* ---- references ------------------------------------------------------------------------------------------------------------ */
 
 void tarn__hold(tarn_tensor *tensor)
 {
@@ -111,12 +196,12 @@ void tarn__drop(tarn_tensor *tensor)
 {
     if (!tensor || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
         return;
+    if (tensor->origin != tensor)
+        leave_origin(tensor);
     tarn__history_drop(tensor->history);
     tarn__drop(tensor->grad);
     tarn__storage_drop(tensor->storage);
-    if (tensor->name)
-        tarn__release(tensor->name, strlen(tensor->name) + 1);
-    tarn__release(tensor, sizeof(*tensor));
+    release_header(tensor);
 }
 
 void tarn__history_hold(tarn__history *history)
@@ -132,11 +217,25 @@ void tarn__history_drop(tarn__history *history)
 
 /* ---- checks ---------------------------------------------------------------------------------------------------------------- */
 
+bool tarn__raise_not_live(const char *function, const tarn_tensor *tensor, const char *role)
+{
+    if (tensor->state != TARN__TENSOR_FREED)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is not a tensor: a wrong pointer, or one freed long ago", function,
+                           role);
+    const char *name = (const char *)tensor->view.stride;
+    const char *quote = name[0] ? "'" : "", *end = name[0] ? "' " : "";
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: %s was freed: %s%s%s%s %s; use it before tarn_free() or its scope's close, or a handle from "
+                       "tarn_keep()",
+                       function, role, quote, name, end, tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_TEXT(tensor));
+}
+
 bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char *role)
 {
     if (tarn_failed())
         return false;
-    return tensor || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is NULL", function, role);
+    return tensor ? tarn__check_live(function, tensor, role)
+                  : tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is NULL", function, role);
 }
 
 bool tarn__check(const char *function, const tarn_tensor *tensor, const char *role)
@@ -225,7 +324,8 @@ tarn_shape tarn__shape_of(const tarn_tensor *tensor)
 
 static bool given(const char *function, const tarn_tensor *tensor)
 {
-    return tensor || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor is NULL", function);
+    return tensor ? tarn__check_live(function, tensor, "the tensor")
+                  : tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor is NULL", function);
 }
 
 tarn_dtype tarn_dtype_of(const tarn_tensor *tensor)
@@ -285,7 +385,7 @@ bool tarn_is_contiguous(const tarn_tensor *tensor)
 
 const char *tarn_name(const tarn_tensor *tensor)
 {
-    return given("name", tensor) && tensor->name ? tensor->name : "";
+    return given("name", tensor) && tensor->origin->name ? tensor->origin->name : "";
 }
 
 tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
@@ -300,9 +400,8 @@ tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
     if (!copy)
         return NULL;
     memcpy(copy, name, strlen(name) + 1);
-    if (tensor->name)
-        tarn__release(tensor->name, strlen(tensor->name) + 1);
-    tensor->name = copy;
+    tarn__text_release(tensor->origin->name);
+    tensor->origin->name = copy;
     if (tensor->storage)
         tarn__storage_set_name(tensor->storage, name);
     return tensor;

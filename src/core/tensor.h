@@ -14,14 +14,25 @@ typedef struct tarn__history {
     void (*release)(struct tarn__history *history); /* called when the last reference is gone */
 } tarn__history;
 
+/* What a header is: memory that was freed stays readable in quarantine, so that its use is an error rather than
+ * nonsense. */
+#define TARN__TENSOR_LIVE 0x7461726eu
+#define TARN__TENSOR_FREED 0x64656164u
+
+/* A kept handle is a header of its own on the storage of the tensor that was kept, its origin. What makes a tensor a
+ * leaf or a result (history, requires_grad, grad, trainer) and its name are the origin's alone and are reached as
+ * tensor->origin->…: the handle and the tensor are the same parameter. */
 struct tarn_tensor {
     _Atomic int references; /* one for its scope or keeper, one for each holder inside the library */
-    _Atomic int kept;       /* of these, those that callers took with tarn_keep() */
+    _Atomic int kept;       /* of these, those that belong to callers outside scopes */
+    tarn_tensor *origin;    /* itself, or the tensor that was kept, which is held */
+    uint32_t state;         /* TARN__TENSOR_LIVE or _FREED; else no tensor; not where free() writes */
     tarn__view view;        /* memory and offset are the storage's, copied */
     tarn__storage *storage;
     int64_t start;          /* first element, in elements from the storage's start */
     tarn_scope *scope;      /* NULL when kept */
-    tarn_tensor *previous, *next; /* in the scope */
+    tarn_tensor *previous, *next; /* in the scope; of a kept handle: among its origin's handles */
+    tarn_tensor *handles;   /* kept handles of this origin, which follow it to another storage */
     char *name;
     double constant; /* of a tarn_scalar() */
     bool is_constant;
@@ -51,6 +62,9 @@ void tarn__tensor_restart(tarn_tensor *view, int64_t start);
 /* Puts a tensor onto another storage, keeping the handle: takes the reference to `storage`. The tensor becomes dense. */
 void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage);
 
+/* A handle of its own on the same storage, in no scope, with one reference. NULL with an error. */
+tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor);
+
 /* References that keep a tensor alive beyond its scope. */
 void tarn__hold(tarn_tensor *tensor);
 void tarn__drop(tarn_tensor *tensor); /* NULL is allowed */
@@ -63,16 +77,28 @@ void tarn__history_drop(tarn__history *history);
 /* Puts a new tensor, with its one reference, into the open scope. */
 void tarn__scope_add(tarn_tensor *tensor);
 
+/* Takes a tensor out of its scope: the caller owns it and releases it with tarn_free(). One that is in none gets
+ * another such reference. For results that the library stores; NULL with an error. */
+tarn_tensor *tarn__scope_take(tarn_tensor *tensor);
+
 /* The innermost open scope; NULL: the root. */
 tarn_scope *tarn__scope_top(void);
 
-/* Ends a callback that ran in `scope`: closes what it left open inside, and moves its result to the scope around. Returns the result;
- * `made_inside` (may be NULL) says whether it belonged to one of these scopes. */
+/* Ends a callback that ran in `scope` (NULL with an error where it returned a freed tensor): closes what it left open
+ * inside, and moves its result to the scope around. Returns the result; `made_inside` (may be NULL) says whether it
+ * belonged to one of these scopes. */
 tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *made_inside);
 
 /* ---- checks at the door ---------------------------------------------------------------------------------------------------- */
 
-/* False while an error is pending; raises one when the tensor is NULL. `role` is "x", "weight" … */
+/* Raises when the tensor, not NULL, was freed or is none. Every public function that takes a tensor comes by here. */
+bool tarn__raise_not_live(const char *function, const tarn_tensor *tensor, const char *role);
+static inline bool tarn__check_live(const char *function, const tarn_tensor *tensor, const char *role)
+{
+    return tensor->state == TARN__TENSOR_LIVE || tarn__raise_not_live(function, tensor, role);
+}
+
+/* False while an error is pending; raises one when the tensor is NULL or was freed. `role` is "x", "weight" … */
 bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char *role);
 
 /* The same, and raises one when the tensor holds blocks: what computes with elements takes none. */

@@ -91,7 +91,7 @@ static tarn_tensor *new_tensor(const tarn_loader *loader, const tarn__slot *slot
     const tarn_field *field = &loader->crew.plan.dataset->field[k];
     tarn_shape shape = {field->shape.rank + 1, {slot->size}};
     memcpy(shape.size + 1, field->shape.size, sizeof(int64_t) * (size_t)field->shape.rank);
-    return tarn_keep(tarn__tensor_new("loader_next", shape, loader->crew.plan.dtype[k], loader->device));
+    return tarn__scope_take(tarn__tensor_new("loader_next", shape, loader->crew.plan.dtype[k], loader->device));
 }
 
 /* Makes tensors of a full slot and sends them on their way. */

@@ -46,7 +46,7 @@ static bool step(void *ctx)
     bool good = scope && tarn__cache_begin(&d->cache, 0, d->batch, 1, c->reach);
     tarn_tensor *logits = good ? tarn__decoder_step(d, c->tokens) : NULL;
     tarn_free(c->logits);
-    c->logits = logits ? tarn_keep(logits) : NULL; /* of a recorded step: each run makes them there again */
+    c->logits = logits ? tarn__scope_take(logits) : NULL; /* of a recorded step: each run makes them there again */
     good = good && logits && tarn__cache_end(&d->cache); /* last: a step that fails must not count on the device alone */
     tarn_no_grad_close();
     tarn_scope_close(scope);
@@ -71,7 +71,7 @@ static bool prepare(tarn_decoder *d)
         c->reach = reach_for(d, length);
     }
     if (!c->tokens)
-        c->tokens = tarn_keep(tarn_zeros(TARN_SHAPE(d->batch, 1), TARN_I64, d->facts.device));
+        c->tokens = tarn__scope_take(tarn_zeros(TARN_SHAPE(d->batch, 1), TARN_I64, d->facts.device));
     return c->tokens != NULL;
 }
 

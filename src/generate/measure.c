@@ -129,7 +129,7 @@ static bool prepare(measuring *m)
     if (!m->sampler)
         return false;
     tarn_tensor *numbers = tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->facts.vocab - 1, TARN_F32, o->device);
-    m->prompt = numbers ? tarn_keep(tarn_cast(numbers, TARN_I64)) : NULL;
+    m->prompt = numbers ? tarn__scope_take(tarn_cast(numbers, TARN_I64)) : NULL;
     return m->prompt != NULL;
 }
 
@@ -145,7 +145,7 @@ static bool decode_one(const measuring *m, tarn_tensor **token)
     for (int64_t i = 0; good && i < m->options.sequences; i++)
         good = ids[i] >= 0 || tarn__raise(TARN_ERROR_FORMAT, "decode_measure: the logits of a token are not finite");
     tarn_free(*token);
-    *token = good ? tarn_keep(next) : NULL;
+    *token = good ? tarn__scope_take(next) : NULL;
     tarn_scope_close(scope);
     return good;
 }
@@ -163,7 +163,7 @@ static bool run_once(measuring *m, int run)
     tarn_tensor *logits = tarn_decoder_feed(m->decoder, m->prompt);
     bool good = logits && tarn_synchronize(device);
     m->prompt_ms[run] = now_ms() - begin;
-    token = good ? tarn_keep(tarn_sampler_draw(m->sampler, logits)) : NULL;
+    token = good ? tarn__scope_take(tarn_sampler_draw(m->sampler, logits)) : NULL;
     good = token && tarn_synchronize(device);
     m->first_ms[run] = now_ms() - begin;
     tarn_scope_close(scope);

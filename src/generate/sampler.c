@@ -92,7 +92,7 @@ static bool remember(tarn_sampler *sampler, tarn_tensor *tokens)
     int64_t length = all ? tarn_size(all, 1) : 0;
     if (all && window > 0 && length > window)
         all = tarn_slice(all, 1, length - window, length);
-    tarn_tensor *kept = all ? tarn_keep(tarn_clone(all)) : NULL;
+    tarn_tensor *kept = all ? tarn__scope_take(tarn_clone(all)) : NULL;
     if (!kept)
         return false;
     tarn_free(sampler->seen);

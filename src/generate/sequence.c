@@ -39,7 +39,7 @@ bool tarn__sequence_draw(tarn__sequence *s, tarn_tensor *logits)
         if (!logprobs)
             return false;
     }
-    s->drawn = tarn_keep(drawn);
-    s->logprobs = logprobs ? tarn_keep(logprobs) : NULL;
+    s->drawn = tarn__scope_take(drawn);
+    s->logprobs = logprobs ? tarn__scope_take(logprobs) : NULL;
     return !tarn_failed();
 }

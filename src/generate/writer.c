@@ -269,7 +269,7 @@ static tarn_tensor *feed(tarn_writer *w, int64_t sequence, tarn_tensor *all, int
     int64_t count = tarn_size(all, 1);
     tarn_tensor *logits = tarn_decoder_feed_one(w->decoder, sequence, tarn_slice(all, 1, same, count));
     if (logits && w->count > 1)
-        w->fed = (tarn__fed){tarn_keep(logits), sequence, count};
+        w->fed = (tarn__fed){tarn__scope_take(logits), sequence, count};
     return logits;
 }
 

@@ -12,9 +12,9 @@
 
 static bool open_part(tarn__cache_part *part, const tarn__cache_shape *s, tarn_device device)
 {
-    part->rows = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, s->width), s->dtype, device));
+    part->rows = tarn__scope_take(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, s->width), s->dtype, device));
     if (part->rows && s->dtype == TARN_U8)
-        part->scale = tarn_keep(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, tarn__codes_scales(s->width)), TARN_F16, device));
+        part->scale = tarn__scope_take(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, tarn__codes_scales(s->width)), TARN_F16, device));
     return !tarn_failed();
 }
 
@@ -27,7 +27,7 @@ static const tarn__cache_side *side_of(const tarn__cache *cache, int64_t layer)
 static bool open_side(tarn__cache_side *side, const tarn__cache_shape *s, tarn_device device)
 {
     side->device = device;
-    side->all = tarn_keep(tarn_zeros(TARN_SHAPE(s->batch), TARN_I64, device));
+    side->all = tarn__scope_take(tarn_zeros(TARN_SHAPE(s->batch), TARN_I64, device));
     return side->all != NULL;
 }
 
@@ -100,7 +100,7 @@ static bool ask_for_lengths(const tarn__cache *cache, tarn__cache_side *side)
     if (cache->step.is_even || side->lengths)
         return true;
     tarn_tensor *lengths = tarn_add(side->begin, tarn_scalar((double)cache->step.tokens));
-    side->lengths = lengths ? tarn_keep(lengths) : NULL;
+    side->lengths = lengths ? tarn__scope_take(lengths) : NULL;
     return side->lengths != NULL;
 }
 

@@ -121,7 +121,7 @@ static bool check_state(const char *function, const tarn_module *module, const c
         return false;
     if (tensor->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is a tarn_scalar(), a constant", function, name);
-    if (tensor->history)
+    if (tensor->origin->history)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' was made by a recorded operation; use tarn_detach() first", function, name);
     return true;
 }
@@ -136,7 +136,7 @@ static bool append(tarn_module *module, const char *name, tarn_tensor *tensor, b
     place->path = tarn__path_of(module, name);
     if (!place->path)
         return false;
-    place->tensor = tensor;
+    place->tensor = tensor->origin;
     place->is_buffer = is_buffer;
     module->parameters++;
     if (tarn__name_tensor(module, place))
@@ -146,11 +146,15 @@ static bool append(tarn_module *module, const char *name, tarn_tensor *tensor, b
     return false;
 }
 
-/* Takes the reference that the caller gives: its scope's or a kept one. A tensor that has neither belongs to another module and is tied. */
-static void take_reference(tarn_tensor *tensor)
+/* Takes the reference that the caller gives: its scope's or a kept handle. A tensor that has neither belongs to another
+ * module and is tied. Returns the tensor that the module has now. */
+static tarn_tensor *take_reference(tarn_tensor *tensor, bool good)
 {
-    if (tensor && (tensor->scope || atomic_load(&tensor->kept) > 0))
+    bool is_live = tensor && tensor->state == TARN__TENSOR_LIVE;
+    tarn_tensor *result = is_live && good ? tensor->origin : NULL;
+    if (is_live && (tensor->scope || atomic_load(&tensor->kept) > 0))
         tarn_free(tensor);
+    return result;
 }
 
 tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor)
@@ -159,25 +163,23 @@ tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, ta
     bool good = check_state(function, module, name, tensor) && tarn__check_dtype(function, tensor, TARN__FLOATS | TARN__BLOCKS, name) &&
                 append(module, name, tensor, false);
     if (good) {
-        tarn__hold(tensor);
-        tensor->requires_grad = tarn__is_float(tensor->view.dtype); /* blocks stay as they are */
+        tarn__hold(tensor->origin);
+        tensor->origin->requires_grad = tarn__is_float(tensor->view.dtype); /* blocks stay as they are */
     }
-    take_reference(tensor);
-    return good ? tensor : NULL;
+    return take_reference(tensor, good);
 }
 
 tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_tensor *tensor)
 {
     const char *function = "module_add_buffer";
     bool good = check_state(function, module, name, tensor);
-    if (good && tensor->requires_grad)
+    if (good && tensor->origin->requires_grad)
         good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' collects a gradient; a buffer has none, make it a parameter instead", function,
                            name);
     good = good && append(module, name, tensor, true);
     if (good)
-        tarn__hold(tensor);
-    take_reference(tensor);
-    return good ? tensor : NULL;
+        tarn__hold(tensor->origin);
+    return take_reference(tensor, good);
 }
 
 static bool append_child(tarn_module *module, const char *name, tarn_module *child)

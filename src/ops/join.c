@@ -91,6 +91,8 @@ static bool gather_operands(const char *function, tarn_tensor **operand, const c
     for (int i = 0; i < count; i++) {
         if (!operand[i])
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d of %d is NULL", function, i, count);
+        if (!tarn__check_live(function, operand[i], "a tensor"))
+            return false;
         if (operand[i]->is_constant)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d of %d is a tarn_scalar(); make it with tarn_full()", function, i, count);
         roles[i] = "a tensor";

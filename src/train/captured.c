@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "core/tensor.h"
 #include "core/device.h"
 #include "core/graph.h"
 #include "train/trainer.h"
@@ -59,11 +60,11 @@ static size_t batch_bytes(const tarn__captured *c)
 static bool make_places(tarn_trainer *t)
 {
     tarn__captured *c = &t->captured;
-    c->figures.loss = tarn_keep(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
+    c->figures.loss = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
     if (t->description.is_text)
-        c->figures.norm = tarn_keep(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
+        c->figures.norm = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
     else
-        c->figures.right = tarn_keep(tarn_zeros(TARN_SHAPE(1), TARN_I64, t->device));
+        c->figures.right = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_I64, t->device));
     c->fields = tarn_dataset_field_count(t->training);
     c->micro_batches = (int)(t->batch_size / t->micro_batch);
     c->batch = tarn_failed() ? NULL : tarn__alloc(batch_bytes(c));
@@ -77,7 +78,7 @@ static bool put_batch(tarn_tensor *const *fields, tarn_tensor **places, int coun
         if (places[k])
             tarn_copy(places[k], fields[k]);
         else
-            places[k] = tarn_keep(tarn_clone(fields[k]));
+            places[k] = tarn__scope_take(tarn_clone(fields[k]));
     return !tarn_failed();
 }
 

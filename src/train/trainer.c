@@ -188,9 +188,9 @@ static bool make_parts(const char *function, tarn_trainer *t)
         return false;
     t->optimizer = make_optimizer(&t->options, t->model);
     t->loader = t->optimizer ? make_loader(t) : NULL;
-    t->losses = tarn_keep(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
-    t->hits = tarn_keep(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
-    t->norms = tarn_keep(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
+    t->losses = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
+    t->hits = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
+    t->norms = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
     return (t->loader && set_schedule(t) && t->losses && t->hits && t->norms) || tarn__raise_within(function);
 }
 

@@ -219,7 +219,7 @@ static void an_output_that_outlives_its_inputs(void **state)
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *a = tarn_keep(leaf2(2, 3)), *out[2];
     assert_non_null(record(a, leaf2(5, 7), RIGHT, &released, out));
-    tarn_keep(out[1]);
+    out[1] = tarn_keep(out[1]);
     tarn_scope_close(scope);
     assert_int_equal(released, 0);
     assert_true(tarn_backward(sum(out[1])));
@@ -227,6 +227,121 @@ static void an_output_that_outlives_its_inputs(void **state)
     assert_int_equal(released, 1);
     tarn_free(out[1]);
     tarn_free(a);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------------------------------------- */
+
+static bool sigmoid_backward(tarn_tensor *const *g, tarn_tensor *const *saved, tarn_tensor **grads, void *ctx)
+{
+    (void)ctx;
+    tarn_tensor *y = saved[0];
+    grads[0] = tarn_mul(g[0], tarn_mul(y, tarn_sub(tarn_scalar(1), y)));
+    return grads[0] != NULL && saved[1] == NULL;
+}
+
+/* sigmoid, whose backward needs its own output. */
+static tarn_tensor *own_sigmoid(tarn_tensor *const *inputs, int count, void *ctx)
+{
+    (void)count;
+    tarn_no_grad_open();
+    tarn_tensor *y = tarn_sigmoid(inputs[0]), *saved[] = {y, NULL};
+    tarn_no_grad_close();
+    return tarn_function_save(inputs, 1, &y, 1, saved, 2, sigmoid_backward, ctx, NULL) ? y : NULL;
+}
+
+static void a_saved_output_reaches_backward(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_requires_grad(tarn_from_f64((const double[]){-2, 0, 0.5}, TARN_SHAPE(3), CPU), true));
+    assert_true(tarn_gradcheck(own_sigmoid, NULL, &x, 1, NULL));
+    assert_ok();
+}
+
+static void saved_tensors_go_with_the_record(void **state)
+{
+    (void)state;
+    int64_t before = tarn_memory_of(CPU).blocks;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *x = leaf2(1, 2), *y = good(own_sigmoid(&x, 1, NULL)), *kept = good(tarn_keep(y));
+    tarn_scope_close(scope); /* the record holds its own output without holding itself */
+    assert_true(tarn_backward(sum(kept)));
+    tarn_free(kept);
+    scope = tarn_scope_open();
+    x = leaf2(1, 2);
+    good(own_sigmoid(&x, 1, NULL));
+    tarn_scope_close(scope);
+    tarn_scope_close(tarn_scope_open());
+    assert_true(tarn_memory_of(CPU).blocks <= before + 1); /* that of the sum above, in the test's scope */
+}
+
+static void a_kept_handle_of_an_output_can_be_saved(void **state)
+{
+    (void)state;
+    int64_t before = tarn_memory_of(CPU).blocks;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *x = leaf2(0, 0);
+    tarn_no_grad_open();
+    tarn_tensor *y = good(tarn_sigmoid(x)), *handle = good(tarn_keep(y)), *saved[] = {handle, NULL};
+    tarn_no_grad_close();
+    assert_true(tarn_function_save(&x, 1, &y, 1, saved, 2, sigmoid_backward, NULL, NULL));
+    tarn_free(handle); /* the record has what it needs */
+    assert_true(tarn_backward(sum(y)));
+    assert_values(tarn_grad(x), 0, 0.25, 0.25);
+    tarn_scope_close(scope);
+    assert_int_equal(tarn_memory_of(CPU).blocks, before);
+}
+
+static bool scale_backward(tarn_tensor *const *g, tarn_tensor *const *saved, tarn_tensor **grads, void *ctx)
+{
+    (void)ctx;
+    grads[0] = tarn_mul(g[0], saved[0]);
+    return grads[0] != NULL;
+}
+
+static void a_saved_tensor_that_was_overwritten_is_named(void **state)
+{
+    (void)state;
+    tarn_tensor *x = leaf2(2, 3), *scale = good(tarn_set_name(vector(5, 7), "scale"));
+    tarn_no_grad_open();
+    tarn_tensor *y = good(tarn_mul(x, scale));
+    tarn_no_grad_close();
+    assert_true(tarn_function_save(&x, 1, &y, 1, &scale, 1, scale_backward, NULL, NULL));
+    assert_true(tarn_write(scale, (const float[]){1, 1}, 8));
+    assert_false(tarn_backward(sum(y)));
+    assert_error(TARN_ERROR_ARGUMENT, "backward: function_save needs a tensor [2] scale that was overwritten in place");
+    assert_null(tarn_grad(x));
+}
+
+static void what_cannot_be_saved_is_refused(void **state)
+{
+    (void)state;
+    tarn_tensor *x = leaf2(2, 3), *y = good(vector(1, 2)), *freed = vector(1, 2), *constant = tarn_scalar(2);
+    tarn_free(freed);
+    releases = 0;
+    assert_false(tarn_function_save(&x, 1, &y, 1, &freed, 1, scale_backward, NULL, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function_save: a saved tensor was freed");
+    assert_false(tarn_function_save(&x, 1, &y, 1, &constant, 1, scale_backward, NULL, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function_save: saved tensor 0 is a tarn_scalar()");
+    assert_false(tarn_function_save(&x, 1, &y, 1, NULL, 1, scale_backward, NULL, count_release));
+    assert_error(TARN_ERROR_ARGUMENT, "function_save: a list of 1 saved tensors that is NULL");
+    assert_int_equal(releases, 3);
+}
+
+static bool freed_gradient(tarn_tensor *const *g, tarn_tensor **grads, void *ctx)
+{
+    (void)ctx;
+    grads[0] = tarn_square(g[0]);
+    tarn_free(grads[0]);
+    return true;
+}
+
+static void a_gradient_that_was_freed_is_refused(void **state)
+{
+    (void)state;
+    tarn_tensor *x = leaf2(2, 3), *y = good(vector(1, 2));
+    assert_true(tarn_function(&x, 1, &y, 1, freed_gradient, NULL, NULL));
+    assert_false(tarn_backward(sum(y)));
+    assert_error(TARN_ERROR_ARGUMENT, "function: the gradient of an input was freed: f32 [2]");
 }
 
 static bool keep_stride(tarn_tensor *const *g, tarn_tensor **grads, void *ctx)
@@ -265,6 +380,12 @@ int main(void)
         in_scope(a_rule_may_give_nothing),
         in_scope(inputs_that_want_no_gradient_are_skipped),
         in_scope(an_output_that_outlives_its_inputs),
+        in_scope(a_saved_output_reaches_backward),
+        in_scope(saved_tensors_go_with_the_record),
+        in_scope(a_kept_handle_of_an_output_can_be_saved),
+        in_scope(a_saved_tensor_that_was_overwritten_is_named),
+        in_scope(what_cannot_be_saved_is_refused),
+        in_scope(a_gradient_that_was_freed_is_refused),
         in_scope(sums_of_gradients_keep_the_order_of_channels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,8 +50,7 @@ static void create(void)
     tarn_tensor *x = tarn_set_name(tarn_normal(TARN_SHAPE(20, 30), 0, 1, TARN_F32, CPU), "x");
     tarn_tensor *y = tarn_cast(tarn_eye(3, 4, TARN_F64, CPU), TARN_BF16);
     tarn_tensor *z = tarn_from_f32((const float[]){1, 2, 3}, TARN_SHAPE(3), CPU);
-    tarn_keep(z);
-    tarn_free(z);
+    tarn_free(tarn_keep(z));
     float values[600];
     tarn_read_f32(tarn_transpose(x, 0, 1), values, 600);
     tarn_write(tarn_slice(x, 1, 0, 1), values, 20 * sizeof(float));

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <tarn/profile.h>
 
+#include "base/memory.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -97,18 +98,139 @@ static void a_kept_tensor_is_the_callers(void **state)
     (void)state;
     int64_t before = blocks();
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *x = make();
-    assert_ptr_equal(tarn_keep(x), x);
-    assert_ptr_equal(tarn_keep(x), x); /* a second reference */
+    tarn_tensor *x = make(), *first = good(tarn_keep(x)), *second = good(tarn_keep(first));
+    assert_true(first != x && second != x && second != first);
     tarn_scope_close(scope);
-    assert_values(x, 0, 7, 7, 7);
-    tarn_free(x);
+    assert_values(first, 0, 7, 7, 7);
+    tarn_free(first);
     assert_int_equal(blocks(), before + 1);
-    assert_values(x, 0, 7, 7, 7);
-    tarn_free(x);
+    assert_values(second, 0, 7, 7, 7);
+    tarn_free(second);
     assert_int_equal(blocks(), before);
     tarn_free(NULL);
     assert_ok();
+}
+
+static void a_kept_tensor_stays_with_its_scope(void **state)
+{
+    (void)state;
+    int64_t before = blocks();
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *x = make();
+    tarn_free(good(tarn_keep(x)));
+    assert_values(x, 0, 7, 7, 7);
+    tarn_scope_close(scope);
+    assert_int_equal(blocks(), before);
+    tarn_print(x);
+    assert_error(TARN_ERROR_ARGUMENT, "print: the tensor was freed: f32 [3]; use it before tarn_free()");
+}
+
+static void a_kept_handle_is_the_same_leaf(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_set_name(vector(1, 2), "first")), *kept = good(tarn_keep(x));
+    assert_string_equal(tarn_name(kept), "first");
+    good(tarn_set_name(kept, "second"));
+    assert_string_equal(tarn_name(x), "second");
+    good(tarn_requires_grad(kept, true));
+    assert_true(tarn_needs_grad(x));
+    tarn_tensor *y = good(tarn_mul(x, kept)); /* both are the same parameter */
+    assert_true(tarn_backward(tarn_sum(y, TARN_ALL_AXES, false)));
+    assert_values(tarn_grad(x), 0, 2, 4);
+    assert_ptr_equal(tarn_grad(kept), tarn_grad(x));
+    tarn_zero_grad(kept);
+    assert_null(tarn_grad(x));
+    assert_null(tarn_add_inplace(kept, vector(1, 1)));
+    assert_error(TARN_ERROR_ARGUMENT, "add_inplace: x takes part in a gradient");
+    tarn_free(kept);
+}
+
+static void a_kept_handle_shares_record_and_version(void **state)
+{
+    (void)state;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *x = good(tarn_requires_grad(vector(1, 2), true)), *kept_x = good(tarn_keep(x));
+    tarn_tensor *kept = good(tarn_keep(tarn_square(x))), *values = good(tarn_keep(vector(3, 4)));
+    tarn_tensor *loss = good(tarn_keep(tarn_sum(tarn_mul(kept, values), TARN_ALL_AXES, false)));
+    tarn_scope_close(scope);
+    assert_true(tarn_write(values, (const float[]){5, 6}, 8));
+    assert_false(tarn_backward(loss));
+    assert_error(TARN_ERROR_ARGUMENT, "backward: mul needs a tensor [2] that was overwritten");
+    assert_true(tarn_backward(tarn_sum(kept, TARN_ALL_AXES, false)));
+    assert_values(tarn_grad(kept_x), 0, 2, 4);
+    tarn_free(kept_x);
+    tarn_free(kept);
+    tarn_free(values);
+    tarn_free(loss);
+}
+
+static void a_kept_parameter_follows_its_optimizer(void **state)
+{
+    (void)state;
+    tarn_module *layer = tarn_module_new("mine", unchanged, NULL, NULL);
+    tarn_tensor *w = good(tarn_module_add_parameter(layer, "w", vector(1, 2))), *kept = good(tarn_keep(w));
+    tarn_optimizer *sgd = tarn_sgd(layer, &(tarn_sgd_options){.lr = 1}); /* moves w into a buffer of its own */
+    assert_true(tarn_backward(tarn_sum(kept, TARN_ALL_AXES, false)) && tarn_optimizer_step(sgd));
+    assert_values(w, 0, 0, 1);
+    assert_values(kept, 0, 0, 1);
+    tarn_optimizer_free(sgd);
+    tarn_module_free(layer);
+    assert_values(kept, 0, 0, 1);
+    tarn_free(kept);
+}
+
+static void a_freed_tensor_is_named_where_it_is_used(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_set_name(make(), "weights")), *y = make();
+    tarn_tensor *long_name = good(tarn_set_name(make(), "a name of more than sixty-three characters, of which the error has the beginning"));
+    tarn_free(x);
+    assert_null(tarn_add(y, x));
+    assert_error(TARN_ERROR_ARGUMENT, "add: b was freed: 'weights' f32 [3]; use it before");
+    tarn_free(x);
+    assert_error(TARN_ERROR_ARGUMENT, "free: the tensor was freed: 'weights' f32 [3]");
+    tarn_free(long_name);
+    assert_null(tarn_relu(long_name));
+    assert_error(TARN_ERROR_ARGUMENT, "relu: x was freed: 'a name of more than sixty-three characters, of which the error ' f32 [3]");
+    assert_values(y, 0, 7, 7, 7);
+}
+
+/* As many headers as the quarantine has room for come and go, and the first is still known. */
+static void the_quarantine_holds_65536_headers(void **state)
+{
+    (void)state;
+    tarn_tensor *first = make();
+    int64_t held = tarn__memory_held();
+    tarn_free(first);
+    for (int i = 0; i < TARN__QUARANTINE - 64; i++) /* a thread takes 64 places at a time */
+        tarn_free(tarn_scalar(i));
+    assert_int_equal(tarn_rank(first), -1);
+    assert_error(TARN_ERROR_ARGUMENT, "rank: the tensor was freed: f32 [3]");
+    assert_true(tarn__memory_held() < held);
+}
+
+static void *make_and_free(void *failures)
+{
+    for (int i = 0; i < 40000; i++) {
+        tarn_tensor *x = tarn_scalar(i), *kept = tarn_keep(x);
+        tarn_free(i % 2 ? x : kept);
+        *(int *)failures += tarn_item(i % 2 ? kept : x) != i;
+        tarn_free(i % 2 ? kept : x);
+    }
+    return NULL;
+}
+
+static void headers_come_and_go_on_several_threads(void **state)
+{
+    (void)state;
+    pthread_t thread[4];
+    int failures[4] = {0};
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, make_and_free, &failures[i]), 0);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(failures[i], 0);
+    }
 }
 
 static void a_tensor_can_be_freed_before_its_scope(void **state)
@@ -131,8 +253,7 @@ static void what_the_library_holds_is_not_the_callers_to_free(void **state)
     (void)state;
     tarn_tensor *x = good(tarn_requires_grad(vector(1, 2), true));
     tarn_tensor *y = good(tarn_mul(x, x));
-    tarn_keep(x); /* the tape holds it as well, so it outlives the first free */
-    tarn_free(x);
+    tarn_free(x); /* the tape holds it as well, so it outlives the first free */
     tarn_free(x);
     assert_error(TARN_ERROR_ARGUMENT, "free: the tensor belongs to the library");
     assert_true(tarn_backward(tarn_sum(y, TARN_ALL_AXES, false)));
@@ -287,6 +408,13 @@ int main(void)
         in_scope(a_tensor_of_an_inner_scope_is_returned_from_the_outer_one),
         in_scope(returning_what_lives_longer_changes_nothing),
         in_scope(a_kept_tensor_is_the_callers),
+        in_scope(a_kept_tensor_stays_with_its_scope),
+        in_scope(a_kept_handle_is_the_same_leaf),
+        in_scope(a_kept_handle_shares_record_and_version),
+        in_scope(a_kept_parameter_follows_its_optimizer),
+        in_scope(a_freed_tensor_is_named_where_it_is_used),
+        in_scope(the_quarantine_holds_65536_headers),
+        in_scope(headers_come_and_go_on_several_threads),
         in_scope(a_tensor_can_be_freed_before_its_scope),
         in_scope(what_the_library_holds_is_not_the_callers_to_free),
         in_scope(a_view_keeps_the_memory),

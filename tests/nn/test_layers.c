@@ -158,7 +158,7 @@ static void a_convolutional_network_learns_on_a_device_without_a_transfer(void *
         tarn_scope *scope = tarn_scope_open();
         kept[i] = tarn_cross_entropy(tarn_forward(net, x), y, NULL);
         assert_true(tarn_backward(kept[i]) && tarn_optimizer_step(adam));
-        tarn_keep(kept[i]);
+        kept[i] = tarn_keep(kept[i]);
         tarn_scope_close(scope);
     }
     tarn_counters counters = tarn_stats();
@@ -303,7 +303,7 @@ static void forward_backward_and_step_on_a_device_make_no_transfer(void **state)
         tarn_scope *scope = tarn_scope_open();
         kept[i] = tarn_cross_entropy(tarn_forward(net, x), y, NULL);
         assert_true(tarn_backward(kept[i]) && tarn_optimizer_step(adam));
-        tarn_keep(kept[i]);
+        kept[i] = tarn_keep(kept[i]);
         tarn_scope_close(scope);
     }
     tarn_counters counters = tarn_stats();

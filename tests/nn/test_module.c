@@ -312,9 +312,11 @@ static void a_parameter_outlives_its_scope_and_goes_with_its_module(void **state
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *scoped = tarn_module_add_parameter(layer, "scoped", tarn_ones(TARN_SHAPE(2), TARN_F32, cpu));
     tarn_tensor *kept = tarn_keep(tarn_ones(TARN_SHAPE(2), TARN_F32, cpu));
-    assert_ptr_equal(tarn_module_add_parameter(layer, "kept", kept), kept);
+    tarn_tensor *given = good(tarn_module_add_parameter(layer, "kept", kept));
     tarn_scope_close(scope);
-    assert_true(tarn_item_at(scoped, TARN_SHAPE(1)) == 1 && tarn_item_at(kept, TARN_SHAPE(1)) == 1);
+    assert_true(tarn_item_at(scoped, TARN_SHAPE(1)) == 1 && tarn_item_at(given, TARN_SHAPE(1)) == 1);
+    assert_int_equal(tarn_rank(kept), -1); /* the module took the handle */
+    assert_error_about(TARN_ERROR_ARGUMENT, "rank", "was freed: 'kept' f32 [2]");
     tarn_free(scoped);
     assert_error_about(TARN_ERROR_ARGUMENT, "free", "parameter");
     tarn_module_free(layer);

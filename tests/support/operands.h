@@ -4,7 +4,7 @@
 
 #include "support/refuse.h"
 
-static tarn_tensor *f, *f23, *d, *i64, *u8, *boolean, *expanded, *empty, *scalar, *recorded, *elsewhere;
+static tarn_tensor *f, *f23, *d, *i64, *u8, *boolean, *expanded, *empty, *scalar, *recorded, *elsewhere, *freed;
 static tarn_device cpu, mirror;
 static const tarn_device nowhere = {6, 0}, second_cpu = {0, 1}, negative = {0, -1};
 static const tarn_shape rank_9 = {9, {1}}, rank_minus = {-1, {1}};
@@ -28,6 +28,8 @@ static inline int make_operands(void **state)
     empty = tarn_zeros(TARN_SHAPE(0, 3), TARN_F32, cpu);
     scalar = tarn_zeros(TARN_SCALAR, TARN_F32, cpu);
     recorded = tarn_square(tarn_requires_grad(vector(1, 2, 3), true));
+    freed = vector(1, 2, 3);
+    tarn_free(freed);
     elsewhere = tarn_ones(TARN_SHAPE(3), TARN_F32, mirror);
     return tarn_failed() ? -1 : 0;
 }
