@@ -422,7 +422,17 @@ typedef struct tarn_array {
 TARN_API bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inputs, int input_count,
                               const tarn_attribute *attributes, int attribute_count, tarn_array *outputs, int output_count);
 
-/* Releases the data of an array that tarn_apply_host() made, and clears it. */
+/* The backward of tarn_apply_host(): runs the operation on host arrays and takes the gradients of its outputs back to
+ * its inputs. `output_grads` has an array of the shape and dtype of each output; one whose data is NULL means that none
+ * arrives. `wanted` has bit i set for each input whose gradient is computed; 0 means every input of a float dtype.
+ * `input_grads` receives an array per input, released with tarn_array_free(); data is NULL where no gradient was wanted
+ * or none arrived. The gradient of a bf16 or f16 input is f32. False, with an error, on failure: then nothing is left
+ * behind. */
+TARN_API bool tarn_apply_host_backward(const char *name, tarn_device device, const tarn_array *inputs, int input_count,
+                                       const tarn_attribute *attributes, int attribute_count, const tarn_array *output_grads,
+                                       int output_count, uint64_t wanted, tarn_array *input_grads);
+
+/* Releases the data of an array that tarn_apply_host() or tarn_apply_host_backward() made, and clears it. */
 TARN_API void tarn_array_free(tarn_array *array);
 
 #ifdef __cplusplus

@@ -80,6 +80,15 @@ typedef struct tarn__op_row {
     tarn__apply_fn apply;
 } tarn__op_row;
 
+/* As many as an operation called by name can have. */
+#define TARN__MAX_OP_INPUTS 64
+#define TARN__MAX_OP_OUTPUTS 8
+
+/* The row of an operation that is called by name with these numbers of inputs and outputs; NULL with an error of
+ * `function`. */
+const tarn__op_row *tarn__check_call(const char *function, const char *name, int inputs, bool has_inputs, int outputs,
+                                     bool has_outputs);
+
 /* The rows, for tests that hold operations to the kernels they list. */
 const tarn__op_row *tarn__op_row_at(int index);
 bool tarn__op_lists_kernel(const tarn__op_row *row, tarn__kernel kernel, bool backward);

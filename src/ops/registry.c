@@ -190,7 +190,8 @@ static bool check_attributes(const tarn__op_row *row, const tarn_attribute *attr
 
 /* ---- calling by name ------------------------------------------------------------------------------------------------------- */
 
-static const tarn__op_row *check_call(const char *function, const char *name, int inputs, bool has_inputs, int outputs, bool has_outputs)
+const tarn__op_row *tarn__check_call(const char *function, const char *name, int inputs, bool has_inputs, int outputs,
+                                     bool has_outputs)
 {
     int index = tarn_op_find(name);
     if (index < 0) {
@@ -211,18 +212,15 @@ static const tarn__op_row *check_call(const char *function, const char *name, in
     return row;
 }
 
-#define MOST_INPUTS 64
-#define MOST_OUTPUTS 8
-
 bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, const tarn_attribute *attributes, int attribute_count,
                 tarn_tensor **outputs, int output_count)
 {
     if (tarn_failed())
         return false;
-    const tarn__op_row *row = check_call("apply", name, input_count, inputs != NULL, output_count, outputs != NULL);
+    const tarn__op_row *row = tarn__check_call("apply", name, input_count, inputs != NULL, output_count, outputs != NULL);
     if (!row || !check_attributes(row, attributes, attribute_count))
         return false;
-    tarn_tensor *in[MOST_INPUTS] = {0};
+    tarn_tensor *in[TARN__MAX_OP_INPUTS] = {0};
     for (int i = 0; i < output_count; i++)
         outputs[i] = NULL;
     for (int i = 0; i < input_count; i++) {
@@ -232,49 +230,4 @@ bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, c
     }
     tarn__invocation v = {name, in, input_count, attributes, attribute_count};
     return row->apply(&v, outputs);
-}
-
-/* The public type says nothing of who frees an output; the size is known from shape and dtype. */
-void tarn_array_free(tarn_array *array)
-{
-    if (!array || !array->data)
-        return;
-    int64_t count = 1;
-    for (int i = 0; i < array->shape.rank; i++)
-        count *= array->shape.size[i];
-    tarn__release(array->data, (size_t)tarn__bytes_of(array->dtype, count));
-    *array = (tarn_array){0};
-}
-
-static bool read_back(tarn_tensor *tensor, tarn_array *array)
-{
-    if (!tensor)
-        return true;
-    size_t bytes = (size_t)tarn_bytes(tensor);
-    *array = (tarn_array){tarn__alloc(bytes), tarn__shape_of(tensor), tensor->view.dtype};
-    return array->data && tarn_read(tensor, array->data, bytes);
-}
-
-bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inputs, int input_count, const tarn_attribute *attributes,
-                     int attribute_count, tarn_array *outputs, int output_count)
-{
-    if (tarn_failed() || !check_call("apply_host", name, input_count, inputs != NULL, output_count, outputs != NULL))
-        return false;
-    tarn_tensor *in[MOST_INPUTS] = {0}, *out[MOST_OUTPUTS] = {0};
-    memset(outputs, 0, sizeof(*outputs) * (size_t)output_count);
-    tarn_scope *scope = tarn_scope_open();
-    tarn_no_grad_open();
-    bool good = scope != NULL;
-    for (int i = 0; good && i < input_count; i++)
-        good = (in[i] = tarn_from(inputs[i].data, inputs[i].shape, inputs[i].dtype, device)) != NULL;
-    good = good && tarn_apply(name, in, input_count, attributes, attribute_count, out, output_count);
-    for (int i = 0; good && i < output_count; i++)
-        good = read_back(out[i], &outputs[i]);
-    for (int i = 0; !good && i < output_count; i++)
-        tarn_array_free(&outputs[i]);
-    if (!good)
-        tarn__raise_within("apply_host");
-    tarn_no_grad_close();
-    tarn_scope_close(scope);
-    return good;
 }

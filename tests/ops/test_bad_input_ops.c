@@ -258,6 +258,11 @@ static void operations_by_name(void **state)
     REFUSE(tarn_apply, tarn_apply("sum", in, 1, NULL, 1, out, 1));
     REFUSE(tarn_apply, tarn_apply("sum", in, 1, NULL, -1, out, 1));
     REFUSE(tarn_add, tarn_apply("add", missing, 2, NULL, 0, out, 1));
+    REFUSE(tarn_apply_host_backward, tarn_apply_host_backward(NULL, cpu, arrays, 2, NULL, 0, arrays, 1, 0, results));
+    REFUSE(tarn_apply_host_backward, tarn_apply_host_backward("add", cpu, NULL, 2, NULL, 0, arrays, 1, 0, results));
+    REFUSE(tarn_apply_host_backward, tarn_apply_host_backward("add", cpu, arrays, 2, NULL, 0, NULL, 1, 0, results));
+    REFUSE(tarn_apply_host_backward, tarn_apply_host_backward("add", cpu, arrays, 2, NULL, 0, arrays, 1, 0, NULL));
+    REFUSE(tarn_apply_host_backward, tarn_apply_host_backward("add", nowhere, arrays, 2, NULL, 0, arrays, 1, 0, results));
     REFUSE(tarn_apply_host, tarn_apply_host(NULL, cpu, arrays, 2, NULL, 0, results, 1));
     REFUSE(tarn_apply_host, tarn_apply_host("nosuch", cpu, arrays, 2, NULL, 0, results, 1));
     REFUSE(tarn_apply_host, tarn_apply_host("add", cpu, NULL, 2, NULL, 0, results, 1));
