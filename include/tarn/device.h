@@ -28,10 +28,10 @@ typedef struct tarn_device_info {
 /* The CPU. */
 TARN_API tarn_device tarn_device_cpu(void);
 
-/* The best device there is: a CUDA GPU, else an OpenCL GPU, else the CPU. Never a CPU by way of OpenCL: the CPU's own kernels are faster. */
+/* The best device there is: a CUDA GPU, else an OpenCL GPU, else the CPU. GPUs that this build has no code for are passed over. Never a CPU by way of OpenCL: the CPU's own kernels are faster. */
 TARN_API tarn_device tarn_device_auto(void);
 
-/* The device a text names: "cpu", "auto", "cuda", "cuda:1". A device that is not there is an error that says what is missing; then the
+/* The device a text names: "cpu", "auto", "cuda", "cuda:1". A device that is not there, or that this build has no code for, is an error that says so; then the
  * CPU is returned. */
 TARN_API tarn_device tarn_device_parse(const char *text);
 

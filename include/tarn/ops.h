@@ -403,7 +403,7 @@ TARN_API int tarn_op_count(void);
 TARN_API bool tarn_op_at(int index, tarn_op_info *info);
 /* The number of the operation of that name, -1 (no error) if there is none. */
 TARN_API int tarn_op_find(const char *name);
-/* True when a backend ("cpu", "cuda" …) has every kernel that the operation's forward (or backward) uses. */
+/* True when a backend ("cpu", "cuda" …) has every kernel that the operation's forward (or backward) uses; also where it finds no device. */
 TARN_API bool tarn_op_on(int index, const char *backend, bool backward);
 
 /* Runs any operation by its name on device tensors. Attributes that are not given have their defaults; one that the operation does not

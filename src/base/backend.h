@@ -1,7 +1,8 @@
 /* backend.h: what a backend is: a table of functions for devices, memory and streams, and a table of kernels.
  *
  * A backend outside the library is a shared object libtarn-NAME.so that exports one symbol, tarn_backend_entry. It is given the host's
- * services and returns its table, or NULL with the reason written to `why`. An empty row of the kernel table is the one and only way to
+ * services and returns its table, or NULL with the reason written to `why`. A backend that finds no device returns its table, too, counts none and
+ * writes the reason: its kernels can then be listed. An empty row of the kernel table is the one and only way to
  * say "not here": for dispatch, for `tarn ops` and for the tests alike. */
 #ifndef TARN__BACKEND_H
 #define TARN__BACKEND_H
@@ -30,6 +31,9 @@ typedef struct tarn__backend {
 
     int (*device_count)(void);
     bool (*device_query)(int index, tarn_device_info *info);
+    /* Why a device cannot run these kernels at all (a processor that they were not compiled for), as the end of a sentence; NULL: it can. NULL
+     * function: all can. */
+    const char *(*unusable)(int index);
     void *(*alloc)(int index, size_t bytes); /* NULL when there is none left; no error is raised */
     void (*release)(int index, void *memory, size_t bytes);
     /* Copies between host and device, and from one device of this backend to another. False: see `failure`. */

@@ -3,6 +3,7 @@
 
 #include "cli/blas.h"
 #include "cli/cli.h"
+#include "cli/sentence.h"
 #include "tarn_features.h"
 
 static const char *const backends[] = {"cpu", "cuda", "opencl"};
@@ -13,7 +14,26 @@ static bool query(const char *backend, int index, tarn_device_info *info)
 {
     char name[32];
     snprintf(name, sizeof(name), "%s:%d", backend, index);
-    return tarn_device_query(tarn_device_parse(name), info);
+    tarn_device device = tarn_device_parse(name);
+    return !tarn_failed() && tarn_device_query(device, info);
+}
+
+/* A device that is there and cannot be used: why. The pending error is cleared. */
+static void print_unusable(const char *backend, int index)
+{
+    char name[32], why[TARN__SENTENCE_ROOM];
+    snprintf(name, sizeof(name), "%s:%d", backend, index);
+    printf("  %-8s %s\n", name, tarn__error_sentence("info", why, sizeof(why)));
+}
+
+static void print_unusable_json(tarn__json *json, const char *backend, int index)
+{
+    char name[32], why[TARN__SENTENCE_ROOM];
+    snprintf(name, sizeof(name), "%s:%d", backend, index);
+    tarn__json_open(json, NULL, '{');
+    tarn__json_text(json, "name", name);
+    tarn__json_text(json, "unusable", tarn__error_sentence("info", why, sizeof(why)));
+    tarn__json_close(json, '}');
 }
 
 static int print_json(void)
@@ -39,8 +59,10 @@ static int print_json(void)
     for (int b = 0; b < BACKENDS; b++)
         for (int i = 0; i < tarn_device_count(backends[b]); i++) {
             tarn_device_info info;
-            if (!query(backends[b], i, &info))
-                return tarn__complain("info");
+            if (!query(backends[b], i, &info)) {
+                print_unusable_json(&json, backends[b], i);
+                continue;
+            }
             tarn__json_open(&json, NULL, '{');
             tarn__json_text(&json, "name", info.name);
             tarn__json_text(&json, "description", info.description);
@@ -89,8 +111,10 @@ static int print_text(void)
     for (int b = 0; b < BACKENDS; b++) {
         for (int i = 0; i < tarn_device_count(backends[b]); i++) {
             tarn_device_info info;
-            if (!query(backends[b], i, &info))
-                return tarn__complain("info");
+            if (!query(backends[b], i, &info)) {
+                print_unusable(backends[b], i);
+                continue;
+            }
             offers_cpu = offers_cpu || (b > 0 && strcmp(info.type, "cpu") == 0);
             printf("  %-8s %s\n", info.name, info.description[0] ? info.description : "unknown processor");
             printf("  %-8s %s; %s of memory, %s free\n", "", info.detail, tarn__bytes_text(info.memory_total),

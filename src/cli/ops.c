@@ -33,6 +33,25 @@ static void print_json(int index, const tarn_op_info *info)
     tarn__json_end(&json);
 }
 
+/* True when a backend was built and could be opened: it has something. */
+static bool is_built(const char *backend)
+{
+    for (int i = 0; i < tarn_op_count(); i++)
+        if (tarn_op_on(i, backend, false))
+            return true;
+    return false;
+}
+
+/* Which backends cannot run what they have, and why: all that is listed there waits for a device. */
+static void print_missing(void)
+{
+    for (int b = 1; b < 3; b++) {
+        const char *why = tarn_backend_missing(backends[b]);
+        if (why[0])
+            printf("%s: %s: %s\n", backends[b], is_built(backends[b]) ? "built, but no device can be used" : "not built or not found", why);
+    }
+}
+
 int tarn__ops(const tarn__options *options)
 {
     if (!options->json)
@@ -46,5 +65,7 @@ int tarn__ops(const tarn__options *options)
         else
             print_row(i, &info);
     }
+    if (!options->json)
+        print_missing();
     return TARN__DONE;
 }

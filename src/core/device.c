@@ -19,6 +19,7 @@ static struct slot {
     char name[16];
     int state;
     _Atomic(const tarn__backend *) backend;
+    _Atomic(const tarn__backend *) table; /* the same, and also one that has no device: for its list of kernels */
     char why[512];
 } slots[TARN__BACKENDS] = {{.name = "cpu"}, {.name = "cuda"}, {.name = "opencl"}};
 
@@ -78,6 +79,11 @@ static bool open_backend(struct slot *slot, const char *path)
                  path, backend->version, tarn_version());
         return false;
     }
+    atomic_store_explicit(&slot->table, backend, memory_order_release);
+    if (backend->device_count() == 0) {
+        snprintf(slot->why, sizeof(slot->why), "%s does not work here: %s", path, why[0] ? why : "it finds no device");
+        return false;
+    }
     slot->state = PRESENT;
     atomic_store_explicit(&slot->backend, backend, memory_order_release);
     tarn__log(TARN_LOG_INFO, "backend %s %s: %d device%s, from %s", backend->name, backend->version, backend->device_count(),
@@ -131,6 +137,7 @@ static int slot_named(const char *name)
     }
     if (found == TARN__CPU_SLOT && slots[0].state == UNTRIED) {
         slots[0].state = PRESENT;
+        atomic_store_explicit(&slots[0].table, tarn__cpu_backend(), memory_order_release);
         atomic_store_explicit(&slots[0].backend, tarn__cpu_backend(), memory_order_release);
     }
     bool guess = found > 2 && slots[found].state == UNTRIED;
@@ -155,6 +162,19 @@ const tarn__backend *tarn__backend_named(const char *name)
 {
     int slot = slot_named(name);
     return slot < 0 ? NULL : tarn__backend_at(slot);
+}
+
+const tarn__kernel_row *tarn__backend_kernels(const char *name)
+{
+    int slot = slot_named(name);
+    const tarn__backend *table = slot < 0 ? NULL : atomic_load_explicit(&slots[slot].table, memory_order_acquire);
+    return table ? table->kernels : NULL;
+}
+
+/* Why the kernels of this build cannot run on a device; NULL: they can. */
+static const char *why_unusable(const tarn__backend *backend, int index)
+{
+    return backend->unusable ? backend->unusable(index) : NULL;
 }
 
 /* "cuda:0 (NVIDIA H200), cuda:1 (NVIDIA H200)" */
@@ -197,7 +217,7 @@ tarn_device tarn_device_cpu(void)
 static bool is_gpu(const tarn__backend *backend, int index)
 {
     tarn_device_info info = {0};
-    return backend->device_query(index, &info) && strcmp(info.type, "gpu") == 0;
+    return !why_unusable(backend, index) && backend->device_query(index, &info) && strcmp(info.type, "gpu") == 0;
 }
 
 tarn_device tarn_device_auto(void)
@@ -249,7 +269,11 @@ tarn_device tarn_device_parse(const char *text)
         return tarn_device_cpu();
     }
     tarn_device device = {slot, index};
-    return tarn__backend_of(device, "device_parse") ? device : tarn_device_cpu();
+    const tarn__backend *backend = tarn__backend_of(device, "device_parse");
+    const char *why = backend ? why_unusable(backend, index) : NULL;
+    if (why)
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: %s:%d cannot be used: %s", name, index, why);
+    return backend && !why ? device : tarn_device_cpu();
 }
 
 char *tarn_device_name(tarn_device device, char *buffer, size_t size)
@@ -285,8 +309,6 @@ const char *tarn_backend_missing(const char *name)
         snprintf(text, sizeof(text), "there is no backend '%s'", name ? name : "NULL");
     else if (!tarn__backend_at(slot))
         snprintf(text, sizeof(text), "%s", slots[slot].why);
-    else if (tarn__backend_at(slot)->device_count() == 0)
-        snprintf(text, sizeof(text), "the %s backend finds no device", slots[slot].name);
     else
         text[0] = 0;
     return text;

@@ -32,6 +32,9 @@ const tarn__backend *tarn__shadow_at(int slot);
 /* The backend of that name, loaded if it can be; NULL without an error. */
 const tarn__backend *tarn__backend_named(const char *name);
 
+/* The kernels of a backend, also where it has no device; NULL when it is not built, or cannot be opened. */
+const tarn__kernel_row *tarn__backend_kernels(const char *name);
+
 static inline bool tarn__same_device(tarn_device a, tarn_device b)
 {
     return a.backend == b.backend && a.index == b.index;

@@ -97,14 +97,14 @@ bool tarn_op_on(int index, const char *backend_name, bool backward)
 {
     if (!check_index("op_on", index))
         return false;
-    const tarn__backend *backend = tarn__backend_named(backend_name);
-    if (!backend || (backward && !rows[index].differentiable))
+    const tarn__kernel_row *kernels = tarn__backend_kernels(backend_name);
+    if (!kernels || (backward && !rows[index].differentiable))
         return false;
     const char *list = backward ? rows[index].backward : rows[index].forward;
     for (size_t length; *list; list += length + (list[length] == ' ')) {
         length = strcspn(list, " ");
         tarn__kernel kernel = kernel_named(list, length);
-        if (kernel == TARN__KERNEL_COUNT || !backend->kernels[kernel].run)
+        if (kernel == TARN__KERNEL_COUNT || !kernels[kernel].run)
             return false;
     }
     return true;

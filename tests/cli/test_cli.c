@@ -188,6 +188,40 @@ static void ops_lists_every_operation(void **state)
     }
 }
 
+/* The mirror in CUDA's place: listed without a device, and with a device that it has no code for. */
+static void a_backend_without_a_usable_device_is_listed_with_the_reason(void **state)
+{
+    (void)state;
+    const char *old = getenv("TARN_BACKEND_PATH");
+    char folder[] = "/tmp/tarn-test-XXXXXX", from[512], path[128], before[512];
+    if (!old || !getenv("TARN_COMMAND"))
+        skip();
+    snprintf(before, sizeof(before), "%s", old);
+    assert_non_null(mkdtemp(folder));
+    snprintf(from, sizeof(from), "%.*s/libtarn-mirror.so", (int)strcspn(before, ":"), before);
+    snprintf(path, sizeof(path), "%s/libtarn-cuda.so", folder);
+    assert_int_equal(symlink(from, path), 0);
+    setenv("TARN_BACKEND_PATH", folder, 1);
+    setenv("TARN_MIRROR_DEVICELESS", "no GPU is plugged in", 1);
+    expect_command("ops --json", 0, "{\"name\": \"softmax\", \"differentiable\": true, \"cpu\": true, \"cuda\": true, ");
+    expect_command("ops", 0, "cuda: built, but no device can be used: ");
+    assert_non_null(strstr(command_output, "no GPU is plugged in"));
+    expect_command("info", 0, "no GPU is plugged in");
+    expect_command("bench matmul --sizes 8 --device cuda 2>&1", 1, "no GPU is plugged in");
+    unsetenv("TARN_MIRROR_DEVICELESS");
+    setenv("TARN_MIRROR_UNUSABLE", "1", 1);
+    setenv("TARN_MIRROR_GPU", "1", 1);
+    expect_command("info", 0, "cuda:0   cuda:0 cannot be used: it is of another kind than this build has code for");
+    assert_non_null(strstr(command_output, "takes cuda:1"));
+    expect_command("info --json", 0, "{\"name\": \"cuda:0\", \"unusable\": \"cuda:0 cannot be used: ");
+    expect_command("bench matmul --sizes 8 --device cuda:0 2>&1", 1, "--device: cuda:0 cannot be used: it is of another kind");
+    unsetenv("TARN_MIRROR_UNUSABLE");
+    unsetenv("TARN_MIRROR_GPU");
+    setenv("TARN_BACKEND_PATH", before, 1);
+    remove(path);
+    rmdir(folder);
+}
+
 static void bench_matmul_measures(void **state)
 {
     (void)state;
@@ -277,6 +311,7 @@ int main(void)
         cmocka_unit_test(devices_that_cannot_be_compared_are_refused),
         cmocka_unit_test(info_tells_devices_and_what_is_missing),
         cmocka_unit_test(ops_lists_every_operation),
+        cmocka_unit_test(a_backend_without_a_usable_device_is_listed_with_the_reason),
         cmocka_unit_test(bench_matmul_measures),
         cmocka_unit_test(bench_ops_measures),
         cmocka_unit_test(bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype),

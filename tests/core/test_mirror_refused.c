@@ -66,6 +66,65 @@ static void a_file_that_is_no_backend_cannot_be_opened(void **state)
     assert_int_equal(status, 0);
 }
 
+/* What a backend has can be listed without a device. */
+static void a_backend_without_a_device_shows_its_kernels(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child("TARN_MIRROR_DEVICELESS", "nothing is plugged in", "does not work here: nothing is plugged in"), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("TARN_MIRROR_DEVICELESS", "nothing", 1);
+        setenv("TARN_MIRROR_WITHOUT", "tanh", 1);
+        _exit(tarn_op_on(tarn_op_find("mul"), "mirror", true) && !tarn_op_on(tarn_op_find("tanh"), "mirror", false) && tarn_device_count("mirror") == 0 ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+}
+
+/* The mirror as libtarn-cuda.so, with GPUs of which the first are of no use. */
+static bool passes_over(const char *count, const char *chosen)
+{
+    char name[32];
+    setenv("TARN_MIRROR_GPU", "1", 1);
+    setenv("TARN_MIRROR_UNUSABLE", count, 1);
+    tarn_device_name(tarn_device_auto(), name, sizeof(name));
+    bool good = strcmp(name, chosen) == 0 && !tarn_failed();
+    tarn_device found = tarn_device_parse("cuda:0");
+    good = good && tarn_device_equal(found, tarn_device_cpu()) && tarn_error_code() == TARN_ERROR_DEVICE &&
+           strstr(tarn_error(), "cuda:0 cannot be used: it is of another kind than this build has code for");
+    if (!good)
+        print_error("auto takes %s, and cuda:0: '%s'\n", name, tarn_error());
+    tarn_clear_error();
+    return good;
+}
+
+static void devices_without_code_are_passed_over(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tarn-test-XXXXXX", from[512], path[128];
+    assert_non_null(mkdtemp(folder));
+    assert_non_null(getenv("TARN_BACKEND_PATH"));
+    snprintf(from, sizeof(from), "%.*s/libtarn-mirror.so", (int)strcspn(getenv("TARN_BACKEND_PATH"), ":"), getenv("TARN_BACKEND_PATH"));
+    snprintf(path, sizeof(path), "%s/libtarn-cuda.so", folder);
+    assert_int_equal(symlink(from, path), 0);
+    int status[2];
+    for (int i = 0; i < 2; i++) {
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0) {
+            setenv("TARN_BACKEND_PATH", folder, 1);
+            _exit(passes_over(i ? "2" : "1", i ? "cpu" : "cuda:1") ? 0 : 1);
+        }
+        waitpid(child, &status[i], 0);
+    }
+    remove(path);
+    rmdir(folder);
+    assert_int_equal(status[0], 0);
+    assert_int_equal(status[1], 0);
+}
+
 static bool path_by_call(const char *folders, bool found)
 {
     return tarn_set_backend_path(folders) && (tarn_device_count("mirror") == 2) == found;
@@ -94,7 +153,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_backend_may_say_why_it_does_not_work),     cmocka_unit_test(a_backend_with_another_kernel_list_is_refused),
         cmocka_unit_test(a_backend_that_is_not_there_is_missing),     cmocka_unit_test(a_file_that_is_no_backend_cannot_be_opened),
-        cmocka_unit_test(the_path_can_be_set_by_a_call),
+        cmocka_unit_test(the_path_can_be_set_by_a_call),              cmocka_unit_test(a_backend_without_a_device_shows_its_kernels),
+        cmocka_unit_test(devices_without_code_are_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

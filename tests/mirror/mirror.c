@@ -5,6 +5,8 @@
  *   TARN_MIRROR_WITHOUT=tanh,matmul   kernels this backend does not have
  *   TARN_MIRROR_MEMORY=1048576        bytes of memory each device has
  *   TARN_MIRROR_GPU=1                 the devices say that they are GPUs with tensor cores
+ *   TARN_MIRROR_DEVICELESS=REASON     there are no devices
+ *   TARN_MIRROR_UNUSABLE=1            so many of the first devices have no code
  *
  * A copy through a lane is put off as long as a real device may put it off: until the host waits for it, or until the lane was joined and the
  * device is used. Whoever uses the target too early finds old bytes there; whoever writes the host's memory too early finds those on the device. */
@@ -267,7 +269,13 @@ static bool peer(int to_index, void *to, int64_t to_offset, int from_index, cons
 
 static int device_count(void)
 {
-    return DEVICES;
+    return getenv("TARN_MIRROR_DEVICELESS") ? 0 : DEVICES;
+}
+
+static const char *unusable(int index)
+{
+    const char *text = getenv("TARN_MIRROR_UNUSABLE");
+    return text && index < atoi(text) ? "it is of another kind than this build has code for" : NULL;
 }
 
 static bool device_query(int index, tarn_device_info *info)
@@ -315,6 +323,7 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
         .plain_addresses = true,
         .device_count = device_count,
         .device_query = device_query,
+        .unusable = unusable,
         .alloc = alloc,
         .release = release,
         .upload = upload,
@@ -337,6 +346,8 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
         .failure = failure,
         .kernels = rows,
     };
+    if (getenv("TARN_MIRROR_DEVICELESS"))
+        snprintf(why, why_size, "%s", getenv("TARN_MIRROR_DEVICELESS"));
     if (getenv("TARN_MIRROR_REFUSE")) {
         snprintf(why, why_size, "%s", getenv("TARN_MIRROR_REFUSE"));
         return NULL;

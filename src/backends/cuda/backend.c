@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define MAX_DEVICES 64
+#define LEAST_MAJOR 8 /* of the compute capability */
 
 static tarn__cuda_device devices[MAX_DEVICES];
 static bool ready[MAX_DEVICES];
@@ -109,6 +110,20 @@ static bool device_query(int index, tarn_device_info *info)
     info->memory_total = (int64_t)total_bytes;
     info->memory_free = (int64_t)free_bytes;
     return true;
+}
+
+/* Kernels are assembled for 8.0 and 9.0, and kept as PTX for later devices (CMakeLists.txt): earlier ones have no code. */
+static const char *unusable(int index)
+{
+    static _Thread_local char why[128];
+    int major = LEAST_MAJOR, minor = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index) != cudaSuccess) {
+        cudaGetLastError(); /* whoever uses it finds out */
+        return NULL;
+    }
+    snprintf(why, sizeof(why), "its compute capability is %d.%d, and this build has code for %d.0 and later", major, minor, LEAST_MAJOR);
+    return major < LEAST_MAJOR ? why : NULL;
 }
 
 /* ---- memory, stream, events ------------------------------------------------------------------------------------------------ */
@@ -241,6 +256,7 @@ static tarn__backend backend = {
     .has_tf32 = true,
     .device_count = tarn__cuda_count,
     .device_query = device_query,
+    .unusable = unusable,
     .alloc = alloc,
     .release = release,
     .upload = tarn__cuda_upload,
@@ -271,21 +287,37 @@ static tarn__backend backend = {
     .kernels = rows,
 };
 
+/* What the runtime needs, and what the driver has: an older driver is installed, or none at all. */
+static void tell_driver(char *why, size_t why_size)
+{
+    int needed = 0, driver = 0;
+    cudaRuntimeGetVersion(&needed);
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
+        snprintf(why, why_size, "NVIDIA's driver is for CUDA %d.%d, and this build needs %d.%d: install a newer driver", driver / 1000, driver % 1000 / 10,
+                 needed / 1000, needed % 1000 / 10);
+    else
+        snprintf(why, why_size, "NVIDIA's driver, libcuda.so.1, is not installed");
+}
+
+/* Counts the devices; where there are none, says why. */
+static void find_devices(char *why, size_t why_size)
+{
+    cudaError_t error = cudaGetDeviceCount(&count);
+    bool is_found = error == cudaSuccess && count > 0;
+    count = !is_found ? 0 : count > MAX_DEVICES ? MAX_DEVICES : count;
+    if (error == cudaErrorInsufficientDriver)
+        tell_driver(why, why_size);
+    else if (error != cudaSuccess && error != cudaErrorNoDevice)
+        snprintf(why, why_size, "%s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
+    else if (!is_found)
+        snprintf(why, why_size, "NVIDIA's driver finds no GPU");
+}
+
 TARN_API const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size);
 
 const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size)
 {
-    cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess && error != cudaErrorNoDevice) {
-        snprintf(why, why_size, "%s (%s)%s", cudaGetErrorString(error), cudaGetErrorName(error),
-                 error == cudaErrorInsufficientDriver ? "; is NVIDIA's driver, libcuda.so.1, installed?" : "");
-        return NULL;
-    }
-    count = error == cudaErrorNoDevice ? 0 : count > MAX_DEVICES ? MAX_DEVICES : count;
-    if (count == 0) {
-        snprintf(why, why_size, "NVIDIA's driver finds no GPU");
-        return NULL;
-    }
+    find_devices(why, why_size); /* without one there is still the table */
     backend.kernels_hash = tarn__kernels_hash();
     backend.version = host->version;
     fill_table();

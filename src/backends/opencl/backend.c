@@ -329,8 +329,9 @@ const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_
     static tarn__host lent;
     lent = *host;
     tarn__cl_host = &lent;
-    if (!tarn__cl_check_variables(why, why_size) || !tarn__cl_find_devices(why, why_size))
+    if (!tarn__cl_check_variables(why, why_size))
         return NULL;
+    tarn__cl_find_devices(why, why_size); /* without one there is still the table */
     backend.kernels_hash = tarn__kernels_hash();
     backend.version = host->version;
     fill_table();
