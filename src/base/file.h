@@ -57,6 +57,29 @@ bool tarn__output_commit(tarn__output *output);
 /* Removes the temporary file. Works while an error is pending. */
 void tarn__output_discard(tarn__output *output);
 
+/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+
+/* A folder that replaces another one as a whole. Files are written into `temporary`. */
+typedef struct tarn__staging {
+    const char *function; /* for errors; borrowed */
+    char *path;           /* what it will be called; owned */
+    char *temporary;      /* what it is called until then; owned */
+    bool is_inside;       /* in the folder that it replaces the files of, since there is no place beside it */
+} tarn__staging;
+
+/* Makes the temporary folder. Either tarn__staging_commit() or tarn__staging_discard() must follow a success. */
+bool tarn__staging_open(tarn__staging *staging, const char *function, const char *path);
+
+/* Gives the folder its name. A folder of that name is replaced: it keeps the files and folders whose names are not in the new one. At every
+ * instant the path has all that was there, or all that is new. On failure, with an error, it has what was there. */
+bool tarn__staging_commit(tarn__staging *staging);
+
+/* Removes the temporary folder. Works while an error is pending. */
+void tarn__staging_discard(tarn__staging *staging);
+
+/* Removes a folder and the files in it; where it holds folders, these stay. */
+void tarn__staging_remove(const char *folder);
+
 /* ---- later ----------------------------------------------------------------------------------------------------------------- */
 
 #define TARN__MOST_KEPT 8
@@ -122,6 +145,13 @@ void tarn__folder_give_up(tarn__claim *claim); /* all zero is allowed; works whi
 
 /* The name of a file while it is written, beside the one that it will have; the caller owns it. NULL with an error. */
 char *tarn__temporary_name(const char *path);
+
+/* True for a name that tarn__temporary_name() gave in a program that is gone. */
+bool tarn__temporary_is_left(const char *name);
+
+/* Removes what programs that were killed left of writing to `path`: files and folders of such names, unless their program, perhaps on another
+ * machine, still has them locked. What cannot be removed stays. */
+void tarn__temporary_sweep(const char *path);
 
 /* Removes such files from a folder and from those in it, of programs that were killed. What cannot be removed stays. */
 void tarn__folder_sweep(const char *path);

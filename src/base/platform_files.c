@@ -1,7 +1,8 @@
 /* platform_files.c: mapped files and atomic writes, on POSIX systems.
  *
  * A write is atomic by four steps: a temporary name in the same folder, fsync of the file, rename, fsync of the folder. Whoever stops the
- * program at any of them leaves the old file or the new one under the name, and at worst a stray temporary file beside it. */
+ * program at any of them leaves the old file or the new one under the name, and at worst a stray temporary file beside it, which the next one
+ * that writes to the name removes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -111,6 +112,8 @@ static int make_temporary(const char *path, mode_t mode, char **name)
         if (!*name || (file < 0 && errno != EEXIST))
             break;
     }
+    if (file >= 0)
+        flock(file, LOCK_EX | LOCK_NB); /* for as long as it is open: nobody sweeps it away */
     return file;
 }
 
@@ -128,6 +131,8 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
     if (tarn__kept_is_open())
         return (output->kept = tarn__kept_add(function, path)) != NULL;
     output->path = resolve(function, path, &mode);
+    if (output->path)
+        tarn__temporary_sweep(output->path);
     output->file = output->path ? make_temporary(output->path, mode ? mode : 0666, &output->temporary) : -1;
     if (output->file >= 0)
         return true;

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,7 +28,7 @@ char *tarn__temporary_name(const char *path)
 }
 
 /* A name that was given by a program that is gone: its number is no process', or this one's, which has not come so far yet. */
-static bool is_left(const char *name)
+bool tarn__temporary_is_left(const char *name)
 {
     static const char end[] = ".tmp";
     size_t length = strlen(name);
@@ -44,6 +45,46 @@ static bool is_left(const char *name)
     return process == (long)getpid() ? number >= atomic_load(&next_number) : kill((pid_t)process, 0) != 0 && errno == ESRCH;
 }
 
+/* Removes a file that no program writes to: one on another machine that shares the folder has a number that means nothing here, but has locked it. */
+static void remove_left(int folder, const char *name)
+{
+    int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0 || flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        unlinkat(folder, name, 0);
+    if (file >= 0)
+        close(file);
+}
+
+/* True for "model.gguf.4711-0.tmp", where the name is "model.gguf". */
+static bool is_left_of(const char *name, const char *entry)
+{
+    size_t length = strlen(name);
+    return strncmp(entry, name, length) == 0 && entry[length] == '.' && strchr(entry + length + 1, '.') == strrchr(entry, '.') &&
+           tarn__temporary_is_left(entry);
+}
+
+void tarn__temporary_sweep(const char *path)
+{
+    char folder[PATH_MAX], there[PATH_MAX + NAME_MAX + 2];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (strlen(path) >= sizeof(folder))
+        return;
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
+    DIR *stream = opendir(folder);
+    for (struct dirent *entry = stream ? readdir(stream) : NULL; entry; entry = readdir(stream)) {
+        struct stat about;
+        if (!is_left_of(name, entry->d_name) || fstatat(dirfd(stream), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        snprintf(there, sizeof(there), "%s%s", folder, entry->d_name);
+        if (S_ISREG(about.st_mode))
+            remove_left(dirfd(stream), entry->d_name);
+        else if (S_ISDIR(about.st_mode))
+            tarn__staging_remove(there);
+    }
+    if (stream)
+        closedir(stream);
+}
+
 static void sweep(int folder, int depth)
 {
     DIR *stream = folder >= 0 ? fdopendir(folder) : NULL;
@@ -57,8 +98,8 @@ static void sweep(int folder, int depth)
         bool is_own = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
         if (is_own || fstatat(folder, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
-        if (S_ISREG(about.st_mode) && is_left(entry->d_name))
-            unlinkat(folder, entry->d_name, 0);
+        if (S_ISREG(about.st_mode) && tarn__temporary_is_left(entry->d_name))
+            remove_left(folder, entry->d_name);
         else if (S_ISDIR(about.st_mode) && depth > 0)
             sweep(openat(folder, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), depth - 1);
     }

@@ -1,5 +1,6 @@
 /* main.c: the command `tarn`: finds the sub-command, reads its options, runs it. Exit status 0: done, 1: failed, 2: called wrongly. */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -222,6 +223,7 @@ static int dispatch(int count, char *const *words)
 int main(int count, char **words)
 {
     tarn__blas_start_no_threads();
+    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes (ulimit -f) is met as a full disk is: the write fails */
     int status = dispatch(count - 1, words + 1);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "tarn: the output could not be written: %s\n", strerror(errno));

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/list.h"
 #include "base/memory.h"
 #include "formats/gguf.h"
@@ -221,6 +222,18 @@ static bool check(const tarn__conversion *c)
     return true;
 }
 
+/* Before anything is read. */
+static bool check_place(const tarn__conversion *c)
+{
+    tarn__model_path config, weights;
+    if (!tarn__model_path_in(c->function, c->to, "config.json", &config) ||
+        !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights))
+        return false;
+    return c->options.replace || !(tarn__path_exists(config.text) || tarn__path_exists(weights.text)) ||
+           tarn__raise(TARN_ERROR_IO, "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,
+                       c->to);
+}
+
 static void release_jobs(tarn__conversion *c)
 {
     for (int i = 0; i < c->jobs; i++)
@@ -251,6 +264,28 @@ static bool choose_text(tarn__conversion *c)
     return true;
 }
 
+static bool convert(tarn__conversion *c)
+{
+    if (c->options.adapter)
+        return tarn__convert_merged(c);
+    if (!tarn__ends_with(c->from, ".gguf"))
+        return tarn__convert_from_folder(c);
+    return tarn__ends_with(c->to, ".gguf") ? gguf_to_gguf(c) : tarn__convert_to_folder(c);
+}
+
+/* Into a folder that takes the place of the one that is there when it is complete. */
+static bool convert_staged(tarn__conversion *c)
+{
+    tarn__staging staging;
+    if (!check_place(c) || !tarn__staging_open(&staging, c->function, c->to))
+        return false;
+    c->to = staging.temporary;
+    if (convert(c))
+        return tarn__staging_commit(&staging);
+    tarn__staging_discard(&staging);
+    return false;
+}
+
 bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary, const tarn_convert_options *options,
                               size_t options_size)
 {
@@ -261,7 +296,7 @@ bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_sum
     if (tarn_failed() || !take_adapters(&c, &base) || !check(&c) || !choose_text(&c))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (c.options.adapter ? tarn__convert_merged(&c) : !tarn__ends_with(c.from, ".gguf") ? tarn__convert_from_folder(&c) : tarn__ends_with(to, ".gguf") ? gguf_to_gguf(&c) : tarn__convert_to_folder(&c));
+    bool good = scope && (tarn__ends_with(to, ".gguf") ? convert(&c) : convert_staged(&c));
     tarn_scope_close(scope);
     release_jobs(&c);
     if (!good)

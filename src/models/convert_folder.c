@@ -188,31 +188,17 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
 {
     tarn__any_config config = {0};
     tarn_gguf_entry table = {0};
-    tarn__model_path where, weights, new_weights;
+    tarn__model_path where, weights;
     int tokens = tarn_gguf_find(file, "token_embd.weight");
     if (!tarn__model_path_in(c->function, c->to, "config.json", &where) ||
         !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights) ||
-        !tarn__model_path_in(c->function, c->to, "model.safetensors.new", &new_weights))
-        return false;
-    if (!c->options.replace && (tarn__path_exists(where.text) || tarn__path_exists(weights.text)))
-        return tarn__raise(TARN_ERROR_IO, "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,
-                           c->to);
-    if (tokens >= 0 && !tarn_gguf_info(file, tokens, &table))
+        (tokens >= 0 && !tarn_gguf_info(file, tokens, &table)))
         return false;
     c->kind = tarn__gguf_kind_of(c->function, file);
-    if (!c->kind ||
-        !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32, &config) ||
-        !(tarn__path_exists(c->to) || tarn__folder_make(c->function, c->to)))
+    if (!c->kind || !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32, &config))
         return false;
     c->kind->traits(&config, &c->traits);
-    if (!write_weights(c, file, new_weights.text)) /* most that can fail: what was there stays until then */
-        return false;
-    tarn__file_remove(where.text); /* nobody opens one model's weights as another's */
-    if (!tarn__file_rename(c->function, new_weights.text, weights.text)) {
-        tarn__file_remove(new_weights.text);
-        return false;
-    }
-    return tarn__convert_get_text(c, file) && write_config(c, &config, where.text);
+    return write_weights(c, file, weights.text) && tarn__convert_get_text(c, file) && write_config(c, &config, where.text);
 }
 
 bool tarn__convert_to_folder(tarn__conversion *c)

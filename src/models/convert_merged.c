@@ -209,41 +209,16 @@ static bool count_one(const tarn__parameter *parameter, void *ctx)
     return !tarn_failed();
 }
 
-/* A folder that had no model has one when all is there: config.json comes last. In one that had, the old model stays until the new one is whole. */
 static bool write_folder(merging *m)
 {
-    tarn__conversion *c = m->c;
-    tarn__model_path config, weights;
-    if (!tarn__model_path_in(c->function, c->to, "config.json", &config) ||
-        !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights))
-        return false;
-    bool is_there = tarn__path_exists(config.text) || tarn__path_exists(weights.text);
-    if (!(tarn__path_exists(c->to) || tarn__folder_make(c->function, c->to)))
-        return false;
     tarn__module_walk_over(m->model, TARN__MODULE_STATE, count_one, m);
-    if (tarn_failed())
-        return false;
-    return is_there ? tarn_model_write(m->model, c->to) && write_text(m) : write_text(m) && tarn_model_write(m->model, c->to);
-}
-
-/* Before anything is read. */
-static bool check_place(const tarn__conversion *c)
-{
-    tarn__model_path config, weights;
-    if (tarn__ends_with(c->to, ".gguf") || c->options.replace)
-        return true;
-    if (!tarn__model_path_in(c->function, c->to, "config.json", &config) ||
-        !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights))
-        return false;
-    return !(tarn__path_exists(config.text) || tarn__path_exists(weights.text)) ||
-           tarn__raise(TARN_ERROR_IO, "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,
-                       c->to);
+    return !tarn_failed() && write_text(m) && tarn_model_write(m->model, m->c->to);
 }
 
 bool tarn__convert_merged(tarn__conversion *c)
 {
     merging m = {.c = c};
-    bool good = check_place(c) && open_merged(&m) && (tarn__ends_with(c->to, ".gguf") ? write_gguf(&m) : write_folder(&m));
+    bool good = open_merged(&m) && (tarn__ends_with(c->to, ".gguf") ? write_gguf(&m) : write_folder(&m));
     tarn_module_free(m.model);
     tarn__lora_release(&m.list);
     tarn_gguf_close(m.file);

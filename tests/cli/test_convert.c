@@ -1,4 +1,7 @@
 /* test_convert.c: `tarn inspect`, `tarn quantize` and `tarn convert`, as their users meet them. */
+#include <sys/stat.h>
+#include <sys/wait.h>
+
 #include "support/command.h"
 #include "support/files.h"
 #include "tarn_features.h"
@@ -102,6 +105,50 @@ static void weights_are_packed(void **state)
     expect_with(0, "F16 ", "inspect %s", to, ""); /* what was there stays */
 }
 
+/* Runs a line of the shell, in which TARN is the command; its output is command_output. */
+static int run_shell(const char *line)
+{
+    char whole[4096];
+    if (!getenv("TARN_COMMAND"))
+        skip();
+    snprintf(whole, sizeof(whole), "TARN='%s'; %s", getenv("TARN_COMMAND"), line);
+    FILE *pipe = popen(whole, "r");
+    assert_non_null(pipe);
+    command_output[fread(command_output, 1, sizeof(command_output) - 1, pipe)] = 0;
+    int status = pclose(pipe);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void a_limit_of_file_sizes_is_a_full_disk(void **state)
+{
+    (void)state;
+    char line[2048];
+    const char *from = write_gguf("limited.gguf", 1);
+    mkdir(scratch("limit"), 0777);
+    snprintf(line, sizeof(line), "ulimit -f 2; \"$TARN\" quantize '%s' '%s' --type f16 2>&1", from, scratch("limit/to.gguf"));
+    assert_int_equal(run_shell(line), 1);
+    assert_contains(command_output, "could not be written: File too large");
+    snprintf(line, sizeof(line), "ls -A '%s'", scratch("limit"));
+    assert_int_equal(run_shell(line), 0);
+    assert_string_equal(command_output, "");
+}
+
+/* What a killed program left of its file is removed by the next that writes to the same name; what others write is not. */
+static void leftovers_are_removed(void **state)
+{
+    (void)state;
+    char line[2048];
+    const char *from = write_gguf("again.gguf", 1);
+    mkdir(scratch("left"), 0777);
+    snprintf(line, sizeof(line),
+             "cd '%s' || exit 2; sh -c 'echo $$' > number; gone=$(cat number); echo x > to.gguf.$gone-0.tmp; echo x > other.gguf.$gone-0.tmp; echo x > to.gguf.$$-0.tmp; "
+             "\"$TARN\" quantize '%s' to.gguf --type f16 > /dev/null || exit 3; ls to.gguf.$gone-0.tmp 2> /dev/null && exit 4; "
+             "ls to.gguf to.gguf.$$-0.tmp other.gguf.$gone-0.tmp > /dev/null || exit 5",
+             scratch("left"), from);
+    assert_int_equal(run_shell(line), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -109,6 +156,8 @@ int main(void)
         cmocka_unit_test_setup(names_are_shown_as_text, clear_error),
         cmocka_unit_test_setup(a_folder_is_inspected_and_converted, clear_error),
         cmocka_unit_test_setup(weights_are_packed, clear_error),
+        cmocka_unit_test_setup(a_limit_of_file_sizes_is_a_full_disk, clear_error),
+        cmocka_unit_test_setup(leftovers_are_removed, clear_error),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
