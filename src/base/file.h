@@ -130,6 +130,9 @@ bool tarn__folder_each(const char *function, const char *path, tarn__folder_fn v
 /* Removes a folder that holds nothing; false: it stays. */
 bool tarn__folder_remove(const char *path);
 
+/* The folder that relative paths begin in; false where it has no name that fits. */
+bool tarn__folder_current(char *path, size_t size);
+
 /* True when a path is a folder, or lies in it, once links are followed; false when one of them does not exist. */
 bool tarn__path_is_within(const char *path, const char *folder);
 

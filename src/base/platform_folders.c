@@ -42,6 +42,11 @@ bool tarn__folder_remove(const char *path)
     return rmdir(path) == 0;
 }
 
+bool tarn__folder_current(char *path, size_t size)
+{
+    return getcwd(path, size) != NULL;
+}
+
 bool tarn__path_is_within(const char *path, const char *folder)
 {
     char *inner = realpath(path, NULL), *outer = realpath(folder, NULL);

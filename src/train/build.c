@@ -7,6 +7,7 @@
 #include "models/kinds.h"
 #include "nn/module.h"
 #include "train/options.h"
+#include "train/places.h"
 #include "train/trainer.h"
 
 #define FORMAT 1 /* of config.json */
@@ -68,7 +69,7 @@ bool tarn__config_write(const char *function, const tarn_trainer *t)
     tarn__document *document = tarn__document_new(function);
     bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_add_checksum(document) &&
                 tarn__document_set_text(document, "tarn", tarn_version()) && write_model(function, t, document) &&
-                tarn__train_options_write(&t->options, document) && tarn__description_write(&t->description, document) &&
+                tarn__train_options_write(&t->options, document) && tarn__places_write(document) && tarn__description_write(&t->description, document) &&
                 tarn__document_save(document, tarn__path_in(t->options.out, "config.json", &path));
     tarn__document_free(document);
     return good;
@@ -94,7 +95,7 @@ bool tarn__config_read(const char *function, const char *folder, tarn_train_opti
                     function, folder);
     bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
                 tarn__train_options_read(function, options, document, "train") && tarn__description_read(description, document) &&
-                tarn__config_verify(document);
+                tarn__config_verify(document) && tarn__places_read(document, options);
     tarn__document_free(document);
     tarn__train_options_complete(options);
     if (good && !options->model[0])

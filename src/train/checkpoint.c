@@ -125,6 +125,43 @@ static bool read_choices(const char *function, const tarn_trainer *t, const tarn
     return true;
 }
 
+/* "x86-64 avx512": the instructions that a run on the CPU is computed with. Other ones round otherwise. False: not on the CPU. */
+static bool instructions_of(const tarn_trainer *t, char *text, size_t size)
+{
+    tarn_device_info info;
+#if defined(__x86_64__)
+    static const char architecture[] = "x86-64";
+#elif defined(__aarch64__)
+    static const char architecture[] = "aarch64";
+#else
+    static const char architecture[] = "other";
+#endif
+    if (!tarn_device_equal(t->device, tarn_device_cpu()) || !tarn_device_query(t->device, &info))
+        return false;
+    snprintf(text, size, "%s %.*s", architecture, (int)strcspn(info.detail, " "), info.detail);
+    return true;
+}
+
+static bool write_instructions(const tarn_trainer *t, tarn__document *document)
+{
+    char text[160];
+    return instructions_of(t, text, sizeof(text)) ? tarn__document_set_text(document, "instructions", text) : !tarn_failed();
+}
+
+static bool read_instructions(const tarn_trainer *t, const tarn__document *document)
+{
+    char text[160];
+    if (!tarn__document_has(document, "instructions") || !instructions_of(t, text, sizeof(text)))
+        return !tarn_failed();
+    const char *noted = tarn__document_text(document, "instructions");
+    if (noted && strcmp(noted, text) != 0)
+        tarn__log(TARN_LOG_WARNING,
+                  "the run in '%s' was computed with the instruction level %.64s, and is resumed with %s: its bits will differ from those of a run "
+                  "that was not stopped",
+                  t->options.out, noted, text);
+    return noted != NULL;
+}
+
 static bool write_place(const tarn_trainer *t, const tarn__generator *random, const char *path)
 {
     const tarn__place *p = &t->place;
@@ -138,7 +175,7 @@ static bool write_place(const tarn_trainer *t, const tarn__generator *random, co
                 tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
                 tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
                 tarn__document_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
-                write_frozen(t, document) && write_choices(t, document) && tarn__document_set_real(document, "seconds", p->seconds) &&
+                write_frozen(t, document) && write_choices(t, document) && write_instructions(t, document) && tarn__document_set_real(document, "seconds", p->seconds) &&
                 tarn__document_set_bool(document, "finished", p->finished) &&
                 tarn__document_save(document, path);
     tarn__document_free(document);
@@ -173,7 +210,7 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
                 tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
                 tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished) &&
                 (format == OLDEST_FORMAT || tarn__document_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
-                read_frozen(function, t, document, path) && read_choices(function, t, document);
+                read_frozen(function, t, document, path) && read_choices(function, t, document) && read_instructions(t, document);
     tarn__document_free(document);
     if (good)
         t->place = p;

@@ -128,7 +128,7 @@ static bool check_entry(const char *name, bool is_folder, void *ctx)
     const looking *l = ctx;
     bool is_known = is_folder ? !l->is_below && is_run_folder(name) : is_run_file(name);
     if (!is_known)
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s/%.200s' was not written by a run, and overwrite removes nothing else; move it away, or choose another folder",
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s/%.200s' was not written by a run, and .overwrite removes nothing else; move it away, or choose another folder",
                            l->function, l->path, name);
     if (!is_folder)
         return true;
@@ -154,7 +154,7 @@ static bool check_needed(const char *function, const tarn_trainer *t)
     const char *const needed[] = {t->options.base, t->options.tokenizer, t->options.val};
     for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
         if (needed[i][0] && tarn__path_is_within(needed[i], t->options.out))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: overwrite would remove '%s', which the new run reads; choose another folder", function, needed[i]);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .overwrite would remove '%s', which the new run reads; choose another folder", function, needed[i]);
     return true;
 }
 
@@ -166,10 +166,10 @@ bool tarn__folder_check(const char *function, tarn_trainer *t)
     if (!tarn__path_exists(folder))
         return true;
     if (!overwrites)
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' already exists; choose another folder, resume the run in it, or replace it with overwrite", function,
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' already exists; choose another folder, resume the run in it, or replace it with .overwrite", function,
                            folder);
     if (!is_run(function, folder))
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is no folder of a run (it has no config.json of one), and overwrite replaces nothing else", function,
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is no folder of a run (it has no config.json of one), and .overwrite replaces nothing else", function,
                            folder);
     t->replaces = true;
     return tarn__folder_each(function, folder, check_entry, &(looking){function, folder, false}) && check_needed(function, t) &&

@@ -11,6 +11,7 @@
 #include "models/weights.h"
 #include "train/base.h"
 #include "train/options.h"
+#include "train/places.h"
 #include "train/run_weights.h"
 #include "train/trainer.h"
 
@@ -47,7 +48,7 @@ static bool read_options(tarn_run *run, const char *folder)
     tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
     bool good =
         document && (!tarn__document_has(document, "train") || tarn__train_options_read(function, &run->options, document, "train")) &&
-        tarn__config_verify(document);
+        tarn__config_verify(document) && tarn__places_read(document, &run->options);
     tarn__document_free(document);
     return good;
 }

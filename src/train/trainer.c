@@ -12,6 +12,7 @@
 #include "train/behind.h"
 #include "train/folder.h"
 #include "train/options.h"
+#include "train/places.h"
 #include "train/trainer.h"
 
 #define USUAL_BETA2 0.999 /* as the table of options has it */
@@ -251,12 +252,12 @@ static bool begin(const char *function, tarn_trainer *t)
 static bool open_data_again(const char *function, tarn_trainer *t, const char *folder)
 {
     const char *data = t->options.data;
-    if (!t->description.is_text)
-        return tarn__data_open(function, data, &t->training, &t->validation) &&
-               tarn__description_holds(function, data, &t->description, t->training, t->validation);
     if (t->options.base[0] && !tarn__base_open(function, t))
         return false;
-    return tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder);
+    bool is_open = t->description.is_text ? tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder)
+                                          : tarn__data_open(function, data, &t->training, &t->validation);
+    return is_open ? t->description.is_text || tarn__description_holds(function, data, &t->description, t->training, t->validation)
+                   : tarn__places_advise(function, data);
 }
 
 /* From here on the folder is this trainer's, and what a killed one was writing is nobody's. */

@@ -84,7 +84,7 @@ static void a_run_replaces_another_one(void **state)
     snprintf(options.out, sizeof(options.out), "%s", scratch("replaced"));
     train(&options);
     assert_null(tarn_trainer_new(&options));
-    assert_error_about(TARN_ERROR_IO, "already exists", "overwrite");
+    assert_error_about(TARN_ERROR_IO, "already exists", ".overwrite");
     options.overwrite = true;
     options.seed = 7;
     tarn_trainer *trainer = tarn_trainer_new(&options);
