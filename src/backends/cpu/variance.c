@@ -98,57 +98,62 @@ typedef struct distances {
 
 /* ---- by columns ------------------------------------------------------------------------------------------------------------ */
 
-/* A few columns at a time, so that what is summed stays in registers while the rows pass by. */
-#define FOLD(name, S, T, V, LOAD, GET)                                                                                                    \
-    static void fold_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)         \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        double *restrict a = (double *)(void *)columns->first, *restrict b = (double *)(void *)columns->second;                           \
-        double count = rows, part = 1.0 / count, share = count / ((double)at + count);                                                    \
-        int64_t c = 0;                                                                                                                    \
-        (void)aux;                                                                                                                        \
-        for (; c + LANES <= width; c += LANES) {                                                                                          \
-            V sum = {0}, rest = {0}, squares = {0}, y;                                                                                    \
-            for (int r = 0; r < rows; r++) {                                                                                              \
-                LOAD(V, y, (const S *)row[r] + c);                                                                                        \
-                sum += y;                                                                                                                 \
-            }                                                                                                                             \
-            sum *= (T)part;                                                                                                               \
-            for (int r = 0; r < rows; r++) {                                                                                              \
-                LOAD(V, y, (const S *)row[r] + c);                                                                                        \
-                y -= sum;                                                                                                                 \
-                rest += y;                                                                                                                \
-                squares += y * y;                                                                                                         \
-            }                                                                                                                             \
-            T mean[LANES], d[LANES], s[LANES];                                                                                            \
-            memcpy(mean, &sum, sizeof(sum));                                                                                              \
-            memcpy(d, &rest, sizeof(rest));                                                                                               \
-            memcpy(s, &squares, sizeof(squares));                                                                                         \
-            for (int j = 0; j < LANES; j++) {                                                                                             \
-                double e = (double)d[j] * part;                                                                                           \
-                merge_one(&a[c + j], &b[c + j], (double)at, (double)mean[j] + e, (double)s[j] - e * e * count, share);                    \
-            }                                                                                                                             \
-        }                                                                                                                                 \
-        for (; c < width; c++) {                                                                                                          \
-            double sum = 0, rest = 0, squares = 0;                                                                                        \
-            for (int r = 0; r < rows; r++)                                                                                                \
-                sum += GET(((const S *)row[r])[c]);                                                                                       \
-            for (int r = 0; r < rows; r++) {                                                                                              \
-                double d = GET(((const S *)row[r])[c]) - sum * part;                                                                      \
-                rest += d;                                                                                                                \
-                squares += d * d;                                                                                                         \
-            }                                                                                                                             \
-            rest *= part;                                                                                                                 \
-            merge_one(&a[c], &b[c], (double)at, sum * part + rest, squares - rest * rest * count, share);                                 \
-        }                                                                                                                                 \
+/* A few columns at a time, so that what is summed stays in registers while the rows pass by. Those left over are computed as
+ * a vector, too, so that a column has the same bits wherever it stands. */
+#define FOLD(name, S, T, V, LOAD)                                                                                      \
+    static inline void fold_few_##name(double *restrict a, double *restrict b,                                         \
+                                            const void *const *row, int rows, int64_t c, int lanes,                    \
+                                       double at)                                                                      \
+    {                                                                                                                  \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                        \
+        double count = rows, part = 1.0 / count, share = count / (at + count);                                         \
+        V sum = {0}, rest = {0}, squares = {0}, y;                                                                     \
+        S few[LANES] = {0};                                                                                            \
+        for (int r = 0; r < rows; r++) {                                                                               \
+            const S *from = (const S *)row[r] + c;                                                                     \
+            if (lanes < LANES)                                                                                         \
+                from = memcpy(few, from, sizeof(S) * (size_t)lanes);                                                   \
+            LOAD(V, y, from);                                                                                          \
+            sum += y;                                                                                                  \
+        }                                                                                                              \
+        sum *= (T)part;                                                                                                \
+        for (int r = 0; r < rows; r++) {                                                                               \
+            const S *from = (const S *)row[r] + c;                                                                     \
+            if (lanes < LANES)                                                                                         \
+                from = memcpy(few, from, sizeof(S) * (size_t)lanes);                                                   \
+            LOAD(V, y, from);                                                                                          \
+            y -= sum;                                                                                                  \
+            rest += y;                                                                                                 \
+            squares += y * y;                                                                                          \
+        }                                                                                                              \
+        T mean[LANES], d[LANES], s[LANES];                                                                             \
+        memcpy(mean, &sum, sizeof(sum));                                                                               \
+        memcpy(d, &rest, sizeof(rest));                                                                                \
+        memcpy(s, &squares, sizeof(squares));                                                                          \
+        for (int j = 0; j < lanes; j++) {                                                                              \
+            double e = (double)d[j] * part;                                                                            \
+            merge_one(&a[c + j], &b[c + j], at, (double)mean[j] + e, (double)s[j] - e * e * count, share);             \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void fold_##name(tarn__columns *columns, const void *const *row, int rows,                                  \
+                                            int64_t width, int64_t at, const void *aux)                                \
+    {                                                                                                                  \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                        \
+        double *a = (double *)(void *)columns->first, *b = (double *)(void *)columns->second;                          \
+        int64_t c = 0;                                                                                                 \
+        (void)aux;                                                                                                     \
+        for (; c + LANES <= width; c += LANES)                                                                         \
+            fold_few_##name(a, b, row, rows, c, LANES, (double)at);                                                    \
+        if (c < width)                                                                                                 \
+            fold_few_##name(a, b, row, rows, c, (int)(width - c), (double)at);                                         \
     }
 
 RUN(f32, float, float, tarn__f32v, TARN__LANES_LOAD, PLAIN)
 RUN(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)
 RUN(f64, double, double, tarn__f64v, TARN__LANES_LOAD, PLAIN)
-FOLD(f32, float, float, tarn__f32v, TARN__LANES_LOAD, PLAIN)
-FOLD(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)
-FOLD(f64, double, double, tarn__f64v, TARN__LANES_LOAD, PLAIN)
+FOLD(f32, float, float, tarn__f32v, TARN__LANES_LOAD)
+FOLD(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16)
+FOLD(f64, double, double, tarn__f64v, TARN__LANES_LOAD)
 
 static void open_columns(tarn__columns *columns, int64_t width)
 {
