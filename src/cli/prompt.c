@@ -10,6 +10,8 @@
 
 #include "cli/cli.h"
 
+#define MOST_BYTES (64 << 20) /* of a prompt: a device or a pipe may have no end */
+
 static int misuse(const char *sentence, const char *text)
 {
     fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? tarn__shown(text) : "", text ? "' " : "", sentence);
@@ -93,9 +95,14 @@ static int read_stream(tarn__prompt *p, FILE *from, const char *name)
     size_t room = 0;
     if (!append(p, &room, "", 0))
         return no_memory();
-    for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;)
+    for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;) {
+        if (p->length + count > MOST_BYTES) {
+            fprintf(stderr, "tarn generate: '%s' is longer than %d MiB, which a prompt may have at most\n", tarn__shown(name), MOST_BYTES >> 20);
+            return TARN__FAILED;
+        }
         if (!append(p, &room, bytes, count))
             return no_memory();
+    }
     if (!ferror(from))
         return TARN__DONE;
     fprintf(stderr, "tarn generate: '%s' cannot be read: %s\n", tarn__shown(name), strerror(errno));

@@ -288,6 +288,7 @@ static void a_pipe_is_the_prompt_or_is_said_to_be_ignored(void **state)
     assert_non_null(strstr(command_output, "bc \n"));
     snprintf(command, sizeof(command), "--ids 1,2 --tokens 3 --temperature 0 2>&1 < %s", scratch("prompt.txt"));
     expect_command(with(command), 0, "(standard input is ignored");
+    expect_command(with("- --tokens 3 2>&1 < /dev/zero"), 1, "'standard input' is longer than 64 MiB, which a prompt may have at most");
     assert_int_equal(run_command(with("xa --tokens 3 --temperature 0 2>&1 < /dev/null")), 0);
     assert_string_equal(command_output, "bc \n");
     remove(scratch("model/tokenizer.json"));

@@ -132,6 +132,9 @@ static void a_configuration_is_read_and_flags_come_after_it(void **state)
     file = write_text("wrong.json", "{\"epocs\": 3}");
     expect_command(line("train %s 2>&1", file), 2, "there is no option 'epocs'");
     assert_non_null(strstr(command_output, "wrong.json"));
+    assert_non_null(strstr(command_output, "did you mean 'epochs'?"));
+    expect_command(line("train %s 2>&1", write_text("wrong.json", "{\"learning_rate\": 3}")), 2, "there is no option 'learning_rate'; did you mean 'lr'?");
+    expect_command(line("train %s 2>&1", write_text("wrong.json", "{\"n_embd\": 3}")), 2, "did you mean 'width'?");
     expect_command(line("train %s --resume x 2>&1", write_text("good.json", "{}")), 2, "leave out");
 }
 
