@@ -7,7 +7,7 @@ DEVICE ?= cuda
 export DESTDIR
 
 .NOTPARALLEL:
-.PHONY: all demo test test-gpu sanitize-gpu parity bench install uninstall check-long fuzz asan tsan debug valgrind format docs clean help
+.PHONY: all demo test test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall check-long fuzz asan tsan debug valgrind format docs clean help
 
 all: ## build all that can be built into build/release
 	@scripts/bootstrap build
@@ -22,6 +22,14 @@ test: ## build and run the C test suite; only backends of devices that are there
 	@scripts/bootstrap test
 	@scripts/build release tarn_tests tarn_present_backends
 	@scripts/test release
+
+test-levels: ## run the C test suite at every instruction level of this processor, in the build folder BUILD (build/release)
+	@[ "$(BUILD)" != build/release ] || { scripts/bootstrap test && scripts/build release tarn_tests; }
+	@scripts/test-levels "$(BUILD)"
+
+test-cross: ## cross-compile for the other architecture (AArch64, x86-64) and run tests of it under qemu
+	@scripts/bootstrap cross
+	@scripts/test-cross
 
 test-gpu: ## run what needs a GPU, in the build folder BUILD (build/release), on DEVICE (cuda; opencl is the other)
 	@[ -e "$(BUILD)/tarn" ] || scripts/build release

@@ -21,6 +21,7 @@
 
 static char warning[400];
 static int warnings;
+static char run_level[40]; /* TARN_CPU_LEVEL as it was at the start */
 
 static void take_warning(tarn_log_level level, const char *text, void *ctx)
 {
@@ -81,12 +82,26 @@ static void the_highest_level_is_used_or_warned_of(void **state)
         assert_int_equal(status_of(HIGHEST, NULL, "this processor or build lacks: " HIGHEST "; "), 0);
 }
 
+/* Who sets the level for a run of the tests means to test that one. */
+static void the_level_of_this_run_is_used(void **state)
+{
+    (void)state;
+    char detail[64];
+    if (!run_level[0])
+        skip();
+    snprintf(detail, sizeof(detail), "%s kernels", run_level);
+    assert_int_equal(status_of(run_level, detail, NULL), 0);
+}
+
 int main(void)
 {
+    const char *limit = getenv("TARN_CPU_LEVEL");
+    snprintf(run_level, sizeof(run_level), "%s", limit ? limit : "");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_level_is_a_limit),
         cmocka_unit_test(a_name_of_no_level_is_warned_of),
         cmocka_unit_test(the_highest_level_is_used_or_warned_of),
+        cmocka_unit_test(the_level_of_this_run_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
