@@ -106,7 +106,7 @@ _tarn()
         options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --overwrite --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --width --inner --context --vocab --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
-        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share"
+        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share --ignore-memory"
         ;;
     eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
     runs) options+=" --json" ;;

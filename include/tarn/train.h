@@ -103,6 +103,7 @@ typedef struct tarn_train_options {
     double val_share;       /* the share of the documents that is to judge by; default 0.1, and none with `val` */
 
     bool overwrite; /* a run in the folder is replaced, when the new one has its first checkpoint; nothing but a run is ever removed */
+    bool ignore_memory;     /* starts a run although it needs more memory than is free by its plan */
 } tarn_train_options;
 
 /* What kind of value an option takes. */
@@ -145,7 +146,9 @@ TARN_API bool tarn_train_options_load_sized(tarn_train_options *options, size_t 
 typedef struct tarn_trainer tarn_trainer;
 
 /* Makes ready to train: opens the data, makes the model on its device, looks whether they fit. Writes nothing yet. A folder that
- * already exists is an error, unless it holds a run and `overwrite` is set. The caller owns the trainer and uses it from one thread. `...` is a const tarn_train_options *. */
+ * already exists is an error, unless it holds a run and `overwrite` is set. A run that needs more memory than is free, by the lower bound of its plan, is an
+ * error (TARN_ERROR_MEMORY) before anything large is allocated, which lists settings that would fit; `ignore_memory` starts it all the same. The caller owns the
+ * trainer and uses it from one thread. `...` is a const tarn_train_options *. */
 TARN_API tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size);
 #define tarn_trainer_new(...) tarn_trainer_new_sized(__VA_ARGS__, sizeof(tarn_train_options))
 
@@ -160,6 +163,14 @@ TARN_API tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_
  * const tarn_train_options *. */
 TARN_API tarn_trainer *tarn_trainer_imagine_sized(const char *folder, const tarn_train_options *options, size_t options_size);
 #define tarn_trainer_imagine(folder, ...) tarn_trainer_imagine_sized(folder, __VA_ARGS__, sizeof(tarn_train_options))
+
+#define TARN_TRAIN_FITS 6
+
+/* Settings with which a run that does not fit would, each as planned. */
+typedef struct tarn_train_fit {
+    char settings[96]; /* options by name: "recompute=block micro_batch=4" */
+    int64_t memory_needed;
+} tarn_train_fit;
 
 /* What a trainer is going to do. */
 typedef struct tarn_train_plan {
@@ -180,6 +191,9 @@ typedef struct tarn_train_plan {
     int64_t training_documents, validation_documents, answer_tokens, documents_cut; /* of chats: tokens to train on that are learnt, and documents that were too long */
     bool is_chats;
     char chosen[256]; /* sizes of a new language model that was given none, and why these: "to train in minutes on a CPU with 1003854 tokens: layers 4, width 128 …"; "": none was chosen */
+    int64_t memory_min; /* lower bound of memory_needed: tensors that a step holds at once */
+    tarn_train_fit fits[TARN_TRAIN_FITS]; /* where memory_needed is more than memory_free */
+    int fit_count;
 } tarn_train_plan;
 
 /* Says what a trainer is going to do. */

@@ -28,6 +28,7 @@ typedef struct tarn__backend {
     bool plain_addresses;  /* memory is a plain address on the device */
     bool on_host;          /* the host may read and write it directly: only the CPU */
     bool has_tf32;         /* products of f32 that may be made in TF32 are */
+    bool scratch_by_shape; /* the kernels' scratch() looks at shapes alone: it can be asked where there is no memory */
 
     int (*device_count)(void);
     bool (*device_query)(int index, tarn_device_info *info);

@@ -72,26 +72,6 @@ bool tarn__platform_cache_folder(const char *below, char *path, size_t size)
     return make_below(path, size, "tarn") && (!below || make_below(path, size, below));
 }
 
-int64_t tarn__platform_memory_total(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
-}
-
-int64_t tarn__platform_memory_free(void)
-{
-    long long kib = 0;
-    char line[128];
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (!file)
-        return 0;
-    while (fgets(line, sizeof(line), file))
-        if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1)
-            break;
-    fclose(file);
-    return (int64_t)kib * 1024;
-}
-
 #define LARGE_PAGE ((size_t)2 << 20)
 
 void *tarn__platform_large_memory(size_t bytes)

@@ -7,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "cli/progress.h"
+#include "cli/train_memory.h"
 #include "cli/train_show.h"
 
 /* Seconds in which signals are one request to stop. Somebody at a keyboard is quicker than programs that try again. */
@@ -132,18 +133,6 @@ static void print_base(const tarn_train_options *o)
                o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
 }
 
-static void print_memory(const tarn_train_plan *p)
-{
-    printf("  memory      about %s", tarn__bytes_text(p->memory_needed));
-    printf(p->memory_free ? ", %s free\n" : "\n", tarn__bytes_text(p->memory_free));
-    printf("              %s of weights, ", tarn__bytes_text(p->weight_bytes));
-    printf("%s of gradients, ", tarn__bytes_text(p->gradient_bytes));
-    printf("%s of the optimizer's, ", tarn__bytes_text(p->state_bytes));
-    printf("%s of activations\n", tarn__bytes_text(p->activation_bytes));
-    if (p->memory_free && p->memory_needed > p->memory_free)
-        printf("              does not fit: %s more than is free\n", tarn__bytes_text(p->memory_needed - p->memory_free));
-}
-
 /* "; taken by auto (cuda, opencl missing)": backends that auto would have preferred. `tarn info` has the reasons. Without CUDA a GPU of another maker
  * lacks nothing. */
 static void print_choice(const tarn_device_info *info)
@@ -167,11 +156,26 @@ static void print_plan(const tarn_train_plan *p, bool is_auto)
     print_data(p);
     print_base(o);
     printf("  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);
-    print_memory(p);
+    tarn__print_memory(p);
     print_rate(o);
     print_steps(p);
     printf("  folder      %s\n", tarn__shown(p->folder));
     fflush(stdout);
+}
+
+/* "fits": [{"settings": "micro_batch=4", "memory_needed": 123}]; only of a run that does not fit. */
+static void print_fits_json(tarn__json *json, const tarn_train_plan *p)
+{
+    if (!p->fit_count)
+        return;
+    tarn__json_open(json, "fits", '[');
+    for (int i = 0; i < p->fit_count; i++) {
+        tarn__json_open(json, NULL, '{');
+        tarn__json_text(json, "settings", p->fits[i].settings);
+        tarn__json_whole(json, "memory_needed", p->fits[i].memory_needed);
+        tarn__json_close(json, '}');
+    }
+    tarn__json_close(json, ']');
 }
 
 static void print_plan_json(const tarn_train_plan *p)
@@ -210,7 +214,9 @@ static void print_plan_json(const tarn_train_plan *p)
     tarn__json_whole(&json, "state_bytes", p->state_bytes);
     tarn__json_whole(&json, "activation_bytes", p->activation_bytes);
     tarn__json_whole(&json, "memory_needed", p->memory_needed);
+    tarn__json_whole(&json, "memory_min", p->memory_min);
     tarn__json_whole(&json, "memory_free", p->memory_free);
+    print_fits_json(&json, p);
     tarn__json_whole(&json, "first_step", p->first_step);
     tarn__json_whole(&json, "steps", p->steps);
     tarn__json_whole(&json, "steps_in_epoch", p->steps_in_epoch);
@@ -336,7 +342,7 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
     if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps ? options->profile_steps : 10))
         return failed();
     if (!train(trainer, &d, &result))
-        return failed();
+        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__out_of_memory(&plan) : failed();
     print_end(&plan, &result, &d);
     return options->profile ? tarn__train_profile(&plan, result.profiled, !d.quiet && !d.json) : TARN__DONE;
 }
@@ -363,7 +369,7 @@ int tarn__train(const tarn__options *options)
                                               : tarn_trainer_new(&options->train);
     if (!trainer) {
         tarn__progress_close();
-        return refused();
+        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__refuse_memory() : refused();
     }
     tarn__progress_say("");
     int status = run(options, trainer);

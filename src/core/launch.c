@@ -25,16 +25,23 @@ static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
     return (used & ~row->dtypes) == 0;
 }
 
+static tarn__call make_call(const tarn__launch *launch, tarn_device device, const tarn__view *const *in, const tarn__view *const *out)
+{
+    tarn__call call = {.inputs = launch->inputs, .outputs = launch->outputs, .reads_output = launch->reads_output, .device = device.index,
+                       .function = launch->function, .params = launch->params, .params_bytes = launch->params_bytes};
+    memcpy(call.in, in, sizeof(call.in[0]) * (size_t)launch->inputs);
+    memcpy(call.out, out, sizeof(call.out[0]) * (size_t)launch->outputs);
+    return call;
+}
+
 static bool run_row(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
                     const tarn__view *const *out)
 {
     const tarn__kernel_row *row = &backend->kernels[launch->kernel];
     tarn__fault fault = {.function = launch->function};
-    tarn__call call = {.inputs = launch->inputs, .outputs = launch->outputs, .reads_output = launch->reads_output, .device = device.index,
-                       .stream = backend->stream ? backend->stream(device.index) : NULL, .function = launch->function, .fault = &fault,
-                       .params = launch->params, .params_bytes = launch->params_bytes};
-    memcpy(call.in, in, sizeof(call.in[0]) * (size_t)launch->inputs);
-    memcpy(call.out, out, sizeof(call.out[0]) * (size_t)launch->outputs);
+    tarn__call call = make_call(launch, device, in, out);
+    call.stream = backend->stream ? backend->stream(device.index) : NULL;
+    call.fault = &fault;
     tarn__block *scratch = NULL;
     if (row->scratch && (call.scratch_bytes = row->scratch(&call)) > 0) {
         scratch = tarn__pool_take(device, call.scratch_bytes, NULL);
@@ -46,6 +53,20 @@ static bool run_row(const tarn__backend *backend, const tarn__launch *launch, ta
     row->run(&call);
     tarn__pool_give(scratch);
     return (backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault)) && !tarn_failed();
+}
+
+/* On a meta device no kernel runs. Its scratch is taken and released, so that the pool's peak has it. */
+static bool count_scratch(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
+                          const tarn__view *const *out)
+{
+    const tarn__kernel_row *row = &backend->kernels[launch->kernel];
+    if (!backend->scratch_by_shape || !row->scratch || !row_fits(row, launch))
+        return true;
+    tarn__call call = make_call(launch, device, in, out);
+    size_t bytes = row->scratch(&call);
+    tarn__block *scratch = bytes > 0 ? tarn__pool_take(device, bytes, NULL) : NULL;
+    tarn__pool_give(scratch);
+    return bytes == 0 || scratch || tarn__raise_within(launch->function);
 }
 
 /* The same with its record; `device` is where it runs. */
@@ -235,15 +256,15 @@ bool tarn__run(const tarn__launch *launch)
         place = launch->out[i];
     tarn_device device = tarn__device(place);
     const tarn__backend *backend = tarn__backend_at(device.backend);
-    if (tarn__is_shadow(device))
-        return true;
-    if (!row_fits(&backend->kernels[launch->kernel], launch))
+    if (!tarn__is_shadow(device) && !row_fits(&backend->kernels[launch->kernel], launch))
         return run_on_cpu(launch, device);
     const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
     for (int i = 0; i < launch->inputs; i++)
         in[i] = launch->in[i] ? &launch->in[i]->view : NULL;
     for (int i = 0; i < launch->outputs; i++)
         out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
+    if (tarn__is_shadow(device))
+        return count_scratch(backend, launch, device, in, out);
     tarn__count_kernel(device.backend, launch->kernel);
     bool good = tarn__is_profiling() ? run_profiled(backend, launch, device, in, out, false) : run_row(backend, launch, device, in, out);
     bool declined = backend->declined && backend->declined(device.index);

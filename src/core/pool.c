@@ -16,7 +16,7 @@
 #include "core/stats.h"
 #include "core/storage.h"
 
-#define SEGMENT_MIN ((size_t)2 << 20)
+#define SEGMENT_MIN TARN__POOL_SEGMENT
 #define MAX_DEVICES 64
 
 static tarn__pool pools[MAX_DEVICES];
@@ -309,6 +309,10 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__stora
         pool->workspace += block->is_workspace ? (int64_t)block->bytes : 0;
         pool->blocks++;
         raise_peak(pool);
+        if (pool->used - pool->workspace > pool->peak_tensors)
+            pool->peak_tensors = pool->used - pool->workspace;
+        if (pool->used + pool->cached > pool->peak_reserved)
+            pool->peak_reserved = pool->used + pool->cached;
     }
     pthread_mutex_unlock(&pool->lock);
     if (!block)
@@ -459,12 +463,26 @@ bool tarn_empty_cache(tarn_device device)
     return true;
 }
 
+static void reset_peaks(tarn__pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->peak = pool->used + pool->lent;
+    pool->peak_workspace = pool->workspace;
+    pool->peak_tensors = pool->used - pool->workspace;
+    pool->peak_reserved = pool->used + pool->cached;
+    pthread_mutex_unlock(&pool->lock);
+}
+
 void tarn__pool_reset_peaks(void)
 {
-    for (int i = 0; i < atomic_load(&pool_count); i++) {
-        pthread_mutex_lock(&pools[i].lock);
-        pools[i].peak = pools[i].used + pools[i].lent;
-        pools[i].peak_workspace = pools[i].workspace;
-        pthread_mutex_unlock(&pools[i].lock);
-    }
+    for (int i = 0; i < atomic_load(&pool_count); i++)
+        reset_peaks(&pools[i]);
+}
+
+bool tarn__pool_reset_peaks_of(tarn_device device)
+{
+    tarn__pool *pool = tarn__pool_of(device, "memory_of");
+    if (pool)
+        reset_peaks(pool);
+    return pool != NULL;
 }

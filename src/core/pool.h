@@ -21,7 +21,17 @@ char *tarn__pool_rename(tarn__block *block, char **place, char *name);
 void *tarn__block_memory(const tarn__block *block);
 int64_t tarn__block_offset(const tarn__block *block);
 
+/* Peaks count from now on: of all devices, or of one. */
 void tarn__pool_reset_peaks(void);
+bool tarn__pool_reset_peaks_of(tarn_device device);
+
+#define TARN__POOL_SEGMENT ((size_t)2 << 20) /* bytes that a pool takes from its backend at least */
+
+/* The most bytes at once since the peaks were reset: of tensors, without the scratch of kernels; with it; and of the pool, with what it keeps for later. */
+typedef struct tarn__pool_peaks {
+    int64_t tensors, used, reserved;
+} tarn__pool_peaks;
+tarn__pool_peaks tarn__pool_peaks_of(tarn_device device);
 
 /* An arena: a pool of its own that stands in for the device's while a step is captured. Entered, it hands out all blocks of the device, and the
  * device's own blocks that are given back stay with it. Freed, it gives those back; what tensors still hold of it lives on until they are gone. */

@@ -23,6 +23,17 @@ tarn_memory tarn_memory_of(tarn_device device)
     return memory;
 }
 
+tarn__pool_peaks tarn__pool_peaks_of(tarn_device device)
+{
+    tarn__pool *pool = tarn__pool_of(device, "memory_of");
+    if (!pool)
+        return (tarn__pool_peaks){0};
+    pthread_mutex_lock(&pool->lock);
+    tarn__pool_peaks peaks = {pool->peak_tensors, pool->peak, pool->peak_reserved};
+    pthread_mutex_unlock(&pool->lock);
+    return peaks;
+}
+
 static void add_purposes(const tarn__pool *pool, tarn_memory_kinds *kinds)
 {
     int64_t bytes[TARN__PURPOSES] = {0};

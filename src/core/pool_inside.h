@@ -40,6 +40,8 @@ struct tarn__pool {
     tarn__block *held;
     int64_t used, cached, peak, blocks;
     int64_t workspace, peak_workspace; /* bytes held without an owner: now, and when `peak` was reached */
+    int64_t peak_tensors;              /* the most bytes held with one */
+    int64_t peak_reserved;             /* the most bytes taken from the backend, in use or kept for later */
     int64_t lent;                   /* a device's pool: what its arenas have needed at most, which nobody else can use while they live */
     _Atomic(tarn__arena *) entered; /* a device's pool: the arena that stands in for it now */
     tarn__arena *arenas;            /* a device's pool: all of its arenas */

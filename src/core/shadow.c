@@ -51,6 +51,7 @@ static bool synchronize(int index)
 static tarn__backend shadow_like(const tarn__backend *original)
 {
     return (tarn__backend){.kernels_hash = original->kernels_hash, .name = original->name, .version = original->version, .plain_addresses = true, .has_tf32 = original->has_tf32,
+                           .scratch_by_shape = original->scratch_by_shape,
                            .device_count = original->device_count, .device_query = original->device_query, .alloc = alloc, .release = release,
                            .upload = upload, .download = download, .peer = peer, .synchronize = synchronize, .capture_begin = original->capture_begin,
                            .capture_end = original->capture_end, .graph_launch = original->graph_launch, .graph_free = original->graph_free,

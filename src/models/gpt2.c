@@ -290,7 +290,6 @@ const tarn__model_kind tarn__gpt2_kind = {
     .hidden = tarn__gpt2_documents_forward,
     .complete = tarn__gpt2_complete_sizes,
     .numbers = tarn__gpt2_numbers,
-    .working = tarn__gpt2_working,
     .fresh = tarn__gpt2_fresh,
     .tune = tune,
     .sizes = sizes,

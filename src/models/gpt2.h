@@ -33,7 +33,6 @@ double tarn__gpt2_dropout(double own, double common);
 /* Of the row in kinds.h: what training makes of names and sizes. */
 bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__model_sizes *sizes);
 double tarn__gpt2_numbers(const char *name, const tarn__model_sizes *sizes);
-int64_t tarn__gpt2_working(const tarn__model_sizes *sizes);
 tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *sizes, tarn_device device, uint64_t seed);
 
 /* config.json and names in files (gpt2_file.c). The first two are configurations alone: a config.json of that model_type; and a complete one. */

@@ -120,11 +120,6 @@ double tarn__gpt2_numbers(const char *name, const tarn__model_sizes *s)
     return width * (double)(s->vocab + s->context) + (double)s->layers * (4 * width * width + 2 * width * (double)s->inner);
 }
 
-int64_t tarn__gpt2_working(const tarn__model_sizes *s)
-{
-    return s->recompute == TARN_RECOMPUTE_BLOCK ? 12 * s->width + 4 * s->inner : 4 * s->width + 3 * s->inner;
-}
-
 tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)
 {
     (void)name;

@@ -92,9 +92,6 @@ typedef struct tarn__model_kind {
     /* How many parameters a model of complete sizes has, but for norms and biases. */
     double (*numbers)(const char *name, const tarn__model_sizes *sizes);
 
-    /* How many numbers for each token backward of one block takes beside what is stored, as measured. */
-    int64_t (*working)(const tarn__model_sizes *sizes);
-
     /* A new model of complete sizes, drawn from the seed. The caller owns it. NULL with an error. */
     tarn_module *(*fresh)(const char *function, const char *name, const tarn__model_sizes *sizes, tarn_device device, uint64_t seed);
 } tarn__model_kind;

@@ -281,7 +281,6 @@ const tarn__model_kind tarn__llama_kind = {
     .hidden = tarn__llama_documents_forward,
     .complete = tarn__llama_complete_sizes,
     .numbers = tarn__llama_numbers,
-    .working = tarn__llama_working,
     .fresh = tarn__llama_fresh,
     .tune = tune,
     .sizes = sizes,

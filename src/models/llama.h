@@ -40,7 +40,6 @@ bool tarn__llama_complete(const char *function, tarn_llama_config *config);
 extern const char *const tarn__llama_types[], *const tarn__llama_names[];
 bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__model_sizes *sizes);
 double tarn__llama_numbers(const char *name, const tarn__model_sizes *sizes);
-int64_t tarn__llama_working(const tarn__model_sizes *sizes);
 tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *sizes, tarn_device device, uint64_t seed);
 
 /* What the modules compute (llama_forward.c). */

@@ -276,11 +276,6 @@ double tarn__llama_numbers(const char *name, const tarn__model_sizes *s)
     return width * (double)c.vocab * (c.tied ? 1 : 2) + (double)c.layers * block;
 }
 
-int64_t tarn__llama_working(const tarn__model_sizes *s)
-{
-    return s->recompute == TARN_RECOMPUTE_BLOCK ? 10 * s->width + 6 * s->inner : 4 * s->width + 3 * s->inner;
-}
-
 tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)
 {
     tarn_llama_config c = config_of(name, s);

@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "core/launch.h"
+#include "core/pool.h"
 
 /* What one parameter is given when everything is there. */
 typedef struct home {
@@ -242,7 +243,8 @@ static bool gather(tarn__flats *flats, const tarn__method *method)
         for (int i = group->first; i < group->first + group->segments; i++)
             if (!gather_one(method, group, &flats->segment[i]))
                 return false;
-        tarn_empty_cache(group->device);
+        if (group->count * (int64_t)tarn__dtype_bytes(dtype) >= (int64_t)TARN__POOL_SEGMENT) /* less than that is used again in parts */
+            tarn_empty_cache(group->device);
     }
     return true;
 }

@@ -97,7 +97,8 @@ static int choose(const tarn__method *method, const choice *c, tarn__segment *li
                         tarn_name(parameter));
             return 0;
         }
-        int group = tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i));
+        /* A name is found by walking over all modules. */
+        int group = c->group_count ? tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) : -1;
         list[count] = (tarn__segment){
             .parameter = parameter, .order = i, .rates = tarn__rates_of(method, group >= 0 ? &c->groups[group] : NULL, parameter)};
         device[count++] = tarn__device(parameter);

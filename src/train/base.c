@@ -107,25 +107,25 @@ static bool check_trained(const char *function, const tarn_trainer *t)
 }
 
 /* The model of a run that has its own weights by now: what it is stands in its config.json. */
-static tarn_module *make_again(const char *function, const tarn_trainer *t)
+static tarn_module *make_again(const char *function, const tarn_trainer *t, tarn_device device)
 {
     tarn__path path;
     tarn__document *config = tarn__document_open(function, tarn__path_in(t->options.out, "config.json", &path));
     const char *type = config ? tarn__document_text(config, "model_type") : NULL;
     const tarn__model_kind *kind = type ? tarn__model_kind_named(function, path.text, type) : NULL;
-    tarn_module *model = kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__placement){.device = t->device}) : NULL;
+    tarn_module *model = kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__placement){.device = device}) : NULL;
     tarn__document_free(config);
     return model;
 }
 
-bool tarn__base_open(const char *function, tarn_trainer *t)
+bool tarn__base_open(const char *function, tarn_trainer *t, tarn_device device)
 {
     tarn_train_options *o = &t->options;
     if (!t->is_resumed && !resolve(function, o))
         return false;
     bool has_own = t->is_resumed && !o->lora && (holds(o->out, "model.safetensors") || holds(o->out, "model.safetensors.next"));
-    t->model = has_own ? make_again(function, t)
-                       : tarn_model_open(o->base, t->device,
+    t->model = has_own ? make_again(function, t, device)
+                       : tarn_model_open(o->base, device,
                                          &(tarn_model_open_options){.dtype = dtype_of(o), .blocks = tarn__blocks_named(o->quantize)});
     if (t->model)
         return check_trained(function, t);

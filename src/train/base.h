@@ -11,7 +11,7 @@ bool tarn__base_check(const char *function, const tarn_train_options *options, b
 
 /* Opens the model of a run that has a base: from there, or, where all its weights are trained and a checkpoint has them, as the run's config.json describes it,
  * without values. A run's folder stands for its best weights. False with an error. */
-bool tarn__base_open(const char *function, tarn_trainer *trainer);
+bool tarn__base_open(const char *function, tarn_trainer *trainer, tarn_device device);
 
 /* Completes the sizes of the options by the model that was opened, and sets how it is trained. */
 bool tarn__base_complete(const char *function, tarn_trainer *trainer, const tarn__model_sizes *wanted);

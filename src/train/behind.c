@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/platform.h"
+#include "core/device.h"
 
 #define SHARE 8 /* of the host's memory that a checkpoint may take */
 
@@ -81,9 +82,12 @@ void tarn__behind_free(tarn__behind *b)
     tarn__release(b, sizeof(*b));
 }
 
+/* The copy lies in the host's memory, beside all that the run itself takes there. */
 static bool has_room(const tarn_trainer *t)
 {
-    return (t->weight_bytes + t->state_bytes) <= tarn__platform_memory_total() / SHARE;
+    int64_t copy = t->weight_bytes + t->state_bytes, needed = tarn__is_cpu(t->device) ? t->memory_needed : 0;
+    int64_t free_bytes = tarn__is_cpu(t->device) ? t->memory_free : tarn__platform_memory_free();
+    return copy <= tarn__platform_memory_total() / SHARE && (free_bytes == 0 || needed + copy <= free_bytes);
 }
 
 bool tarn__behind_save(tarn_trainer *t)

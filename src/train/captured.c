@@ -27,15 +27,12 @@ enum { MOST_MICRO_BATCHES = 16 }; /* of a step that is recorded unasked: with mo
 bool tarn__captured_plan(const char *function, tarn_trainer *t)
 {
     const char *wish = t->options.capture;
-    tarn_device_info info = {0};
     bool can = tarn__can_capture(t->device), is_on = strcmp(wish, "on") == 0;
     if (is_on && !can)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: capture is on, but %s cannot record a step; leave capture out, or choose a device that can", function,
                            t->options.device);
-    if (!tarn_device_query(t->device, &info))
-        return tarn__raise_within(function);
-    bool has_room = info.memory_free == 0 || t->memory_needed <= info.memory_free / SMALL_SHARE;
+    bool has_room = t->memory_free == 0 || t->memory_needed <= t->memory_free / SMALL_SHARE;
     t->captured.is_wanted =
         can && (is_on || (strcmp(wish, "off") != 0 && has_room && t->batch_size / t->micro_batch <= MOST_MICRO_BATCHES));
     t->captured.is_required = is_on;

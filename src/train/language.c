@@ -96,7 +96,7 @@ static tarn__model_sizes sizes_of(const tarn_train_options *o)
 }
 
 /* Sizes that were not given are those of the model that is named. */
-static bool complete_sizes(const char *function, tarn_trainer *t)
+bool tarn__language_sizes(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
@@ -132,7 +132,7 @@ static bool complete(const char *function, tarn_trainer *t)
     if (is_new && tarn__sizes_are_open(o) && !tarn__sizes_choose(function, t))
         return false;
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
-    if (!complete_sizes(function, t))
+    if (!tarn__language_sizes(function, t))
         return false;
     if (o->vocab < tokens)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens", function, o->vocab,
@@ -254,18 +254,6 @@ tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
     return kind->fresh(function, o->model, &sizes, t->device, (uint64_t)o->seed);
 }
 
-/* Backward frees what was stored as it goes, so its own tensors count for one block alone. Or the logits of the loss, made a part at a time, where those
- * are more. */
-int64_t tarn__language_working_bytes(const tarn_train_options *o)
-{
-    const int64_t most_logits = INT64_C(256) << 20;
-    tarn__model_sizes sizes = sizes_of(o);
-    int64_t bytes = strcmp(o->precision, "bf16") == 0 ? 2 : 4, tokens = o->micro_batch * o->context;
-    int64_t block = tokens * bytes * tarn__model_kind_trained(o->model)->working(&sizes), logits = tokens * o->vocab * bytes;
-    logits = logits < most_logits ? logits : most_logits;
-    return block > logits ? block : logits;
-}
-
 /* ---- a step -------------------------------------------------------------------------------------------------------------------- */
 
 tarn_tensor *tarn__language_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count)
@@ -317,6 +305,27 @@ static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
     return good;
 }
 
+/* The norm of all gradients, which are clipped to it where that is wanted. */
+static bool clip(tarn_trainer *t, tarn__figures *figures)
+{
+    tarn__mark(t, TARN__PHASE_UPDATE);
+    figures->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
+    return figures->norm != NULL;
+}
+
+bool tarn__language_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
+{
+    figures->loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
+    for (int64_t i = 0; i < 2 && i < t->batch_size / t->micro_batch; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        bool good = scope && figures->loss && add_micro_batch(t, fields, tarn_scalar(0.5), figures->loss);
+        tarn_scope_close(scope);
+        if (!good)
+            return false;
+    }
+    return clip(t, figures);
+}
+
 bool tarn__language_gradients(tarn_trainer *t, tarn__figures *figures)
 {
     *figures = (tarn__figures){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
@@ -329,7 +338,5 @@ bool tarn__language_gradients(tarn_trainer *t, tarn__figures *figures)
             return false;
         tarn__progress_in_step(t, done + at_once);
     }
-    tarn__mark(t, TARN__PHASE_UPDATE);
-    figures->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
-    return figures->norm != NULL;
+    return clip(t, figures);
 }

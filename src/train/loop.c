@@ -45,13 +45,8 @@ bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
     return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
 }
 
-static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
+static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
 {
-    tarn_tensor *fields[TARN_MAX_FIELDS];
-    *figures = (tarn__figures){0};
-    tarn__mark(t, TARN__PHASE_BATCH);
-    if (!tarn__next_batch(t, fields))
-        return false;
     tarn__mark(t, TARN__PHASE_FORWARD);
     tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
     figures->loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
@@ -61,6 +56,20 @@ static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
         return false;
     tarn__mark(t, TARN__PHASE_UPDATE);
     return !(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm);
+}
+
+static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
+{
+    tarn_tensor *fields[TARN_MAX_FIELDS];
+    *figures = (tarn__figures){0};
+    tarn__mark(t, TARN__PHASE_BATCH);
+    return tarn__next_batch(t, fields) && classifier_gradients_of(t, fields, figures);
+}
+
+bool tarn__train_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
+{
+    *figures = (tarn__figures){0};
+    return t->description.is_text ? tarn__language_gradients_of(t, fields, figures) : classifier_gradients_of(t, fields, figures);
 }
 
 bool tarn__train_gradients(tarn_trainer *t, tarn__figures *figures)

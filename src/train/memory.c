@@ -1,19 +1,27 @@
-/* memory.c: what a run will take of its device's memory, by trying its model once, on the device's shadow where it is not there yet, and how much of the model is trained. */
+/* memory.c: the memory a run takes, measured before it begins by one step on the meta device (shadow.h) of its device: all tensors and all scratch that follows from
+ * shapes, at the moment when they are most. */
+#include <pthread.h>
 #include <string.h>
 #include <tarn/model.h>
 #include <tarn/profile.h>
 
+#include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "core/pool.h"
 #include "core/shadow.h"
 #include "models/kinds.h"
+#include "train/base.h"
 #include "train/trainer.h"
 
-/* One sample of zeros, applied as in a step; NULL with an error. */
-static tarn_tensor *apply_once(tarn_trainer *t, tarn_tensor *x)
-{
-    return t->description.is_text ? tarn_model_loss(t->model, x, x) : tarn_forward(t->model, tarn__batch_input(t->model, x));
-}
+#define MAX_LOGITS (INT64_C(4) << 30)  /* bytes: a loss is computed in chunks of logits, one by one; of more than these a step is extrapolated */
+#define WORKSPACE (INT64_C(64) << 20)  /* that the libraries of a GPU ask for, where nothing says so before they run */
+
+#define SMALL (INT64_C(16) << 10)      /* bytes of small tensors around a step */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the peak of a meta device is that of all threads */
+
+/* ---- weights --------------------------------------------------------------------------------------------------------------- */
 
 static bool count_one(const tarn__parameter *parameter, void *ctx)
 {
@@ -22,8 +30,6 @@ static bool count_one(const tarn__parameter *parameter, void *ctx)
     bool is_weight = !parameter->is_buffer || tarn__is_blocks(parameter->tensor->view.dtype);
     *(is_trained ? &c->trained : &c->frozen) += is_weight ? tarn_count(parameter->tensor) : 0;
     c->bytes += tarn_bytes(parameter->tensor);
-    if (is_trained && tarn_count(parameter->tensor) > c->largest)
-        c->largest = tarn_count(parameter->tensor);
     return true;
 }
 
@@ -35,81 +41,144 @@ tarn__counts tarn__count_weights(const tarn_module *model)
 }
 
 /* Gradients are f32, as are the optimizer's states, and a master weight where a parameter has 16 bits. */
-static void estimate_weights(tarn_trainer *t)
+static void count_certain(tarn_trainer *t, const tarn_module *model)
 {
     const tarn_train_options *o = &t->options;
-    tarn__counts counts = tarn__count_weights(t->model);
+    tarn__counts counts = tarn__count_weights(model);
     int64_t states = strcmp(o->optimizer, "sgd") == 0 ? o->momentum > 0 : 2, masters = strcmp(o->precision, "bf16") == 0;
     t->weight_bytes = counts.bytes;
     t->gradient_bytes = 4 * counts.trained;
     t->state_bytes = 4 * counts.trained * (states + masters);
 }
 
-/* The loss of a language model holds the gradient of its head, where that is trained. */
-static int64_t head_bytes(const tarn_trainer *t)
+/* ---- a step ---------------------------------------------------------------------------------------------------------------- */
+
+typedef tarn__pool_peaks peaks;
+
+/* A micro-batch without values, in the open scope. */
+static bool make_fields(const tarn_trainer *p, int64_t batch, tarn_tensor **fields)
 {
-    if (!t->description.is_text || !tarn_needs_grad(tarn__module_own(t->model->child[TARN__MODEL_HEAD], "weight")))
-        return 0;
-    return 4 * t->options.vocab * t->options.width;
+    bool is_text = p->description.is_text;
+    int count = is_text ? tarn_dataset_field_count(p->training) : 2;
+    tarn_shape shape = {p->description.input.rank + 1, {batch}};
+    memcpy(&shape.size[1], p->description.input.size, sizeof(int64_t) * (size_t)p->description.input.rank);
+    for (int i = 0; i < count; i++)
+        fields[i] = tarn_zeros(is_text || i == 0 ? shape : TARN_SHAPE(batch), is_text ? TARN_I32 : i ? TARN_I64 : TARN_F32, p->device);
+    return !tarn_failed();
 }
 
-/* Looks whether model and data fit by applying one to samples of zeros, and estimates what training takes from what that leaves on the
- * device: weights, their gradients and the optimizer's state, what backward needs of a batch, and what it takes while it runs: of a classifier half as
- * much again, and the largest gradient before it is put with the others. */
-bool tarn__try_model(const char *function, tarn_trainer *t)
+static bool take_step(tarn_trainer *p, int64_t batch)
 {
-    int64_t tried = t->description.is_text ? 1 : 2;
-    tarn_shape shape = {t->description.input.rank + 1, {tried}};
-    memcpy(&shape.size[1], t->description.input.size, sizeof(int64_t) * (size_t)t->description.input.rank);
+    tarn_tensor *fields[TARN_MAX_FIELDS];
+    tarn__figures figures;
     tarn_scope *scope = tarn_scope_open();
-    tarn_module_train(t->model, false); /* running means stay as they are */
-    tarn_tensor *x = tarn_zeros(shape, t->description.is_text ? TARN_I32 : TARN_F32, t->device);
-    int64_t before = tarn_memory_of(t->device).used;
-    tarn_tensor *y = apply_once(t, x);
-    int64_t head = head_bytes(t); /* of which a larger batch has no more */
-    int64_t activations = tarn_memory_of(t->device).used - before - head;
-    bool good = y && tarn_module_train(t->model, true);
+    bool good = scope && make_fields(p, batch, fields) && tarn__train_gradients_of(p, fields, &figures) && tarn_optimizer_step(p->optimizer);
     tarn_scope_close(scope);
-    activations = activations / tried * t->micro_batch;
-    estimate_weights(t);
-    int64_t largest = 4 * tarn__count_weights(t->model).largest;
-    t->activation_bytes = head + activations + (t->description.is_text ? tarn__language_working_bytes(&t->options) : activations / 2 + largest);
-    t->memory_needed = t->weight_bytes + t->gradient_bytes + t->state_bytes + t->activation_bytes;
+    return good;
+}
+
+/* The peaks of steps above what was there before. The second one finds the memory as the first has left it. */
+static bool measure_step(tarn_trainer *p, int64_t batch, peaks before, peaks *found)
+{
+    bool good = tarn_empty_cache(p->device) && tarn__pool_reset_peaks_of(p->device) && take_step(p, batch) && take_step(p, batch);
+    *found = tarn__pool_peaks_of(p->device);
+    found->tensors -= before.tensors;
+    found->used -= before.used;
+    found->reserved -= before.reserved;
+    return good;
+}
+
+static int64_t extrapolate(int64_t low, int64_t high, int64_t step, int64_t batch, int64_t at)
+{
+    return high + (high - low) / step * (batch - at);
+}
+
+/* The largest micro-batch that is tried as it is. The peak of a larger one grows by what each sample adds. */
+static int64_t largest_tried(const tarn_trainer *p)
+{
+    int64_t window = p->description.is_text ? 4 * p->options.context * p->options.vocab : 0;
+    int64_t largest = window > 0 ? MAX_LOGITS / window / 2 * 2 : p->micro_batch;
+    largest = largest < 2 ? 2 : largest;
+    return p->micro_batch <= largest ? p->micro_batch : largest;
+}
+
+static bool measure_steps(tarn_trainer *p, peaks before, peaks *found)
+{
+    int64_t tried = largest_tried(p), rest = p->micro_batch - tried;
+    peaks half = {0};
+    if ((rest > 0 && !measure_step(p, tried / 2, before, &half)) || !measure_step(p, tried, before, found))
+        return false;
+    if (rest > 0)
+        *found = (peaks){extrapolate(half.tensors, found->tensors, tried / 2, p->micro_batch, tried),
+                         extrapolate(half.used, found->used, tried / 2, p->micro_batch, tried),
+                         extrapolate(half.reserved, found->reserved, tried / 2, p->micro_batch, tried)};
+    return true;
+}
+
+/* Model and optimizer on the meta device, and a step of them. Their own peak, when weights are gathered, is below that of any step. */
+static bool measure(const char *function, tarn_trainer *p, peaks *found)
+{
+    tarn_empty_cache(p->device);
+    tarn_memory now = tarn_memory_of(p->device);
+    peaks before = {now.used, now.used, now.used + now.cached};
+    p->model = tarn__model_again(function, p);
+    if (!p->model || !tarn__adapters_add(function, p))
+        return false;
+    tarn_module_train(p->model, true);
+    count_certain(p, p->model);
+    p->optimizer = tarn__optimizer_of(&p->options, p->model);
+    return p->optimizer && measure_steps(p, before, found);
+}
+
+static bool measure_alone(const char *function, tarn_trainer *p, peaks *found)
+{
+    pthread_mutex_lock(&lock);
+    int depth = tarn__grad_force();
+    bool good = measure(function, p, found);
+    tarn__grad_unforce(depth);
+    tarn_optimizer_free(p->optimizer);
+    tarn_module_free(p->model);
+    tarn_empty_cache(p->device);
+    pthread_mutex_unlock(&lock);
     return good || tarn__raise_within(function);
 }
 
-/* What is certain, weights, gradients and state, must find room; of activations there is an estimate alone. */
-static bool check_room(const char *function, const tarn_trainer *t)
+/* What the pool keeps counts, but for its last segment, which is seldom touched to its end. What a run has beside a step: its batch, and numbers of steps that are not read
+ * yet. */
+static int64_t estimate(const tarn_train_options *o, const peaks *found)
 {
-    const double mebibyte = 1 << 20;
-    int64_t certain = t->weight_bytes + t->gradient_bytes + t->state_bytes;
-    tarn_device_info info = {0};
-    if (!tarn_device_query(t->device, &info))
-        return tarn__raise_within(function);
-    if (info.memory_free == 0 || certain <= info.memory_free)
-        return true;
-    tarn_empty_cache(t->device); /* what is kept for later is free, too */
-    if (!tarn_device_query(t->device, &info))
-        return tarn__raise_within(function);
-    return certain <= info.memory_free ||
-           tarn__raise(TARN_ERROR_MEMORY,
-                       "%s: weights, gradients and the optimizer's state of this model take %.1f MiB, %.1f more than %s has free; with activations the run needs about %.1f",
-                       function, (double)certain / mebibyte, (double)(certain - info.memory_free) / mebibyte, t->options.device,
-                       (double)t->memory_needed / mebibyte);
+    int64_t used = found->used + 16 * o->log_every + SMALL, reserved = found->reserved - (int64_t)TARN__POOL_SEGMENT;
+    return used > reserved ? used : reserved;
 }
 
-bool tarn__imagine_model(const char *function, tarn_trainer *t)
+bool tarn__plan_memory(const char *function, tarn_trainer *t)
 {
-    tarn_trainer imagined = {.options = t->options, .description = t->description, .corpus = t->corpus, .micro_batch = t->micro_batch,
-                             .device = tarn__shadow_of(t->device), .is_imagined = true};
-    imagined.model = tarn__model_of(function, &imagined);
-    bool good = imagined.model && tarn__try_model(function, &imagined);
-    t->weight_bytes = imagined.weight_bytes;
-    t->gradient_bytes = imagined.gradient_bytes;
-    t->state_bytes = imagined.state_bytes;
-    t->activation_bytes = imagined.activation_bytes;
-    t->memory_needed = imagined.memory_needed;
-    tarn_module_free(imagined.model);
-    tarn_empty_cache(imagined.device);
-    return good && check_room(function, t);
+    tarn_trainer planned = {.options = t->options, .description = t->description, .corpus = t->corpus, .training = t->training, .micro_batch = t->micro_batch,
+                            .batch_size = t->batch_size, .device = tarn__shadow_of(t->device), .is_resumed = t->is_resumed, .is_imagined = true};
+    peaks found = {0};
+    if (!measure_alone(function, &planned, &found))
+        return false;
+    int64_t certain = planned.weight_bytes + planned.gradient_bytes + planned.state_bytes;
+    int64_t workspace = tarn__backend_at(planned.device.backend)->scratch_by_shape ? 0 : WORKSPACE;
+    t->weight_bytes = planned.weight_bytes;
+    t->gradient_bytes = planned.gradient_bytes;
+    t->state_bytes = planned.state_bytes;
+    t->memory_needed = estimate(&t->options, &found) + workspace;
+    t->memory_min = found.tensors;
+    t->activation_bytes = t->memory_needed - certain;
+    return true;
+}
+
+/* What is free before anything is allocated; what the pool keeps for later is free, too. */
+bool tarn__read_memory_free(const char *function, tarn_trainer *t)
+{
+    tarn_device device = tarn_device_parse(t->options.device); /* not its meta device */
+    tarn_device_info info = {0};
+    if (!tarn_device_query(device, &info))
+        return tarn__raise_within(function);
+    if (info.memory_free > 0 && t->memory_needed > info.memory_free && tarn_memory_of(device).cached > 0 && tarn_empty_cache(device) &&
+        !tarn_device_query(device, &info))
+        return tarn__raise_within(function);
+    t->memory_free = info.memory_free;
+    return true;
 }

@@ -96,6 +96,7 @@ static const row rows[] = {
     NAMED_ROW("template", chat_template, TARN_OPTION_WORD, 0, 0, "", "chatml|llama2|llama3|mistral", false, "chats: how messages become text [the model's own]"),
     ROW(val, TARN_OPTION_TEXT, 0, 0, "", "FILE", false, "chats: JSON lines to judge by [a share of the data]"),
     ROW(val_share, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false, "chats: share of the documents that is to judge by [0.1; none with --val]"),
+    ROW(ignore_memory, TARN_OPTION_FLAG, 0, 1, "false", NULL, true, "start a run that needs more memory than is free"),
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 enum { MODEL }; /* its row */

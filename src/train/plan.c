@@ -1,5 +1,6 @@
 /* plan.c: what is known of a run before it begins. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "train/trainer.h"
@@ -21,9 +22,6 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         return false;
     if (!trainer || !plan)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_plan: the %s is NULL", trainer ? "result" : "trainer");
-    tarn_device_info info;
-    if (!tarn_device_query(trainer->device, &info))
-        return tarn__raise_within("trainer_plan");
     *plan = (tarn_train_plan){
         .options = trainer->options,
         .input = trainer->description.input,
@@ -38,7 +36,8 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         .gradient_bytes = trainer->gradient_bytes,
         .state_bytes = trainer->state_bytes,
         .activation_bytes = trainer->activation_bytes,
-        .memory_free = info.memory_free,
+        .memory_min = trainer->memory_min,
+        .memory_free = trainer->memory_free,
         .first_step = trainer->place.step,
         .steps = trainer->steps,
         .steps_in_epoch = trainer->steps_in_epoch,
@@ -47,6 +46,8 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
     tarn__counts counts = tarn__count_weights(trainer->model);
     plan->trained = counts.trained;
     plan->frozen = counts.frozen;
+    memcpy(plan->fits, trainer->fits, sizeof(plan->fits));
+    plan->fit_count = trainer->fit_count;
     if (trainer->chats)
         plan_chats(trainer->chats, plan);
     snprintf(plan->device, sizeof(plan->device), "%s", trainer->options.device);

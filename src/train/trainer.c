@@ -28,7 +28,17 @@ tarn_module *tarn__model_of(const char *function, const tarn_trainer *t)
     return t->description.is_text ? tarn__language_model(function, t) : tarn__build_model(function, &t->options, &t->description, t->device);
 }
 
-static tarn_optimizer *make_optimizer(const tarn_train_options *o, tarn_module *model)
+tarn_module *tarn__model_again(const char *function, tarn_trainer *t)
+{
+    if (!t->options.base[0])
+        return tarn__model_of(function, t);
+    bool good = tarn__base_open(function, t, t->device) && tarn__language_sizes(function, t);
+    if (!good)
+        tarn_module_free(t->model);
+    return good ? t->model : (t->model = NULL);
+}
+
+tarn_optimizer *tarn__optimizer_of(const tarn_train_options *o, tarn_module *model)
 {
     float lr = (float)o->lr, decay = (float)o->weight_decay, beta2 = (float)o->beta2;
     if (strcmp(o->optimizer, "sgd") == 0)
@@ -177,17 +187,18 @@ static bool make_parts(const char *function, tarn_trainer *t)
         return false;
     tarn__log(TARN_LOG_INFO, "planning and creating the model");
     tarn__generator callers = tarn__random_save();
-    bool is_planned = !t->model && !t->is_imagined, good = !is_planned || tarn__imagine_model(function, t);
+    tarn_module_free(t->model); /* that of a base, which had sizes and no memory */
+    t->model = NULL;
+    bool good = tarn__plan_memory(function, t) && tarn__read_memory_free(function, t) && tarn__fit_check(function, t);
     tarn_seed((uint64_t)t->options.seed);
-    if (good && !t->model)
-        t->model = tarn__model_of(function, t);
+    if (good)
+        t->model = tarn__model_again(function, t);
     t->random = tarn__random_save();
-    good = good && t->model && tarn__adapters_add(function, t) && (is_planned || tarn__try_model(function, t)) &&
-           (t->is_imagined || tarn__frozen_begin(function, t));
+    good = good && t->model && tarn__adapters_add(function, t) && (t->is_imagined || tarn__frozen_begin(function, t));
     tarn__random_restore(&callers);
     if (!good || !tarn__captured_plan(function, t))
         return false;
-    t->optimizer = make_optimizer(&t->options, t->model);
+    t->optimizer = tarn__optimizer_of(&t->options, t->model);
     t->loader = t->optimizer ? make_loader(t) : NULL;
     t->losses = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
     t->hits = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
@@ -228,7 +239,7 @@ static bool open_data(const char *function, tarn_trainer *t)
     tarn__precision_resolve(o, t->device, is_text);
     tarn__log(TARN_LOG_INFO, "reading %s", o->data);
     if (!tarn__language_check(function, o, is_text) || !tarn__base_check(function, o, is_chats, false) ||
-        (o->base[0] && !tarn__base_open(function, t)))
+        (o->base[0] && !tarn__base_open(function, t, tarn__shadow_of(t->device))))
         return false;
     if (is_text)
         return tarn__language_open(function, t, o->base[0] ? o->base : o->tokenizer);
@@ -252,7 +263,7 @@ static bool begin(const char *function, tarn_trainer *t)
 static bool open_data_again(const char *function, tarn_trainer *t, const char *folder)
 {
     const char *data = t->options.data;
-    if (t->options.base[0] && !tarn__base_open(function, t))
+    if (t->options.base[0] && !tarn__base_open(function, t, tarn__shadow_of(t->device)))
         return false;
     bool is_open = t->description.is_text ? tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder)
                                           : tarn__data_open(function, data, &t->training, &t->validation);

@@ -45,6 +45,10 @@ struct tarn_trainer {
     int64_t batch_size, steps_in_epoch, steps, eval_every;
     int64_t micro_batch; /* samples that the loader gives at once: the batch, or a part of it that divides it */
     int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes, memory_needed; /* by estimate; the last is all together */
+    int64_t memory_min;  /* lower bound of memory_needed */
+    tarn_train_fit fits[TARN_TRAIN_FITS]; /* settings that would, where it does not fit */
+    int fit_count;
+    int64_t memory_free; /* on the device, before the run had allocated anything; 0: not known */
     tarn__frozen frozen; /* as the run began; of one with adapters alone */
     tarn__claim claim;   /* on the folder: from when its checkpoint is read, or it is made, to the end of the run */
     bool is_batch_given, is_length_given; /* by the options of a new run: batch_size; steps or epochs */
@@ -134,22 +138,35 @@ bool tarn__train_step(tarn_trainer *trainer, tarn__figures *figures);
 /* The same up to the gradients, without the change. */
 bool tarn__train_gradients(tarn_trainer *trainer, tarn__figures *figures);
 
+/* The gradients of one micro-batch that the caller has; where a step has more, of two: the second adds to the first. */
+bool tarn__train_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__figures *figures);
+
 /* Numbers that are trained, and that are not: blocks count as what they stand for. */
 typedef struct tarn__counts {
     int64_t trained, frozen;
-    int64_t bytes;   /* of both */
-    int64_t largest; /* numbers of the largest tensor that is trained */
+    int64_t bytes; /* of both */
 } tarn__counts;
 tarn__counts tarn__count_weights(const tarn_module *model);
 
 /* The model that options and description name, on the trainer's device. The caller owns it. */
 tarn_module *tarn__model_of(const char *function, const tarn_trainer *trainer);
 
-/* Looks whether model and data fit, and estimates what memory training takes. Borrows the trainer, which has its model. False with an error. */
-bool tarn__try_model(const char *function, tarn_trainer *trainer);
+/* The same, also of a run with a base, which is opened. */
+tarn_module *tarn__model_again(const char *function, tarn_trainer *trainer);
 
-/* The same from shapes alone, for a trainer that has no model yet; raises where its device has no room for weights, gradients and the optimizer's state. */
-bool tarn__imagine_model(const char *function, tarn_trainer *trainer);
+/* The optimizer that options name. The caller owns it. */
+tarn_optimizer *tarn__optimizer_of(const tarn_train_options *options, tarn_module *model);
+
+/* Checks that model and data fit, and sets the trainer's memory_needed, what that consists of, and memory_min: by a step on the meta device, from
+ * shapes alone. The trainer has its options, data and sizes, and needs no model. False with an error. */
+bool tarn__plan_memory(const char *function, tarn_trainer *trainer);
+
+/* Sets the trainer's memory_free. */
+bool tarn__read_memory_free(const char *function, tarn_trainer *trainer);
+
+/* Holds what is needed against what is free. Where the estimate is more, finds settings that fit; a run whose lower bound is more is refused, unless it is only
+ * imagined or told to ignore that. */
+bool tarn__fit_check(const char *function, tarn_trainer *trainer);
 
 /* The next batch; at the end of an epoch the first of the next. To a recorded step its own tensors. */
 bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
@@ -219,6 +236,9 @@ void tarn__log_run(const tarn_trainer *trainer, const tarn__part *part, const ch
  * that goes on the data must be the described one. False with an error. */
 bool tarn__language_open(const char *function, tarn_trainer *trainer, const char *tokenizer);
 
+/* Completes the sizes of the model alone. A run with a base has its model. */
+bool tarn__language_sizes(const char *function, tarn_trainer *trainer);
+
 /* The same for a trainer that has its corpus, which may be without a tokenizer. */
 bool tarn__language_take(const char *function, tarn_trainer *trainer);
 
@@ -237,11 +257,9 @@ tarn_tensor *tarn__language_loss(const char *function, tarn_module *model, tarn_
 /* Targets that count, as a number on their device. Belongs to the open scope. */
 tarn_tensor *tarn__language_counted(tarn_tensor *targets, tarn_dtype dtype);
 
-/* Bytes that forward and backward of a micro-batch take beside what is stored in between, by estimate. */
-int64_t tarn__language_working_bytes(const tarn_train_options *options);
-
-/* The gradients of one step, added up over its micro-batches. */
+/* The gradients of one step, added up over its micro-batches; or those of one micro-batch, and of the same again where a step has more than one. */
 bool tarn__language_gradients(tarn_trainer *trainer, tarn__figures *figures);
+bool tarn__language_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__figures *figures);
 
 /* Applies a language model to all windows of a dataset, outside training mode and without a record. */
 bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,

@@ -110,10 +110,31 @@ static void a_dry_run_says_what_is_missing(void **state)
     expect_command(line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --dry-run --out %s", text, scratch("large")), 0, "does not fit: ");
     assert_non_null(strstr(command_output, "1476073600 trained, 0 frozen"));
     expect_command(line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --out %s 2>&1", text, scratch("large")), 1,
-                   "more than mirror:0 has free");
+                   "tarn train: the run does not fit into memory; --ignore-memory starts it all the same\n");
 }
 
 /* ---- a run ----------------------------------------------------------------------------------------------------------------- */
+
+/* Terabytes, on any machine: the table, and settings as they are typed. Nothing is left of the run. */
+static void a_run_that_cannot_fit_does_not_start(void **state)
+{
+    (void)state;
+    const char *text = make_text();
+    const char *run = line("train --data text:%s --tokenizer bytes --layers 64 --heads 2 --width 64 --context 64 --batch-size 65536 --device cpu --out %s", text, scratch("huge"));
+    char command[4096];
+    snprintf(command, sizeof(command), "%s 2>&1", run);
+    expect_command(command, 1, " TiB  activations\n");
+    expect_command(command, 1, " needed at least\n");
+    expect_command(command, 1, "free on cpu\n");
+    expect_command(command, 1, "needed, which fits, with --micro-batch ");
+    expect_command(command, 1, "needed, which fits, with --recompute block --micro-batch ");
+    assert_int_not_equal(access(scratch("huge"), F_OK), 0);
+    snprintf(command, sizeof(command), "%s --dry-run", run);
+    expect_command(command, 0, "does not fit: ");
+    expect_command(command, 0, "--recompute block --micro-batch ");
+    snprintf(command, sizeof(command), "%s --dry-run --json", run);
+    expect_command(command, 0, "\"fits\": [{\"settings\": \"micro_batch=");
+}
 
 static void a_run_is_shown_judged_and_lets_write(void **state)
 {
@@ -305,6 +326,7 @@ int main(void)
         in_scope(wrong_calls_say_what_is_wrong),
         in_scope(a_dry_run_says_what_it_would_do),
         in_scope(a_dry_run_says_what_is_missing),
+        in_scope(a_run_that_cannot_fit_does_not_start),
         in_scope(a_run_is_shown_judged_and_lets_write),
         in_scope(shards_are_trained_on),
         in_scope(the_demo_trains_and_writes),
