@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/xxh64.h"
 
@@ -20,6 +21,9 @@ bool tarn__map_open(tarn__map *map, const char *function, const char *path);
 /* The same; what is written into the map stays in memory and never reaches the file. */
 bool tarn__map_open_private(tarn__map *map, const char *function, const char *path);
 void tarn__map_close(tarn__map *map); /* all zero is allowed */
+
+/* Opens a regular file to be read as a stream. Never waits: NULL, with errno, for what is no regular file (EINVAL) and what cannot be opened. */
+FILE *tarn__file_open(const char *path);
 
 typedef struct tarn__kept_file tarn__kept_file;
 

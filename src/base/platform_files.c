@@ -79,6 +79,21 @@ void tarn__map_close(tarn__map *map)
     *map = (tarn__map){0};
 }
 
+FILE *tarn__file_open(const char *path)
+{
+    struct stat about;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return NULL;
+    bool is_regular = fstat(file, &about) == 0 && S_ISREG(about.st_mode);
+    FILE *stream = is_regular ? fdopen(file, "rb") : NULL;
+    if (!stream) {
+        close(file);
+        errno = is_regular ? ENOMEM : EINVAL;
+    }
+    return stream;
+}
+
 /* ---- writes ---------------------------------------------------------------------------------------------------------------- */
 
 /* What `path` means once links are followed, as the library's own text, and the permissions of what is there (0: nothing). */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/input.h"
 #include "cli/language.h"
 
 #define USUAL_CONTEXT 4096 /* tokens, where the model has more */
@@ -257,19 +258,22 @@ static bool is_text(chat *c, const char *line, size_t length)
 }
 
 /* The next line without its end, in memory that is used again; NULL: there is none. */
-static char *read_line(chat *c, char **line, size_t *room)
+static char *read_line(chat *c, tarn__input *line)
 {
     for (;;) {
         if (c->is_asked)
             fprintf(stderr, "> ");
         errno = 0;
-        ssize_t length = getline(line, room, stdin);
-        if (length >= 0) {
-            while (length > 0 && ((*line)[length - 1] == '\n' || (*line)[length - 1] == '\r'))
-                (*line)[--length] = 0;
-            if (is_text(c, *line, (size_t)length))
-                return *line;
+        if (tarn__input_line(line, stdin)) {
+            while (line->length > 0 && (line->text[line->length - 1] == '\n' || line->text[line->length - 1] == '\r'))
+                line->text[--line->length] = 0;
+            if (is_text(c, line->text, line->length))
+                return line->text;
             continue;
+        }
+        if (errno == EFBIG) {
+            fprintf(stderr, "tarn chat: a line is longer than %s\n", tarn__bytes_text((int64_t)TARN__LINE_MOST));
+            c->status = TARN__FAILED;
         }
         if (errno != EINTR)
             return NULL;
@@ -280,15 +284,15 @@ static char *read_line(chat *c, char **line, size_t *room)
 
 static void talk(chat *c)
 {
-    char *memory = NULL, *line;
-    size_t room = 0;
+    tarn__input memory = {0};
+    char *line;
     bool goes_on = true;
-    while (goes_on && !c->is_broken && !ferror(stdout) && (line = read_line(c, &memory, &room)) != NULL)
+    while (goes_on && !c->is_broken && !ferror(stdout) && (line = read_line(c, &memory)) != NULL)
         if (line[0] == '/')
             goes_on = command(c, line);
         else if (line[0])
             answer(c, line);
-    free(memory);
+    free(memory.text);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include <tarn/safetensors.h>
 
 #include "cli/cli.h"
+#include "cli/input.h"
 
 enum { SHOWN = 6, TEXT_SHOWN = 72 }; /* values of a list, and bytes of a text, that a table shows */
 
@@ -283,7 +284,7 @@ static bool is_there(const char *path)
 static void print_config(const char *path, const char *name, bool as_json)
 {
     static char text[1 << 20];
-    FILE *file = fopen(path, "rb");
+    FILE *file = tarn__input_regular(path);
     size_t length = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
     if (!file)
         return;
@@ -326,7 +327,7 @@ static int inspect_folder(const char *folder, bool json)
 static bool begins_as_gguf(const char *path)
 {
     char magic[4] = {0};
-    FILE *file = fopen(path, "rb");
+    FILE *file = tarn__input_regular(path);
     bool is = file && fread(magic, 1, 4, file) == 4 && memcmp(magic, "GGUF", 4) == 0;
     if (file)
         fclose(file);

@@ -6,58 +6,12 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-
-/* A text that was read. */
-typedef struct input {
-    char *text;
-    size_t length, room;
-} input;
+#include "cli/input.h"
 
 static int out_of_memory(void)
 {
     fprintf(stderr, "tarn tokenize: out of memory\n");
     return TARN__FAILED;
-}
-
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
-
-static bool append(input *in, const char *bytes, size_t count)
-{
-    if (count > in->room - in->length) {
-        size_t room = in->length + count > 2 * in->room ? in->length + count : 2 * in->room;
-        char *grown = realloc(in->text, room);
-        if (!grown)
-            return false;
-        in->text = grown;
-        in->room = room;
-    }
-    memcpy(in->text + in->length, bytes, count);
-    in->length += count;
-    return true;
-}
-
-static int read_stream(FILE *from, const char *name, input *in)
-{
-    static char bytes[1 << 16];
-    for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;)
-        if (!append(in, bytes, count))
-            return out_of_memory();
-    if (!ferror(from))
-        return TARN__DONE;
-    fprintf(stderr, "tarn tokenize: '%s' cannot be read: %s\n", tarn__shown(name), strerror(errno));
-    return TARN__FAILED;
-}
-
-static int read_file(const char *path, input *in)
-{
-    FILE *from = fopen(path, "rb");
-    if (!from) {
-        fprintf(stderr, "tarn tokenize: '%s' cannot be opened: %s\n", tarn__shown(path), strerror(errno));
-        return TARN__FAILED;
-    }
-    int status = read_stream(from, path, in);
-    fclose(from);
-    return status;
 }
 
 /* ---- the tokenizer --------------------------------------------------------------------------------------------------------- */
@@ -69,10 +23,10 @@ static tarn_tokenizer *make_characters(const tarn__options *o)
         return tarn_tokenizer_characters(o->text, strlen(o->text));
     if (o->prepare || o->out)
         return tarn_tokenizer_characters_files((const char *const *)o->words, o->word_count, o->field, o->json_lines);
-    input all = {0};
+    tarn__input all = {0};
     int status = TARN__DONE;
     for (int i = 0; status == TARN__DONE && i < o->word_count; i++)
-        status = read_file(o->words[i], &all);
+        status = tarn__input_file(&all, "tokenize", o->words[i]);
     tarn_tokenizer *tokenizer = status == TARN__DONE ? tarn_tokenizer_characters(all.text ? all.text : "", all.length) : NULL;
     free(all.text);
     return tokenizer;
@@ -217,8 +171,9 @@ static int convert(const tarn__options *o, const tarn_tokenizer *t)
     if (o->text)
         return one(o, t, NULL, o->text, strlen(o->text));
     for (int i = 0; status == TARN__DONE && i < (o->word_count ? o->word_count : 1); i++) {
-        input in = {0};
-        status = o->word_count ? read_file(o->words[i], &in) : read_stream(stdin, "standard input", &in);
+        tarn__input in = {0};
+        status = o->word_count ? tarn__input_file(&in, "tokenize", o->words[i])
+                              : tarn__input_stream(&in, "tokenize", stdin, "standard input");
         if (status == TARN__DONE)
             status = one(o, t, o->word_count ? o->words[i] : NULL, in.text ? in.text : "", in.length);
         free(in.text);

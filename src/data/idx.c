@@ -1,6 +1,7 @@
 /* idx.c: the format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit numbers, then the elements, big-endian. */
 #include <string.h>
 
+#include "base/file.h"
 #include "data/dataset.h"
 #include "data/source.h"
 
@@ -166,7 +167,7 @@ static bool find_file(const char *folder, const char *name, char *path, size_t s
     static const char *const endings[] = {"", ".gz"};
     for (int i = 0; i < 2; i++) {
         int length = snprintf(path, size, "%s/%s%s", folder, name, endings[i]);
-        FILE *file = length > 0 && (size_t)length < size ? fopen(path, "rb") : NULL;
+        FILE *file = length > 0 && (size_t)length < size ? tarn__file_open(path) : NULL;
         if (!file)
             continue;
         fclose(file);

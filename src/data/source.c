@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/platform.h"
 
 #define MOST_INFLATION 1032 /* deflate makes at most so many bytes of one */
@@ -37,7 +38,7 @@ bool tarn__source_open(tarn__source *source, const char *function, const char *p
     if (source->file_bytes < 0)
         return source->file_bytes == -1 ? raise_io(source, "cannot be read", errno)
                                         : tarn__raise(TARN_ERROR_IO, "%s: %s is no plain file", function, path);
-    source->file = fopen(path, "rb");
+    source->file = tarn__file_open(path);
     if (!source->file)
         return raise_io(source, "cannot be opened", errno);
     bool is_gzip = fread(magic, 1, 2, source->file) == 2 && magic[0] == 0x1F && magic[1] == 0x8B;

@@ -166,7 +166,7 @@ bool tarn__check_model_path(const char *function, const char *path)
         return true;
     if (size < 0)
         return tarn__path_exists(path) || refuse_missing(function, path);
-    FILE *file = fopen(path, "rb");
+    FILE *file = tarn__file_open(path);
     if (file) {
         count = fread(bytes, 1, sizeof(bytes), file);
         fclose(file);

@@ -1,0 +1,89 @@
+/* input.c: reading texts. A regular file is as long as it is; a stream may never end, so it is read up to a bound. */
+#include "cli/input.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+bool tarn__input_add(tarn__input *in, const char *bytes, size_t count)
+{
+    if (in->length + count + 1 > in->room) {
+        size_t room = 2 * (in->length + count + 1);
+        char *grown = realloc(in->text, room);
+        if (!grown)
+            return false;
+        in->text = grown;
+        in->room = room;
+    }
+    memcpy(in->text + in->length, bytes, count);
+    in->length += count;
+    in->text[in->length] = 0;
+    return true;
+}
+
+static int fail(const char *command, const char *name, const char *what, const char *why)
+{
+    fprintf(stderr, "tarn %s: '%s' %s: %s\n", command, tarn__shown(name), what, why);
+    return TARN__FAILED;
+}
+
+int tarn__input_stream(tarn__input *in, const char *command, FILE *from, const char *name)
+{
+    static char bytes[1 << 16];
+    struct stat about;
+    char bound[64];
+    bool is_bounded = fstat(fileno(from), &about) != 0 || !S_ISREG(about.st_mode);
+    size_t before = in->length;
+    if (!tarn__input_add(in, "", 0))
+        return fail(command, name, "cannot be read", "out of memory");
+    for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;) {
+        if (is_bounded && in->length - before + count > TARN__STREAM_MOST) {
+            snprintf(bound, sizeof(bound), "%s is the most that is read of what is no file", tarn__bytes_text((int64_t)TARN__STREAM_MOST));
+            return fail(command, name, "is too long", bound);
+        }
+        if (!tarn__input_add(in, bytes, count))
+            return fail(command, name, "cannot be read", "out of memory");
+    }
+    return ferror(from) ? fail(command, name, "cannot be read", strerror(errno)) : TARN__DONE;
+}
+
+int tarn__input_file(tarn__input *in, const char *command, const char *path)
+{
+    FILE *from = fopen(path, "rb");
+    if (!from)
+        return fail(command, path, "cannot be opened", strerror(errno));
+    int status = tarn__input_stream(in, command, from, path);
+    fclose(from);
+    return status;
+}
+
+bool tarn__input_line(tarn__input *in, FILE *from)
+{
+    int c = 0;
+    in->length = 0;
+    while (c != '\n' && (c = getc(from)) != EOF) {
+        char byte = (char)c;
+        bool fits = in->length < TARN__LINE_MOST;
+        if (!fits || !tarn__input_add(in, &byte, 1)) {
+            errno = fits ? ENOMEM : EFBIG;
+            return false;
+        }
+    }
+    return in->length > 0 && !ferror(from);
+}
+
+FILE *tarn__input_regular(const char *path)
+{
+    struct stat about;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hold us */
+    bool is_regular = file >= 0 && fstat(file, &about) == 0 && S_ISREG(about.st_mode);
+    FILE *stream = is_regular ? fdopen(file, "rb") : NULL;
+    if (!stream && file >= 0)
+        close(file);
+    return stream;
+}
