@@ -132,7 +132,7 @@ static void the_plan_says_what_will_be_done(void **state)
     tarn_trainer *trainer = tarn_trainer_new(&options);
     assert_ok();
     assert_true(tarn_trainer_plan(trainer, &plan));
-    assert_string_equal(plan.folder, "runs/smollm-135m-1x576x12-cpu");
+    assert_string_equal(plan.folder, "runs/smollm-135m-text-1x576x12-cpu");
     assert_true(plan.options.layers == 1 && plan.options.heads == 9 && plan.options.kv_heads == 3 && plan.options.inner == 1536);
     /* The published number, but for the vocabulary, which is the text's, and 29 blocks. */
     assert_int_equal(plan.trained, 134515008 - (49152 - 18) * 576 - 29 * (2 * 576 * 64 * (9 + 3) + 3 * 576 * 1536 + 2 * 576));
