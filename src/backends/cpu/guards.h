@@ -19,8 +19,8 @@ static inline float mod_any_grad_b_f32(float a, float b, float g)
 #if TARN__PACK != 4 /* AArch64 has arm_divisions.h */
 #define IS_LARGE_QUOTIENT (fabs((double)X[i]) > MOD_MAX * fabs((double)Z[i]))
 
-FORM_TILE(far_mod_f32, float, 2, mod_any_f32(X[i], Z[i]))
-FORM_TILE(far_mod_grad_b_f32, float, 3, mod_any_grad_b_f32(X[i], Z[i], G[i]))
+RARE_FORM_TILE(far_mod_f32, float, 2, mod_any_f32(X[i], Z[i]))
+RARE_FORM_TILE(far_mod_grad_b_f32, float, 3, mod_any_grad_b_f32(X[i], Z[i], G[i]))
 static void far_mod_grad_f32(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
 {
     tile_mod_grad_a_f32(n, in, &out[0], params);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backends/cpu/convert.h"
+#include "backends/cpu/forms.h"
 #include "backends/cpu/stream.h"
 
 #define TILE 1024
@@ -185,7 +186,7 @@ typedef struct rest {
 } rest;
 
 /* The sizes of what is copied are known where these are inlined: a copy is one or two vectors then. */
-#define RESTS(real, t)                                                                                                 \
+#define RESTS(real, t, rare)                                                                                           \
     /* n elements, fewer than a whole vector, followed by copies of the first */                                       \
     static inline void hold_few_##t(real *to, const real *from, int64_t n)                                             \
     {                                                                                                                  \
@@ -195,7 +196,7 @@ typedef struct rest {
             to[i] = from[i];                                                                                           \
     }                                                                                                                  \
     /* fewer elements than a whole vector */                                                                           \
-    static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, void *const *out)     \
+    rare static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, void *const *out)\
     {                                                                                                                  \
         rest r;                                                                                                        \
         const void *from[TARN__MAX_OPERANDS];                                                                          \
@@ -213,7 +214,7 @@ typedef struct rest {
     }                                                                                                                  \
     /* more: those left over are computed with the ones before them, whose results are the same again. Operands are    \
      * held first, since an output may be the same memory */                                                           \
-    static void run_with_rest_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in,                 \
+    rare static void run_with_rest_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in,            \
                                   void *const *out)                                                                    \
     {                                                                                                                  \
         rest r;                                                                                                        \
@@ -241,8 +242,8 @@ typedef struct rest {
         else                                                                                                           \
             run_with_rest_##t(p, tile, n, in, out);                                                                    \
     }
-RESTS(float, f32)
-RESTS(double, f64)
+RESTS(float, f32, )
+RESTS(double, f64, TARN__RARE)
 
 static inline void call_tile(const plan *p, int64_t n, const void *const *in, void *const *out)
 {

@@ -130,8 +130,8 @@
 /* ---- sin and cos once more, for large arguments, which go to the C library one by one ---------------------------- */
 
 #define TRIG_TILES(name, real, t, value, gradient)                                                                     \
-    FORM_TILE(far_##name##_##t, real, 1, value)                                                                        \
-    FORM_TILE(far_##name##_grad_##t, real, 2, gradient)                                                                \
+    RARE_FORM_TILE(far_##name##_##t, real, 1, value)                                                                   \
+    RARE_FORM_TILE(far_##name##_grad_##t, real, 2, gradient)                                                           \
     TWO_FORMS(guarded_##name##_##t, real, t, 1, 1, tile_##name##_##t, far_##name##_##t, tarn__trig_is_large_##t(X[i])) \
     TWO_FORMS(guarded_##name##_grad_##t, real, t, 2, 1, tile_##name##_grad_##t, far_##name##_grad_##t,                 \
               tarn__trig_is_large_##t(X[i]))
@@ -144,8 +144,9 @@
         real q = a / b, size = q < 0 ? -q : q, divisor = b < 0 ? -b : b;                                               \
         return (size > (real)high) | ((size < (real)low) & (a != 0)) | (divisor < (real)low) | (divisor > (real)high); \
     }                                                                                                                  \
-    FORM_TILE(far_div_grad_b_##t, real, 3, (real)(-(wide)G[i] * (((wide)X[i] / (wide)Z[i]) / (wide)Z[i])))             \
-    static void far_div_grad_##t(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)  \
+    RARE_FORM_TILE(far_div_grad_b_##t, real, 3, (real)(-(wide)G[i] * (((wide)X[i] / (wide)Z[i]) / (wide)Z[i])))        \
+    TARN__RARE static void far_div_grad_##t(int64_t n, const void *const *in, void *const *out,                        \
+                                            const tarn__elementwise *params)                                           \
     {                                                                                                                  \
         tile_div_grad_a_##t(n, in, &out[0], params);                                                                   \
         far_div_grad_b_##t(n, in, &out[1], params);                                                                    \

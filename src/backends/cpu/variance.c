@@ -5,6 +5,7 @@
  * average, digits would cancel, and a second pass has the mean for its centre. By columns a group of rows, small enough for the first or
  * second cache, is read twice. Pieces are merged in f64 by the formula of Chan, Golub and LeVeque. */
 #include "backends/cpu/fold.h"
+#include "backends/cpu/forms.h"
 #include "backends/cpu/lanes.h"
 
 /* Merges count_b elements into count ones; `share` is count_b / (count + count_b). */
@@ -135,6 +136,12 @@ typedef struct distances {
             merge_one(&a[c + j], &b[c + j], at, (double)mean[j] + e, (double)s[j] - e * e * count, share);             \
         }                                                                                                              \
     }                                                                                                                  \
+    TARN__RARE static void fold_rest_##name(double *a, double *b, const void *const *row, int rows,                    \
+                                            int64_t c, int lanes,                                                      \
+                                            double at)                                                                 \
+    {                                                                                                                  \
+        fold_few_##name(a, b, row, rows, c, lanes, at);                                                                \
+    }                                                                                                                  \
     static void fold_##name(tarn__columns *columns, const void *const *row, int rows,                                  \
                                             int64_t width, int64_t at, const void *aux)                                \
     {                                                                                                                  \
@@ -145,7 +152,7 @@ typedef struct distances {
         for (; c + LANES <= width; c += LANES)                                                                         \
             fold_few_##name(a, b, row, rows, c, LANES, (double)at);                                                    \
         if (c < width)                                                                                                 \
-            fold_few_##name(a, b, row, rows, c, (int)(width - c), (double)at);                                         \
+            fold_rest_##name(a, b, row, rows, c, (int)(width - c), (double)at);                                         \
     }
 
 RUN(f32, float, float, tarn__f32v, TARN__LANES_LOAD, PLAIN)
