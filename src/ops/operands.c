@@ -21,12 +21,15 @@ static bool raise_devices(const char *function, const tarn_tensor *a, const tarn
 bool tarn__same_place(const char *function, tarn_tensor **operand, int count)
 {
     tarn_tensor *place = NULL; /* an operand on an accelerator, else the first */
-    for (int i = 0; i < count; i++)
-        if (operand[i] && !tarn__check_live(function, operand[i], "an operand"))
+    for (int i = 0; i < count; i++) {
+        if (!operand[i])
+            continue;
+        if (!tarn__check_live(function, operand[i], "an operand"))
             return false;
-    for (int i = 0; i < count; i++)
-        if (operand[i] && !operand[i]->is_constant && (!place || (tarn__device(place).backend == TARN__CPU_SLOT && mixed_mode == TARN_MIXED_MOVE)))
+        bool moves = place && tarn__device(place).backend == TARN__CPU_SLOT && mixed_mode == TARN_MIXED_MOVE;
+        if (!operand[i]->is_constant && (!place || moves))
             place = operand[i];
+    }
     for (int i = 0; i < count; i++) {
         if (!operand[i] || operand[i]->is_constant || tarn__same_device(tarn__device(operand[i]), tarn__device(place)))
             continue;

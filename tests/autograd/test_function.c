@@ -344,6 +344,36 @@ static void a_gradient_that_was_freed_is_refused(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "function: the gradient of an input was freed: f32 [2]");
 }
 
+/* A ctx that holds a handle on the input itself, as programs did before tensors could be saved. */
+static bool square_backward(tarn_tensor *const *g, tarn_tensor **grads, void *ctx)
+{
+    grads[0] = tarn_mul(tarn_mul(g[0], ctx), tarn_scalar(2));
+    return grads[0] != NULL;
+}
+
+static void free_handle(void *ctx)
+{
+    tarn_free(ctx);
+}
+
+static tarn_tensor *own_square(tarn_tensor *const *inputs, int count, void *ctx)
+{
+    (void)count, (void)ctx;
+    tarn_no_grad_open();
+    tarn_tensor *y = tarn_square(inputs[0]);
+    tarn_no_grad_close();
+    return tarn_function(inputs, 1, &y, 1, square_backward, tarn_keep(inputs[0]), free_handle) ? y : NULL;
+}
+
+static void a_kept_input_in_ctx_leaves_the_input_alone(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_requires_grad(tarn_from_f64((const double[]){-2, 0, 3}, TARN_SHAPE(3), CPU), true));
+    assert_true(tarn_gradcheck(own_square, NULL, &x, 1, NULL));
+    assert_values(x, 0, -2, 0, 3);
+    assert_ok();
+}
+
 static bool keep_stride(tarn_tensor *const *g, tarn_tensor **grads, void *ctx)
 {
     *(int64_t *)ctx = tarn_stride_of(g[0], 1);
@@ -386,6 +416,7 @@ int main(void)
         in_scope(a_saved_tensor_that_was_overwritten_is_named),
         in_scope(what_cannot_be_saved_is_refused),
         in_scope(a_gradient_that_was_freed_is_refused),
+        in_scope(a_kept_input_in_ctx_leaves_the_input_alone),
         in_scope(sums_of_gradients_keep_the_order_of_channels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
