@@ -18,6 +18,7 @@
 
 #define SEGMENT_MIN TARN__POOL_SEGMENT
 #define MAX_DEVICES 64
+#define MAX_ROWS 7 /* of the table in an error, which has room for so many */
 
 static tarn__pool pools[MAX_DEVICES];
 static _Atomic int pool_count;
@@ -264,7 +265,7 @@ static void raise_out_of_memory(tarn__pool *pool, size_t bytes)
         tarn__raise(TARN_ERROR_DEVICE, "%s does not answer: %s", tarn_device_name(pool->device, name, sizeof(name)), pool->backend->failure());
         return;
     }
-    tarn_memory_table(pool->device, table, sizeof(table));
+    tarn__memory_table(pool->device, MAX_ROWS, table, sizeof(table));
     int64_t used = tarn_memory_of(pool->device).used;
     tarn__raise(TARN_ERROR_MEMORY, "out of memory on %s: %zu bytes asked for, %lld of %lld free; tensors hold %lld:\n%s",
                 tarn_device_name(pool->device, name, sizeof(name)), bytes, (long long)info.memory_free, (long long)info.memory_total,

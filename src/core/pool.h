@@ -21,6 +21,9 @@ char *tarn__pool_rename(tarn__block *block, char **place, char *name);
 void *tarn__block_memory(const tarn__block *block);
 int64_t tarn__block_offset(const tarn__block *block);
 
+/* As tarn_memory_table(), with at most so many rows. */
+size_t tarn__memory_table(tarn_device device, int most, char *buffer, size_t size);
+
 /* Peaks count from now on: of all devices, or of one. */
 void tarn__pool_reset_peaks(void);
 bool tarn__pool_reset_peaks_of(tarn_device device);

@@ -13,9 +13,10 @@ void tarn_set_mixed(tarn_mixed mixed)
 static bool raise_devices(const char *function, const tarn_tensor *a, const tarn_tensor *b)
 {
     char first[32], second[32];
-    return tarn__raise(TARN_ERROR_DEVICE,
-                       "%s: operands lie on %s and %s; move one with tarn_to(), or allow it with tarn_set_mixed(TARN_MIXED_MOVE)", function,
-                       tarn_device_name(tarn__device(a), first, sizeof(first)), tarn_device_name(tarn__device(b), second, sizeof(second)));
+    return tarn__raise(TARN_ERROR_DEVICE, "%s: operands lie on %s and %s; move one with tarn_to()%s", function,
+                       tarn_device_name(tarn__device(a), first, sizeof(first)), tarn_device_name(tarn__device(b), second, sizeof(second)),
+                       mixed_mode == TARN_MIXED_MOVE ? "; only operands on the CPU are moved without being told"
+                                                     : ", or allow it with tarn_set_mixed(TARN_MIXED_MOVE)");
 }
 
 bool tarn__same_place(const char *function, tarn_tensor **operand, int count)

@@ -136,7 +136,7 @@ static void mixed_mode_moves_the_cpus_operand(void **state)
     assert_true(lies_on(tarn_grad(leaf), CPU));
     assert_values(tarn_grad(leaf), 0, 1, 2);
     assert_null(tarn_add(a, b)); /* neither is on the CPU */
-    assert_error(TARN_ERROR_DEVICE, "add: operands lie on mirror:0 and mirror:1");
+    assert_error(TARN_ERROR_DEVICE, "add: operands lie on mirror:0 and mirror:1; move one with tarn_to(); only operands on the CPU are moved");
     tarn_set_mixed(TARN_MIXED_ERROR);
     assert_null(tarn_add(c, a));
     assert_error(TARN_ERROR_DEVICE, "add");

@@ -291,10 +291,27 @@ static void too_much_memory_is_an_error_that_names_the_holders(void **state)
     assert_values(tarn_add(vector(1), vector(2)), 0, 3);
 }
 
+/* More names than rows: the last row is all the rest, and rows add up to what is held. */
+static void the_table_of_who_holds_what_adds_up(void **state)
+{
+    (void)state;
+    char table[4096], name[16];
+    for (int i = 0; i < 40; i++) {
+        snprintf(name, sizeof(name), "tensor-%d", i);
+        assert_true(tarn_set_name(tarn_zeros(TARN_SHAPE(64 * (i + 1)), TARN_F32, CPU), name));
+    }
+    tarn_memory_table(CPU, table, sizeof(table));
+    assert_contains(table, "(all others)");
+    long long sum = 0, bytes;
+    for (const char *line = table; *line; line = strchr(line, '\n') + 1)
+        sum += sscanf(line, "%lld bytes", &bytes) == 1 ? bytes : 0;
+    assert_int_equal(sum, tarn_memory_of(CPU).used);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_freed_block_is_used_again),
+        in_scope(the_table_of_who_holds_what_adds_up), in_scope(a_freed_block_is_used_again),
         in_scope(neighbours_merge_when_they_are_free),
         in_scope(small_blocks_are_merged_when_memory_goes_back),
         in_scope(the_figures_add_up),
