@@ -144,7 +144,7 @@ static bool is_hub_name(const char *path)
     return slash && slash > path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && path[0] != '~' && strncmp(path, "runs/", 5) != 0;
 }
 
-static bool refuse_missing(const char *function, const char *path)
+static bool refuse_missing(const char *function, const char *path, const char *expected)
 {
     if (strncmp(path, "http://", 7) == 0 || strncmp(path, "https://", 8) == 0 || strncmp(path, "hf://", 5) == 0 || strncmp(path, "hf:", 3) == 0)
         return tarn__raise(TARN_ERROR_IO, "%s: '%.500s' is an address, and tarn downloads nothing; download the model, and give its folder or .gguf file",
@@ -154,10 +154,10 @@ static bool refuse_missing(const char *function, const char *path)
                            "%s: there is no folder '%.500s'; if that is a name from a model hub: tarn downloads nothing, so download the model "
                            "(huggingface-cli download %.200s --local-dir FOLDER), and give FOLDER",
                            function, path, path);
-    return tarn__raise(TARN_ERROR_IO, "%s: '%.500s' is not found; a model's folder or .gguf file is expected", function, path);
+    return tarn__raise(TARN_ERROR_IO, "%s: '%.500s' is not found; %s is expected", function, path, expected);
 }
 
-bool tarn__check_model_path(const char *function, const char *path)
+bool tarn__check_model_path(const char *function, const char *path, const char *expected)
 {
     char bytes[ENOUGH];
     size_t count = 0;
@@ -165,7 +165,7 @@ bool tarn__check_model_path(const char *function, const char *path)
     if (size == -2)
         return true;
     if (size < 0)
-        return tarn__path_exists(path) || refuse_missing(function, path);
+        return tarn__path_exists(path) || refuse_missing(function, path, expected);
     FILE *file = tarn__file_open(path);
     if (file) {
         count = fread(bytes, 1, sizeof(bytes), file);
@@ -173,5 +173,5 @@ bool tarn__check_model_path(const char *function, const char *path)
     }
     if (!file || !tarn__not_recognized(function, path, bytes, count, "model that tarn opens"))
         return !file;
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' is a file; a model's folder or .gguf file is expected", function, path);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' is a file; %s is expected", function, path, expected);
 }

@@ -39,7 +39,7 @@ static bool add_ends(const char *function, const char *folder, tarn__document *c
 
 tarn__document *tarn__model_config_open(const char *function, const char *folder, tarn__model_path *where)
 {
-    if (!tarn__check_model_path(function, folder))
+    if (!tarn__check_model_path(function, folder, "a model's folder or .gguf file"))
         return NULL;
     tarn__document *config =
         tarn__model_path_in(function, folder, "config.json", where) ? tarn__document_open(function, where->text) : NULL;

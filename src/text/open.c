@@ -118,5 +118,5 @@ tarn_tokenizer *tarn_tokenizer_open(const char *path)
     }
     if (is_folder(path))
         return open_folder(path);
-    return tarn__path_exists(path) || tarn__check_model_path("tokenizer_open", path) ? open_file(path) : NULL;
+    return tarn__path_exists(path) || tarn__check_model_path("tokenizer_open", path, "a model's folder or a tokenizer's file") ? open_file(path) : NULL;
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "formats/recognize.h"
 #include "models/kinds.h"
 #include "models/weights.h"
 #include "train/base.h"
@@ -98,6 +99,8 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
     const tarn_model_open_options how = {.device_layers = options->device_layers};
     if (tarn__ends_with(folder, ".gguf"))
         return open_gguf(run, folder, &how) && set_template(run, options->chat_template);
+    if (!tarn__check_model_path(function, folder, "the folder of a run or a model, or a .gguf file,"))
+        return false;
     if (holds_language_model(folder))
         return open_language_model(run, folder, options->checkpoint, how) && set_template(run, options->chat_template);
     if (options->device_layers || options->chat_template)

@@ -114,6 +114,8 @@ static void a_name_from_a_hub_is_not_downloaded(void **state)
     expect_command("tokenize --tokenizer some-org/some-model --text x 2>&1", 1, "tarn downloads nothing");
     expect_command("generate https://example.org/model hello 2>&1", 1, "is an address, and tarn downloads nothing");
     expect_command("convert some-org/some-model x.gguf 2>&1", 1, "tarn downloads nothing");
+    expect_command("eval some-org/some-model 2>&1", 1, "tarn downloads nothing");
+    expect_command("predict some-org/some-model x.png 2>&1", 1, "tarn downloads nothing");
     expect_command("generate /nosuch hello 2>&1", 1, "'/nosuch' is not found; a model's folder or .gguf file is expected");
 }
 
