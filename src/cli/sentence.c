@@ -113,7 +113,8 @@ static size_t option_length(const char *from, const char *at)
         return 0;
     if (is_field)
         return is_field_of_options(at + 1, length) ? length : 0;
-    bool is_meant = memchr(at, '_', length) || (at == from && (after == ' ' || after == ':'));
+    bool is_first = at == from && (after == ' ' || after == ':') && strncmp(at, "out of ", 7) != 0; /* "out of memory" names no folder */
+    bool is_meant = memchr(at, '_', length) || is_first;
     return is_meant && is_run_option(at, length) ? length : 0;
 }
 

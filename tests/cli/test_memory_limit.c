@@ -40,6 +40,8 @@ static bool ended_well(int status, const char *text)
     if (status == -1 || !WIFEXITED(status))
         return false;
     int code = WEXITSTATUS(status);
+    if (strstr(text, "--out of")) /* the sentence's first word is no option */
+        return false;
     return code == 0 || (code == 1 && strstr(text, "tarn ") && strstr(text, "emory")) || (code == 127 && text[0]);
 }
 
