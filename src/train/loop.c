@@ -229,9 +229,12 @@ static bool is_better(const tarn__place *place, const tarn_evaluation *now)
            (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
 }
 
+/* A checkpoint on its way comes first: best weights without any checkpoint are those of a run that has lost it, which is not resumed. */
 static bool save_best(const tarn_trainer *t)
 {
     tarn__path path;
+    if (!tarn__behind_wait(t->behind))
+        return false;
     return t->description.is_text ? tarn__language_save_best(t)
                                   : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
 }

@@ -291,7 +291,7 @@ static void words_are_turned_beside_blocks_of_256(void **state)
         skip();
     turning_wide_base("turning-wide");
     ask_before("turning-wide");
-    tune_and_ask("turning-wide", 3, "adapters beside q4_k", "--lora 16 --lr 0.003 --quantize q4_k", is_long() ? 800 : 300);
+    tune_and_ask("turning-wide", 3, "adapters beside q4_k", "--lora 16 --lr 0.003 --quantize q4_k", is_long() ? 800 : 400);
     print_message("\n");
 }
 
