@@ -111,7 +111,7 @@ static void the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once(vo
     wait_for(t, "step 1 of 2", 5);
     assert_contains(t->text, "tokenizing "); /* before there is a step */
     assert_contains(t->text, " [");
-    assert_contains(t->text, " s left");
+    assert_contains(t->text, " left"); /* seconds or, on a slow machine, minutes */
     assert_true(occurrences(t->text, "| [") && occurrences(t->text, "/ [") && occurrences(t->text, "- ["));
     assert_null(strstr(t->text, "loss "));
     kill(t->child, SIGINT);
