@@ -227,7 +227,9 @@ static const char *hint(const char *typed, const char *words, char *text, size_t
     for (char *word; count < 32 && (word = strsep(&rest, "|")) != NULL;)
         names[count++] = word;
     near = tarn_suggest(typed, names, count);
-    snprintf(text, size, near ? "; did you mean '%s'?" : "", near);
+    text[0] = 0;
+    if (near)
+        snprintf(text, size, "; did you mean '%s'?", near);
     return text;
 }
 

@@ -3,14 +3,14 @@
 #define _GNU_SOURCE
 #include "backends/cpu/blas_library.h"
 
-#if TARN__HAVE_OPENBLAS
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/platform.h"
+
+#if TARN__HAVE_OPENBLAS
 
 #define LIBRARY_BYTES ((size_t)64 << 20) /* its file, and those of the Fortran libraries that it needs */
 #define STACK_BYTES ((size_t)8 << 20)
