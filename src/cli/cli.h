@@ -54,6 +54,13 @@ void tarn__heading(const char *format, ...) TARN_PRINTF(1, 2);
 /* "1:05:09", or "65 s" below two minutes; in `text`. */
 const char *tarn__time_text(double seconds, char text[32]);
 
+/* Columns of the terminal, 80 where there is none. */
+enum { TARN__MAX_COLUMNS = 400 };
+int tarn__columns(void);
+
+/* Lines of text: on a terminal broken at spaces to fit it, what follows with `indent` spaces before it. */
+void tarn__print_wrapped(const char *text, int indent);
+
 /* True when standard output is a terminal on which a line can be written over. */
 bool tarn__on_terminal(void);
 

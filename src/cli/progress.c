@@ -13,14 +13,13 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 
 enum { STACK_BYTES = 1 << 18 };
-enum { REDRAW_MS = 200, MAX_FIELDS = 16, MIN_BAR = 7, MAX_BAR = 32, MAX_COLUMNS = 400 };
+enum { REDRAW_MS = 200, MAX_FIELDS = 16, MIN_BAR = 7, MAX_BAR = 32 };
 
 static struct {
     bool is_open, is_drawn, is_quiet, is_shown; /* is_shown: the line is on the terminal now */
@@ -43,13 +42,6 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int columns(void)
-{
-    struct winsize size = {0};
-    int count = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-    return count < MAX_COLUMNS ? count : MAX_COLUMNS;
 }
 
 /* ---- fields ---------------------------------------------------------------------------------------------------------------- */
@@ -175,8 +167,8 @@ static void make_line(char *text, size_t size, int width)
 
 static void draw(void)
 {
-    char text[MAX_COLUMNS + 64];
-    int width = columns() - 1;
+    char text[TARN__MAX_COLUMNS + 64];
+    int width = tarn__columns() - 1;
     if (!line.is_open || !line.is_drawn || (!line.trainer && !line.what[0]))
         return;
     make_line(text, sizeof(text), width);

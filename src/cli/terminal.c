@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -29,6 +30,54 @@ void tarn__heading(const char *format, ...)
     vprintf(format, arguments);
     fputs(bold ? "\033[0m\n" : "\n", stdout);
     va_end(arguments);
+}
+
+int tarn__columns(void)
+{
+    struct winsize size = {0};
+    int count = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    return count < TARN__MAX_COLUMNS ? count : TARN__MAX_COLUMNS;
+}
+
+/* How many bytes of a line fit into `width` columns: up to a space beyond the indent, where there is one. */
+static size_t fitting(const char *line, size_t length, int width, int indent)
+{
+    int columns = 0;
+    size_t last = 0;
+    for (size_t i = 0; i < length; i++) {
+        columns += ((unsigned char)line[i] & 0xC0) != 0x80; /* UTF-8: one for each code point */
+        if (columns > width)
+            return last ? last : i;
+        if (line[i] == ' ' && columns > indent + 1)
+            last = i;
+    }
+    return length;
+}
+
+/* One line, without its end; those that follow from it are indented. */
+static void print_line(const char *line, size_t length, int width, int indent)
+{
+    size_t first = fitting(line, length, width, indent);
+    printf("%.*s\n", (int)first, line);
+    for (size_t at = first; at < length;) {
+        at += line[at] == ' ';
+        size_t count = fitting(line + at, length - at, width - indent, 0);
+        printf("%*s%.*s\n", indent, "", (int)count, line + at);
+        at += count;
+    }
+}
+
+void tarn__print_wrapped(const char *text, int indent)
+{
+    int width = tarn__on_terminal() ? tarn__columns() : 0;
+    if (width < 2 * indent) {
+        fputs(text, stdout);
+        return;
+    }
+    for (const char *end; *text; text = end + (*end == '\n')) {
+        end = text + strcspn(text, "\n");
+        print_line(text, (size_t)(end - text), width, indent);
+    }
 }
 
 const char *tarn__time_text(double seconds, char text[32])

@@ -29,19 +29,19 @@ static void print_fits(FILE *to, const tarn_train_plan *p, const char *indent)
         fprintf(to, "%s  %-34s %10s\n", indent, flags_of(p->fits[i].settings, text), tarn__bytes_text(p->fits[i].memory_needed));
 }
 
-void tarn__print_memory(const tarn_train_plan *p)
+void tarn__print_memory(FILE *to, const tarn_train_plan *p)
 {
-    printf("  memory      about %s", tarn__bytes_text(p->memory_needed));
-    printf(p->memory_free ? ", %s free\n" : "\n", tarn__bytes_text(p->memory_free));
-    printf("              %s of weights, ", tarn__bytes_text(p->weight_bytes));
-    printf("%s of gradients, ", tarn__bytes_text(p->gradient_bytes));
-    printf("%s of the optimizer's, ", tarn__bytes_text(p->state_bytes));
-    printf("%s of activations\n", tarn__bytes_text(p->activation_bytes));
+    fprintf(to, "  memory      about %s", tarn__bytes_text(p->memory_needed));
+    fprintf(to, p->memory_free ? ", %s free\n" : "\n", tarn__bytes_text(p->memory_free));
+    fprintf(to, "              %s of weights, ", tarn__bytes_text(p->weight_bytes));
+    fprintf(to, "%s of gradients, ", tarn__bytes_text(p->gradient_bytes));
+    fprintf(to, "%s of the optimizer's, ", tarn__bytes_text(p->state_bytes));
+    fprintf(to, "%s of activations\n", tarn__bytes_text(p->activation_bytes));
     if (!p->memory_free || p->memory_needed <= p->memory_free)
         return;
-    printf("              %s fit: %s more than is free%s\n", p->memory_min > p->memory_free ? "does not" : "may not",
+    fprintf(to, "              %s fit: %s more than is free%s\n", p->memory_min > p->memory_free ? "does not" : "may not",
            tarn__bytes_text(p->memory_needed - p->memory_free), p->fit_count ? "; would fit:" : "");
-    print_fits(stdout, p, "              ");
+    print_fits(to, p, "              ");
 }
 
 /* A line of the library's table: settings at its end become flags. */

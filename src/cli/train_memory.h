@@ -2,10 +2,11 @@
 #ifndef TARN__TRAIN_MEMORY_H
 #define TARN__TRAIN_MEMORY_H
 
+#include <stdio.h>
 #include <tarn/train.h>
 
 /* The lines of a plan: what is needed and free, what it is for, and where that is too much, settings that would fit. */
-void tarn__print_memory(const tarn_train_plan *plan);
+void tarn__print_memory(FILE *to, const tarn_train_plan *plan);
 
 /* Prints the pending error of a run that did not start for want of memory, with its options as flags, and clears it. Returns the status to exit with. */
 int tarn__refuse_memory(void);

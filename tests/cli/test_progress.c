@@ -173,6 +173,20 @@ static void check_line(const char *drawn, size_t length, int columns)
     assert_true(fields >= 2); /* percent and time, always */
 }
 
+/* Lines of the plan, which begin with two spaces, are broken where the terminal would break them. */
+static void check_plan(const char *text, int columns)
+{
+    int lines = 0;
+    for (const char *at = strstr(text, "\n  "); at; at = strstr(at + 1, "\n  "), lines++) {
+        int length = 0;
+        for (const char *c = at + 1; *c && *c != '\r' && *c != '\n'; c++)
+            length += ((unsigned char)*c & 0xC0) != 0x80;
+        if (length > columns)
+            fail_msg("a line of the plan has %d columns of %d:%.200s", length, columns, at);
+    }
+    assert_true(lines > 7);
+}
+
 static void no_field_is_cut_at_any_width(void **state)
 {
     (void)state;
@@ -184,6 +198,7 @@ static void no_field_is_cut_at_any_width(void **state)
         terminal *t = start(widths[i], scratch(name), "--batch-size 8 --steps 150 --eval-every 10 --eval-batches 2 --log-every 5");
         int lines = 0, status = finish(t);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        check_plan(t->text, widths[i]);
         for (char *at = strchr(t->text, '\r'); at; at = strchr(at + 1, '\r')) {
             char *end = strstr(at, "\033[K"), *next = strchr(at + 1, '\r');
             if (!end || (next && end > next) || end == at + 1 || at[1] == '\n')
