@@ -103,7 +103,6 @@ static int64_t context_for(int64_t context, int64_t tokens)
     return context;
 }
 
-
 /* ---- length ---------------------------------------------------------------------------------------------------------------- */
 
 static int64_t clamp(double value, int64_t low, int64_t high)
