@@ -22,7 +22,6 @@ MAY_INCLUDE = {
     "backends/cpu": {"base"},
     "backends/cuda": {"base"},
     "backends/opencl": {"base"},
-    "backends/opencl": {"base"},
     "core": {"base"},
     "autograd": {"base", "core"},
     "ops": {"base", "core", "autograd"},
@@ -61,7 +60,7 @@ DEFINED_BY = {
 }
 ANY_PUBLIC = {"cli", "cases"}
 GENERATED = {"tarn_features.h"}
-ENDINGS = {".c", ".h", ".def", ".cu", ".cuh", ".cl"}
+ENDINGS = {".c", ".h", ".inc", ".def", ".cu", ".cuh", ".cl"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<(tarn/[^>]+)>)', re.M)
 
 
