@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 static void *default_alloc(size_t bytes, size_t alignment, void *ctx)
 {

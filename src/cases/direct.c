@@ -89,7 +89,7 @@ static tarn_pool2d_options pooling(const tarn__case *one)
 #define UNARY_P(name, ...)
 #define BINARY(name, ...) CALL(name, tarn_##name(in[0], in[1]))
 #define COMPARE(name, ...) CALL(name, tarn_##name(in[0], in[1]))
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 CALL(leaky_relu, tarn_leaky_relu(in[0], real(one, "slope", 0.01)))
 CALL(clamp, tarn_clamp(in[0], real(one, "low", -INFINITY), real(one, "high", INFINITY)))
 CALL(where, tarn_where(in[0], in[1], in[2]))
@@ -148,7 +148,7 @@ static const struct {
 #define UNARY(name, ...) CALL(name)
 #define BINARY(name, ...) CALL(name)
 #define COMPARE(name, ...) CALL(name)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
     CALL(where) CALL(swiglu) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax) CALL(cumsum)
     CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
     CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(batchnorm)

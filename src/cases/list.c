@@ -41,7 +41,7 @@ static const tarn__case list[] = {
 #define UNARY(name, ...) CASE(#name, "positive", {POSITIVE(R, C)}, .bench = #name, .backward = 3),
 #define BINARY(name, ...) TWO_OPERANDS(#name, POSITIVE, #name, BACKWARD_##name)
 #define COMPARE(name, ...) TWO_OPERANDS(#name, STEPS, "cmp" #name, 0)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE

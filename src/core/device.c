@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "core/profiler.h"
 
 enum { UNTRIED = 0, PRESENT, MISSING };

@@ -2,7 +2,7 @@
 #ifndef TARN__CORE_DEVICE_H
 #define TARN__CORE_DEVICE_H
 
-#include "base/backend.h"
+#include "base/kernel/backend.h"
 
 #define TARN__BACKENDS 8
 #define TARN__MAX_BACKENDS (2 * TARN__BACKENDS) /* behind each backend its shadow, see shadow.h */

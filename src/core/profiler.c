@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "core/graph.h"
 
 enum { MOST_RECORDS = 1 << 18, MOST_DEEP = 16 };

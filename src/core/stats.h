@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <tarn/profile.h>
 
-#include "base/kernels.h"
+#include "base/kernel/kernels.h"
 
 typedef enum tarn__counter {
     TARN__FALLBACKS,

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 #include "core/profiler.h"
 

@@ -1,7 +1,7 @@
 /* idx.c: the format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit numbers, then the elements, big-endian. */
 #include <string.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "data/dataset.h"
 #include "data/source.h"
 

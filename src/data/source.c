@@ -5,8 +5,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/platform.h"
+#include "base/os/files.h"
+#include "base/os/platform.h"
 
 #define MOST_INFLATION 1032 /* deflate makes at most so many bytes of one */
 

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
-#include "base/number.h"
+#include "base/number_format.h"
 #include "formats/document_checksum.h"
 #include "formats/document_dump.h"
 #include "formats/recognize.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/number.h"
+#include "base/number_format.h"
 
 /* Copies a string, quotes included; returns what follows it. */
 static const char *copy_string(const char *from, char **to)

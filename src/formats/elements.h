@@ -4,7 +4,7 @@
 
 #include <tarn/tensor.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 
 /* Appends the elements of a tensor of any device and layout, row-major, in its own dtype. False with an error: then discard. */
 bool tarn__write_elements(const char *function, tarn_tensor *tensor, tarn__output *output);

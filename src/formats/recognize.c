@@ -7,8 +7,8 @@
 #include <strings.h>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/platform.h"
+#include "base/os/files.h"
+#include "base/os/platform.h"
 
 enum { ENOUGH = 512 }; /* bytes that are looked at */
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/thread.h"
+#include "base/os/thread.h"
 
 #define ALGORITHM "xxh64"
 

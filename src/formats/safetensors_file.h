@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "formats/safetensors.h"
 
 #define TARN__NAME_SHOWN 200 /* bytes of a name that an error shows */

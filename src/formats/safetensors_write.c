@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/list.h"
 #include "base/memory.h"
 #include "core/tensor.h"

@@ -1,5 +1,5 @@
 /* config.c: what a folder says of its model: config.json, and of generation_config.json the tokens that end a text, which are often more than config.json has. */
-#include "base/file.h"
+#include "base/os/files.h"
 #include "formats/recognize.h"
 #include "models/kinds.h"
 

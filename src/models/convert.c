@@ -5,7 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/list.h"
 #include "base/memory.h"
 #include "formats/gguf.h"

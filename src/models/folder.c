@@ -4,7 +4,7 @@
 #include <tarn/lora.h>
 
 #include "base/dtype.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "models/fit.h"
 #include "models/folder_blocks.h"
 #include "models/gguf_kinds.h"

@@ -4,7 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "formats/safetensors.h"
 #include "models/lora.h"
 #include "models/weights.h"

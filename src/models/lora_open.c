@@ -1,7 +1,7 @@
 /* lora_open.c: a folder that holds adapters alone, opened as the model that they were trained with, together with them. */
 #include <string.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "models/lora.h"
 #include "models/weights.h"
 

@@ -6,11 +6,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 #include "base/error.h"
 #include "base/half.h"
 #include "base/memory.h"
-#include "base/thread.h"
+#include "base/os/thread.h"
 #include "core/device.h"
 
 #define PIECE ((int64_t)1 << 20) /* elements that are converted at a time, or one row */

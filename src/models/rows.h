@@ -4,7 +4,7 @@
 
 #include <tarn/tensor.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 
 /* The pairs that rotary positions turn: (i, i + half), as transformers has them, or neighbours, as GGUF's llama has them. GPT-2's matrices have a row for each input in
  * transformers, and one for each output in GGUF files. */

@@ -1,7 +1,7 @@
 /* codes.c: rows of numbers in 8 bits. */
 #include "ops/codes.h"
 
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 
 int64_t tarn__codes_scales(int64_t width)
 {

@@ -265,7 +265,7 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
     static const binary_row row_##op = {.name = #op, .value = TARN__K_##op, .dtypes = TARN__ALL};                                        \
     tarn_tensor *tarn_##op(tarn_tensor *x, tarn_tensor *y) { return binary(&row_##op, x, y); }                                           \
     bool tarn__apply_##op(const tarn__invocation *c, tarn_tensor **out) { return (out[0] = tarn_##op(c->in[0], c->in[1])) != NULL; }
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 
 /* ---- rows with parameters -------------------------------------------------------------------------------------------------- */
 

@@ -98,7 +98,7 @@ bool tarn__op_lists_kernel(const tarn__op_row *row, tarn__kernel kernel, bool ba
 #define BINARY(name, ...) bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out);
 #define COMPARE(name, ...) bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out);
 #define OP(name, ...) bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out);
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #include "ops/ops.def"
 #undef UNARY
 #undef BINARY

@@ -24,7 +24,7 @@ static const tarn__op_row rows[] = {
 #define UNARY_P(name, ...) {#name, 1, 1, 1, true, PARAMETERS_##name, #name, #name "_grad", tarn__apply_##name},
 #define BINARY(name, ...) {#name, 2, 2, 1, true, "", #name, #name "_grad " #name "_grad_a " #name "_grad_b" BESIDE_##name, tarn__apply_##name},
 #define COMPARE(name, ...) {#name, 2, 2, 1, false, "", #name, "", tarn__apply_##name},
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef UNARY_P
 #undef BINARY

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 
 bool tarn__is_lines(const char *path, bool all)
 {

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/platform.h"
+#include "base/os/files.h"
+#include "base/os/platform.h"
 #include "formats/recognize.h"
 #include "text/gguf_tokenizer.h"
 

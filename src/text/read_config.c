@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 #include "text/read.h"
 #include "text/utf8.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "text/read.h"
 
 #define END_OF_TEXT "<|endoftext|>"

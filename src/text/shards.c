@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/thread.h"
+#include "base/os/thread.h"
 #include "formats/document.h"
 #include "text/documents.h"
 #include "text/utf8.h"

@@ -7,7 +7,7 @@
 #ifndef TARN__SHARDS_H
 #define TARN__SHARDS_H
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "text/tokenizer.h"
 
 #define TARN__SHARD_MAGIC "TARNTOKS"

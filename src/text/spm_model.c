@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 #include "formats/recognize.h"
 #include "text/protobuf.h"

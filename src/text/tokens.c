@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "formats/document.h"
 #include "text/shards.h"
 

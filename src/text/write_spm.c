@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/number.h"
+#include "base/number_format.h"
 #include "text/spm_steps.h"
 #include "text/utf8.h"
 #include "text/write.h"

@@ -5,7 +5,7 @@
 #include <tarn/lora.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "formats/safetensors.h"
 #include "nn/module.h"
 #include "train/base.h"

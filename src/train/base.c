@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "models/weights.h"
 #include "train/options.h"
 

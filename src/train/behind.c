@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "core/device.h"
 
 #define SHARE 8 /* of the host's memory that a checkpoint may take */

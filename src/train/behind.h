@@ -2,7 +2,7 @@
 #ifndef TARN__BEHIND_H
 #define TARN__BEHIND_H
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "train/trainer.h"
 
 #define TARN__CHECKPOINT_FILES 3

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "text/chat_line.h"
 #include "text/marks.h"
 #include "train/chats_parts.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "core/device.h"
 #include "train/base.h"
 #include "train/behind.h"

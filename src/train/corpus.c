@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 
 enum { HELD_BACK = 10 }; /* one in so many tokens of a text is for validation */
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "train/curves.h"
 
 /* ---- the page -------------------------------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "train/corpus.h"
 
 enum { DIGITS = 10000, MOST_DIGITS = 10000000 };               /* drawn digits to train on; a fifth as many again to judge by */

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/number.h"
+#include "base/number_format.h"
 #include "train/data.h"
 
 static bool write_text(const tarn__description *d, tarn__document *document)

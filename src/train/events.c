@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "base/utf8.h"
 
 #define VERSION "brain.Event:2"

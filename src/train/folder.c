@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "models/weights.h"
 
 #define DROPPED ".dropped" /* how the name of a folder ends that is being removed */

@@ -9,9 +9,9 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "models/kinds.h"
 #include "train/base.h"
 #include "train/options.h"

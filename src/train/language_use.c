@@ -8,7 +8,7 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 #include "train/base.h"
 #include "train/folder.h"

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/platform.h"
+#include "base/os/files.h"
+#include "base/os/platform.h"
 #include "train/trainer.h"
 
 #define NAME "log.jsonl"

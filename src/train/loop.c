@@ -7,9 +7,9 @@
 #include <tarn/profile.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "core/profiler.h"
 #include "ops/op.h"
 #include "train/base.h"

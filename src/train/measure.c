@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "core/profiler.h"
 #include "models/kinds.h"
 #include "train/options.h"

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/number.h"
+#include "base/os/files.h"
+#include "base/number_format.h"
 #include "core/device.h"
 #include "models/weights.h"
 

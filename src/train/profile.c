@@ -1,6 +1,6 @@
 /* profile.c: a profile of some steps of a run, and now and then a look at how busy the device is. */
 #include "base/error.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "core/profiler.h"
 #include "train/trainer.h"
 

@@ -5,7 +5,7 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 #include "formats/recognize.h"
 #include "models/kinds.h"

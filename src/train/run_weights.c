@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "models/weights.h"
 
 /* A run's config.json has what others do not: the version of its format, and the settings of training. */

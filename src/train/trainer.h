@@ -9,7 +9,7 @@
 #include <tarn/optim.h>
 #include <tarn/train.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "core/random.h"
 #include "train/captured.h"
 #include "train/corpus.h"

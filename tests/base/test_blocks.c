@@ -2,7 +2,7 @@
  * the extremes. tests/parity/gguf.py compares with the gguf package. */
 #include <math.h>
 
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 #include "base/half.h"
 #include "support/check.h"
 

@@ -1,7 +1,7 @@
 /* test_kept.c: files that are written into memory first, and to the disk later, by another thread. */
 #include <pthread.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "support/files.h"
 
 static const char *path_of(const char *name)

@@ -2,7 +2,7 @@
  * input, given by its bits in hexadecimal: tests/project/numbers.py compares these with Python's. */
 #include <locale.h>
 
-#include "base/number.h"
+#include "base/number_format.h"
 #include "support/check.h"
 
 static double random_double(uint64_t *seed)

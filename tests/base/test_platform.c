@@ -1,5 +1,5 @@
 /* test_platform.c: what is asked of the operating system. */
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

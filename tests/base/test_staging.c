@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "support/files.h"
 
 /* ---- system calls that fail ------------------------------------------------------------------------------------------------ */

@@ -3,7 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 #include "support/files.h"
 

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/thread.h"
+#include "base/os/thread.h"
 #include "support/check.h"
 
 enum { MOST = 5000 };

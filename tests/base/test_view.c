@@ -1,5 +1,5 @@
 /* test_view.c: counting and packing views, and the collapsed loop nest against a plain walk over all indices. */
-#include "base/view.h"
+#include "base/kernel/view.h"
 #include "support/check.h"
 
 /* A random view of at most `most` elements: permuted, strided, flipped, expanded, with empty and size-1 axes. */

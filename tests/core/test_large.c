@@ -1,5 +1,5 @@
 /* test_large.c: tensors of more than 2^31 elements. Takes some gigabytes, so it is left out where memory is short or TARN_TEST_QUICK is set. */
-#include "base/platform.h"
+#include "base/os/platform.h"
 #include "support/check.h"
 
 #define COUNT (((int64_t)1 << 31) + 4099)

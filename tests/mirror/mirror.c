@@ -171,9 +171,9 @@ static size_t scratch(tarn__kernel kernel, const tarn__call *call)
 #define BINARY(name, ...) WRAP(name) WRAP(name##_grad) WRAP(name##_grad_a) WRAP(name##_grad_b)
 #define COMPARE(name, ...) WRAP(name)
 #define KERNEL(name, tail) WRAP(name)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 WRAP(where)
-#include "base/kernels.def"
+#include "base/kernel/kernels.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE
@@ -197,9 +197,9 @@ static void fill_rows(const char *without)
 #define BINARY(name, ...) ROW(name) ROW(name##_grad) ROW(name##_grad_a) ROW(name##_grad_b)
 #define COMPARE(name, ...) ROW(name)
 #define KERNEL(name, tail) ROW(name)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
     ROW(where)
-#include "base/kernels.def"
+#include "base/kernel/kernels.def"
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 #ifndef MIRROR_H
 #define MIRROR_H
 
-#include "base/backend.h"
+#include "base/kernel/backend.h"
 
 #define MIRROR_DEVICES 2
 #define MIRROR_SHIFT ((uintptr_t)1 << 62)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backends/cpu/level.h"
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 #include "support/blocks.h"
 #include "support/scratch.h"
 

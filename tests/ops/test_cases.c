@@ -406,7 +406,7 @@ static const struct {
 #define UNARY_P(name, ...)
 #define BINARY(name, ...)
 #define COMPARE(name, ...)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef UNARY_P
 #undef BINARY
@@ -419,12 +419,12 @@ static const struct {
 } binary_functions[] = {
 #define UNARY(name, ...)
 #define BINARY(name, ...) {#name, tarn_##name, tarn_##name##_inplace},
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef BINARY
 #undef COMPARE
 #define BINARY(name, ...)
 #define COMPARE(name, ...) {#name, tarn_##name, NULL},
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE

@@ -20,7 +20,7 @@ static const row rows[] = {
 #define UNARY(name, ...) {#name, 1, true},
 #define BINARY(name, ...) {#name, 2, true},
 #define COMPARE(name, ...) {#name, 2, false},
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE

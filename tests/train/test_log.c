@@ -6,7 +6,7 @@
 #include <tarn/train.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "support/files.h"
 
 /* What a log said. */

@@ -12,7 +12,7 @@
 #include "backends/cpu/rows.h"
 #include "backends/cpu/slots.h"
 #include "backends/cpu/squares.h"
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 #include "base/philox.h"
 
 #define STRIP 64

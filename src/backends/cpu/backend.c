@@ -1,5 +1,5 @@
 /* backend.c: the CPU as a backend: memory, and the kernel table of the best instruction level this processor has. */
-#include "base/backend.h"
+#include "base/kernel/backend.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 #if defined(TARN__HAVE_DOTPROD) || defined(TARN__HAVE_I8MM) || defined(TARN__HAVE_BF16)
 #include <asm/hwcap.h>

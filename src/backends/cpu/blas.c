@@ -15,7 +15,7 @@
 #include <string.h>
 #include <tarn/base.h>
 
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 #define BUILT_WITH_OPENMP 2
 #define MAX_BUFFERS 64

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 #if TARN__HAVE_OPENBLAS
 

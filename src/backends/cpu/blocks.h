@@ -1,4 +1,4 @@
-/* blocks.h: products with a weight whose rows are blocks (base/blocks.h), in integers.
+/* blocks.h: products with a weight whose rows are blocks (base/quant/quant.h), in integers.
  *
  * x is rounded to 8 bits, with a scale for each 32 elements. Both sides are cut into chunks of 256 elements, that is 16 groups of 16, and laid
  * so that a vector of 16 lanes holds four elements of each group: four products of bytes added up in each lane, four times, are the products of all groups, and what
@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "backends/cpu/convert.h"
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 
 #define CHUNK 256
 #define GROUPS 16

@@ -7,7 +7,7 @@
 
 #include <arm_neon.h>
 
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 #include "base/half.h"
 
 #define GROUP 32

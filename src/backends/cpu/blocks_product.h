@@ -5,7 +5,7 @@
 #include "backends/cpu/convert.h"
 #include "backends/cpu/level.h"
 #include "backends/cpu/slots.h"
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 
 #define ROW_TILE 128                    /* rows of x that are rounded at a time: they stay in the second-level cache */
 #define LEAST_BYTES ((int64_t)64 << 10) /* of the weight that a thread takes at a time */

@@ -1,6 +1,6 @@
 /* codes.c: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0 is, bit for bit, but for a group that is not finite. */
 #include "backends/cpu/rows.h"
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 
 #define GROUP TARN__CODES_GROUP
 

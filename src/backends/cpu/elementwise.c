@@ -52,7 +52,7 @@
 
 #define T f32
 #define real float
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 WHERE_TILE
 #undef T
 #undef real
@@ -81,7 +81,7 @@ WHERE_TILE
 #define T near
 #define ABS_near fabs
 #define real double
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef T
 #undef real
 
@@ -194,7 +194,7 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #endif
 #define repeated_mod_f32 NULL
 #define repeated_pow_f32 NULL
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE
@@ -268,7 +268,7 @@ void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
 #define BINARY(name, dtypes, ...)                                                                                                         \
     ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
 #define COMPARE(name, ...) ROW(name, TARN__ALL)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
     ROW(where, TARN__ALL)
     ROW(where_grad, TARN__ALL)
     ROW(swiglu, TARN__FLOATS)

@@ -19,7 +19,7 @@
 
 #define T f64
 #define real double
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 WHERE_TILE
 PAIR_TILE(swiglu, SILU(a) * b)
 PAIR_BOTH_TILE(swiglu, g * SILU_GRAD(a) * b, g * SILU(a))
@@ -46,7 +46,7 @@ DIV_TILES(double, long double, f64, 1e-150, 1e150)
 #define real int64_t
 #undef ISNAN
 #define ISNAN(x) 0
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 WHERE_TILE
 #undef T
 #undef real
@@ -72,7 +72,7 @@ WHERE_TILE
 #define COMPARE(name, value) ROW(name, tile_##name##_i64)
 
 const tarn__wide_tile tarn__wide_tiles[TARN__KERNEL_COUNT] = {
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
     ROW(where, tile_where_i64)
     ROW(where_grad, tile_where_grad_i64)
     ROW(swiglu, NULL)

@@ -2,7 +2,7 @@
 #ifndef TARN__ELEMENTWISE_WIDE_H
 #define TARN__ELEMENTWISE_WIDE_H
 
-#include "base/kernels.h"
+#include "base/kernel/kernels.h"
 
 #include "backends/cpu/tile.h"
 

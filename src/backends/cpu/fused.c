@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include "backends/cpu/level.h"
-#include "base/parts.h"
+#include "base/kernel/compose.h"
 
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -12,7 +12,7 @@
 
 #include "backends/cpu/convert.h"
 #include "backends/cpu/tile.h"
-#include "base/backend.h"
+#include "base/kernel/backend.h"
 
 #define TILE 512
 #define GRAIN 16384       /* elements a thread takes at a time */

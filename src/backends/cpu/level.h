@@ -2,8 +2,8 @@
 #ifndef TARN__LEVEL_H
 #define TARN__LEVEL_H
 
-#include "base/backend.h"
-#include "base/thread.h"
+#include "base/kernel/backend.h"
+#include "base/os/thread.h"
 
 #ifndef TARN__LEVEL
 #define TARN__LEVEL base

@@ -5,7 +5,7 @@
 #define COMPARE(name, ...)
 #define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b)                                                  \
     EXPRESSION(name##_value, 2, 1, precision, const real a = in[0], b = in[1]; out[0] = (value);)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef BINARY
 
 #define RUN_FLOAT run_floats
@@ -16,5 +16,5 @@
 void tarn__cuda_binary(tarn__kernel_row *rows)
 {
 #define BINARY(name, dtypes, ...) rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL};
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 }

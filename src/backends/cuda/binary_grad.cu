@@ -8,7 +8,7 @@
     EXPRESSION(name##_slopes, 3, 2, slope_precision, OPERANDS out[0] = (gradient_a); out[1] = (gradient_b);)                             \
     EXPRESSION(name##_slope_a, 3, 1, slope_precision, OPERANDS out[0] = (gradient_a);)                                                   \
     EXPRESSION(name##_slope_b, 3, 1, slope_precision, OPERANDS out[0] = (gradient_b);)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef BINARY
 
 void tarn__cuda_binary_grad(tarn__kernel_row *rows)
@@ -17,5 +17,5 @@ void tarn__cuda_binary_grad(tarn__kernel_row *rows)
     rows[TARN__K_##name##_grad] = tarn__kernel_row{run_floats<name##_slopes>, TARN__FLOATS, NULL};                                       \
     rows[TARN__K_##name##_grad_a] = tarn__kernel_row{run_floats<name##_slope_a>, TARN__FLOATS, NULL};                                    \
     rows[TARN__K_##name##_grad_b] = tarn__kernel_row{run_floats<name##_slope_b>, TARN__FLOATS, NULL};
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 }

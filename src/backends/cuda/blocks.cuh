@@ -1,11 +1,11 @@
-/* blocks.cuh: elements of rows of blocks, bit for bit as base/blocks.c has them: no product is fused with what follows it. */
+/* blocks.cuh: elements of rows of blocks, bit for bit as base/quant/quant.c has them: no product is fused with what follows it. */
 #ifndef TARN__CUDA_BLOCKS_CUH
 #define TARN__CUDA_BLOCKS_CUH
 
 #include "backends/cuda/kernel.cuh"
 
 extern "C" {
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 }
 
 __device__ __forceinline__ float scale_of(uint16_t bits)

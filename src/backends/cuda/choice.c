@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 #define MOST_BYTES 1024 /* of one key and its value */
 #define MOST_FAMILIES 16

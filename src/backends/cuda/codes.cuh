@@ -3,7 +3,7 @@
 #define TARN__CUDA_CODES_CUH
 
 #include "backends/cuda/kernel.cuh"
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 
 static_assert(TARN__CODES_GROUP == WARP, "a lane has an element of a group");
 

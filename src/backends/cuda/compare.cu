@@ -4,7 +4,7 @@
 #define UNARY(name, ...)
 #define BINARY(name, ...)
 #define COMPARE(name, value) EXPRESSION(name##_value, 2, 1, PLAIN, const real a = in[0], b = in[1]; out[0] = (real)(value);)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef COMPARE
 
 /* Results are bytes: packs are as long as 16 bytes of operands. */
@@ -294,7 +294,7 @@ static void run_where_grad(const tarn__call *call)
 void tarn__cuda_compare(tarn__kernel_row *rows)
 {
 #define COMPARE(name, ...) rows[TARN__K_##name] = tarn__kernel_row{run_compare<name##_value>, TARN__ALL, NULL};
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
     rows[TARN__K_where] = tarn__kernel_row{run_where, TARN__ALL, NULL};
     rows[TARN__K_where_grad] = tarn__kernel_row{run_where_grad, TARN__ALL, NULL};
 }

@@ -7,7 +7,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "base/backend.h"
+#include "base/kernel/backend.h"
 
 #define TARN__CUDA_COUNTERS 4096
 

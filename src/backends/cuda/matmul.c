@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/parts.h"
+#include "base/kernel/compose.h"
 
 /* One operand as a matrix: rows or columns dense. */
 typedef struct matrix {

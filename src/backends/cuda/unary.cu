@@ -6,7 +6,7 @@
     EXPRESSION(name##_slope, 2, 1, slope_precision, const real x = in[0], g = in[1], y = (value); (void)x; (void)y; out[0] = (gradient);)
 #define BINARY(name, ...)
 #define COMPARE(name, ...)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 
 /* In bf16 without divisions: every factor moves the product the same way, so it leaves the range only where the result does. */
@@ -26,5 +26,5 @@ void tarn__cuda_unary(tarn__kernel_row *rows)
 #define UNARY(name, dtypes, ...)                                                                                                         \
     rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL};                                            \
     rows[TARN__K_##name##_grad] = tarn__kernel_row{run_floats<name##_slope>, TARN__FLOATS, NULL};
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 }

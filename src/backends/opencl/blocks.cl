@@ -1,4 +1,4 @@
-/* blocks.cl: numbers packed in blocks (base/blocks.h) to f32, bit for bit as the CPU has them. Q8_0, Q4_0, Q4_K or Q6_K is defined. Bytes are read one by one: blocks
+/* blocks.cl: numbers packed in blocks (base/quant/quant.h) to f32, bit for bit as the CPU has them. Q8_0, Q4_0, Q4_K or Q6_K is defined. Bytes are read one by one: blocks
  * lie as in their file, aligned to nothing. No product may be fused with a sum. */
 #pragma OPENCL FP_CONTRACT OFF
 

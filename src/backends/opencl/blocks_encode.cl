@@ -1,4 +1,4 @@
-/* blocks_encode.cl: f32 to packed numbers, bit for bit as base/blocks.c and base/blocks_search.c pack them; one work-item a block. The block is written where it goes
+/* blocks_encode.cl: f32 to packed numbers, bit for bit as base/quant/quant.c and base/quant/kquants.c pack them; one work-item a block. The block is written where it goes
  * and decoded from there, to choose between the searched scales and those of the extremes. */
 #include "blocks.cl"
 

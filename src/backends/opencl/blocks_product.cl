@@ -1,4 +1,4 @@
-/* blocks_product.cl: products with a weight whose rows are blocks, byte for byte as base/blocks.h has them.
+/* blocks_product.cl: products with a weight whose rows are blocks, byte for byte as base/quant/quant.h has them.
  *
  * A unit is 32 neighbouring elements. A few rows of x are multiplied by the weight's bytes as they are read, which is once; for many rows, rows of the weight are
  * turned into f32 for the products of matrices. Options: BLOCK, q8_0, q4_0, q4_k or q6_k; of the product T_C and T_BIAS, the dtypes of the result and of its

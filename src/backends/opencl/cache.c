@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "backends/opencl/opencl.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 #define MOST_BYTES ((uint64_t)256 << 20) /* of a binary that is believed */
 #define PATIENCE 2                       /* seconds of compiling that nobody is told of */

@@ -175,7 +175,7 @@ enum { PLAIN = 0, WIDE = 1 };
     KERNEL(name##_grad, .first = "grad_a_" #name, .second = "grad_b_" #name, .is_wide = pg)                                               \
     KERNEL(name##_grad_a, .first = "grad_a_" #name, .is_wide = pg) KERNEL(name##_grad_b, .first = "grad_b_" #name, .is_wide = pg)
 #define COMPARE(name, value) KERNEL(name, .first = "value_" #name)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE
@@ -195,7 +195,7 @@ void tarn__cl_elementwise(tarn__kernel_row *rows)
 #define BINARY(name, dtypes, ...)                                                                                                         \
     ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
 #define COMPARE(name, ...) ROW(name, TARN__ALL)
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
     ROW(where, TARN__ALL)
     ROW(where_grad, TARN__ALL)
     ROW(swiglu, TARN__FLOATS)

@@ -1,6 +1,6 @@
 /* fused.c: products with what goes before or after them, made of their parts. */
 #include "backends/opencl/opencl.h"
-#include "base/parts.h"
+#include "base/kernel/compose.h"
 
 static size_t scratch_of(tarn__kernel kernel, const tarn__call *call)
 {

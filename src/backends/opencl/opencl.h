@@ -9,7 +9,7 @@
 #include <CL/cl.h>
 #include <pthread.h>
 
-#include "base/backend.h"
+#include "base/kernel/backend.h"
 
 /* What a kernel reports of an index outside its axis, in the device's memory; prelude.cl writes it. */
 typedef struct tarn__cl_record {

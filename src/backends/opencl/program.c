@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "backends/opencl/opencl.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 typedef struct tarn__cl_program {
     char *source, *options;

@@ -26,7 +26,7 @@
 #define COMPARE(name, value)                                                                                                              \
     static C ROW(value_##name)(C a, C b, C none, C P0, C P1) { return (value) ? 1 : 0; }
 
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 
 static C ROW(value_where)(C holds, C a, C b, C P0, C P1) { return holds != 0 ? a : b; }
 static C ROW(where_holds)(C holds, C g, C none, C P0, C P1) { return holds != 0 ? g : 0; }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "backends/opencl/product.h"
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 #define LARGE_ON_GPU 0x1p28 /* terms of a product that is worth measuring for */
 #define LARGE_ON_CPU 0x1p23

@@ -1,8 +1,8 @@
-/* kept.c: files that are written into memory first, and to the disk later. */
+/* memfile.c: files that are written into memory first, and to the disk later. */
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 
 #define LEAST_ROOM ((size_t)64 << 10)

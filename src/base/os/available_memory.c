@@ -1,11 +1,11 @@
-/* platform_memory.c: how much memory a process can still have: what the machine has available, or less where a control group or a limit of the process is nearer. */
+/* available_memory.c: how much memory a process can still have: what the machine has available, or less where a control group or a limit of the process is nearer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 int64_t tarn__platform_memory_total(void)
 {

@@ -1,4 +1,4 @@
-/* platform_files.c: mapped files and atomic writes, on POSIX systems.
+/* files.c: mapped files and atomic writes, on POSIX systems.
  *
  * A write is atomic by four steps: a temporary name in the same folder, fsync of the file, rename, fsync of the folder. Whoever stops the
  * program at any of them leaves the old file or the new one under the name, and at worst a stray temporary file beside it, which the next one
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 
 static const char *reason(int error, char *text, size_t size)

@@ -6,7 +6,7 @@
  * are gone and waits only for those who had entered: a worker that slept through a short job costs nothing. A worker spins briefly before it
  * sleeps, so that back-to-back operations do not pay for a wake-up each. Whoever finds the pool taken (another thread, or a nested call)
  * runs its chunks itself: the bits are the same. */
-#include "base/thread.h"
+#include "base/os/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

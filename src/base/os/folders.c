@@ -1,4 +1,4 @@
-/* platform_folders.c: what is in a folder, on POSIX systems. */
+/* folders.c: what is in a folder, on POSIX systems. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 
 /* Calls `visit` for each entry; true when it has seen all. */
 static bool visit_all(DIR *stream, const char *path, tarn__folder_fn visit, void *ctx)

@@ -1,8 +1,8 @@
-/* parts.h: the calls that a fused one is made of, where a backend makes it of others. */
+/* compose.h: the calls that a fused one is made of, where a backend makes it of others. */
 #ifndef TARN__PARTS_H
 #define TARN__PARTS_H
 
-#include "base/call.h"
+#include "base/kernel/call.h"
 
 /* The product alone, into `to`. */
 static inline tarn__call tarn__product_part(const tarn__call *call, int inputs, const tarn__view *to)

@@ -1,12 +1,12 @@
-/* blocks.c: packed numbers to f32, bit for bit as the gguf package has them, and f32 to the types whose scale is the largest element's. Those whose scales are
- * searched for are packed in blocks_search.c.
+/* quant.c: packed numbers to f32, bit for bit as the gguf package has them, and f32 to the types whose scale is the largest element's. Those whose scales are
+ * searched for are packed in kquants.c.
  *
  * Nothing here may be contracted into a fused multiply-add: the package rounds each product. */
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 
 #include <math.h>
 
-#include "base/blocks_search.h"
+#include "base/quant/blocks_search.h"
 #include "base/half.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian machine would have to swap the bytes of every scale");

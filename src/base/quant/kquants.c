@@ -1,10 +1,10 @@
-/* blocks_search.c: packing the types that have two levels of scales: a block's in f16, and its groups' as small whole numbers of it.
+/* kquants.c: packing the types that have two levels of scales: a block's in f16, and its groups' as small whole numbers of it.
  *
  * Scaling a group by its extreme elements spends the steps on values that are rarely there. So for each group several spacings of the steps are tried; for the
  * steps that each gives its elements, the scale (and least value) of the smallest weighted error has a closed form. The best of them are then rounded to the block's
  * own scale, where the neighbouring codes are tried as well. Elements weigh their magnitude plus the group's mean of it: large weights of a network
  * matter more than their number says. At the end the block is kept only if its plain squared error is no larger than that of scaling by the extremes. */
-#include "base/blocks_search.h"
+#include "base/quant/blocks_search.h"
 
 #include <math.h>
 #include <string.h>

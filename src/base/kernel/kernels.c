@@ -1,17 +1,17 @@
 /* kernels.c: the kernels' names and the hash that a backend must agree on. */
-#include "base/backend.h"
+#include "base/kernel/backend.h"
 
 const char *const tarn__kernel_names[TARN__KERNEL_COUNT] = {
 #define UNARY(name, ...) #name, #name "_grad",
 #define BINARY(name, ...) #name, #name "_grad", #name "_grad_a", #name "_grad_b",
 #define COMPARE(name, ...) #name,
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE
     "where",
 #define KERNEL(name, tail) #name,
-#include "base/kernels.def"
+#include "base/kernel/kernels.def"
 #undef KERNEL
 };
 
@@ -27,7 +27,7 @@ uint64_t tarn__kernels_hash(void)
     static const size_t layouts[] = {
         sizeof(tarn__backend), sizeof(tarn__view), sizeof(tarn__call), sizeof(tarn__elementwise), TARN_DTYPE_COUNT, TARN_MAX_RANK,
 #define KERNEL(name, tail) sizeof(tarn__##tail),
-#include "base/kernels.def"
+#include "base/kernel/kernels.def"
 #undef KERNEL
     };
     uint64_t hash = mix(0xcbf29ce484222325u, layouts, sizeof(layouts));

@@ -1,6 +1,6 @@
-/* platform_posix.c: the operating system's part on Linux and other POSIX systems. */
+/* posix.c: the operating system's part on Linux and other POSIX systems. */
 #define _GNU_SOURCE /* dladdr */
-#include "base/platform.h"
+#include "base/os/platform.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -9,7 +9,7 @@
 
 #include <tarn/device.h>
 
-#include "base/kernels.h"
+#include "base/kernel/kernels.h"
 
 #define TARN__POKE_BYTES 1024
 

@@ -1,5 +1,5 @@
 /* view.c: counting, packing and collapsing views. */
-#include "base/view.h"
+#include "base/kernel/view.h"
 
 int64_t tarn__view_count(const tarn__view *view)
 {

@@ -1,4 +1,4 @@
-/* file.h: files that are read through a map, and files that appear whole or not at all. */
+/* files.h: files that are read through a map, and files that appear whole or not at all. */
 #ifndef TARN__FILE_H
 #define TARN__FILE_H
 
@@ -108,7 +108,7 @@ void tarn__kept_close(void);
 bool tarn__kept_write(const tarn__kept *kept);
 void tarn__kept_free(tarn__kept *kept);
 
-/* For platform_files.c: whether files are kept; one more of them; more bytes at its end. NULL with an error. */
+/* For files.c: whether files are kept; one more of them; more bytes at its end. NULL with an error. */
 bool tarn__kept_is_open(void);
 tarn__kept_file *tarn__kept_add(const char *function, const char *path);
 char *tarn__kept_extend(tarn__kept_file *file, size_t count);

@@ -3,19 +3,19 @@
 #ifndef TARN__KERNELS_H
 #define TARN__KERNELS_H
 
-#include "base/call.h"
+#include "base/kernel/call.h"
 
 typedef enum tarn__kernel {
 #define UNARY(name, ...) TARN__K_##name, TARN__K_##name##_grad,
 #define BINARY(name, ...) TARN__K_##name, TARN__K_##name##_grad, TARN__K_##name##_grad_a, TARN__K_##name##_grad_b,
 #define COMPARE(name, ...) TARN__K_##name,
-#include "base/elementwise.def"
+#include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE
     TARN__K_where, /* condition, a, b -> y */
 #define KERNEL(name, tail) TARN__K_##name,
-#include "base/kernels.def"
+#include "base/kernel/kernels.def"
 #undef KERNEL
     TARN__KERNEL_COUNT
 } tarn__kernel;

@@ -3,7 +3,7 @@
 #ifndef TARN__CALL_H
 #define TARN__CALL_H
 
-#include "base/view.h"
+#include "base/kernel/view.h"
 
 #define TARN__MAX_INPUTS 8
 #define TARN__MAX_OUTPUTS 5

@@ -1,4 +1,4 @@
-/* platform_temporary.c: what files are called while they are written, on POSIX systems, and what is left of those whose program was killed. */
+/* temp_files.c: what files are called while they are written, on POSIX systems, and what is left of those whose program was killed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 
 static _Atomic unsigned next_number;

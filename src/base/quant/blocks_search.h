@@ -2,7 +2,7 @@
 #ifndef TARN__BLOCKS_SEARCH_H
 #define TARN__BLOCKS_SEARCH_H
 
-#include "base/blocks.h"
+#include "base/quant/quant.h"
 
 /* 256 finite elements into one block. */
 void tarn__q4_k_encode(const float *values, tarn__q4_k *block);

@@ -1,4 +1,4 @@
-/* number.h: numbers as text, in as few digits as give the same number back: 0.1, not 0.10000000000000001. */
+/* number_format.h: numbers as text, in as few digits as give the same number back: 0.1, not 0.10000000000000001. */
 #ifndef TARN__NUMBER_H
 #define TARN__NUMBER_H
 

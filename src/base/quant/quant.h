@@ -1,4 +1,4 @@
-/* blocks.h: numbers packed in blocks, as GGUF files hold them: a block has one or two scales of its own, and a few bits for each element.
+/* quant.h: numbers packed in blocks, as GGUF files hold them: a block has one or two scales of its own, and a few bits for each element.
  *
  * Blocks stand in memory as in the file, byte for byte, little-endian. Scales are f16, given here by their bits. */
 #ifndef TARN__BLOCKS_H

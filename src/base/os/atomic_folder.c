@@ -1,4 +1,4 @@
-/* platform_staging.c: folders that are replaced as a whole, on POSIX systems.
+/* atomic_folder.c: folders that are replaced as a whole, on POSIX systems.
  *
  * The new folder is written beside the old one, under a temporary name. Then it gets what else the old one holds, as second names of the same
  * files, and the two exchange their names in one step: whoever stops the program finds the old folder or the new one, complete. Where the system
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/os/files.h"
 #include "base/memory.h"
 
 /* What moves last and is taken away first: without it nobody takes the folder for a model. */
