@@ -6,7 +6,7 @@
 
 #include "autograd/tape.h"
 #include "base/memory.h"
-#include "core/profiler.h"
+#include "core/profile/profiler.h"
 
 typedef struct heap {
     tarn__node **node; /* each held */

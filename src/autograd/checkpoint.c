@@ -4,7 +4,7 @@
  * detached inputs and walks that record: parameters used inside get their gradients there, the inputs' are handed on. */
 #include "autograd/tape.h"
 #include "base/memory.h"
-#include "core/random.h"
+#include "core/tensor/random.h"
 
 typedef struct checkpoint_params {
     tarn_block_fn block;

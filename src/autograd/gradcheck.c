@@ -5,7 +5,7 @@
 #include "autograd/tape.h"
 #include "base/memory.h"
 #include "base/philox.h"
-#include "core/random.h"
+#include "core/tensor/random.h"
 
 typedef struct check {
     tarn_block_fn block;

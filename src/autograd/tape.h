@@ -8,7 +8,7 @@
 
 #include <tarn/autograd.h>
 
-#include "core/launch.h"
+#include "core/launch/launch.h"
 
 typedef struct tarn__node tarn__node;
 

@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-#include "core/lane.h"
+#include "core/device/pinned.h"
 #include "data/plan.h"
 
 typedef enum tarn__slot_state { TARN__SLOT_FREE, TARN__SLOT_FILLING, TARN__SLOT_FULL } tarn__slot_state;

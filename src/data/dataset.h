@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 
 struct tarn_dataset {
     _Atomic int references;

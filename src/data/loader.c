@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "core/graph.h"
+#include "core/launch/graph.h"
 #include "data/crew.h"
 
 struct tarn_loader {

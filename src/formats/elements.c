@@ -3,9 +3,9 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
-#include "core/graph.h"
-#include "core/launch.h"
-#include "core/tensor.h"
+#include "core/launch/graph.h"
+#include "core/launch/launch.h"
+#include "core/tensor/tensor.h"
 
 #define PIECE ((size_t)16 << 20) /* bytes that come from a device at a time */
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "core/graph.h"
-#include "core/tensor.h"
+#include "core/launch/graph.h"
+#include "core/tensor/tensor.h"
 #include "formats/gguf.h"
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/utf8.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "formats/gguf.h"
 #include "formats/recognize.h"
 

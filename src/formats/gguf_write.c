@@ -7,7 +7,7 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "base/utf8.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "formats/elements.h"
 #include "formats/gguf.h"
 

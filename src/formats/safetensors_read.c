@@ -9,8 +9,8 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
-#include "core/graph.h"
-#include "core/tensor.h"
+#include "core/launch/graph.h"
+#include "core/tensor/tensor.h"
 #include "formats/recognize.h"
 #include "formats/safetensors_checksum.h"
 

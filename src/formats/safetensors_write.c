@@ -9,7 +9,7 @@
 #include "base/os/files.h"
 #include "base/list.h"
 #include "base/memory.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "formats/elements.h"
 #include "formats/safetensors_checksum.h"
 

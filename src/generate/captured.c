@@ -10,7 +10,7 @@
 #include <tarn/autograd.h>
 
 #include "base/error.h"
-#include "core/graph.h"
+#include "core/launch/graph.h"
 #include "generate/decoder.h"
 
 enum { WARM_UP = 2 };           /* steps that are taken one by one first */

@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "core/random.h"
-#include "core/tensor.h"
+#include "core/tensor/random.h"
+#include "core/tensor/tensor.h"
 #include "ops/step.h"
 
 #define COLDEST 1e-4 /* temperature */

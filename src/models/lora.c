@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
-#include "core/random.h"
+#include "core/tensor/random.h"
 
 #define MOST_RANK 65536
 

@@ -11,7 +11,7 @@
 #include "base/half.h"
 #include "base/memory.h"
 #include "base/os/thread.h"
-#include "core/device.h"
+#include "core/device/device.h"
 
 #define PIECE ((int64_t)1 << 20) /* elements that are converted at a time, or one row */
 #define TILE 256                 /* columns that become rows at a time: whole blocks of every type */

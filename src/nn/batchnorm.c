@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "nn/module.h"
 
 typedef struct settings {

@@ -1,6 +1,6 @@
 /* cast.c: the parameters of a tree of modules in another float dtype. */
 #include "base/dtype.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "nn/module.h"
 
 /* The tensor stays the same one, so that ties hold. */

@@ -9,7 +9,7 @@
 
 #include <tarn/nn.h>
 
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 
 /* A parameter or a buffer. */
 typedef struct tarn__parameter {

@@ -1,6 +1,6 @@
 /* move.c: a tree of modules to another device. */
 #include "base/memory.h"
-#include "core/launch.h"
+#include "core/launch/launch.h"
 #include "nn/module.h"
 
 /* A copy of `tensor` on another device, in the open scope. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "core/random.h"
+#include "core/tensor/random.h"
 #include "nn/module.h"
 
 #define COLUMN 24 /* characters of the first two columns at least */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/random.h"
+#include "core/tensor/random.h"
 
 static const char *const roles[] = {"q", "k", "v"};
 

@@ -4,7 +4,7 @@
  * elements, so that the whole never exists. */
 #include "ops/blocks.h"
 
-#include "core/blocks.h"
+#include "core/tensor/blocks.h"
 #include "ops/matmul.h"
 
 /* Elements of a weight that are there at a time. */

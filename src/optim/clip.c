@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "core/graph.h"
-#include "core/launch.h"
+#include "core/launch/graph.h"
+#include "core/launch/launch.h"
 #include "optim/handle.h"
 
 #define CHUNK 16384 /* elements that are summed as one */

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "core/launch.h"
-#include "core/pool.h"
+#include "core/launch/launch.h"
+#include "core/memory/pool.h"
 
 /* What one parameter is given when everything is there. */
 typedef struct home {

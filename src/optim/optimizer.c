@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "core/graph.h"
-#include "core/launch.h"
+#include "core/launch/graph.h"
+#include "core/launch/launch.h"
 #include "optim/handle.h"
 
 bool tarn__check_lr(const char *function, double lr)

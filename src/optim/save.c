@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/launch.h"
+#include "core/launch/launch.h"
 #include "formats/safetensors.h"
 #include "optim/handle.h"
 

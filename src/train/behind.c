@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/platform.h"
-#include "core/device.h"
+#include "core/device/device.h"
 
 #define SHARE 8 /* of the host's memory that a checkpoint may take */
 

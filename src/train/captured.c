@@ -2,7 +2,7 @@
  *
  * The step that is recorded is the one that would be taken anyway: tarn__next_batch() gives it tensors that stay where they are instead of the
  * loader's, and its figures are copied to places that stay. Before each run the loader's batches are copied into those tensors, on the device.
- * Learning rate, step count and random numbers are brought up to date by the run itself (core/graph.c), so the bits are those of steps taken one
+ * Learning rate, step count and random numbers are brought up to date by the run itself (core/launch/graph.c), so the bits are those of steps taken one
  * by one. All micro-batches of a step are recorded together: they follow one another in the same memory.
  *
  * A recorded step keeps its memory until the end of the run, beside what evaluations take. */
@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "core/tensor.h"
-#include "core/device.h"
-#include "core/graph.h"
+#include "core/tensor/tensor.h"
+#include "core/device/device.h"
+#include "core/launch/graph.h"
 #include "train/trainer.h"
 
 enum { WARM_UP = 3 };             /* steps taken one by one first: algorithms are chosen in them, buffers made */

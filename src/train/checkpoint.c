@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/os/files.h"
-#include "core/device.h"
+#include "core/device/device.h"
 #include "train/base.h"
 #include "train/behind.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "train/data.h"
 
 enum { LOOKED_AT = 2000 }; /* samples that mean and deviation are found from */

@@ -10,7 +10,7 @@
 #include "base/os/files.h"
 #include "base/memory.h"
 #include "base/os/platform.h"
-#include "core/profiler.h"
+#include "core/profile/profiler.h"
 #include "ops/op.h"
 #include "train/base.h"
 #include "train/behind.h"

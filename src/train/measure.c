@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/platform.h"
-#include "core/profiler.h"
+#include "core/profile/profiler.h"
 #include "models/kinds.h"
 #include "train/options.h"
 #include "train/trainer.h"

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "base/number_format.h"
-#include "core/device.h"
+#include "core/device/device.h"
 #include "models/weights.h"
 
 typedef struct row {

@@ -1,7 +1,7 @@
 /* profile.c: a profile of some steps of a run, and now and then a look at how busy the device is. */
 #include "base/error.h"
 #include "base/os/platform.h"
-#include "core/profiler.h"
+#include "core/profile/profiler.h"
 #include "train/trainer.h"
 
 enum { STEADY = 5, BEFORE = 10, MOST_PROFILED = 10000 }; /* steps before a look; before a profile; of a profile */

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "base/memory.h"
-#include "core/shadow.h"
+#include "core/device/shadow.h"
 #include "train/base.h"
 #include "train/behind.h"
 #include "train/folder.h"

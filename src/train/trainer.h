@@ -10,7 +10,7 @@
 #include <tarn/train.h>
 
 #include "base/os/files.h"
-#include "core/random.h"
+#include "core/tensor/random.h"
 #include "train/captured.h"
 #include "train/corpus.h"
 #include "train/chats.h"

@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <tarn/profile.h>
 
-#include "core/pool.h"
+#include "core/memory/pool.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

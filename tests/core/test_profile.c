@@ -4,7 +4,7 @@
 #include <tarn/profile.h>
 #include <tarn/tarn.h>
 
-#include "core/profiler.h"
+#include "core/profile/profiler.h"
 #include "support/check.h"
 #include "support/scratch.h"
 #include "support/trace.h"

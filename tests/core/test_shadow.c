@@ -1,6 +1,6 @@
 /* test_shadow.c: devices without memory: shapes and sizes are true there, nothing is computed, and nothing is held. */
-#include "core/shadow.h"
-#include "core/launch.h"
+#include "core/device/shadow.h"
+#include "core/launch/launch.h"
 #include "support/check.h"
 #include <tarn/profile.h>
 

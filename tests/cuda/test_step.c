@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/stats.h"
+#include "core/launch/stats.h"
 #include "models/cache.h"
 #include "ops/codes.h"
 #include "ops/step.h"

@@ -3,7 +3,7 @@
 #include <tarn/autograd.h>
 #include <tarn/profile.h>
 
-#include "core/pool.h"
+#include "core/memory/pool.h"
 #include "models/llama.h"
 #include "support/check.h"
 

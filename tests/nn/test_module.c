@@ -1,6 +1,6 @@
 /* Modules: names, ownership, forward, freezing, moving. */
 #include "base/memory.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "support/check.h"
 
 static tarn_device cpu;

@@ -3,8 +3,8 @@
  * a differentiable one without a gradient check. TARN_TEST_DEVICE names the device to run on; the CPU otherwise.
  */
 #include "cases/cases.h"
-#include "core/device.h"
-#include "core/stats.h"
+#include "core/device/device.h"
+#include "core/launch/stats.h"
 #include "ops/op.h"
 #include "support/check.h"
 

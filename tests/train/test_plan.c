@@ -5,7 +5,7 @@
 #include <tarn/train.h>
 #include <time.h>
 
-#include "core/pool.h"
+#include "core/memory/pool.h"
 #include "support/files.h"
 #include "tarn_features.h"
 #include "train/trainer.h"

@@ -1,0 +1,366 @@
+/* device.c: the registry of backends: the CPU's is linked in, others are looked for when their name is first used. A slot, once filled,
+ * never changes, so reading a loaded slot needs no lock. */
+#include "core/device/device.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os/platform.h"
+#include "core/profile/profiler.h"
+
+enum { UNTRIED = 0, PRESENT, MISSING };
+
+/* The first three names are fixed so that their slots are the same in every program. */
+static struct slot {
+    char name[16];
+    int state;
+    _Atomic(const tarn__backend *) backend;
+    _Atomic(const tarn__backend *) table; /* the same, and also one that has no device: for its list of kernels */
+    char why[512];
+} slots[TARN__BACKENDS] = {{.name = "cpu"}, {.name = "cuda"}, {.name = "opencl"}};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char search_path[1024];
+static bool search_path_set;
+static _Atomic int fallback_mode = -1; /* -1: the environment has not been asked */
+
+bool tarn_set_backend_path(const char *folders)
+{
+    if (!folders || strlen(folders) >= sizeof(search_path))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "set_backend_path: %s", folders ? "the list is too long" : "the list is NULL");
+    pthread_mutex_lock(&lock);
+    snprintf(search_path, sizeof(search_path), "%s", folders);
+    search_path_set = true;
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+void tarn_set_fallback(tarn_fallback fallback)
+{
+    atomic_store(&fallback_mode, fallback == TARN_FALLBACK_ERROR);
+}
+
+bool tarn__fallback_is_error(void)
+{
+    int mode = atomic_load_explicit(&fallback_mode, memory_order_relaxed);
+    if (mode < 0) {
+        const char *text = getenv("TARN_FALLBACK");
+        mode = text && strcmp(text, "error") == 0;
+        atomic_store(&fallback_mode, mode);
+    }
+    return mode == 1;
+}
+
+/* Opens one file as backend `slot`; false with the reason in slot->why. */
+static bool open_backend(struct slot *slot, const char *path)
+{
+    char why[256] = "";
+    /* A function pointer comes back as an object pointer; POSIX promises that the bits are the same. */
+    union {
+        void *object;
+        tarn__backend_entry_fn call;
+    } entry = {tarn__platform_symbol(path, TARN__BACKEND_SYMBOL, why, sizeof(why))};
+    if (!entry.object) {
+        snprintf(slot->why, sizeof(slot->why), "%s cannot be opened: %s", path, why);
+        return false;
+    }
+    tarn__host host = {tarn__kernels_hash(), tarn_version(), tarn__cpu_backend()->kernels, tarn__log};
+    const tarn__backend *backend = entry.call(&host, why, sizeof(why));
+    if (!backend) {
+        snprintf(slot->why, sizeof(slot->why), "%s does not work here: %s", path, why);
+        return false;
+    }
+    if (backend->kernels_hash != host.kernels_hash) {
+        snprintf(slot->why, sizeof(slot->why), "%s is of version %s with another kernel list than this library's %s; install both together",
+                 path, backend->version, tarn_version());
+        return false;
+    }
+    atomic_store_explicit(&slot->table, backend, memory_order_release);
+    if (backend->device_count() == 0) {
+        snprintf(slot->why, sizeof(slot->why), "%s does not work here: %s", path, why[0] ? why : "it finds no device");
+        return false;
+    }
+    slot->state = PRESENT;
+    atomic_store_explicit(&slot->backend, backend, memory_order_release);
+    tarn__log(TARN_LOG_INFO, "backend %s %s: %d device%s, from %s", backend->name, backend->version, backend->device_count(),
+              backend->device_count() == 1 ? "" : "s", path);
+    return true;
+}
+
+/* Looks for libtarn-NAME.so in the search path, then beside the library; never in the working directory. */
+static void find_backend(struct slot *slot)
+{
+    char folders[2048], path[2304];
+    slot->state = MISSING;
+    if (!search_path_set) {
+        const char *text = getenv("TARN_BACKEND_PATH");
+        snprintf(search_path, sizeof(search_path), "%s", text ? text : "");
+        search_path_set = true;
+    }
+    char own[1024] = "";
+    tarn__platform_own_folder(own, sizeof(own));
+    snprintf(folders, sizeof(folders), "%s:%s", search_path, own);
+    snprintf(slot->why, sizeof(slot->why), "no libtarn-%s.so beside libtarn or in TARN_BACKEND_PATH", slot->name);
+    for (char *rest = folders, *folder; (folder = strsep(&rest, ":")) != NULL;) {
+        if (folder[0] != '/')
+            continue;
+        snprintf(path, sizeof(path), "%s/libtarn-%s.so", folder, slot->name);
+        if (tarn__platform_readable(path)) {
+            open_backend(slot, path);
+            return;
+        }
+    }
+}
+
+static bool valid_name(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 0 && length < sizeof(slots[0].name) && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") == length;
+}
+
+/* The slot of a name, tried and filled; -1 for a name that can be no backend's. */
+static int slot_named(const char *name)
+{
+    if (!name || !valid_name(name))
+        return -1;
+    pthread_mutex_lock(&lock);
+    int found = -1;
+    for (int i = 0; i < TARN__BACKENDS && found < 0; i++) {
+        if (!slots[i].name[0])
+            snprintf(slots[i].name, sizeof(slots[i].name), "%s", name);
+        if (strcmp(slots[i].name, name) == 0)
+            found = i;
+    }
+    if (found == TARN__CPU_SLOT && slots[0].state == UNTRIED) {
+        slots[0].state = PRESENT;
+        atomic_store_explicit(&slots[0].table, tarn__cpu_backend(), memory_order_release);
+        atomic_store_explicit(&slots[0].backend, tarn__cpu_backend(), memory_order_release);
+    }
+    bool guess = found > 2 && slots[found].state == UNTRIED;
+    if (found > 0 && slots[found].state == UNTRIED)
+        find_backend(&slots[found]);
+    if (guess && slots[found].state == MISSING && strncmp(slots[found].why, "no lib", 6) == 0) {
+        slots[found] = (struct slot){0}; /* a name nobody has must not use up a slot */
+        found = -1;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+const tarn__backend *tarn__backend_at(int slot)
+{
+    if (slot < 0 || slot >= TARN__MAX_BACKENDS)
+        return NULL;
+    return slot < TARN__BACKENDS ? atomic_load_explicit(&slots[slot].backend, memory_order_acquire) : tarn__shadow_at(slot - TARN__BACKENDS);
+}
+
+const tarn__backend *tarn__backend_named(const char *name)
+{
+    int slot = slot_named(name);
+    return slot < 0 ? NULL : tarn__backend_at(slot);
+}
+
+const tarn__kernel_row *tarn__backend_kernels(const char *name)
+{
+    int slot = slot_named(name);
+    const tarn__backend *table = slot < 0 ? NULL : atomic_load_explicit(&slots[slot].table, memory_order_acquire);
+    return table ? table->kernels : NULL;
+}
+
+/* Why the kernels of this build cannot run on a device; NULL: they can. */
+static const char *why_unusable(const tarn__backend *backend, int index)
+{
+    return backend->unusable ? backend->unusable(index) : NULL;
+}
+
+/* "cuda:0 (NVIDIA H200), cuda:1 (NVIDIA H200)" */
+static void list_devices(const tarn__backend *backend, char *text, size_t size)
+{
+    size_t used = 0;
+    snprintf(text, size, "none of that kind");
+    for (int i = 0; i < backend->device_count() && used < size; i++) {
+        tarn_device_info info = {0};
+        backend->device_query(i, &info);
+        used += (size_t)snprintf(text + used, size - used, "%s%s:%d (%s)", i ? ", " : "", backend->name, i, info.description);
+    }
+}
+
+const tarn__backend *tarn__backend_of(tarn_device device, const char *function)
+{
+    const tarn__backend *backend = tarn__backend_at(device.backend);
+    if (!backend && device.backend >= 0 && device.backend < TARN__BACKENDS && slots[device.backend].name[0])
+        backend = tarn__backend_named(slots[device.backend].name);
+    if (!backend) {
+        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no device {%d, %d}; make devices with tarn_device_parse()", function,
+                    device.backend, device.index);
+        return NULL;
+    }
+    if (device.index < 0 || device.index >= backend->device_count()) {
+        char list[512];
+        list_devices(backend, list, sizeof(list));
+        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no %s:%d; there is %s", function, backend->name, device.index, list);
+        return NULL;
+    }
+    return backend;
+}
+
+tarn_device tarn_device_cpu(void)
+{
+    return (tarn_device){TARN__CPU_SLOT, 0};
+}
+
+/* A CPU that a backend offers is none for `auto`: the CPU's own kernels are faster on it. */
+static bool is_gpu(const tarn__backend *backend, int index)
+{
+    tarn_device_info info = {0};
+    return !why_unusable(backend, index) && backend->device_query(index, &info) && strcmp(info.type, "gpu") == 0;
+}
+
+tarn_device tarn_device_auto(void)
+{
+    for (int slot = 1; slot <= 2; slot++) {
+        const tarn__backend *backend = tarn__backend_named(slots[slot].name);
+        for (int i = 0; backend && i < backend->device_count(); i++)
+            if (is_gpu(backend, i))
+                return (tarn_device){slot, i};
+    }
+    return tarn_device_cpu();
+}
+
+/* Splits "cuda:1" into its name and index; false when it is not of that form. */
+static bool split_name(const char *text, char *name, size_t size, int *index)
+{
+    const char *colon = strchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    if (length == 0 || length >= size)
+        return false;
+    memcpy(name, text, length);
+    name[length] = 0;
+    *index = 0;
+    if (!colon)
+        return true;
+    char *end;
+    long number = strtol(colon + 1, &end, 10);
+    *index = (int)number;
+    return colon[1] >= '0' && colon[1] <= '9' && *end == 0 && number < 1000000;
+}
+
+tarn_device tarn_device_parse(const char *text)
+{
+    char name[16];
+    int index = 0;
+    if (!text || !split_name(text, name, sizeof(name), &index)) {
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: '%s' is no device; there are cpu, cuda, opencl and auto, and cuda:1 is the second of CUDA", text ? text : "NULL");
+        return tarn_device_cpu();
+    }
+    if (strcmp(name, "auto") == 0 && !strchr(text, ':'))
+        return tarn_device_auto();
+    int slot = slot_named(name);
+    if (slot < 0) {
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: there is no backend '%s'; there are cpu, cuda, opencl and auto, and cuda:1 is the second of CUDA", name);
+        return tarn_device_cpu();
+    }
+    if (!tarn__backend_at(slot)) {
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: '%s' is not there: %s", text, slots[slot].why);
+        return tarn_device_cpu();
+    }
+    tarn_device device = {slot, index};
+    const tarn__backend *backend = tarn__backend_of(device, "device_parse");
+    const char *why = backend ? why_unusable(backend, index) : NULL;
+    if (why)
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: %s:%d cannot be used: %s", name, index, why);
+    return backend && !why ? device : tarn_device_cpu();
+}
+
+char *tarn_device_name(tarn_device device, char *buffer, size_t size)
+{
+    if (!buffer || size == 0)
+        return buffer;
+    int slot = tarn__is_shadow(device) ? device.backend - TARN__BACKENDS : device.backend;
+    if (slot == TARN__CPU_SLOT && device.index == 0)
+        snprintf(buffer, size, "cpu");
+    else if (slot >= 0 && slot < TARN__BACKENDS && slots[slot].name[0])
+        snprintf(buffer, size, "%s:%d", slots[slot].name, device.index);
+    else
+        snprintf(buffer, size, "?");
+    return buffer;
+}
+
+bool tarn_device_equal(tarn_device a, tarn_device b)
+{
+    return tarn__same_device(a, b);
+}
+
+int tarn_device_count(const char *name)
+{
+    const tarn__backend *backend = tarn__backend_named(name);
+    return backend ? backend->device_count() : 0;
+}
+
+const char *tarn_backend_missing(const char *name)
+{
+    static _Thread_local char text[600];
+    int slot = slot_named(name);
+    if (slot < 0)
+        snprintf(text, sizeof(text), "there is no backend '%s'", name ? name : "NULL");
+    else if (!tarn__backend_at(slot))
+        snprintf(text, sizeof(text), "%s", slots[slot].why);
+    else
+        text[0] = 0;
+    return text;
+}
+
+bool tarn_device_query(tarn_device device, tarn_device_info *info)
+{
+    if (!info)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "device_query: the place for the answer is NULL");
+    memset(info, 0, sizeof(*info));
+    const tarn__backend *backend = tarn__backend_of(device, "device_query");
+    if (!backend)
+        return false;
+    tarn_device_name(device, info->name, sizeof(info->name));
+    return backend->device_query(device.index, info) ||
+           tarn__raise(TARN_ERROR_DEVICE, "device_query: %s does not answer: %s", info->name, backend->failure());
+}
+
+void *tarn_native_stream(tarn_device device)
+{
+    const tarn__backend *backend = tarn__backend_of(device, "native_stream");
+    return backend && backend->stream ? backend->stream(device.index) : NULL;
+}
+
+bool tarn__fault_check(const tarn__fault *fault)
+{
+    return !fault->raised || tarn__raise(TARN_ERROR_ARGUMENT, "%s: index %lld is outside the axis, which has %lld elements", fault->function,
+                                         (long long)fault->value, (long long)fault->limit);
+}
+
+bool tarn__device_poll(tarn_device device, const char *function)
+{
+    const tarn__backend *backend = tarn__backend_at(device.backend);
+    tarn__fault fault = {0};
+    char name[32];
+    if (!backend->poll(device.index, &fault))
+        return tarn__raise(TARN_ERROR_DEVICE, "%s: %s failed: %s", function, tarn_device_name(device, name, sizeof(name)), backend->failure());
+    return tarn__fault_check(&fault);
+}
+
+bool tarn_synchronize(tarn_device device)
+{
+    const tarn__backend *backend = tarn__backend_of(device, "synchronize");
+    char name[32];
+    if (!backend)
+        return false;
+    tarn__timing timing = {0};
+    if (tarn__is_profiling())
+        tarn__timing_begin(&timing, TARN_PROFILE_WAIT, "synchronize", NULL, device);
+    bool good = backend->synchronize(device.index);
+    tarn__timing_end(&timing);
+    if (!good)
+        return tarn__raise(TARN_ERROR_DEVICE, "synchronize: %s failed: %s", tarn_device_name(device, name, sizeof(name)), backend->failure());
+    return !backend->poll || tarn__device_poll(device, "synchronize");
+}

@@ -1,0 +1,76 @@
+/* meta.c: devices without memory. Addresses are handed out one behind the other and never again; nobody looks there. */
+#include "core/device/shadow.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define ALIGNMENT 256
+
+static tarn__backend shadows[TARN__BACKENDS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void *alloc(int index, size_t bytes)
+{
+    static _Atomic uintptr_t next = ALIGNMENT;
+    (void)index;
+    return (void *)atomic_fetch_add(&next, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+}
+
+static void release(int index, void *memory, size_t bytes)
+{
+    (void)index, (void)memory, (void)bytes;
+}
+
+static bool upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream)
+{
+    (void)index, (void)memory, (void)offset, (void)host, (void)bytes, (void)stream;
+    return true;
+}
+
+static bool download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
+{
+    (void)index, (void)memory, (void)offset, (void)stream;
+    memset(host, 0, bytes);
+    return true;
+}
+
+static bool peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream)
+{
+    (void)to_index, (void)to, (void)to_offset, (void)from_index, (void)from, (void)from_offset, (void)bytes, (void)stream;
+    return true;
+}
+
+static bool synchronize(int index)
+{
+    (void)index;
+    return true;
+}
+
+/* Devices, kernels and whether steps can be recorded are the original's; all that moves bytes, or waits for work, is gone. */
+static tarn__backend shadow_like(const tarn__backend *original)
+{
+    return (tarn__backend){.kernels_hash = original->kernels_hash, .name = original->name, .version = original->version, .plain_addresses = true, .has_tf32 = original->has_tf32,
+                           .scratch_by_shape = original->scratch_by_shape,
+                           .device_count = original->device_count, .device_query = original->device_query, .alloc = alloc, .release = release,
+                           .upload = upload, .download = download, .peer = peer, .synchronize = synchronize, .capture_begin = original->capture_begin,
+                           .capture_end = original->capture_end, .graph_launch = original->graph_launch, .graph_free = original->graph_free,
+                           .poke = original->poke, .failure = original->failure, .kernels = original->kernels};
+}
+
+const tarn__backend *tarn__shadow_at(int slot)
+{
+    return shadows[slot].name ? &shadows[slot] : NULL;
+}
+
+tarn_device tarn__shadow_of(tarn_device device)
+{
+    const tarn__backend *original = tarn__is_shadow(device) ? NULL : tarn__backend_of(device, "shadow");
+    if (!original)
+        return device;
+    pthread_mutex_lock(&lock);
+    if (!shadows[device.backend].name)
+        shadows[device.backend] = shadow_like(original);
+    pthread_mutex_unlock(&lock);
+    return (tarn_device){device.backend + TARN__BACKENDS, device.index};
+}

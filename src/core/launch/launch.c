@@ -1,0 +1,333 @@
+/* launch.c: from tensors to a kernel call: which table, which row, scratch, faults, and the fallback to the CPU. */
+#include "core/launch/launch.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "core/tensor/blocks.h"
+#include "core/launch/graph.h"
+#include "core/profile/profiler.h"
+#include "core/launch/stats.h"
+
+static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
+{
+    if (!row->run)
+        return false;
+    const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
+    for (int i = 1; !first && i < launch->inputs; i++)
+        first = launch->in[i];
+    uint32_t used = first ? TARN__BIT(first->view.dtype) : 0; /* and all kinds of blocks: whoever does not name them would take them for elements */
+    for (int i = 0; i < launch->inputs; i++)
+        used |= launch->in[i] ? TARN__BIT(launch->in[i]->view.dtype) & TARN__BLOCKS : 0;
+    for (int i = 0; i < launch->outputs; i++)
+        used |= launch->out[i] ? TARN__BIT(launch->out[i]->view.dtype) & TARN__BLOCKS : 0;
+    return (used & ~row->dtypes) == 0;
+}
+
+static tarn__call make_call(const tarn__launch *launch, tarn_device device, const tarn__view *const *in, const tarn__view *const *out)
+{
+    tarn__call call = {.inputs = launch->inputs, .outputs = launch->outputs, .reads_output = launch->reads_output, .device = device.index,
+                       .function = launch->function, .params = launch->params, .params_bytes = launch->params_bytes};
+    memcpy(call.in, in, sizeof(call.in[0]) * (size_t)launch->inputs);
+    memcpy(call.out, out, sizeof(call.out[0]) * (size_t)launch->outputs);
+    return call;
+}
+
+static bool run_row(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
+                    const tarn__view *const *out)
+{
+    const tarn__kernel_row *row = &backend->kernels[launch->kernel];
+    tarn__fault fault = {.function = launch->function};
+    tarn__call call = make_call(launch, device, in, out);
+    call.stream = backend->stream ? backend->stream(device.index) : NULL;
+    call.fault = &fault;
+    tarn__block *scratch = NULL;
+    if (row->scratch && (call.scratch_bytes = row->scratch(&call)) > 0) {
+        scratch = tarn__pool_take(device, call.scratch_bytes, NULL);
+        if (!scratch)
+            return tarn__raise_within(launch->function);
+        call.scratch = tarn__block_memory(scratch);
+        call.scratch_offset = tarn__block_offset(scratch);
+    }
+    row->run(&call);
+    tarn__pool_give(scratch);
+    return (backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault)) && !tarn_failed();
+}
+
+/* On a meta device no kernel runs. Its scratch is taken and released, so that the pool's peak has it. */
+static bool count_scratch(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
+                          const tarn__view *const *out)
+{
+    const tarn__kernel_row *row = &backend->kernels[launch->kernel];
+    if (!backend->scratch_by_shape || !row->scratch || !row_fits(row, launch))
+        return true;
+    tarn__call call = make_call(launch, device, in, out);
+    size_t bytes = row->scratch(&call);
+    tarn__block *scratch = bytes > 0 ? tarn__pool_take(device, bytes, NULL) : NULL;
+    tarn__pool_give(scratch);
+    return bytes == 0 || scratch || tarn__raise_within(launch->function);
+}
+
+/* The same with its record; `device` is where it runs. */
+static bool run_profiled(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
+                         const tarn__view *const *out, bool is_fallback)
+{
+    tarn__timing timing;
+    tarn__timing_begin(&timing, tarn__kernel_kind(launch->kernel), tarn__kernel_names[launch->kernel], launch->function, device);
+    timing.record.is_fallback = is_fallback;
+    tarn__timing_describe(&timing, launch);
+    bool good = run_row(backend, launch, device, in, out);
+    tarn__timing_end(&timing);
+    return good;
+}
+
+/* ---- the fallback ---------------------------------------------------------------------------------------------------------- */
+
+static void warn_once(tarn__kernel kernel, tarn_device device)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool warned[TARN__MAX_BACKENDS][TARN__KERNEL_COUNT];
+    char name[32];
+    pthread_mutex_lock(&lock);
+    bool first = !warned[device.backend][kernel];
+    warned[device.backend][kernel] = true;
+    pthread_mutex_unlock(&lock);
+    if (first)
+        tarn__log(TARN_LOG_WARNING, "%s has no kernel '%s' for this call; the CPU runs it, with copies both ways",
+                  tarn_device_name(device, name, sizeof(name)), tarn__kernel_names[kernel]);
+}
+
+/* The elements between a view's first and last address, relative to its first element. */
+static void span_of(const tarn__view *view, int64_t *low, int64_t *high)
+{
+    *low = *high = 0;
+    for (int i = 0; i < view->rank; i++) {
+        int64_t reach = view->shape[i] > 0 ? (view->shape[i] - 1) * view->stride[i] : 0;
+        *(reach < 0 ? low : high) += reach;
+    }
+}
+
+/* A host copy of a stretch of a storage. */
+typedef struct host_copy {
+    void *memory;
+    int64_t first, end; /* bytes of the storage; none where they are equal */
+} host_copy;
+
+/* Widens a stretch so that it holds what a tensor spans; it begins where an element of any size may. */
+static void take_in(host_copy *copy, const tarn_tensor *tensor)
+{
+    tarn_dtype dtype = tensor->view.dtype;
+    int64_t low, high, block = tarn__dtypes[dtype].block_elements;
+    if (tarn__view_count(&tensor->view) == 0)
+        return;
+    span_of(&tensor->view, &low, &high);
+    int64_t first = tarn__bytes_of(dtype, tensor->start + low), end = tarn__bytes_of(dtype, tensor->start + high + block);
+    first = block == 1 ? first / 8 * 8 : first;
+    bool is_empty = copy->first == copy->end;
+    copy->first = is_empty || first < copy->first ? first : copy->first;
+    copy->end = is_empty || end > copy->end ? end : copy->end;
+}
+
+static bool download(host_copy *copy, tarn__storage *storage)
+{
+    size_t bytes = (size_t)(copy->end - copy->first);
+    copy->memory = tarn__alloc(bytes);
+    return copy->memory && tarn__storage_download(storage, copy->first, copy->memory, bytes);
+}
+
+/* The tensor as it lies in the copy. */
+static tarn__view view_in(const host_copy *copy, const tarn_tensor *tensor)
+{
+    tarn__view view = tensor->view;
+    view.memory = copy->memory;
+    view.base = 0;
+    const tarn__dtype *row = &tarn__dtypes[view.dtype];
+    view.offset = tensor->start - copy->first / row->block_bytes * row->block_elements;
+    return view;
+}
+
+/* Copies of a call's tensors. Results that lie in one storage have one copy: what goes back holds all of them. */
+typedef struct host_call {
+    host_copy copies[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS]; /* inputs, then outputs */
+    tarn__view views[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS];
+    const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
+} host_call;
+
+/* Which output's copy holds output `i`. */
+static int holder_of(const tarn__launch *launch, int i)
+{
+    int k = 0;
+    while (!launch->out[k] || launch->out[k]->storage != launch->out[i]->storage)
+        k++;
+    return k;
+}
+
+static bool bring_inputs(host_call *call, const tarn__launch *launch)
+{
+    for (int i = 0; i < launch->inputs; i++) {
+        if (!launch->in[i])
+            continue;
+        take_in(&call->copies[i], launch->in[i]);
+        if (!download(&call->copies[i], launch->in[i]->storage))
+            return false;
+        call->views[i] = view_in(&call->copies[i], launch->in[i]);
+        call->in[i] = &call->views[i];
+    }
+    return true;
+}
+
+static bool bring_outputs(host_call *call, const tarn__launch *launch)
+{
+    host_copy *copies = call->copies + TARN__MAX_INPUTS;
+    tarn__view *views = call->views + TARN__MAX_INPUTS;
+    for (int i = 0; i < launch->outputs; i++)
+        if (launch->out[i])
+            take_in(&copies[holder_of(launch, i)], launch->out[i]);
+    for (int i = 0; i < launch->outputs; i++) {
+        if (!launch->out[i])
+            continue;
+        int holder = holder_of(launch, i);
+        if (holder == i && !download(&copies[i], launch->out[i]->storage))
+            return false;
+        views[i] = view_in(&copies[holder], launch->out[i]);
+        call->out[i] = &views[i];
+    }
+    return true;
+}
+
+static bool give_back_outputs(const host_call *call, const tarn__launch *launch)
+{
+    const host_copy *copies = call->copies + TARN__MAX_INPUTS;
+    for (int i = 0; i < launch->outputs; i++)
+        if (launch->out[i] && holder_of(launch, i) == i &&
+            !tarn__storage_upload(launch->out[i]->storage, copies[i].first, copies[i].memory, (size_t)(copies[i].end - copies[i].first)))
+            return false;
+    return true;
+}
+
+/* What blocks meet behind the doors that let them in. */
+static bool raise_blocks(const tarn__launch *launch, const tarn_tensor *tensor)
+{
+    return tarn__raise(TARN_ERROR_DTYPE, "%s: %s holds blocks, which kernel '%s' does not take; tarn_cast() makes blocks of floats and floats of blocks",
+                       launch->function, tarn_dtype_name(tensor->view.dtype), tarn__kernel_names[launch->kernel]);
+}
+
+static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
+{
+    char name[32];
+    const tarn__kernel_row *row = &tarn__cpu_backend()->kernels[launch->kernel];
+    const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
+    if (!row_fits(row, launch) && first && tarn__is_blocks(first->view.dtype))
+        return raise_blocks(launch, first);
+    if (!row_fits(row, launch))
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: no backend here has kernel '%s' for this dtype", launch->function,
+                           tarn__kernel_names[launch->kernel]);
+    if (tarn__fallback_is_error())
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s has no kernel '%s', and fallbacks are errors (TARN_FALLBACK=error)",
+                           launch->function, tarn_device_name(device, name, sizeof(name)), tarn__kernel_names[launch->kernel]);
+    if (!tarn__not_captured(launch->function, device, "a kernel that only the CPU has"))
+        return false;
+    warn_once(launch->kernel, device);
+    tarn__count(TARN__FALLBACKS, 1);
+    host_call call = {0};
+    bool good = bring_inputs(&call, launch) && bring_outputs(&call, launch) &&
+                (tarn__is_profiling() ? run_profiled(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out, true)
+                                      : run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out));
+    tarn__count_kernel(TARN__CPU_SLOT, launch->kernel);
+    good = good && give_back_outputs(&call, launch);
+    for (int i = 0; i < TARN__MAX_INPUTS + TARN__MAX_OUTPUTS; i++)
+        tarn__release(call.copies[i].memory, (size_t)(call.copies[i].end - call.copies[i].first));
+    return good;
+}
+
+bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype)
+{
+    const tarn__kernel_row *row = &tarn__backend_at(device.backend)->kernels[kernel];
+    return row->run && ((row->dtypes >> dtype) & 1);
+}
+
+bool tarn__run(const tarn__launch *launch)
+{
+    if (tarn_failed())
+        return false;
+    const tarn_tensor *place = launch->out[0];
+    for (int i = 1; !place && i < launch->outputs; i++)
+        place = launch->out[i];
+    tarn_device device = tarn__device(place);
+    const tarn__backend *backend = tarn__backend_at(device.backend);
+    if (!tarn__is_shadow(device) && !row_fits(&backend->kernels[launch->kernel], launch))
+        return run_on_cpu(launch, device);
+    const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
+    for (int i = 0; i < launch->inputs; i++)
+        in[i] = launch->in[i] ? &launch->in[i]->view : NULL;
+    for (int i = 0; i < launch->outputs; i++)
+        out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
+    if (tarn__is_shadow(device))
+        return count_scratch(backend, launch, device, in, out);
+    tarn__count_kernel(device.backend, launch->kernel);
+    bool good = tarn__is_profiling() ? run_profiled(backend, launch, device, in, out, false) : run_row(backend, launch, device, in, out);
+    bool declined = backend->declined && backend->declined(device.index);
+    return good && declined ? run_on_cpu(launch, device) : good;
+}
+
+/* ---- the two calls that the core itself needs ------------------------------------------------------------------------------ */
+
+static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *from)
+{
+    tarn__fill none = {0};
+    if (tarn__is_blocks(from->view.dtype) || tarn__is_blocks(to->view.dtype))
+        return tarn__blocks_copy(function, to, from);
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_copy, .function = function, .inputs = 1, .outputs = 1, .in = {from}, .out = {to},
+                                     .params = &none, .params_bytes = sizeof(none)});
+}
+
+tarn_tensor *tarn__dense(const char *function, tarn_tensor *x)
+{
+    if (tarn__view_dense(&x->view))
+        return x;
+    tarn__count(TARN__LAYOUT_COPIES, 1);
+    tarn_tensor *copy = tarn__tensor_new(function, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    return copy && copy_on_device(function, copy, x) ? copy : NULL;
+}
+
+/* Across devices: a dense source of the target's bytes travels; what the target's layout or dtype needs is done on the target. */
+static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from)
+{
+    if (!tarn__not_captured(function, tarn__device(to), "a copy between devices") ||
+        !tarn__not_captured(function, tarn__device(from), "a copy between devices"))
+        return false;
+    tarn_tensor *source = tarn__dense(function, from);
+    if (!source)
+        return false;
+    bool direct = tarn__view_dense(&to->view) && to->view.dtype == source->view.dtype;
+    tarn_tensor *landing = direct ? to : tarn__tensor_new(function, tarn__shape_of(source), source->view.dtype, tarn__device(to));
+    if (!landing)
+        return false;
+    tarn_dtype dtype = source->view.dtype;
+    return tarn__storage_transfer(landing->storage, tarn__bytes_of(dtype, landing->start), source->storage, tarn__bytes_of(dtype, source->start),
+                                  (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view))) &&
+           (direct || copy_on_device(function, to, landing));
+}
+
+bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *from)
+{
+    if (tarn__same_device(tarn__device(to), tarn__device(from)))
+        return copy_on_device(function, to, from);
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && copy_across(function, to, from);
+    tarn_scope_close(scope);
+    return good;
+}
+
+tarn__number tarn__number_of(double value)
+{
+    return (tarn__number){value, value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : value == value ? (int64_t)value : 0};
+}
+
+bool tarn__fill_with(const char *function, tarn_tensor *x, double value)
+{
+    tarn__fill fill = {.value = tarn__number_of(value)};
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_fill, .function = function, .outputs = 1, .out = {x}, .params = &fill,
+                                     .params_bytes = sizeof(fill)});
+}

@@ -1,0 +1,147 @@
+/* pool_stats.c: what a device's pool knows: how much is held, for what, and by whom. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/profile.h>
+
+#include "core/memory/pool_private.h"
+#include "core/memory/storage.h"
+
+tarn_memory tarn_memory_of(tarn_device device)
+{
+    tarn_memory memory = {0};
+    tarn__pool *pool = tarn__pool_of(device, "memory_of");
+    if (!pool)
+        return memory;
+    pthread_mutex_lock(&pool->lock);
+    memory = (tarn_memory){pool->used, pool->cached, pool->peak, pool->blocks};
+    for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next) {
+        memory.used += arena->pool.used;
+        memory.cached += arena->pool.cached;
+        memory.blocks += arena->pool.blocks;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return memory;
+}
+
+tarn__pool_peaks tarn__pool_peaks_of(tarn_device device)
+{
+    tarn__pool *pool = tarn__pool_of(device, "memory_of");
+    if (!pool)
+        return (tarn__pool_peaks){0};
+    pthread_mutex_lock(&pool->lock);
+    tarn__pool_peaks peaks = {pool->peak_tensors, pool->peak, pool->peak_reserved};
+    pthread_mutex_unlock(&pool->lock);
+    return peaks;
+}
+
+static void add_purposes(const tarn__pool *pool, tarn_memory_kinds *kinds)
+{
+    int64_t bytes[TARN__PURPOSES] = {0};
+    for (const tarn__block *block = pool->held; block; block = block->next)
+        if (block->owner)
+            bytes[block->owner->purpose] += (int64_t)block->bytes;
+    kinds->parameters += bytes[TARN__FOR_PARAMETERS];
+    kinds->gradients += bytes[TARN__FOR_GRADIENTS];
+    kinds->state += bytes[TARN__FOR_STATE];
+    kinds->workspace += pool->peak_workspace;
+    kinds->peak += pool->peak;
+}
+
+tarn_memory_kinds tarn_memory_kinds_of(tarn_device device)
+{
+    tarn_memory_kinds kinds = {0};
+    tarn__pool *pool = tarn__pool_of(device, "memory_kinds_of");
+    if (!pool)
+        return kinds;
+    pthread_mutex_lock(&pool->lock);
+    add_purposes(pool, &kinds);
+    for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next)
+        add_purposes(&arena->pool, &kinds);
+    pthread_mutex_unlock(&pool->lock);
+    int64_t others = kinds.peak - kinds.parameters - kinds.gradients - kinds.state - kinds.workspace;
+    kinds.activations = others > 0 ? others : 0;
+    return kinds;
+}
+
+#define TABLE_ROWS 24
+
+enum { UNNAMED, SCRATCH, OTHERS, NAMED }; /* rows before those of names */
+
+typedef struct table_row {
+    char name[48];
+    int64_t bytes, blocks;
+} table_row;
+
+/* The row of a block; names beyond the room of the table share one. */
+static table_row *row_of(table_row *rows, int *count, const tarn__block *block)
+{
+    const char *name = block->owner ? block->owner->name : NULL;
+    if (!name)
+        return &rows[block->is_workspace ? SCRATCH : UNNAMED];
+    for (int i = NAMED; i < *count; i++)
+        if (strncmp(rows[i].name, name, sizeof(rows[i].name) - 1) == 0)
+            return &rows[i];
+    if (*count == TABLE_ROWS)
+        return &rows[OTHERS];
+    snprintf(rows[*count].name, sizeof(rows[0].name), "%s", name);
+    return &rows[(*count)++];
+}
+
+static void add_blocks(table_row *rows, int *count, const tarn__pool *pool)
+{
+    for (const tarn__block *block = pool->held; block; block = block->next) {
+        table_row *row = row_of(rows, count, block);
+        row->bytes += (int64_t)block->bytes;
+        row->blocks++;
+    }
+}
+
+/* The row of most bytes but that of others; NULL: none is left. */
+static table_row *largest_of(table_row *rows, int count)
+{
+    table_row *best = NULL;
+    for (int i = 0; i < count; i++)
+        if (i != OTHERS && rows[i].blocks && (!best || rows[i].bytes > best->bytes))
+            best = &rows[i];
+    return best;
+}
+
+static size_t print_row(const table_row *row, char *buffer, size_t size, size_t used)
+{
+    bool fits = buffer && used < size;
+    return used + (size_t)snprintf(fits ? buffer + used : NULL, fits ? size - used : 0, "  %14lld bytes in %6lld blocks  %s\n", (long long)row->bytes,
+                                   (long long)row->blocks, row->name);
+}
+
+/* One row a name, the largest first, at most so many; the last one is all the rest, so that rows add up to what is held. */
+size_t tarn__memory_table(tarn_device device, int most, char *buffer, size_t size)
+{
+    table_row rows[TABLE_ROWS] = {[UNNAMED] = {.name = "(no name)"}, [SCRATCH] = {.name = "(scratch of kernels)"}, [OTHERS] = {.name = "(all others)"}}, *row;
+    int count = NAMED;
+    if (buffer && size)
+        buffer[0] = 0;
+    tarn__pool *pool = tarn__pool_of(device, "memory_table");
+    if (!pool)
+        return 0;
+    pthread_mutex_lock(&pool->lock);
+    add_blocks(rows, &count, pool);
+    for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next)
+        add_blocks(rows, &count, &arena->pool);
+    pthread_mutex_unlock(&pool->lock);
+    size_t used = 0;
+    for (int done = 0; (row = largest_of(rows, count)); done++) {
+        if (done < most - 1) {
+            used = print_row(row, buffer, size, used);
+        } else {
+            rows[OTHERS].bytes += row->bytes;
+            rows[OTHERS].blocks += row->blocks;
+        }
+        row->blocks = 0;
+    }
+    return rows[OTHERS].blocks ? print_row(&rows[OTHERS], buffer, size, used) : used;
+}
+
+size_t tarn_memory_table(tarn_device device, char *buffer, size_t size)
+{
+    return tarn__memory_table(device, TABLE_ROWS, buffer, size);
+}

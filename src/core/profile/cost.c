@@ -1,0 +1,126 @@
+/* cost.c: what a kernel's call moves and computes, as far as its operands tell. */
+#include "core/profile/profiler.h"
+
+/* Elements that are there: those of expanded axes count once. */
+static double elements_of(const tarn__view *view)
+{
+    double count = 1;
+    for (int i = 0; i < view->rank; i++)
+        count *= view->stride[i] != 0 || view->shape[i] == 0 ? (double)view->shape[i] : 1;
+    return count;
+}
+
+static double bytes_of(const tarn_tensor *tensor)
+{
+    return tensor ? elements_of(&tensor->view) * (double)tarn__dtype_bytes(tensor->view.dtype) / tarn__dtypes[tensor->view.dtype].block_elements : 0;
+}
+
+static double count_of(const tarn_tensor *tensor)
+{
+    return tensor ? (double)tarn__view_count(&tensor->view) : 0;
+}
+
+/* Each operand once; a result that is read, too, twice. */
+static double bytes_moved(const tarn__launch *launch)
+{
+    double bytes = 0;
+    for (int i = 0; i < launch->inputs; i++)
+        bytes += bytes_of(launch->in[i]);
+    for (int i = 0; i < launch->outputs; i++)
+        bytes += bytes_of(launch->out[i]) * ((launch->reads_output >> i) & 1 ? 2 : 1);
+    return bytes;
+}
+
+/* a (…, M, K) @ b -> (…, M, N) */
+static double of_product(const tarn__launch *launch)
+{
+    const tarn__view *a = &launch->in[0]->view;
+    return 2 * count_of(launch->out[0]) * (double)a->shape[a->rank - 1];
+}
+
+/* Each element of y takes one multiplication and one addition for each weight of its output channel. */
+static double of_convolution(const tarn_tensor *y, const tarn_tensor *weight)
+{
+    return 2 * count_of(y) * count_of(weight) / (double)(weight->view.shape[0] > 0 ? weight->view.shape[0] : 1);
+}
+
+/* q (B, H, T, D), k (B, KV, S, D): `products` of D elements for each row and each key that it attends to. */
+static double of_attention(const tarn__launch *launch, double products)
+{
+    const tarn__view *q = &launch->in[0]->view, *k = &launch->in[1]->view;
+    const tarn__attention *tail = launch->params;
+    double rows = (double)q->shape[2], keys = (double)k->shape[2], pairs = rows * keys;
+    if (tail->causal)
+        pairs -= rows * (rows - 1) / 2;
+    return 2 * products * (double)(q->shape[0] * q->shape[1] * q->shape[3]) * (pairs > 0 ? pairs : 0);
+}
+
+/* x (rows, in) with the weights (out, in) among these inputs. */
+static double of_weights(const tarn__launch *launch, int first, int end)
+{
+    double products = 0;
+    for (int i = first; i < end; i++)
+        products += launch->in[i] ? 2 * count_of(launch->in[i]) * (double)launch->in[0]->view.shape[0] : 0;
+    return products;
+}
+
+static double operations_of(const tarn__launch *launch)
+{
+    switch ((int)launch->kernel) {
+    case TARN__K_matmul:
+    case TARN__K_matmul_gelu:
+    case TARN__K_matmul_gelu_grad:
+    case TARN__K_matmul_blocks:
+    case TARN__K_matmul_sums: return of_product(launch);
+    case TARN__K_conv2d: return of_convolution(launch->out[0], launch->in[1]);
+    case TARN__K_conv2d_grad_x: return of_convolution(launch->in[0], launch->in[1]);
+    case TARN__K_conv2d_grad_weight: return of_convolution(launch->in[1], launch->out[0]);
+    case TARN__K_attention:
+    case TARN__K_attention_starts:
+    case TARN__K_attention_stored: return of_attention(launch, 2);
+    case TARN__K_attention_starts_grad:
+    case TARN__K_attention_grad: return of_attention(launch, 5);
+    case TARN__K_norm_linear: return of_weights(launch, 2, 5);
+    case TARN__K_norm_gated: return of_weights(launch, 2, 4);
+    case TARN__K_linear_sum: return of_weights(launch, 1, 2);
+    case TARN__K_attention_next: return 4 * count_of(launch->in[0]) * (double)launch->out[1]->view.shape[2];
+    default: return 0;
+    }
+}
+
+tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
+{
+    switch ((int)kernel) {
+    case TARN__K_matmul:
+    case TARN__K_matmul_gelu:
+    case TARN__K_matmul_gelu_grad:
+    case TARN__K_matmul_blocks:
+    case TARN__K_norm_linear:
+    case TARN__K_norm_gated:
+    case TARN__K_linear_sum:
+    case TARN__K_matmul_sums: return TARN_PROFILE_MATMUL;
+    case TARN__K_conv2d:
+    case TARN__K_conv2d_grad_x:
+    case TARN__K_conv2d_grad_weight: return TARN_PROFILE_CONVOLUTION;
+    case TARN__K_attention:
+    case TARN__K_attention_stored:
+    case TARN__K_attention_starts:
+    case TARN__K_attention_starts_grad:
+    case TARN__K_attention_next:
+    case TARN__K_attention_grad: return TARN_PROFILE_ATTENTION;
+    default: return TARN_PROFILE_KERNEL;
+    }
+}
+
+void tarn__timing_describe(tarn__timing *timing, const tarn__launch *launch)
+{
+    const tarn_tensor *first = launch->out[0];
+    for (int i = 1; !first && i < launch->outputs; i++)
+        first = launch->out[i];
+    if (first) {
+        timing->record.dtype = first->view.dtype;
+        timing->record.shape = tarn__shape_of(first);
+    }
+    timing->record.bytes = bytes_moved(launch);
+    timing->record.operations = operations_of(launch);
+}

@@ -1,0 +1,215 @@
+/* scope.c: who owns a tensor. Scopes are a stack on each thread; a tensor belongs to one scope, or to its caller. The
+ * list of a scope is touched by its own thread only. */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "core/tensor/tensor.h"
+
+struct tarn_scope {
+    tarn_scope *parent; /* NULL: the root is around it */
+    tarn_tensor *first;
+    const void *thread; /* the address of a thread's own root tells threads apart */
+};
+
+static _Thread_local tarn_scope root;
+static _Thread_local tarn_scope *top;
+static _Thread_local bool watched;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+
+static void empty_scope(tarn_scope *scope)
+{
+    while (scope->first) {
+        tarn_tensor *tensor = scope->first;
+        scope->first = tensor->next;
+        if (tensor->next)
+            tensor->next->previous = NULL;
+        tensor->scope = NULL;
+        tensor->next = NULL;
+        tarn__drop(tensor);
+    }
+}
+
+/* A thread ends: what its scopes hold goes with it. */
+static void close_thread(void *ignored)
+{
+    (void)ignored;
+    while (top)
+        tarn_scope_close(top);
+    empty_scope(&root);
+    watched = false; /* another library's destructor may run after this one and make tensors */
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&key, close_thread);
+}
+
+static void watch_thread(void)
+{
+    watched = true;
+    pthread_once(&once, make_key);
+    pthread_setspecific(key, &root);
+    root.thread = &root;
+}
+
+tarn_scope *tarn__scope_top(void)
+{
+    return top;
+}
+
+static void add_to(tarn_scope *scope, tarn_tensor *tensor)
+{
+    tensor->scope = scope;
+    tensor->previous = NULL;
+    tensor->next = scope->first;
+    if (scope->first)
+        scope->first->previous = tensor;
+    scope->first = tensor;
+}
+
+static void take_from(tarn_tensor *tensor)
+{
+    if (tensor->previous)
+        tensor->previous->next = tensor->next;
+    else
+        tensor->scope->first = tensor->next;
+    if (tensor->next)
+        tensor->next->previous = tensor->previous;
+    tensor->previous = tensor->next = NULL;
+    tensor->scope = NULL;
+}
+
+void tarn__scope_add(tarn_tensor *tensor)
+{
+    if (!watched)
+        watch_thread();
+    add_to(top ? top : &root, tensor);
+}
+
+tarn_scope *tarn_scope_open(void)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!watched)
+        watch_thread();
+    tarn_scope *scope = tarn__alloc(sizeof(*scope));
+    if (!scope)
+        return NULL;
+    scope->parent = top;
+    scope->thread = &root;
+    top = scope;
+    return scope;
+}
+
+static bool is_open(const tarn_scope *scope)
+{
+    for (const tarn_scope *s = top; s; s = s->parent)
+        if (s == scope)
+            return true;
+    return false;
+}
+
+void tarn_scope_close(tarn_scope *scope)
+{
+    if (!scope)
+        return;
+    if (!is_open(scope)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "scope_close: the scope is not open on this thread");
+        return;
+    }
+    for (bool last = false; !last;) {
+        tarn_scope *inner = top;
+        last = inner == scope;
+        top = inner->parent;
+        empty_scope(inner);
+        tarn__release(inner, sizeof(*inner));
+    }
+}
+
+static bool of_this_thread(const char *function, const tarn_tensor *tensor)
+{
+    return !tensor->scope || tensor->scope->thread == &root ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor belongs to a scope of another thread; keep it there first", function);
+}
+
+/* True when `scope` is `outer`, or an open scope inside it, which the close of `outer` closes too. */
+static bool is_inside(const tarn_scope *scope, const tarn_scope *outer)
+{
+    for (const tarn_scope *s = top; s != outer->parent; s = s->parent)
+        if (s == scope)
+            return true;
+    return false;
+}
+
+tarn_tensor *tarn_scope_return(tarn_scope *scope, tarn_tensor *tensor)
+{
+    if (!tarn__check_any("scope_return", tensor, "the tensor"))
+        return NULL;
+    if (!scope || !is_open(scope)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "scope_return: the scope is %s", scope ? "not open on this thread" : "NULL");
+        return NULL;
+    }
+    if (!of_this_thread("scope_return", tensor))
+        return NULL;
+    if (is_inside(tensor->scope, scope)) {
+        take_from(tensor);
+        add_to(scope->parent ? scope->parent : &root, tensor);
+    }
+    return tensor;
+}
+
+tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *made_inside)
+{
+    if (!tarn__check_live("scope_return", tensor, "the result"))
+        return NULL;
+    bool had_scope = tensor->scope != NULL;
+    tarn__hold(tensor);
+    while (top != scope)
+        tarn_scope_close(top);
+    if (had_scope && !tensor->scope)
+        tarn__scope_add(tensor); /* its scope is gone: the reference from above is now this scope's */
+    else
+        tarn__drop(tensor);
+    if (made_inside)
+        *made_inside = tensor->scope == scope;
+    return tarn_scope_return(scope, tensor);
+}
+
+tarn_tensor *tarn__scope_take(tarn_tensor *tensor)
+{
+    if (!tarn__check_any("keep", tensor, "the tensor") || !of_this_thread("keep", tensor))
+        return NULL;
+    if (tensor->scope)
+        take_from(tensor);
+    else
+        tarn__hold(tensor);
+    atomic_fetch_add_explicit(&tensor->kept, 1, memory_order_relaxed);
+    return tensor;
+}
+
+tarn_tensor *tarn_keep(tarn_tensor *tensor)
+{
+    if (!tarn__check_any("keep", tensor, "the tensor") || !of_this_thread("keep", tensor))
+        return NULL;
+    tarn_tensor *handle = tarn__tensor_handle(tensor);
+    if (handle)
+        handle->kept = 1;
+    return handle;
+}
+
+void tarn_free(tarn_tensor *tensor)
+{
+    if (!tensor || !tarn__check_live("free", tensor, "the tensor") || !of_this_thread("free", tensor))
+        return;
+    if (tensor->scope)
+        take_from(tensor);
+    else if (atomic_fetch_sub_explicit(&tensor->kept, 1, memory_order_relaxed) <= 0) {
+        atomic_fetch_add_explicit(&tensor->kept, 1, memory_order_relaxed);
+        tarn__raise(TARN_ERROR_ARGUMENT, "free: the tensor belongs to the library (a parameter or a gradient), not to the caller");
+        return;
+    }
+    tarn__drop(tensor);
+}

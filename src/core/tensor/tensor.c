@@ -1,0 +1,419 @@
+/* tensor.c: making, sharing and asking tensors. */
+#include "core/tensor/tensor.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+
+static tarn_tensor *new_header(void)
+{
+    tarn_tensor *tensor = tarn__alloc(sizeof(*tensor));
+    if (!tensor)
+        return NULL;
+    tensor->references = 1;
+    tensor->origin = tensor;
+    tensor->state = TARN__TENSOR_LIVE;
+    return tensor;
+}
+
+/* The name goes where the strides were: an error that reports the use of a freed tensor finds it there. */
+static void note_name(tarn_tensor *tensor, const char *name)
+{
+    char *note = (char *)tensor->view.stride;
+    size_t length = strlen(name), room = sizeof(tensor->view.stride) - 1;
+    length = length < room ? length : room;
+    memcpy(note, name, length);
+    note[length] = '\0';
+}
+
+static void release_header(tarn_tensor *tensor)
+{
+    if (tensor->origin == tensor)
+        tensor->view.stride[0] = 0;
+    if (tensor->name) {
+        note_name(tensor, tensor->name);
+        tarn__text_release(tensor->name);
+    }
+    tensor->storage = NULL;
+    tensor->state = TARN__TENSOR_FREED;
+    tarn__release_late(tensor, sizeof(*tensor));
+}
+
+static void place_view(tarn_tensor *tensor)
+{
+    const tarn__dtype *row = &tarn__dtypes[tensor->view.dtype];
+    bool is_plain = row->block_elements == 1; /* then the storage begins at a multiple of the element's size */
+    tensor->view.memory = tensor->storage->memory;
+    tensor->view.offset = (is_plain ? tensor->storage->offset / row->block_bytes : 0) + tensor->start;
+    tensor->view.base = is_plain ? 0 : tensor->storage->offset;
+}
+
+tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order)
+{
+    if (tarn_failed() || !tarn__check_shape(function, shape, dtype) || !tarn__backend_of(device, function))
+        return NULL;
+    tarn_tensor *tensor = new_header();
+    if (!tensor) {
+        tarn__raise_within(function);
+        return NULL;
+    }
+    tensor->view.dtype = dtype;
+    tensor->view.rank = shape.rank;
+    memcpy(tensor->view.shape, shape.size, sizeof(tensor->view.shape));
+    int64_t next = 1;
+    for (int i = shape.rank - 1; i >= 0; i--) {
+        int axis = order ? order[i] : i;
+        tensor->view.stride[axis] = next;
+        next *= shape.size[axis] > 0 ? shape.size[axis] : 1;
+    }
+    tensor->storage = tarn__storage_new(device, (size_t)tarn__bytes_of(dtype, tarn__view_count(&tensor->view)));
+    if (!tensor->storage) {
+        release_header(tensor);
+        tarn__raise_within(function);
+        return NULL;
+    }
+    place_view(tensor);
+    tarn__scope_add(tensor);
+    return tensor;
+}
+
+tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device)
+{
+    return tarn__tensor_new_ordered(function, shape, dtype, device, NULL);
+}
+
+tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage)
+{
+    tarn_tensor *tensor = !tarn_failed() && tarn__check_shape(function, shape, dtype) ? new_header() : NULL;
+    if (!tensor) {
+        tarn__storage_drop(storage);
+        tarn__raise_within(function);
+        return NULL;
+    }
+    tensor->view.dtype = dtype;
+    tensor->view.rank = shape.rank;
+    memcpy(tensor->view.shape, shape.size, sizeof(tensor->view.shape));
+    tensor->storage = storage;
+    tarn__view_pack(&tensor->view);
+    place_view(tensor);
+    tarn__scope_add(tensor);
+    return tensor;
+}
+
+/* Another header on x's storage, in no scope. */
+static tarn_tensor *new_header_on(tarn_tensor *x)
+{
+    tarn_tensor *view = new_header();
+    if (!view)
+        return NULL;
+    view->view = x->view;
+    view->storage = x->storage;
+    view->start = x->start;
+    view->constant = x->constant;
+    view->is_constant = x->is_constant;
+    if (view->storage)
+        tarn__storage_hold(view->storage);
+    return view;
+}
+
+tarn_tensor *tarn__tensor_view(tarn_tensor *x)
+{
+    tarn_tensor *view = new_header_on(x);
+    if (view)
+        tarn__scope_add(view);
+    return view;
+}
+
+void tarn__tensor_restart(tarn_tensor *view, int64_t start)
+{
+    view->start = start;
+    place_view(view);
+}
+
+/* ---- kept handles ---------------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER; /* of every origin's list */
+
+tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor)
+{
+    tarn_tensor *origin = tensor->origin, *handle = new_header_on(origin);
+    if (!handle)
+        return NULL;
+    tarn__hold(origin);
+    handle->origin = origin;
+    pthread_mutex_lock(&handles_lock);
+    handle->next = origin->handles;
+    if (handle->next)
+        handle->next->previous = handle;
+    origin->handles = handle;
+    pthread_mutex_unlock(&handles_lock);
+    return handle;
+}
+
+static void leave_origin(tarn_tensor *handle)
+{
+    pthread_mutex_lock(&handles_lock);
+    if (handle->previous)
+        handle->previous->next = handle->next;
+    else
+        handle->origin->handles = handle->next;
+    if (handle->next)
+        handle->next->previous = handle->previous;
+    pthread_mutex_unlock(&handles_lock);
+    note_name(handle, handle->origin->name ? handle->origin->name : "");
+    tarn__drop(handle->origin);
+}
+
+void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage)
+{
+    tarn__storage_drop(tensor->storage);
+    tensor->storage = storage;
+    tarn__view_pack(&tensor->view);
+    tarn__tensor_restart(tensor, 0);
+    pthread_mutex_lock(&handles_lock);
+    for (tarn_tensor *handle = tensor->handles; handle; handle = handle->next) {
+        tarn__storage_hold(storage);
+        tarn__storage_drop(handle->storage);
+        handle->storage = storage;
+        handle->start = tensor->start;
+        handle->view = tensor->view;
+    }
+    pthread_mutex_unlock(&handles_lock);
+}
+
+/* ---- references ------------------------------------------------------------------------------------------------------------ */
+
+void tarn__hold(tarn_tensor *tensor)
+{
+    atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
+}
+
+void tarn__drop(tarn_tensor *tensor)
+{
+    if (!tensor || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
+        return;
+    if (tensor->origin != tensor)
+        leave_origin(tensor);
+    tarn__history_drop(tensor->history);
+    tarn__drop(tensor->grad);
+    tarn__storage_drop(tensor->storage);
+    release_header(tensor);
+}
+
+void tarn__history_hold(tarn__history *history)
+{
+    atomic_fetch_add_explicit(&history->references, 1, memory_order_relaxed);
+}
+
+void tarn__history_drop(tarn__history *history)
+{
+    if (history && atomic_fetch_sub_explicit(&history->references, 1, memory_order_acq_rel) == 1)
+        history->release(history);
+}
+
+/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__raise_not_live(const char *function, const tarn_tensor *tensor, const char *role)
+{
+    if (tensor->state != TARN__TENSOR_FREED)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is not a tensor: a wrong pointer, or one freed long ago", function,
+                           role);
+    const char *name = (const char *)tensor->view.stride;
+    const char *quote = name[0] ? "'" : "", *end = name[0] ? "' " : "";
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: %s was freed: %s%s%s%s %s; use it before tarn_free() or its scope's close, or a handle from "
+                       "tarn_keep()",
+                       function, role, quote, name, end, tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_TEXT(tensor));
+}
+
+bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char *role)
+{
+    if (tarn_failed())
+        return false;
+    return tensor ? tarn__check_live(function, tensor, role)
+                  : tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is NULL", function, role);
+}
+
+bool tarn__check(const char *function, const tarn_tensor *tensor, const char *role)
+{
+    if (!tarn__check_any(function, tensor, role))
+        return false;
+    return !tarn__is_blocks(tensor->view.dtype) ||
+           tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, which holds blocks: convert it with tarn_cast() first", function, role,
+                       tarn_dtype_name(tensor->view.dtype));
+}
+
+bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t mask, const char *role)
+{
+    if (tensor->is_constant || ((mask >> tensor->view.dtype) & 1))
+        return true;
+    char names[64] = "";
+    for (int i = 0; i < TARN_DTYPE_COUNT; i++)
+        if ((mask >> i) & 1)
+            snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", tarn__dtypes[i].name);
+    return tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, but must be one of%s; convert it with tarn_cast()", function, role,
+                       tarn_dtype_name(tensor->view.dtype), names);
+}
+
+bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
+{
+    if ((unsigned)dtype >= TARN_DTYPE_COUNT)
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: %d is no element type", function, (int)dtype);
+    if (shape.rank < 0 || shape.rank > TARN_MAX_RANK)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: rank %d is outside 0 to %d", function, shape.rank, TARN_MAX_RANK);
+    int64_t limit = INT64_MAX / 2 / (int64_t)tarn__dtype_bytes(dtype), count = 1, block = tarn__dtypes[dtype].block_elements;
+    if (block > 1 && (shape.rank == 0 || shape.size[shape.rank - 1] % block != 0))
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the last axis of %s cannot hold %s: its size must be a multiple of %lld, the elements of a block", function,
+                           tarn__shape_text(shape.size, shape.rank, &(tarn__text){{0}}), tarn_dtype_name(dtype), (long long)block);
+    for (int i = 0; i < shape.rank; i++) {
+        int64_t size = shape.size[i];
+        if (size < 0)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: size %lld of axis %d is negative", function, (long long)size, i);
+        if (size > 0 && count > limit / size)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %s has more bytes than can be addressed", function,
+                               tarn__shape_text(shape.size, shape.rank, &(tarn__text){{0}}));
+        count *= size > 0 ? size : 1;
+    }
+    return true;
+}
+
+bool tarn__check_layout(const char *function, const tarn__view *layout)
+{
+    if (!tarn__is_blocks(layout->dtype))
+        return true;
+    int64_t block = tarn__dtypes[layout->dtype].block_elements;
+    int last = layout->rank - 1;
+    bool whole = last >= 0 && layout->shape[last] % block == 0, empty = tarn__view_count(layout) == 0;
+    whole = whole && (empty || (layout->stride[last] == 1 && layout->offset % block == 0));
+    for (int i = 0; whole && !empty && i < last; i++)
+        whole = layout->shape[i] == 1 || layout->stride[i] % block == 0;
+    return whole || tarn__raise(TARN_ERROR_SHAPE, "%s: x is %s, whose last axis holds blocks of %lld elements: it must stay the last, and be cut between them",
+                                function, tarn_dtype_name(layout->dtype), (long long)block);
+}
+
+int tarn__check_axis(const char *function, int axis, int rank)
+{
+    int room = rank > 0 ? rank : 1; /* rank 0 takes axes 0 and -1, as torch does */
+    if (axis >= -room && axis < room)
+        return axis < 0 ? axis + room : axis;
+    tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d is outside %d to %d of a tensor of rank %d", function, axis, -room, room - 1, rank);
+    return -1;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+
+const char *tarn__shape_text(const int64_t *size, int rank, tarn__text *text)
+{
+    size_t used = (size_t)snprintf(text->text, sizeof(text->text), "[");
+    for (int i = 0; i < rank && i < TARN_MAX_RANK; i++)
+        used += (size_t)snprintf(text->text + used, sizeof(text->text) - used, "%s%lld", i ? ", " : "", (long long)size[i]);
+    snprintf(text->text + used, sizeof(text->text) - used, "]");
+    return text->text;
+}
+
+tarn_shape tarn__shape_of(const tarn_tensor *tensor)
+{
+    tarn_shape shape = {.rank = tensor->view.rank};
+    memcpy(shape.size, tensor->view.shape, sizeof(shape.size));
+    return shape;
+}
+
+static bool given(const char *function, const tarn_tensor *tensor)
+{
+    return tensor ? tarn__check_live(function, tensor, "the tensor")
+                  : tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor is NULL", function);
+}
+
+tarn_dtype tarn_dtype_of(const tarn_tensor *tensor)
+{
+    return given("dtype_of", tensor) ? tensor->view.dtype : TARN_DTYPE_COUNT;
+}
+
+int tarn_rank(const tarn_tensor *tensor)
+{
+    return given("rank", tensor) ? tensor->view.rank : -1;
+}
+
+tarn_shape tarn_shape_of(const tarn_tensor *tensor)
+{
+    return given("shape_of", tensor) ? tarn__shape_of(tensor) : (tarn_shape){.rank = -1};
+}
+
+static int64_t at_axis(const char *function, const tarn_tensor *tensor, const int64_t *list, int axis)
+{
+    if (tensor->view.rank == 0) {
+        tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor of rank 0 has no axis %d", function, axis);
+        return -1;
+    }
+    axis = tarn__check_axis(function, axis, tensor->view.rank);
+    return axis < 0 ? -1 : list[axis];
+}
+
+int64_t tarn_size(const tarn_tensor *tensor, int axis)
+{
+    return given("size", tensor) ? at_axis("size", tensor, tensor->view.shape, axis) : -1;
+}
+
+int64_t tarn_stride_of(const tarn_tensor *tensor, int axis)
+{
+    return given("stride_of", tensor) ? at_axis("stride_of", tensor, tensor->view.stride, axis) : -1;
+}
+
+int64_t tarn_count(const tarn_tensor *tensor)
+{
+    return given("count", tensor) ? tarn__view_count(&tensor->view) : -1;
+}
+
+int64_t tarn_bytes(const tarn_tensor *tensor)
+{
+    return given("bytes", tensor) ? tarn__bytes_of(tensor->view.dtype, tarn__view_count(&tensor->view)) : -1;
+}
+
+tarn_device tarn_device_of(const tarn_tensor *tensor)
+{
+    return given("device_of", tensor) ? tarn__device(tensor) : tarn_device_cpu();
+}
+
+bool tarn_is_contiguous(const tarn_tensor *tensor)
+{
+    return given("is_contiguous", tensor) && tarn__view_dense(&tensor->view);
+}
+
+const char *tarn_name(const tarn_tensor *tensor)
+{
+    return given("name", tensor) && tensor->origin->name ? tensor->origin->name : "";
+}
+
+tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
+{
+    if (!tarn__check_any("set_name", tensor, "the tensor"))
+        return NULL;
+    if (!name) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "set_name: the name is NULL");
+        return NULL;
+    }
+    char *copy = tarn__alloc(strlen(name) + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, name, strlen(name) + 1);
+    tarn__text_release(tensor->origin->name);
+    tensor->origin->name = copy;
+    if (tensor->storage)
+        tarn__storage_set_name(tensor->storage, name);
+    return tensor;
+}
+
+void *tarn_data(const tarn_tensor *tensor)
+{
+    if (!tarn__check_any("data", tensor, "the tensor"))
+        return NULL;
+    if (!tensor->storage || !tarn__backend_at(tarn__device(tensor).backend)->plain_addresses) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "data: %s", tensor->storage ? "memory of this device has no plain address" : "a tarn_scalar() has no memory");
+        return NULL;
+    }
+    return tarn__view_at(&tensor->view);
+}
