@@ -1,4 +1,4 @@
-/* sink.c: where gradients arrive: broadcasting is undone, dtypes are converted and gradients are added up here, and nowhere else.
+/* accumulate.c: where gradients arrive: broadcasting is undone, dtypes are converted and gradients are added up here, and nowhere else.
  *
  * A gradient is accumulated in place only when nobody else can see it: its tensor has one reference and its storage one owner. */
 #include <string.h>
