@@ -15,7 +15,7 @@
 #include "base/memory.h"
 #include "core/tensor/random.h"
 #include "core/tensor/tensor.h"
-#include "ops/step.h"
+#include "ops/internal.h"
 
 #define COLDEST 1e-4 /* temperature */
 #define HOTTEST 100.0

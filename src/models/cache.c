@@ -6,7 +6,7 @@
 #include "ops/attention.h"
 #include "ops/codes.h"
 #include "ops/index.h"
-#include "ops/step.h"
+#include "ops/internal.h"
 
 /* ---- room ------------------------------------------------------------------------------------------------------------------ */
 

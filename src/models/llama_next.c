@@ -2,7 +2,7 @@
  * norm belongs to the products that follow it, an addition to the product before it. */
 #include "models/llama.h"
 #include "nn/adapter.h"
-#include "ops/step.h"
+#include "ops/internal.h"
 
 static tarn_tensor *own(const tarn_module *module, const char *name)
 {

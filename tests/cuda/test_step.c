@@ -7,7 +7,7 @@
 #include "core/launch/stats.h"
 #include "models/cache.h"
 #include "ops/codes.h"
-#include "ops/step.h"
+#include "ops/internal.h"
 #include "support/gpu.h"
 #include "support/scratch.h"
 

@@ -1,5 +1,5 @@
 /* test_step.c: what a decoding step is made of, where no kernel does it in one: the same as its parts, with their gradients and their errors. */
-#include "ops/step.h"
+#include "ops/internal.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

@@ -1,7 +1,7 @@
 /* scale_grad.c: the gradients of x · w where w is repeated along axes of x: gx = g · w and gw, the sums of g · x, in one pass over x and g.
  *
  * Two forms have loops of their own: w has one number for each row (the sums run along the innermost axis), and w is one row (the sums run
- * over all rows; these are cut into chunks by their number alone, and the chunks' sums are added in order). ops/scale.c asks for no other. */
+ * over all rows; these are cut into chunks by their number alone, and the chunks' sums are added in order). ops/reduce/scale_grad.c asks for no other. */
 #include "backends/cpu/rows.h"
 #include "backends/cpu/stream.h"
 

@@ -1,6 +1,6 @@
 /* scale_grad.cu: the gradients of x · w where w is repeated along axes of x: gx = g · w, and gw, the sums of g · x.
  *
- * Two forms, those that ops/scale.c asks for: w has one number for each row (the sums run along the innermost axis), or w is one row (the sums
+ * Two forms, those that ops/reduce/scale_grad.c asks for: w has one number for each row (the sums run along the innermost axis), or w is one row (the sums
  * run over all rows). x and g are read and gx is written once in either. Rows and columns are cut into chunks by shape alone, where uncut
  * there would be too little to do at a time; the chunks' sums go to scratch in f64 and a second kernel adds them in order. Products are added
  * in the type computed in a few at a time, and in f64 from there. */

@@ -1,4 +1,4 @@
-/* scale.c: the gradients of x · w where w is repeated along axes of x. The composed form writes all products g · x and sums them afterwards;
+/* scale_grad.c: the gradients of x · w where w is repeated along axes of x. The composed form writes all products g · x and sums them afterwards;
  * here they are summed as they are made. */
 #include "ops/scale.h"
 

@@ -1,8 +1,8 @@
-/* step.c: products, attention and the token of a decoding step.
+/* decode.c: products, attention and the token of a decoding step.
  *
  * The forms made of other operations say what the kernels compute; but for what these do not round in between, results are the same. A kernel takes few rows of x and
  * weights of one dtype whose rows lie aligned; where a group of weights has several dtypes, each gets a call of its own. */
-#include "ops/step.h"
+#include "ops/internal.h"
 
 #include <math.h>
 

@@ -1,4 +1,4 @@
-/* adapted.c: linear layers that share x, with frozen weights and adapters of low rank: yᵢ = x · Wᵢᵀ + biasᵢ + scaleᵢ · (x · Aᵢᵀ) · Bᵢᵀ.
+/* lora_linear.c: linear layers that share x, with frozen weights and adapters of low rank: yᵢ = x · Wᵢᵀ + biasᵢ + scaleᵢ · (x · Aᵢᵀ) · Bᵢᵀ.
  *
  * An adapter's products are narrow: what they take is the way through memory. So all Aᵢ lie in one matrix for a while, and x is read once for all; the
  * adapter's part is written to yᵢ first, with the bias, and the layer's own product is added to it, which costs no pass of its own. Backward does the same:

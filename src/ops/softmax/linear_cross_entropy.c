@@ -1,4 +1,4 @@
-/* linear_loss.c: a language model's last layer and its loss as one operation over chunks of rows: logits, losses, the gradient of the logits in their place, and
+/* linear_cross_entropy.c: a language model's last layer and its loss as one operation over chunks of rows: logits, losses, the gradient of the logits in their place, and
  * what that gives to x and weight. So all logits never exist.
  *
  * A gradient that is the same for all rows (mean, sum) is a factor of what backward gives, so the products are made in the forward pass, while

@@ -1,5 +1,5 @@
 /* movement.c: the same elements seen differently: reshape, unsqueeze, squeeze, permute, transpose, expand, flip. (Parts of a tensor are in
- * window.c, tensors put together in join.c.)
+ * slice.c, tensors put together in concat.c.)
  *
  * All of them make a view that shares its storage, and so its version, with the operand; only a reshape may have to copy. Backward is the
  * inverse movement of the gradient. */

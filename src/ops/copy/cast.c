@@ -1,4 +1,4 @@
-/* convert.c: the same values in another dtype, on another device, or in memory of their own. */
+/* cast.c: the same values in another dtype, on another device, or in memory of their own. */
 #include "ops/blocks.h"
 
 /* ---- cast ------------------------------------------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* step.h: what a step of decoding is made of: one token of a few sequences. Each is an operation made of others; a device with a kernel for it does it in one.
+/* internal.h: what a step of decoding is made of: one token of a few sequences. Each is an operation made of others; a device with a kernel for it does it in one.
  *
  * Borrows all operands; results belong to the open scope. NULL or false with an error. */
 #ifndef TARN__OPS_STEP_H

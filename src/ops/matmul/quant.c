@@ -1,4 +1,4 @@
-/* blocks.c: weights that hold blocks: made of floats, multiplied, gathered by rows; and those of 16 bits that meet f32.
+/* quant.c: weights that hold blocks: made of floats, multiplied, gathered by rows; and those of 16 bits that meet f32.
  *
  * Such a weight has no gradient: it stays as it is. Where a device has no product for blocks, and in backward, some rows of the weight at a time are turned into
  * elements, so that the whole never exists. */

@@ -1,4 +1,4 @@
-/* host.c: operations and their gradients on host arrays, by name. */
+/* host_arrays.c: operations and their gradients on host arrays, by name. */
 #include <string.h>
 
 #include "base/memory.h"

@@ -1,4 +1,4 @@
-/* join.c: tensors put together in new memory: pad, concat, stack. Backward hands out views of the gradient. */
+/* concat.c: tensors put together in new memory: pad, concat, stack. Backward hands out views of the gradient. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* window.c: parts of a tensor: shrink, slice, stride, split. All are views that share their storage with the operand.
+/* slice.c: parts of a tensor: shrink, slice, stride, split. All are views that share their storage with the operand.
  *
  * In backward the rule writes into a window of the operand's sink, so that the parts taken of one tensor gather in one gradient, without a
  * temporary of the whole for each. */

@@ -1,4 +1,4 @@
-/* norm.c: layernorm and rmsnorm over the last axis, alone and after a sum. What backward needs of each row, its mean and 1 / deviation, is kept in f32 (f64 for
+/* layernorm.c: layernorm and rmsnorm over the last axis, alone and after a sum. What backward needs of each row, its mean and 1 / deviation, is kept in f32 (f64 for
  * f64), and only where something will be recorded. In a thrifty section whoever needs the result in backward has it made again: the norm of a sum is that
  * of the sum as it was rounded, so both have the same bits. */
 #include "core/tensor/random.h"
