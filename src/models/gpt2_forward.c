@@ -6,7 +6,7 @@
  * backward needs is left. */
 #include "autograd/tape.h"
 #include "models/gpt2.h"
-#include "nn/adapter.h"
+#include "nn/lora.h"
 #include "ops/dropout.h"
 #include "ops/index.h"
 #include "ops/matmul.h"

@@ -5,7 +5,7 @@
  * turned by their positions. Documents that share a row look at themselves alone. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
 #include "autograd/tape.h"
 #include "models/llama.h"
-#include "nn/adapter.h"
+#include "nn/lora.h"
 #include "ops/index.h"
 #include "ops/swiglu.h"
 

@@ -1,7 +1,7 @@
 /* llama_next.c: a step of one token of a few sequences, where time goes by the bytes of the weights and by the number of kernels: five a block, on a device that has them. A
  * norm belongs to the products that follow it, an addition to the product before it. */
 #include "models/llama.h"
-#include "nn/adapter.h"
+#include "nn/lora.h"
 #include "ops/internal.h"
 
 static tarn_tensor *own(const tarn_module *module, const char *name)

@@ -7,7 +7,7 @@
 #include "formats/document.h"
 #include "models/kinds.h"
 #include "models/weights.h"
-#include "nn/adapter.h"
+#include "nn/lora.h"
 
 /* A linear layer of a model, but for the head. */
 typedef struct tarn__lora_layer {

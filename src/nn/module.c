@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "nn/adapter.h"
+#include "nn/lora.h"
 
 /* The list with room for one more element: itself, or a larger copy. NULL, with the list as it was, when there is no memory. */
 static void *with_room(void *list, int count, int *room, size_t size)

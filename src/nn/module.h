@@ -21,7 +21,7 @@ typedef struct tarn__parameter {
 /* How the weight of a layer that can have an adapter lies: x · weightᵀ or x · weight. */
 typedef enum tarn__linear_form { TARN__NOT_LINEAR = 0, TARN__LINEAR_OUT_IN, TARN__LINEAR_IN_OUT } tarn__linear_form;
 
-struct tarn__adapter; /* adapter.h */
+struct tarn__adapter; /* lora.h */
 
 struct tarn_module {
     char *kind;

@@ -1,4 +1,4 @@
-/* state.c: the parameters and buffers of a tree of modules to a file and back, by name.
+/* state_dict.c: the parameters and buffers of a tree of modules to a file and back, by name.
  *
  * Loading has two passes. The first looks every name up in both directions and notes all that does not fit; the second, which only runs when
  * nothing is wrong, reads; between them every tensor's checksum is verified, where the file has checksums. What might still be refused there (a conversion, a bool's bytes) is read into a tensor of its own before the first

@@ -1,5 +1,5 @@
-/* adapter.c: what adapters of linear layers compute, and how layers get and lose them. */
-#include "nn/adapter.h"
+/* lora.c: what adapters of linear layers compute, and how layers get and lose them. */
+#include "nn/lora.h"
 
 #include "base/dtype.h"
 #include "base/memory.h"

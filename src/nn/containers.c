@@ -1,4 +1,4 @@
-/* sequential.c: modules one after the other. */
+/* containers.c: modules one after the other. */
 #include <stdio.h>
 
 #include "nn/module.h"

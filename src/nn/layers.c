@@ -1,4 +1,4 @@
-/* linear.c: the fully connected layer, y = x · weightᵀ + bias. */
+/* layers.c: the fully connected layer, y = x · weightᵀ + bias. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* adapter.h: adapters of linear layers: y + scale · B(A(dropout(x))), A [rank, in], B [out, rank].
+/* lora.h: adapters of linear layers: y + scale · B(A(dropout(x))), A [rank, in], B [out, rank].
  *
  * A layer that can have one says how its weight lies (tarn_module.linear), and computes what it gives by tarn__adapted(). A and B are its children "lora_A" and
  * "lora_B", each with the parameter "weight", so that they are moved, listed, trained and saved as all parameters are. */
