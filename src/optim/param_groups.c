@@ -1,4 +1,4 @@
-/* rates.c: which parameter has which weight decay and which share of the learning rate: parameter groups, chosen by patterns over names. */
+/* param_groups.c: which parameter has which weight decay and which share of the learning rate: parameter groups, chosen by patterns over names. */
 #include "optim/rates.h"
 
 #include <math.h>
