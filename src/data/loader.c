@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/launch/graph.h"
-#include "data/crew.h"
+#include "data/prefetch.h"
 
 struct tarn_loader {
     tarn__crew crew;

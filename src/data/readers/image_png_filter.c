@@ -1,9 +1,9 @@
-/* image_png_rows.c: a PNG's rows. Each begins with the number of its filter, which says what was taken from its bytes: nothing, or what the bytes to
+/* image_png_filter.c: a PNG's rows. Each begins with the number of its filter, which says what was taken from its bytes: nothing, or what the bytes to
  * the left and above would predict. An interlaced file holds seven small images, each a grid of pixels of the whole one. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/image_png.h"
+#include "data/readers/image_png.h"
 
 /* A grid of pixels: every `across`th from `left` on, every `down`th row from `top` on. */
 typedef struct grid {

@@ -1,5 +1,5 @@
 /* gzip.c: compressed files, through zlib. A file is one or several gzip members and nothing else: what follows them must be another one. */
-#include "data/source.h"
+#include "data/readers/input.h"
 #include "tarn_features.h"
 
 #if TARN__HAVE_ZLIB

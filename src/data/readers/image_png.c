@@ -1,7 +1,7 @@
 /* image_png.c: the chunks of a PNG file: a length, a name, that many bytes, and a checksum of name and bytes. IHDR is first, then PLTE and tRNS where
  * there are some, one or several IDAT that hold the packed rows, and IEND is last; the rest may be left out where the name begins with a small
  * letter. Every checksum is looked at, of chunks that are left out too. */
-#include "data/image_png.h"
+#include "data/readers/image_png.h"
 
 #include "tarn_features.h"
 

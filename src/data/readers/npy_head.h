@@ -3,7 +3,7 @@
 #define TARN__NPY_HEAD_H
 
 #include "data/dataset.h"
-#include "data/source.h"
+#include "data/readers/input.h"
 
 typedef struct tarn__npy_head {
     tarn_dtype dtype;

@@ -1,5 +1,5 @@
 /* npy_head.c: magic bytes, a version, a length, and a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }. */
-#include "data/npy_head.h"
+#include "data/readers/npy_head.h"
 
 #include <ctype.h>
 #include <stdlib.h>

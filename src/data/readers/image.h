@@ -4,7 +4,7 @@
 #define TARN__DATA_IMAGE_H
 
 #include "data/dataset.h"
-#include "data/source.h"
+#include "data/readers/input.h"
 
 #define TARN__MOST_SIDE 32768                /* pixels of a side */
 #define TARN__MOST_PIXELS ((int64_t)1 << 27) /* of an image */

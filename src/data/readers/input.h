@@ -1,4 +1,4 @@
-/* source.h: the bytes of a file, plain or gzip, read from front to end. What a file says of itself is checked against what can still follow
+/* input.h: the bytes of a file, plain or gzip, read from front to end. What a file says of itself is checked against what can still follow
  * before anything is allocated. */
 #ifndef TARN__SOURCE_H
 #define TARN__SOURCE_H

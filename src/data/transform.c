@@ -1,5 +1,5 @@
-/* plan.c: see plan.h. The first field passes through scratch where a step cannot work in place: raw → cropped → normalised into the batch. */
-#include "data/plan.h"
+/* transform.c: see transform.h. The first field passes through scratch where a step cannot work in place: raw → cropped → normalised into the batch. */
+#include "data/transform.h"
 
 #include <math.h>
 #include <string.h>

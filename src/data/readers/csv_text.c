@@ -1,5 +1,5 @@
 /* csv_text.c: fields of a CSV file: plain up to the delimiter, or in quotes, where a doubled quote stands for one and a line may end. */
-#include "data/csv_text.h"
+#include "data/readers/csv_text.h"
 
 #include <stdarg.h>
 #include <string.h>

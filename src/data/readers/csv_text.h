@@ -2,7 +2,7 @@
 #ifndef TARN__CSV_TEXT_H
 #define TARN__CSV_TEXT_H
 
-#include "data/source.h"
+#include "data/readers/input.h"
 
 #define TARN__CSV_FIELD 4096 /* bytes of a field, its final zero included */
 #define TARN__CSV_BUFFER 65536

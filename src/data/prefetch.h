@@ -1,4 +1,4 @@
-/* crew.h: threads that fill batches ahead of whoever takes them.
+/* prefetch.h: threads that fill batches ahead of whoever takes them.
  *
  * Batches lie in a ring of slots. A slot is free, being filled, or full; slots are opened and taken in the order of batches, so two running
  * numbers say it all: `opened` and `taken`, with opened - taken slots in between. A thread takes a few samples of the slot opened last and opens
@@ -10,7 +10,7 @@
 #include <pthread.h>
 
 #include "core/device/pinned.h"
-#include "data/plan.h"
+#include "data/transform.h"
 
 typedef enum tarn__slot_state { TARN__SLOT_FREE, TARN__SLOT_FILLING, TARN__SLOT_FULL } tarn__slot_state;
 

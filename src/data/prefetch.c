@@ -1,5 +1,5 @@
-/* crew.c: see crew.h. */
-#include "data/crew.h"
+/* prefetch.c: see prefetch.h. */
+#include "data/prefetch.h"
 
 #include <signal.h>
 #include <string.h>

@@ -1,8 +1,8 @@
-/* image_png.h: a PNG file between its two halves: image_png.c reads chunks and unpacks them, image_png_rows.c makes pixels of the bytes. */
+/* image_png.h: a PNG file between its two halves: image_png.c reads chunks and unpacks them, image_png_filter.c makes pixels of the bytes. */
 #ifndef TARN__DATA_IMAGE_PNG_H
 #define TARN__DATA_IMAGE_PNG_H
 
-#include "data/image.h"
+#include "data/readers/image.h"
 
 /* The bits of a colour type. */
 #define TARN__PNG_PALETTE 1

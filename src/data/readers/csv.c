@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/csv_text.h"
+#include "data/readers/csv_text.h"
 #include "data/dataset.h"
 
 typedef struct table {

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "data/dataset.h"
-#include "data/source.h"
+#include "data/readers/input.h"
 
 #define IMAGE_BYTES ((size_t)3 * 32 * 32)
 #define RECORD_BYTES (1 + IMAGE_BYTES)

@@ -1,5 +1,5 @@
-/* source.c: plain files, and the face of compressed ones. */
-#include "data/source.h"
+/* input.c: plain files, and the face of compressed ones. */
+#include "data/readers/input.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* npy.c: NumPy's .npy files as arrays and as datasets. */
 #include <string.h>
 
-#include "data/npy_head.h"
+#include "data/readers/npy_head.h"
 
 static void swap_bytes(unsigned char *memory, size_t size, size_t bytes)
 {

@@ -3,7 +3,7 @@
 
 #include "base/os/files.h"
 #include "data/dataset.h"
-#include "data/source.h"
+#include "data/readers/input.h"
 
 #define MAX_IDX_RANK (TARN_MAX_RANK - 1) /* images get an axis for their channel */
 

@@ -1,5 +1,5 @@
 /* image.c: image files as arrays, by what their first two bytes say they are. */
-#include "data/image.h"
+#include "data/readers/image.h"
 
 #include <string.h>
 

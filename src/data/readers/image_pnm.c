@@ -2,7 +2,7 @@
  * where the largest value is above 255 (P5, P6). Samples are brought to 0 ... 255. */
 #include <string.h>
 
-#include "data/image.h"
+#include "data/readers/image.h"
 
 #define BUFFER 4096
 

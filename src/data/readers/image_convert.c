@@ -1,7 +1,7 @@
 /* image_convert.c: images in another size, and in grey or colour. */
 #include <math.h>
 
-#include "data/image.h"
+#include "data/readers/image.h"
 
 /* The image is u8 [C, H, W] of sizes that are allowed, and the result has a place of its own. */
 static bool check_image(const char *function, const tarn_array *image, const tarn_array *result)
