@@ -4,7 +4,7 @@
 
 #include <tarn/gguf.h>
 
-#include "formats/elements.h"
+#include "formats/tensor_bytes.h"
 
 #define TARN__GGUF_ALIGNMENT 32 /* of elements, unless the metadata has another */
 #define TARN__GGUF_ALIGNMENT_MOST 65536

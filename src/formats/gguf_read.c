@@ -15,7 +15,7 @@
 #include "base/utf8.h"
 #include "core/tensor/tensor.h"
 #include "formats/gguf.h"
-#include "formats/recognize.h"
+#include "formats/file_type.h"
 
 #define DEEPEST 4    /* lists in lists */
 #define MOST_AXES 4  /* that the format has */

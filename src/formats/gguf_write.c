@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "core/tensor/tensor.h"
-#include "formats/elements.h"
+#include "formats/tensor_bytes.h"
 #include "formats/gguf.h"
 
 #define MOST_AXES 4

@@ -4,7 +4,7 @@
 
 #include <tarn/safetensors.h>
 
-#include "formats/elements.h"
+#include "formats/tensor_bytes.h"
 
 /* The longest header, as in the reference implementation. */
 #define TARN__SAFETENSORS_HEADER 100000000

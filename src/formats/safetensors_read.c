@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "core/launch/graph.h"
 #include "core/tensor/tensor.h"
-#include "formats/recognize.h"
+#include "formats/file_type.h"
 #include "formats/safetensors_checksum.h"
 
 #define METADATA "__metadata__"

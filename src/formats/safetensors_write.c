@@ -10,7 +10,7 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "core/tensor/tensor.h"
-#include "formats/elements.h"
+#include "formats/tensor_bytes.h"
 #include "formats/safetensors_checksum.h"
 
 typedef struct item {

@@ -1,6 +1,6 @@
 /* config.c: what a folder says of its model: config.json, and of generation_config.json the tokens that end a text, which are often more than config.json has. */
 #include "base/os/files.h"
-#include "formats/recognize.h"
+#include "formats/file_type.h"
 #include "models/kinds.h"
 
 static const char *const member = "eos_token_id";

@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "models/convert.h"

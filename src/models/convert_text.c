@@ -7,7 +7,7 @@
 #include <tarn/text.h>
 
 #include "base/error.h"
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "formats/gguf.h"
 #include "models/convert.h"
 #include "models/weights.h"

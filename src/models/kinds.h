@@ -6,7 +6,7 @@
 
 #include <tarn/model.h>
 
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "models/cache.h"
 #include "models/placement.h"
 #include "models/weights.h"

@@ -4,7 +4,7 @@
 
 #include <tarn/lora.h>
 
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "models/kinds.h"
 #include "models/weights.h"
 #include "nn/lora.h"

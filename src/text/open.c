@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "base/os/platform.h"
-#include "formats/recognize.h"
+#include "formats/file_type.h"
 #include "text/gguf_tokenizer.h"
 
 #define LONGEST_PATH 4096

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "base/memory.h"
-#include "formats/recognize.h"
+#include "formats/file_type.h"
 
 #define LONGEST ((size_t)1 << 30) /* bytes of a file */
 

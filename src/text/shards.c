@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/thread.h"
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "text/documents.h"
 #include "text/utf8.h"
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "base/memory.h"
-#include "formats/recognize.h"
+#include "formats/file_type.h"
 #include "text/protobuf.h"
 #include "text/tokenizer.h"
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/platform.h"
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "text/shards.h"
 
 struct tarn_tokens {

@@ -4,7 +4,7 @@
 
 #include <tarn/train.h>
 
-#include "formats/document.h"
+#include "formats/json_file.h"
 
 /* Opens the parts for training and for validation. Data without parts of its own (csv, npy, idx, single files) is cut at random, the same
  * way every time: a tenth is for validation. The caller frees both. False with an error, and both NULL. */

@@ -12,7 +12,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "nn/module.h"
 
 enum { PART = 8 << 20 }; /* bytes that are read at once, where a row is no longer */

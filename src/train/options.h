@@ -4,7 +4,7 @@
 
 #include <tarn/train.h>
 
-#include "formats/document.h"
+#include "formats/json_file.h"
 
 /* Checks every field against the table: what a caller put into the struct is no better than what is typed. False with an error. */
 bool tarn__train_options_check(const char *function, const tarn_train_options *options);

@@ -4,7 +4,7 @@
 
 #include <tarn/train.h>
 
-#include "formats/document.h"
+#include "formats/json_file.h"
 
 /* Notes in config.json where relative paths begin: the folder that the program runs in. */
 bool tarn__places_write(tarn__document *document);

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "base/memory.h"
-#include "formats/recognize.h"
+#include "formats/file_type.h"
 #include "models/kinds.h"
 #include "models/weights.h"
 #include "train/base.h"

@@ -1,7 +1,7 @@
 /* test_profile.c: `tarn bench train` and `tarn train --profile`, as their users meet them. */
 #include <sys/stat.h>
 
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/trace.h"

@@ -6,7 +6,7 @@
 #include <tarn/safetensors.h>
 #include <tarn/train.h>
 
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "fuzz/targets.h"
 #include "support/files.h"
 #include "train/curves.h"

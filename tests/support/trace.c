@@ -1,7 +1,7 @@
 /* trace.c: see trace.h. An event stands on a line of its own. */
 #include "support/trace.h"
 
-#include "formats/document.h"
+#include "formats/json_file.h"
 #include "support/check.h"
 #include "support/scratch.h"
 

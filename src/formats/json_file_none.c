@@ -1,6 +1,6 @@
-/* document_none.c: what stands in for documents in a build without jansson. None can be made, so nothing else is ever called. */
+/* json_file_none.c: what stands in for documents in a build without jansson. None can be made, so nothing else is ever called. */
 #include "base/error.h"
-#include "formats/document.h"
+#include "formats/json_file.h"
 
 /* Is NULL. */
 static tarn__document *missing(const char *function)

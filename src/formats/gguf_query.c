@@ -1,4 +1,4 @@
-/* gguf_ask.c: what an open file holds: its tensors and its metadata. */
+/* gguf_query.c: what an open file holds: its tensors and its metadata. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>

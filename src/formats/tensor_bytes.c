@@ -1,5 +1,5 @@
-/* elements.c: a tensor's elements on their way to a file. */
-#include "formats/elements.h"
+/* tensor_bytes.c: a tensor's elements on their way to a file. */
+#include "formats/tensor_bytes.h"
 
 #include "base/dtype.h"
 #include "base/memory.h"

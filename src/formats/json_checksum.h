@@ -1,4 +1,4 @@
-/* document_checksum.h: a JSON file's own checksum, a member of its outermost object:
+/* json_checksum.h: a JSON file's own checksum, a member of its outermost object:
  *
  *   "checksum": "xxh64:0123456789abcdef"
  *

@@ -1,4 +1,4 @@
-/* elements.h: a tensor's elements on their way to a file. */
+/* tensor_bytes.h: a tensor's elements on their way to a file. */
 #ifndef TARN__ELEMENTS_H
 #define TARN__ELEMENTS_H
 

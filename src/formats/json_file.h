@@ -1,4 +1,4 @@
-/* document.h: small JSON files of ours: settings and places of runs. Keys with dots reach into objects: "model.kind".
+/* json_file.h: small JSON files of ours: settings and places of runs. Keys with dots reach into objects: "model.kind".
  *
  * Files are not trusted: what is missing, of another kind or out of bounds is an error that names file and key. Built on jansson; without
  * it every function raises an error that says so. */

@@ -1,5 +1,5 @@
-/* document_checksum.c: a JSON file's own checksum, found in its text: where white space stands counts too. */
-#include "formats/document_checksum.h"
+/* json_checksum.c: a JSON file's own checksum, found in its text: where white space stands counts too. */
+#include "formats/json_checksum.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* document_dump.h: JSON as text, whose numbers are as short as they can be. */
+/* json_dump.h: JSON as text, whose numbers are as short as they can be. */
 #ifndef TARN__DOCUMENT_DUMP_H
 #define TARN__DOCUMENT_DUMP_H
 

@@ -1,5 +1,5 @@
-/* document.c: small JSON files, on jansson. */
-#include "formats/document.h"
+/* json_file.c: small JSON files, on jansson. */
+#include "formats/json_file.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -12,9 +12,9 @@
 #include "base/os/files.h"
 #include "base/memory.h"
 #include "base/number_format.h"
-#include "formats/document_checksum.h"
-#include "formats/document_dump.h"
-#include "formats/recognize.h"
+#include "formats/json_checksum.h"
+#include "formats/json_dump.h"
+#include "formats/file_type.h"
 
 #define LONGEST ((size_t)64 << 20) /* bytes of a file of settings */
 #define LONGEST_VALUE 2048         /* bytes of a member's value as text */

@@ -1,4 +1,4 @@
-/* recognize.h: what a file is that is not what was expected: by its first bytes, for errors. */
+/* file_type.h: what a file is that is not what was expected: by its first bytes, for errors. */
 #ifndef TARN__RECOGNIZE_H
 #define TARN__RECOGNIZE_H
 

@@ -1,5 +1,5 @@
-/* recognize.c: files by their first bytes. One table: what a file begins with, what it is, and what its owner can do. */
-#include "formats/recognize.h"
+/* file_type.c: files by their first bytes. One table: what a file begins with, what it is, and what its owner can do. */
+#include "formats/file_type.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* document_dump.c: jansson writes reals in a fixed number of digits; here they get their shortest form after that. */
-#include "formats/document_dump.h"
+/* json_dump.c: jansson writes reals in a fixed number of digits; here they get their shortest form after that. */
+#include "formats/json_dump.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
