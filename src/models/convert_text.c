@@ -1,6 +1,6 @@
 /* convert_text.c: the tokenizer and the chat template of a folder as GGUF's metadata, and back.
  *
- * text/to_gguf.c writes the vocabulary, merges or scores, and the name of the pattern that cuts text into words. A folder's tokenizer.json is kept beside them under the key that the
+ * text/files/to_gguf.c writes the vocabulary, merges or scores, and the name of the pattern that cuts text into words. A folder's tokenizer.json is kept beside them under the key that the
  * format has for it, so that it comes back as it was; a file without it gets one that is made from the rest. */
 #include <stdio.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 #include "formats/gguf.h"
 #include "models/convert.h"
 #include "models/weights.h"
-#include "text/gguf_tokenizer.h"
-#include "text/tokenizer.h"
+#include "text/files/gguf_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #define G "tokenizer.ggml."
 #define WHOLE_FILE "tokenizer.huggingface.json"

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "formats/gguf.h"
-#include "text/gguf_tokenizer.h"
+#include "text/files/gguf_tokenizer.h"
 
 #define BEGINS "tarn.begin_token_ids"
 #define ENDS "tarn.end_token_ids"

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/random.h"
-#include "text/marks.h"
+#include "text/chat/loss_mask.h"
 #include "train/chats_parts.h"
 
 #define DEFAULT_CONTEXT 1024

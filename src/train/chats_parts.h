@@ -2,7 +2,7 @@
 #ifndef TARN__CHATS_PARTS_H
 #define TARN__CHATS_PARTS_H
 
-#include "text/buffer.h"
+#include "text/tokenizer/buffer.h"
 #include "train/chats.h"
 
 typedef struct tarn__chat_document {

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/os/files.h"
-#include "text/chat_line.h"
-#include "text/marks.h"
+#include "text/files/jsonl.h"
+#include "text/chat/loss_mask.h"
 #include "train/chats_parts.h"
 
 /* What is needed to read one line after the other. */

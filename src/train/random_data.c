@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/philox.h"
 #include "models/kinds.h"
-#include "text/buffer.h"
+#include "text/tokenizer/buffer.h"
 #include "train/options.h"
 #include "train/trainer.h"
 

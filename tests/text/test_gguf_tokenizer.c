@@ -1,6 +1,6 @@
 /* test_gguf_tokenizer.c: tokenizers in GGUF files: written and read back they give the same ids; what is missing, wrong or not known is
  * refused by name. */
-#include "text/gguf_tokenizer.h"
+#include "text/files/gguf_tokenizer.h"
 
 #include "support/files.h"
 #include "support/small_model.h"

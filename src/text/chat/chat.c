@@ -1,0 +1,472 @@
+/* chat.c: messages as the text, and the ids, that a model was trained on. The template's own tokens become ids where the vocabulary has
+ * them; what people write stays text, whatever it looks like. */
+#include "text/chat/chat.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "text/chat/loss_mask.h"
+#include "text/tokenizer/utf8.h"
+
+#define MOST_MESSAGES 1000000
+
+/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+
+/* What is being written: only text, or text up to the next token and the ids before it. */
+typedef struct writer {
+    const tarn_tokenizer *tokenizer;
+    const tarn__chat_form *form;
+    bool to_ids;
+    tarn__buffer text, ids;
+    tarn__coder coder;
+    bool skips_spaces; /* the token before takes the spaces behind it */
+    tarn__marks *marks; /* NULL: nobody asks which ids belong to answers */
+} writer;
+
+/* Python's str.isspace(), of which Unicode's White_Space lacks four controls. */
+static bool is_space(uint32_t code)
+{
+    return tarn__is_space(code) || (code >= 0x1C && code <= 0x1F);
+}
+
+static size_t spaces_before(const char *text, size_t length)
+{
+    while (length > 0) {
+        size_t begin = length - 1;
+        uint32_t code;
+        while (begin > 0 && length - begin < 4 && ((unsigned char)text[begin] & 0xC0) == 0x80)
+            begin--;
+        if (tarn__utf8_get(text + begin, length - begin, &code) != length - begin || !is_space(code))
+            break;
+        length = begin;
+    }
+    return length;
+}
+
+static void trim(const char **text, size_t *length)
+{
+    uint32_t code;
+    *length = spaces_before(*text, *length);
+    for (size_t size; (size = tarn__utf8_get(*text, *length, &code)) != 0 && is_space(code); *length -= size)
+        *text += size;
+}
+
+static bool put_part(writer *w, const char *text, size_t length)
+{
+    return tarn__buffer_add(&w->text, text, length, 1);
+}
+
+static bool put(writer *w, const char *text)
+{
+    return put_part(w, text, strlen(text));
+}
+
+static bool put_trimmed(writer *w, const char *text, bool trims)
+{
+    size_t length = strlen(text);
+    if (trims)
+        trim(&text, &length);
+    return put_part(w, text, length);
+}
+
+/* The ids of the text so far. */
+static bool flush(writer *w)
+{
+    const char *text = w->text.data ? w->text.data : "";
+    size_t length = w->text.count, from = 0;
+    uint32_t code;
+    for (size_t size; w->skips_spaces && (size = tarn__utf8_get(text + from, length - from, &code)) != 0 && tarn__is_space(code);)
+        from += size;
+    w->text.count = 0;
+    w->skips_spaces = false;
+    size_t first = w->ids.count;
+    bool good = from == length ||
+                tarn__tokenizer_append_section(w->tokenizer, &w->coder, text + from, length - from, false, first > 0, &w->ids);
+    return good && (!w->marks || tarn__marks_section(w->marks, w->tokenizer, &w->coder, &(tarn__section){text, from, length, first}, &w->ids));
+}
+
+/* Here an answer begins or ends. */
+static bool turn_marks(writer *w)
+{
+    return !w->marks || tarn__marks_turn(w->marks, w->text.count);
+}
+
+static const tarn__added_token *find_token(const tarn_tokenizer *t, const char *text)
+{
+    const tarn__added_token *tokens = (const tarn__added_token *)(const void *)t->added.tokens.data;
+    for (size_t i = 0; i < t->added.tokens.count; i++)
+        if (tokens[i].length == strlen(text) && memcmp(tokens[i].text, text, tokens[i].length) == 0)
+            return &tokens[i];
+    return NULL;
+}
+
+/* A token of the template: its id where the vocabulary has it, else its text. */
+static bool put_token(writer *w, const char *text)
+{
+    const tarn__added_token *token = w->to_ids ? find_token(w->tokenizer, text) : NULL;
+    if (!token)
+        return put(w, text);
+    if (token->strip_left && w->text.count)
+        w->text.count = spaces_before(w->text.data, w->text.count);
+    if (!flush(w) || !tarn__ids_add(&w->ids, token->id) || (w->marks && !tarn__marks_token(w->marks)))
+        return false;
+    w->skips_spaces = token->strip_right;
+    return true;
+}
+
+/* The token that begins or ends a text. */
+static bool put_id(writer *w, int32_t id, const char *what)
+{
+    if (!tarn__pieces_has(&w->tokenizer->pieces, id))
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "the template has the token that %s a text, and the tokenizer's files name none",
+                           what);
+    size_t length;
+    return put_token(w, tarn__pieces_bytes(&w->tokenizer->pieces, id, &length));
+}
+
+static bool put_begin(writer *w)
+{
+    return put_id(w, tarn_tokenizer_begin(w->tokenizer), "begins");
+}
+
+static bool put_end(writer *w)
+{
+    return put_id(w, tarn_tokenizer_end(w->tokenizer), "ends");
+}
+
+/* A text of the template with a token in it, such as " [INST] ". */
+static bool put_around(writer *w, const char *text, const char *token)
+{
+    const char *at = strstr(text, token);
+    return put_part(w, text, (size_t)(at - text)) && put_token(w, token) && put(w, at + strlen(token));
+}
+
+/* ---- messages -------------------------------------------------------------------------------------------------------------- */
+
+static bool is_role(const tarn_chat_message *message, const char *role)
+{
+    return strcmp(message->role, role) == 0;
+}
+
+/* Messages whose users and assistants must take turns, behind a system's text. */
+static bool check_turns(const tarn_chat_message *messages, int count)
+{
+    if (count > 0 && is_role(&messages[0], "system"))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "a message of 'system' stands where this model's template has no place for one: user and assistant take turns");
+    for (int i = 0; i < count; i++)
+        if (!is_role(&messages[i], i % 2 ? "assistant" : "user"))
+            return tarn__raise(
+                TARN_ERROR_ARGUMENT,
+                "message %d of those behind the system's is of '%.40s'; in this model's template user and assistant take turns", i,
+                messages[i].role);
+    return true;
+}
+
+/* ---- ChatML ---------------------------------------------------------------------------------------------------------------- */
+
+static bool put_turn(writer *w, const char *role, const char *content, bool trims)
+{
+    bool is_answer = strcmp(role, "assistant") == 0;
+    return put_token(w, "<|im_start|>") && put(w, role) && put(w, "\n") && (!is_answer || turn_marks(w)) && put_trimmed(w, content, trims) &&
+           put_token(w, "<|im_end|>") && (!is_answer || turn_marks(w)) && put(w, "\n");
+}
+
+static const char *skip_lines(const char *text)
+{
+    return text + strspn(text, "\n");
+}
+
+/* The end of a text without line ends. */
+static size_t without_lines(const char *text, size_t length)
+{
+    while (length > 0 && text[length - 1] == '\n')
+        length--;
+    return length;
+}
+
+static const char *find_last(const char *text, size_t length, const char *part)
+{
+    const char *found = NULL;
+    size_t size = strlen(part);
+    for (size_t i = 0; i + size <= length; i++)
+        if (memcmp(text + i, part, size) == 0)
+            found = text + i;
+    return found;
+}
+
+/* An answer with thoughts: they are left out, but for those behind the last question. */
+static bool put_thinking(writer *w, const char *content, bool is_behind, bool is_last)
+{
+    const char *first = strstr(content, "</think>"), *last = find_last(content, strlen(content), "</think>");
+    const char *thought = content, *said = last ? skip_lines(last + strlen("</think>")) : content;
+    size_t length = first ? without_lines(content, (size_t)(first - content)) : 0;
+    const char *open = first ? find_last(content, length, "<think>") : NULL;
+    if (open) {
+        length -= (size_t)(open + strlen("<think>") - content);
+        thought = open + strlen("<think>");
+    }
+    for (; length > 0 && *thought == '\n'; thought++)
+        length--;
+    bool shows = is_behind && (is_last || length > 0);
+    return put_token(w, "<|im_start|>") && put(w, "assistant\n") && turn_marks(w) &&
+           (!shows || (put_token(w, "<think>") && put(w, "\n") && put_part(w, thought, length) && put(w, "\n") &&
+                       put_token(w, "</think>") && put(w, "\n\n"))) &&
+           put(w, shows ? skip_lines(said) : said) && put_token(w, "<|im_end|>") && turn_marks(w) && put(w, "\n");
+}
+
+static bool put_chatml(writer *w, const tarn_chat_message *messages, int count)
+{
+    const tarn__chat_form *form = w->form;
+    int question = count - 1;
+    while (question > 0 && !is_role(&messages[question], "user"))
+        question--;
+    question = is_role(&messages[question], "user") ? question : count - 1;
+    bool good = (!form->begins || put_begin(w)) &&
+                (!form->has_default || is_role(&messages[0], "system") || put_turn(w, "system", form->system, false));
+    for (int i = 0; good && i < count; i++)
+        good = form->thinks && is_role(&messages[i], "assistant") ? put_thinking(w, messages[i].content, i > question, i == count - 1)
+                                                                  : put_turn(w, messages[i].role, messages[i].content, form->trims);
+    return good;
+}
+
+/* ---- Llama 2 and Mistral --------------------------------------------------------------------------------------------------- */
+
+static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
+{
+    const char *system = is_role(&messages[0], "system") ? messages[0].content : NULL;
+    messages += system != NULL;
+    count -= system != NULL;
+    bool good = check_turns(messages, count);
+    for (int i = 0; good && i < count; i++) {
+        if (i % 2)
+            good = turn_marks(w) && put(w, " ") && put_trimmed(w, messages[i].content, true) && put(w, " ") && put_end(w) && turn_marks(w);
+        else {
+            char *both = NULL;
+            size_t size = (i == 0 && system ? strlen(system) : 0) + strlen(messages[i].content) + 32;
+            good = (both = tarn__alloc(size)) != NULL; /* the ends of both together are trimmed */
+            if (good)
+                snprintf(both, size, "%s%s%s%s", i == 0 && system ? "<<SYS>>\n" : "", i == 0 && system ? system : "",
+                         i == 0 && system ? "\n<</SYS>>\n\n" : "", messages[i].content);
+            good = good && put_begin(w) && put_around(w, "[INST] ", "[INST]") && put_trimmed(w, both, true) &&
+                   put_around(w, " [/INST]", "[/INST]");
+            tarn__release(both, size);
+        }
+    }
+    return good;
+}
+
+static bool put_mistral(writer *w, const tarn_chat_message *messages, int count)
+{
+    const tarn__chat_form *form = w->form;
+    const char *system = is_role(&messages[0], "system") && form->place != TARN__SYSTEM_REFUSED ? messages[0].content : NULL;
+    messages += system != NULL;
+    count -= system != NULL;
+    bool good = check_turns(messages, count) && put_begin(w);
+    for (int i = 0; good && i < count; i++) {
+        bool is_here = system && i == (form->place == TARN__SYSTEM_FIRST ? 0 : count - 1);
+        if (i % 2)
+            good = turn_marks(w) && put(w, form->answer) && put_trimmed(w, messages[i].content, form->trims) && put_end(w) && turn_marks(w) &&
+                   put(w, form->behind);
+        else
+            good = put_around(w, form->open, "[INST]") && (!is_here || (put(w, system) && put(w, "\n\n"))) && put(w, messages[i].content) &&
+                   put_around(w, form->close, "[/INST]");
+    }
+    return good;
+}
+
+/* ---- Llama 3 --------------------------------------------------------------------------------------------------------------- */
+
+static bool put_header(writer *w, const char *role)
+{
+    return put_token(w, "<|start_header_id|>") && put(w, role) && put_token(w, "<|end_header_id|>") && put(w, "\n\n");
+}
+
+/* The dates that Llama 3.1 has before a system's text. What is learnt from does not change from one day to the next: it has the date that Llama's own template has
+ * where nobody gives one. */
+static bool put_dates(writer *w)
+{
+    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    char today[32];
+    time_t seconds = time(NULL);
+    struct tm now = {.tm_mday = 1};
+    localtime_r(&seconds, &now);
+    snprintf(today, sizeof(today), "%02d %s %d", now.tm_mday, months[now.tm_mon], now.tm_year + 1900);
+    if (w->marks)
+        snprintf(today, sizeof(today), "26 Jul 2024");
+    return put(w, "Cutting Knowledge Date: December 2023\nToday Date: ") && put(w, w->form->date[0] ? w->form->date : today) &&
+           put(w, "\n\n");
+}
+
+static bool put_llama3(writer *w, const tarn_chat_message *messages, int count)
+{
+    bool has_system = w->form->has_dates && is_role(&messages[0], "system"), good = put_begin(w);
+    if (w->form->has_dates)
+        good = good && put_header(w, "system") && put_dates(w) && (!has_system || put_trimmed(w, messages[0].content, true)) &&
+               put_token(w, "<|eot_id|>");
+    for (int i = has_system; good && i < count; i++) {
+        bool is_answer = is_role(&messages[i], "assistant");
+        good = put_header(w, messages[i].role) && (!is_answer || turn_marks(w)) && put_trimmed(w, messages[i].content, true) &&
+               put_token(w, "<|eot_id|>") && (!is_answer || turn_marks(w));
+    }
+    return good;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+
+static bool put_all(writer *w, const tarn_chat_message *messages, int count, bool add_generation_prompt)
+{
+    bool prompts = add_generation_prompt || (w->form->always_prompts && !w->marks); /* nothing follows that could be learnt */
+    switch (w->form->kind) {
+    case TARN__CHATML: return put_chatml(w, messages, count) && (!prompts || (put_token(w, "<|im_start|>") && put(w, "assistant\n")));
+    case TARN__CHAT_LLAMA3: return put_llama3(w, messages, count) && (!prompts || put_header(w, "assistant"));
+    case TARN__CHAT_LLAMA2: return put_llama2(w, messages, count);
+    case TARN__CHAT_MISTRAL: break;
+    }
+    return put_mistral(w, messages, count);
+}
+
+static bool read_form(const char *function, const tarn_tokenizer *tokenizer, tarn__chat_form *form)
+{
+    if (tarn_failed())
+        return false;
+    if (!tokenizer)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer is required, not NULL", function);
+    if (!tokenizer->chat)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: the model has no chat template (in tokenizer_config.json, chat_template.jinja or its GGUF file): it is not "
+                           "made for conversations; tarn_tokenizer_set_chat() (--template) gives it one",
+                           function);
+    return tarn__chat_form_of(function, tokenizer->chat, form);
+}
+
+static bool check(const char *function, const tarn_chat_message *messages, int count)
+{
+    if (!messages || count < 1 || count > MOST_MESSAGES)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: at least one message is required", function);
+    for (int i = 0; i < count; i++)
+        if (!messages[i].role || !messages[i].content || !messages[i].role[0])
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: message %d has no role or no content", function, i);
+    return true;
+}
+
+static bool write(writer *w, const char *function, const tarn_chat_message *messages, int count, bool add_generation_prompt, void *length)
+{
+    if (!length)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a place for the length is required, not NULL", function);
+    if (!check(function, messages, count))
+        return false;
+    return (put_all(w, messages, count, add_generation_prompt) && (!w->to_ids || flush(w))) || tarn__raise_within(function);
+}
+
+static void free_writer(writer *w)
+{
+    tarn__buffer_free(&w->text, 1);
+    tarn__buffer_free(&w->ids, sizeof(int32_t));
+    tarn__coder_free(&w->coder);
+}
+
+char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count, bool add_generation_prompt,
+                       size_t *length)
+{
+    tarn__chat_form form;
+    writer w = {tokenizer, &form, false, {0}, {0}, {0}, false, NULL};
+    char *result = NULL;
+    if (length)
+        *length = 0;
+    if (read_form("chat_render", tokenizer, &form) && write(&w, "chat_render", messages, count, add_generation_prompt, length) &&
+        (result = tarn__result_new(w.text.count + 1)) != NULL) {
+        if (w.text.count)
+            memcpy(result, w.text.data, w.text.count);
+        result[w.text.count] = 0;
+        *length = w.text.count;
+    }
+    free_writer(&w);
+    return result;
+}
+
+int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count, bool add_generation_prompt,
+                          int64_t *id_count)
+{
+    tarn__chat_form form;
+    writer w = {tokenizer, &form, true, {0}, {0}, {0}, false, NULL};
+    int32_t *result = NULL;
+    if (id_count)
+        *id_count = 0;
+    if (read_form("chat_encode", tokenizer, &form) && write(&w, "chat_encode", messages, count, add_generation_prompt, id_count) &&
+        (result = tarn__result_new(w.ids.count * sizeof(int32_t))) != NULL) {
+        if (w.ids.count)
+            memcpy(result, w.ids.data, w.ids.count * sizeof(int32_t));
+        *id_count = (int64_t)w.ids.count;
+    }
+    free_writer(&w);
+    return result;
+}
+
+/* ---- what is learnt from --------------------------------------------------------------------------------------------------- */
+
+/* Hands the ids over, and keeps what the next document can use again. */
+static bool put_marked(tarn__marker *m, writer *w, bool good)
+{
+    m->coder = w->coder;
+    m->text = w->text;
+    m->ids = w->ids;
+    return good;
+}
+
+static writer marking_writer(tarn__marker *m)
+{
+    m->text.count = m->ids.count = 0;
+    tarn__marks_clear(&m->marks);
+    return (writer){m->tokenizer, &m->form, true, m->text, m->ids, m->coder, false, &m->marks};
+}
+
+bool tarn__marker_chat(tarn__marker *m, const tarn_chat_message *messages, int count)
+{
+    writer w = marking_writer(m);
+    return put_marked(m, &w, put_all(&w, messages, count, false) && flush(&w));
+}
+
+bool tarn__marker_text(tarn__marker *m, const char *prompt, const char *answer)
+{
+    writer w = marking_writer(m);
+    int32_t end = tarn_tokenizer_end(m->tokenizer);
+    bool good = end >= 0 || tarn__raise(TARN_ERROR_UNSUPPORTED, "the tokenizer has no token that ends a text, so that nothing would teach the model to stop");
+    good = good && put(&w, prompt) && turn_marks(&w) && put(&w, answer) && flush(&w) && tarn__ids_add(&w.ids, end) && tarn__marks_token(&m->marks) &&
+           tarn__marks_begin(&m->marks, &w.ids, &m->tokenizer->before);
+    return put_marked(m, &w, good);
+}
+
+bool tarn__marker_take(tarn__marker *m, const char *function, const char *chat)
+{
+    m->has_form = tarn__chat_form_of(function, chat, &m->form);
+    return m->has_form;
+}
+
+void tarn__marker_free(tarn__marker *m)
+{
+    tarn__buffer_free(&m->text, 1);
+    tarn__buffer_free(&m->ids, sizeof(int32_t));
+    tarn__coder_free(&m->coder);
+    tarn__marks_free(&m->marks);
+}
+
+const char *tarn_chat_name(const tarn_tokenizer *tokenizer)
+{
+    static const char *const names[] = {"chatml", "llama2", "llama3", "mistral"};
+    tarn__chat_form form;
+    return read_form("chat_name", tokenizer, &form) ? names[form.kind] : NULL;
+}
+
+int32_t tarn_chat_end(const tarn_tokenizer *tokenizer)
+{
+    tarn__chat_form form;
+    if (!read_form("chat_end", tokenizer, &form))
+        return -1;
+    const char *name = form.kind == TARN__CHATML ? "<|im_end|>" : form.kind == TARN__CHAT_LLAMA3 ? "<|eot_id|>" : NULL;
+    int32_t id = name ? tarn_tokenizer_find(tokenizer, name, strlen(name)) : -1;
+    return id >= 0 ? id : tarn_tokenizer_end(tokenizer);
+}

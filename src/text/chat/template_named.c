@@ -1,0 +1,111 @@
+/* template_named.c: chat templates by name, for models that have none of their own: the plain forms of the families that template_match.c knows, as
+ * transformers runs them. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "text/chat/loss_mask.h"
+
+static const struct {
+    const char *name, *text;
+} named[] = {
+    {"chatml", "{% for message in messages %}"
+               "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+               "{% endfor %}"
+               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+    {"llama2", "{% if messages[0]['role'] == 'system' %}"
+               "{% set turns = messages[1:] %}{% set system_message = messages[0]['content'] %}"
+               "{% else %}"
+               "{% set turns = messages %}{% set system_message = false %}"
+               "{% endif %}"
+               "{% for message in turns %}"
+               "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+               "{{ raise_exception('user and assistant must take turns') }}"
+               "{% endif %}"
+               "{% if loop.index0 == 0 and system_message != false %}"
+               "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
+               "{% else %}"
+               "{% set content = message['content'] %}"
+               "{% endif %}"
+               "{% if message['role'] == 'user' %}"
+               "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+               "{% else %}"
+               "{{ ' ' + content.strip() + ' ' + eos_token }}"
+               "{% endif %}"
+               "{% endfor %}"},
+    {"llama3", "{{ bos_token }}"
+               "{% for message in messages %}"
+               "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}"
+               "{% endfor %}"
+               "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
+    {"mistral", "{% if messages[0]['role'] == 'system' %}"
+                "{% set turns = messages[1:] %}{% set system_message = messages[0]['content'] %}"
+                "{% else %}"
+                "{% set turns = messages %}"
+                "{% endif %}"
+                "{{ bos_token }}"
+                "{% for message in turns %}"
+                "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+                "{{ raise_exception('user and assistant must take turns') }}"
+                "{% endif %}"
+                "{% if message['role'] == 'user' %}"
+                "{% if loop.first and system_message is defined %}"
+                "{{ '[INST] ' + system_message + '\\n\\n' + message['content'] + ' [/INST]' }}"
+                "{% else %}"
+                "{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+                "{% endif %}"
+                "{% else %}"
+                "{{ ' ' + message['content'] | trim + eos_token }}"
+                "{% endif %}"
+                "{% endfor %}"},
+};
+
+static const char *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
+        if (strcmp(named[i].name, name) == 0)
+            return named[i].text;
+    return NULL;
+}
+
+/* A template that a tokenizer lacks tokens of would be written as text, and nothing would end an answer. */
+static bool check_tokens(const char *function, const tarn_tokenizer *tokenizer, const char *name)
+{
+    static const char *const needed[][4] = {{"chatml", "<|im_start|>", "<|im_end|>", NULL},
+                                            {"llama3", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}};
+    for (int i = 0; i < 2; i++)
+        for (int k = 1; k < 4 && strcmp(name, needed[i][0]) == 0; k++)
+            if (needed[i][k] && tarn_tokenizer_find(tokenizer, needed[i][k], strlen(needed[i][k])) < 0)
+                return tarn__raise(TARN_ERROR_ARGUMENT,
+                                   "%s: the template %s has the token '%s', which the tokenizer lacks; llama2 and mistral have none but "
+                                   "those that begin and end a text",
+                                   function, name, needed[i][k]);
+    if (strcmp(name, "chatml") == 0 || tarn_tokenizer_begin(tokenizer) >= 0)
+        return true;
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the template %s has the token that begins a text, and the tokenizer's files name none",
+                       function, name);
+}
+
+const char *tarn__chat_named(const char *function, const tarn_tokenizer *tokenizer, const char *name)
+{
+    const char *text = find(name);
+    if (!text)
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no template '%.60s'; there are chatml, llama2, llama3 and mistral", function, name);
+    return text && check_tokens(function, tokenizer, name) ? text : NULL;
+}
+
+bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name)
+{
+    const char *function = "tokenizer_set_chat";
+    if (tarn_failed())
+        return false;
+    if (!tokenizer || !name)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer and the name of a template are required, not NULL", function);
+    const char *text = tarn__chat_named(function, tokenizer, name);
+    char *copy = text ? tarn__text_copy(text) : NULL;
+    if (!copy)
+        return false;
+    tarn__text_release(tokenizer->chat);
+    tokenizer->chat = copy;
+    return true;
+}

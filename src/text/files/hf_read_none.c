@@ -1,0 +1,51 @@
+/* hf_read_none.c: what stands in for reading files of tokenizers in a build without jansson. */
+#include "base/error.h"
+#include "text/files/jsonl.h"
+#include "text/shards/documents.h"
+#include "text/tokenizer/tokenizer.h"
+
+/* Is false. */
+static bool missing(const char *function)
+{
+    return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "%s: this build of tarn cannot read files of tokenizers: it was built without jansson; install libjansson-dev "
+                       "(Debian, Ubuntu) or jansson-devel (Fedora) and build again",
+                       function);
+}
+
+tarn_tokenizer *tarn__tokenizer_read_file(const char *path)
+{
+    (void)path;
+    missing("tokenizer_open");
+    return NULL;
+}
+
+tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *merges, const char *config)
+{
+    (void)vocabulary, (void)merges, (void)config;
+    missing("tokenizer_open");
+    return NULL;
+}
+
+bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, const char *chat, bool is_model)
+{
+    (void)tokenizer, (void)config, (void)chat, (void)is_model;
+    return missing("tokenizer_open");
+}
+
+bool tarn__chat_line_read(tarn__chat_line *line, const char *where, const char *bytes, size_t length)
+{
+    (void)line, (void)bytes, (void)length;
+    return missing(where);
+}
+
+void tarn__chat_line_free(tarn__chat_line *line)
+{
+    (void)line;
+}
+
+bool tarn__line_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field, const char *path, int64_t number)
+{
+    (void)text, (void)line, (void)length, (void)field, (void)path, (void)number;
+    return missing(function);
+}

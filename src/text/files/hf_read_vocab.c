@@ -1,0 +1,113 @@
+/* hf_read_vocab.c: a vocabulary in JSON, a text with one merge a line, and a tokenizer_config.json that says whose tokenizer it is. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "text/files/hf_read_common.h"
+
+#define END_OF_TEXT "<|endoftext|>"
+
+/* ---- merges ---------------------------------------------------------------------------------------------------------------- */
+
+static bool read_line(const tarn__reading *reading, size_t number, const char *line, size_t length)
+{
+    const char *space = memchr(line, ' ', length);
+    if (length >= 8 && memcmp(line, "#version", 8) == 0)
+        return true;
+    if (length > 0 && line[length - 1] == '\r')
+        length--;
+    if (!space || memchr(space + 1, ' ', length - (size_t)(space + 1 - line)))
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "line %zu is not two pieces with one space between them", number);
+    return tarn__read_merge(reading, number, line, (size_t)(space - line), space + 1, length - (size_t)(space + 1 - line));
+}
+
+static bool read_merges(tarn_tokenizer *tokenizer, const char *path)
+{
+    tarn__map map;
+    const tarn__reading reading = {tokenizer, path};
+    if (!tarn__map_open(&map, "tokenizer_open", path))
+        return false;
+    size_t number = 1;
+    for (size_t at = 0, length; at < map.bytes && !tarn_failed(); at += length + 1, number++) {
+        const char *end = memchr(map.memory + at, '\n', map.bytes - at);
+        length = end ? (size_t)(end - map.memory) - at : map.bytes - at;
+        read_line(&reading, number, map.memory + at, length);
+    }
+    tarn__map_close(&map);
+    return !tarn_failed();
+}
+
+/* ---- configuration --------------------------------------------------------------------------------------------------------- */
+
+typedef struct family {
+    const char *class_name, *pattern;
+    bool nfc;
+} family;
+
+static const family families[] = {
+    {"GPT2Tokenizer", TARN__PATTERN_GPT2, false},
+    {"GPT2TokenizerFast", TARN__PATTERN_GPT2, false},
+    {"Qwen2Tokenizer", TARN__PATTERN_QWEN2, true},
+    {"Qwen2TokenizerFast", TARN__PATTERN_QWEN2, true},
+};
+
+static const family *find_family(const tarn__reading *reading, json_t *config)
+{
+    json_t *name = json_object_get(config, "tokenizer_class");
+    if (!json_is_string(name))
+        return &families[0];
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (strcmp(families[i].class_name, json_string_value(name)) == 0)
+            return &families[i];
+    tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                     "the class '%.60s' is none whose pattern tarn knows (GPT2Tokenizer, Qwen2Tokenizer); use a tokenizer.json",
+                     json_string_value(name));
+    return NULL;
+}
+
+static bool read_special(const tarn__reading *reading, json_t *config)
+{
+    json_t *list = json_object_get(config, "added_tokens_decoder");
+    if (json_is_object(list))
+        return tarn__read_decoder(reading, list, tarn__read_added);
+    int32_t id = tarn__pieces_find_written(&reading->tokenizer->pieces, END_OF_TEXT, strlen(END_OF_TEXT));
+    char text[] = END_OF_TEXT;
+    const tarn__added_token token = {.text = text, .length = strlen(text), .id = id, .special = true};
+    return id < 0 ? !tarn_failed() : tarn__added_add(reading->tokenizer, "tokenizer_open", reading->name, &token);
+}
+
+static bool configure(tarn_tokenizer *tokenizer, const char *name, json_t *config)
+{
+    const tarn__reading reading = {tokenizer, name};
+    const family *of = find_family(&reading, config);
+    if (!of || !tarn__read_flag(&reading, config, "add_prefix_space", false, &tokenizer->bpe.prefix_space))
+        return false;
+    tokenizer->nfc = of->nfc;
+    tokenizer->bpe.uses_regex = strcmp(of->pattern, TARN__PATTERN_GPT2) == 0;
+    if (tokenizer->bpe.prefix_space && !tokenizer->bpe.uses_regex)
+        return tarn__read_wrong(&reading, TARN_ERROR_UNSUPPORTED, "add_prefix_space with the class %s", of->class_name);
+    return tarn__read_pattern(&reading, of->pattern) && read_special(&reading, config);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+
+static bool read_all(tarn_tokenizer *tokenizer, const char *vocabulary, const char *merges, const char *config)
+{
+    json_t *pieces = tarn__read_json(vocabulary), *settings = pieces && config ? tarn__read_json(config) : NULL;
+    const tarn__reading reading = {tokenizer, vocabulary};
+    bool good = pieces && (settings || !config) && tarn__read_vocabulary(&reading, pieces, true) && read_merges(tokenizer, merges) &&
+                configure(tokenizer, config ? config : vocabulary, settings) &&
+                tarn__tokenizer_finish(tokenizer, "tokenizer_open", vocabulary);
+    json_decref(pieces);
+    json_decref(settings);
+    return good;
+}
+
+tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *merges, const char *config)
+{
+    tarn_tokenizer *tokenizer = tarn__tokenizer_new(&tarn__kind_bpe);
+    if (tokenizer && read_all(tokenizer, vocabulary, merges, config))
+        return tokenizer;
+    tarn_tokenizer_free(tokenizer);
+    return NULL;
+}

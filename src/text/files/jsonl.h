@@ -1,0 +1,20 @@
+/* jsonl.h: a line of JSON to learn from: {"messages": [{"role", "content"} …]}, {"prompt", "completion"} or {"text"}. */
+#ifndef TARN__CHAT_LINE_H
+#define TARN__CHAT_LINE_H
+
+#include <tarn/text.h>
+
+/* All zero is empty. One of three is there; texts live as long as the line. */
+typedef struct tarn__chat_line {
+    void *root; /* the JSON; owned */
+    tarn_chat_message *messages;
+    int count, room;
+    const char *prompt, *completion;
+    const char *text;
+} tarn__chat_line;
+
+/* Reads a line in place of the last one. False with an error that begins with `where`, the file and the line, and says what is wrong. */
+bool tarn__chat_line_read(tarn__chat_line *line, const char *where, const char *bytes, size_t length);
+void tarn__chat_line_free(tarn__chat_line *line);
+
+#endif

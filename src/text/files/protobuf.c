@@ -1,0 +1,109 @@
+/* protobuf.c: the wire format of protobuf: a number that says which field and of what kind, then its value. */
+#include "text/files/protobuf.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+static int wrong(const tarn__message *m, const char *place, const char *problem)
+{
+    tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', byte %zu: %s; the file is damaged, cut, or no tokenizer.model", m->function, m->name,
+                (size_t)(place - m->file), problem);
+    return -1;
+}
+
+/* Seven bits a byte, the lowest first. */
+static bool read_number(tarn__message *m, uint64_t *value)
+{
+    const char *begin = m->at;
+    *value = 0;
+    for (int shift = 0; shift < 70 && m->at < m->end; shift += 7) {
+        unsigned char byte = (unsigned char)*m->at++;
+        if (shift == 63 && byte > 1)
+            break;
+        *value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80)
+            return true;
+    }
+    wrong(m, begin, "a number does not end");
+    return false;
+}
+
+/* Little-endian bits of a given number of bytes. */
+static bool read_bits(tarn__message *m, int bytes, uint64_t *value)
+{
+    if (m->end - m->at < bytes)
+        return wrong(m, m->at, "a value is cut") > 0;
+    *value = 0;
+    for (int i = 0; i < bytes; i++)
+        *value |= (uint64_t)(unsigned char)*m->at++ << 8 * i;
+    return true;
+}
+
+static bool read_bytes(tarn__message *m, tarn__field *field)
+{
+    uint64_t length;
+    const char *begin = m->at;
+    if (!read_number(m, &length))
+        return false;
+    if (length > (uint64_t)(m->end - m->at))
+        return wrong(m, begin, "a length reaches behind the end") > 0;
+    field->bytes = m->at;
+    field->length = (size_t)length;
+    m->at += length;
+    return true;
+}
+
+int tarn__message_next(tarn__message *m, tarn__field *field)
+{
+    uint64_t key;
+    const char *begin = m->at;
+    *field = (tarn__field){0};
+    if (m->at == m->end)
+        return 0;
+    if (!read_number(m, &key))
+        return -1;
+    if (key >> 3 == 0 || key >> 3 > 536870911)
+        return wrong(m, begin, "a field has a number that none can have");
+    field->number = (uint32_t)(key >> 3);
+    field->wire = (tarn__wire)(key & 7);
+    switch (field->wire) {
+    case TARN__WIRE_NUMBER: return read_number(m, &field->value) ? 1 : -1;
+    case TARN__WIRE_EIGHT: return read_bits(m, 8, &field->value) ? 1 : -1;
+    case TARN__WIRE_FOUR: return read_bits(m, 4, &field->value) ? 1 : -1;
+    case TARN__WIRE_BYTES: return read_bytes(m, field) ? 1 : -1;
+    }
+    return wrong(m, begin, "a field is of a kind that is no longer used");
+}
+
+static bool is_wire(const tarn__message *m, const tarn__field *field, tarn__wire wire)
+{
+    return field->wire == wire || wrong(m, m->at, "a field is of another kind than the format says") > 0;
+}
+
+bool tarn__message_inside(const tarn__message *message, const tarn__field *field, tarn__message *inside)
+{
+    *inside = *message;
+    inside->at = field->bytes;
+    inside->end = field->length ? field->bytes + field->length : field->bytes; /* of nothing: NULL */
+    return is_wire(message, field, TARN__WIRE_BYTES);
+}
+
+bool tarn__field_flag(const tarn__message *message, const tarn__field *field, bool *value)
+{
+    *value = field->value != 0;
+    return is_wire(message, field, TARN__WIRE_NUMBER);
+}
+
+bool tarn__field_whole(const tarn__message *message, const tarn__field *field, int64_t *value)
+{
+    *value = (int32_t)(uint32_t)field->value;
+    return is_wire(message, field, TARN__WIRE_NUMBER);
+}
+
+bool tarn__field_float(const tarn__message *message, const tarn__field *field, float *value)
+{
+    uint32_t bits = (uint32_t)field->value;
+    memcpy(value, &bits, sizeof(*value));
+    return is_wire(message, field, TARN__WIRE_FOUR);
+}

@@ -1,0 +1,218 @@
+/* spm_model.c: tokenizer.model, the file of SentencePiece: a protobuf message with the pieces, how they were trained, and how text is
+ * prepared. Only what tarn does as SentencePiece does is taken: BPE on text that is not changed but for its spaces. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "base/memory.h"
+#include "formats/file_type.h"
+#include "text/files/protobuf.h"
+#include "text/tokenizer/tokenizer.h"
+
+#define LONGEST ((size_t)1 << 30) /* bytes of a file */
+
+/* The numbers of fields, as SentencePiece's sentencepiece_model.proto has them. */
+enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3, DENORMALIZER = 5 };
+enum { PIECE_TEXT = 1, PIECE_SCORE = 2, PIECE_TYPE = 3 };
+enum { MODEL_TYPE = 3, SPACE_AS_SUFFIX = 24, BYTE_FALLBACK = 35, UNKNOWN_ID = 40, BEGIN_ID = 41, END_ID = 42 };
+enum { RULES_NAME = 1, RULES = 2, DUMMY_PREFIX = 3, REMOVE_SPACES = 4, ESCAPE_SPACES = 5 };
+
+typedef struct model {
+    tarn__message file;
+    tarn__buffer pieces, lengths, scores, types; /* const char *, size_t, float, int32_t */
+    bool has_trainer, has_normalizer;
+    int64_t type, unknown, begin, end;
+    bool has_bytes, is_suffix, has_prefix, squeezes, escapes, has_rules, has_reverse_rules;
+    const char *rules; /* their name; borrowed from the file */
+    size_t rules_length;
+} model;
+
+static bool refuse(const model *m, const char *problem)
+{
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': %s", m->file.function, m->file.name, problem);
+}
+
+/* ---- the messages ---------------------------------------------------------------------------------------------------------- */
+
+static bool read_piece(model *m, tarn__message *piece)
+{
+    tarn__field f = {0};
+    const char *text = "";
+    size_t length = 0;
+    float score = 0;
+    int64_t type = TARN__TOKEN_NORMAL;
+    int more;
+    bool good = true;
+    while (good && (more = tarn__message_next(piece, &f)) != 0) {
+        good = more > 0;
+        if (good && f.number == PIECE_TEXT) {
+            tarn__message inside;
+            good = tarn__message_inside(piece, &f, &inside);
+            text = f.bytes;
+            length = f.length;
+        } else if (good && f.number == PIECE_SCORE)
+            good = tarn__field_float(piece, &f, &score);
+        else if (good && f.number == PIECE_TYPE)
+            good = tarn__field_whole(piece, &f, &type);
+    }
+    return good && tarn__buffer_add(&m->pieces, &text, 1, sizeof(text)) && tarn__buffer_add(&m->lengths, &length, 1, sizeof(length)) &&
+           tarn__buffer_add(&m->scores, &score, 1, sizeof(score)) &&
+           tarn__buffer_add(&m->types, &(int32_t){(int32_t)type}, 1, sizeof(int32_t));
+}
+
+static bool read_trainer(model *m, tarn__message *trainer)
+{
+    tarn__field f;
+    int more;
+    bool good = true;
+    m->has_trainer = true;
+    while (good && (more = tarn__message_next(trainer, &f)) != 0) {
+        int64_t *whole = f.number == MODEL_TYPE   ? &m->type
+                         : f.number == UNKNOWN_ID ? &m->unknown
+                         : f.number == BEGIN_ID   ? &m->begin
+                         : f.number == END_ID     ? &m->end
+                                                  : NULL;
+        bool *flag = f.number == SPACE_AS_SUFFIX ? &m->is_suffix : f.number == BYTE_FALLBACK ? &m->has_bytes : NULL;
+        good = more > 0 && (!whole || tarn__field_whole(trainer, &f, whole)) && (!flag || tarn__field_flag(trainer, &f, flag));
+    }
+    return good;
+}
+
+static bool read_normalizer(model *m, tarn__message *normalizer)
+{
+    tarn__field f;
+    int more;
+    bool good = true;
+    m->has_normalizer = true;
+    while (good && (more = tarn__message_next(normalizer, &f)) != 0) {
+        bool *flag = f.number == DUMMY_PREFIX    ? &m->has_prefix
+                     : f.number == REMOVE_SPACES ? &m->squeezes
+                     : f.number == ESCAPE_SPACES ? &m->escapes
+                                                 : NULL;
+        tarn__message inside;
+        bool is_text = f.number == RULES_NAME || f.number == RULES;
+        good = more > 0 && (!is_text || tarn__message_inside(normalizer, &f, &inside)) && (!flag || tarn__field_flag(normalizer, &f, flag));
+        if (good && f.number == RULES)
+            m->has_rules = f.length > 0;
+        if (good && f.number == RULES_NAME) {
+            m->rules = f.bytes;
+            m->rules_length = f.length;
+        }
+    }
+    return good;
+}
+
+/* What is changed back when ids become text; nothing, as a rule. */
+static bool read_denormalizer(model *m, tarn__message *denormalizer)
+{
+    tarn__field f;
+    int more;
+    while ((more = tarn__message_next(denormalizer, &f)) > 0)
+        m->has_reverse_rules = m->has_reverse_rules || (f.number == RULES && f.length > 0);
+    return more == 0;
+}
+
+static bool read_message(model *m)
+{
+    tarn__message all = m->file, inside;
+    tarn__field f;
+    int more;
+    bool good = true;
+    while (good && (more = tarn__message_next(&all, &f)) != 0) {
+        bool (*read)(model *, tarn__message *) = f.number == PIECES         ? read_piece
+                                                 : f.number == TRAINER      ? read_trainer
+                                                 : f.number == NORMALIZER   ? read_normalizer
+                                                 : f.number == DENORMALIZER ? read_denormalizer
+                                                                            : NULL;
+        good = more > 0 && (!read || (tarn__message_inside(&all, &f, &inside) && read(m, &inside)));
+    }
+    return good;
+}
+
+/* ---- what tarn has --------------------------------------------------------------------------------------------------------- */
+
+static bool check_kind(const model *m)
+{
+    static const char *const names[] = {"", "Unigram", "BPE", "Word", "Char"};
+    if (m->type == 2)
+        return true;
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the SentencePiece model is %s, and tarn has BPE", m->file.function, m->file.name,
+                       m->type >= 1 && m->type <= 4 ? names[m->type] : "of no kind that is known");
+}
+
+static bool check(const model *m)
+{
+    const int32_t *types = (const int32_t *)(const void *)m->types.data;
+    if (m->pieces.count == 0 || !m->has_trainer || !m->has_normalizer)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': %s missing; the file is cut, or no tokenizer.model", m->file.function,
+                           m->file.name,
+                           m->pieces.count == 0 ? "the pieces are"
+                           : m->has_trainer     ? "the normalizer is"
+                                                : "the trainer's settings are");
+    if (!check_kind(m))
+        return false;
+    if (m->has_rules || m->has_reverse_rules)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': text is normalised by the rules '%.*s', and tarn has 'identity'",
+                           m->file.function, m->file.name, (int)(m->rules_length < 60 ? m->rules_length : 60), m->rules);
+    if (m->is_suffix || !m->escapes)
+        return refuse(m, "spaces stand behind words (treat_whitespace_as_suffix), or stay as they are (escape_whitespaces is false)");
+    for (size_t i = 0; i < m->types.count; i++)
+        if (types[i] == TARN__TOKEN_UNUSED)
+            return refuse(m, "some pieces are not used (type 5), as after a restriction of the vocabulary");
+    return true;
+}
+
+/* SentencePiece takes only control pieces for the begin and end of a text. */
+static int64_t control(const model *m, int64_t id)
+{
+    const int32_t *types = (const int32_t *)(const void *)m->types.data;
+    return id >= 0 && (size_t)id < m->types.count && types[id] == TARN__TOKEN_CONTROL ? id : -1;
+}
+
+static tarn_tokenizer *make(const model *m)
+{
+    const tarn__spm_parts parts = {
+        .function = m->file.function,
+        .name = m->file.name,
+        .pieces = (const char *const *)(const void *)m->pieces.data,
+        .lengths = (const size_t *)(const void *)m->lengths.data,
+        .scores = (const float *)(const void *)m->scores.data,
+        .types = (const int32_t *)(const void *)m->types.data,
+        .count = (int64_t)m->pieces.count,
+        .begin = control(m, m->begin),
+        .end = control(m, m->end),
+        .unknown = m->unknown,
+        .has_bytes = m->has_bytes,
+        .settings = {.prefix = m->has_prefix ? TARN__PREFIX_ALWAYS : TARN__PREFIX_NONE, .squeezes = m->squeezes, .strips = m->has_prefix},
+    };
+    return tarn__spm_from_parts(&parts);
+}
+
+tarn_tokenizer *tarn__tokenizer_read_model(const char *path)
+{
+    tarn__map map;
+    if (!tarn__map_open(&map, "tokenizer_open", path))
+        return NULL;
+    const char *bytes = map.bytes ? map.memory : "";
+    model m = {.file = {"tokenizer_open", path, bytes, bytes, bytes + map.bytes},
+               .type = 1, /* the format's defaults */
+               .begin = 1,
+               .end = 2,
+               .has_prefix = true,
+               .squeezes = true,
+               .escapes = true,
+               .rules = ""};
+    tarn_tokenizer *t = NULL;
+    if (map.bytes > LONGEST)
+        tarn__raise(TARN_ERROR_FORMAT, "tokenizer_open: '%s': %zu bytes are too many for a tokenizer; %zu are possible", path, map.bytes,
+                    LONGEST);
+    else if (tarn__not_recognized("tokenizer_open", path, bytes, map.bytes, "SentencePiece model") && read_message(&m) && check(&m))
+        t = make(&m);
+    tarn__buffer_free(&m.pieces, sizeof(const char *));
+    tarn__buffer_free(&m.lengths, sizeof(size_t));
+    tarn__buffer_free(&m.scores, sizeof(float));
+    tarn__buffer_free(&m.types, sizeof(int32_t));
+    tarn__map_close(&map);
+    return t;
+}

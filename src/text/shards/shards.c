@@ -1,0 +1,422 @@
+/* shards.c: texts into files of tokens, in parallel.
+ *
+ * Inputs are mapped and cut into blocks by size alone. A batch of blocks is encoded by all threads, each with a coder of its own, and
+ * written in order: the files do not depend on how many threads there are. */
+#include "text/shards/shards.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/os/thread.h"
+#include "formats/json_file.h"
+#include "text/shards/documents.h"
+#include "text/tokenizer/utf8.h"
+
+#define BLOCK ((size_t)1 << 20)
+#define BATCH 32
+#define USUAL_SHARD 100000000
+
+/* A piece of an input: of a text, or some lines of JSON. */
+typedef struct block {
+    const char *text;
+    size_t length;
+    const char *path;
+    bool is_lines;
+    bool is_valid;      /* text: of the validation part */
+    bool continues;     /* text: it goes on where the block before it ended */
+    bool ends_document; /* text */
+    int64_t first_line, first_document;
+    int64_t documents;        /* that end in it */
+    tarn__buffer ids[2];      /* train and validation */
+    tarn__error_record error; /* of the thread that encoded it; code TARN_OK: none */
+} block;
+
+typedef struct job {
+    const tarn_tokenizer *tokenizer;
+    tarn_shards_options options;
+    const char *folder, *field;
+    int32_t separator; /* -1: none */
+    bool whole_texts;  /* a text is not cut into blocks */
+    tarn__shard_writer writer[2];
+    block *batch; /* BATCH of them */
+    int count;
+    int64_t documents, bytes, all_bytes;
+    pthread_mutex_t lock; /* guards `idle` */
+    tarn__buffer idle;    /* tarn__coder *: not in use */
+} job;
+
+/* ---- one block ------------------------------------------------------------------------------------------------------------- */
+
+static tarn__coder *take_coder(job *j)
+{
+    tarn__coder *coder = NULL;
+    pthread_mutex_lock(&j->lock);
+    if (j->idle.count > 0)
+        coder = ((tarn__coder **)(void *)j->idle.data)[--j->idle.count];
+    pthread_mutex_unlock(&j->lock);
+    return coder ? coder : tarn__alloc(sizeof(*coder));
+}
+
+static void give_coder(job *j, tarn__coder *coder)
+{
+    if (!coder)
+        return;
+    pthread_mutex_lock(&j->lock);
+    bool kept = tarn__buffer_add(&j->idle, &coder, 1, sizeof(coder));
+    pthread_mutex_unlock(&j->lock);
+    if (!kept) {
+        tarn__coder_free(coder);
+        tarn__release(coder, sizeof(*coder));
+    }
+}
+
+/* Whether document number n is for validation: the share is met evenly, and by every beginning of the list. */
+static bool is_valid_document(const job *j, int64_t n)
+{
+    return (int64_t)((double)(n + 1) * j->options.validation) > (int64_t)((double)n * j->options.validation);
+}
+
+static bool encode_text(const job *j, tarn__coder *coder, const char *text, size_t length, bool ends, tarn__buffer *ids)
+{
+    const tarn_encode_options options = {.special_as_text = !j->options.parse_special};
+    return tarn__tokenizer_append(j->tokenizer, coder, text, length, &options, ids) &&
+           (!ends || j->separator < 0 || tarn__ids_add(ids, j->separator));
+}
+
+static bool encode_text_block(const job *j, tarn__coder *coder, block *b)
+{
+    coder->continues = b->continues;
+    bool good = encode_text(j, coder, b->text, b->length, b->ends_document, &b->ids[b->is_valid]);
+    coder->continues = false;
+    return good;
+}
+
+static bool encode_lines(const job *j, tarn__coder *coder, block *b)
+{
+    tarn__buffer text = {0};
+    int64_t line = b->first_line, document = b->first_document;
+    bool good = true;
+    for (size_t at = 0, length; good && at < b->length; at += length + 1, line++) {
+        length = tarn__line_length(b->text + at, b->length - at);
+        if (tarn__is_blank(b->text + at, length))
+            continue;
+        text.count = 0;
+        good = tarn__line_text("shards_prepare", &text, b->text + at, length, j->field, b->path, line) &&
+               encode_text(j, coder, text.data ? text.data : "", text.count, true, &b->ids[is_valid_document(j, document)]);
+        document++;
+    }
+    tarn__buffer_free(&text, 1);
+    return good;
+}
+
+static void encode_blocks(int64_t begin, int64_t end, void *ctx)
+{
+    job *j = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        block *b = &j->batch[i];
+        tarn__coder *coder = take_coder(j);
+        if (coder && b->is_lines)
+            encode_lines(j, coder, b);
+        else if (coder)
+            encode_text_block(j, coder, b);
+        give_coder(j, coder);
+        tarn__error_save(&b->error);
+        tarn_clear_error();
+    }
+}
+
+/* ---- batches --------------------------------------------------------------------------------------------------------------- */
+
+static void clear_batch(job *j)
+{
+    for (int i = 0; i < j->count; i++)
+        for (int k = 0; k < 2; k++)
+            tarn__buffer_free(&j->batch[i].ids[k], sizeof(int32_t));
+    j->count = 0;
+}
+
+static bool write_block(job *j, block *b)
+{
+    if (b->error.code != TARN_OK) {
+        tarn__error_restore(&b->error);
+        return false;
+    }
+    for (int k = 0; k < 2; k++)
+        if (!tarn__shard_write(&j->writer[k], (const int32_t *)(const void *)b->ids[k].data, b->ids[k].count))
+            return false;
+    j->bytes += (int64_t)b->length;
+    return true;
+}
+
+static bool flush(job *j)
+{
+    bool good = true;
+    if (j->count == 0)
+        return true;
+    tarn__parallel_for(j->count, 1, encode_blocks, j);
+    for (int i = 0; good && i < j->count; i++)
+        good = write_block(j, &j->batch[i]);
+    clear_batch(j);
+    if (good && j->options.progress && !j->options.progress(j->bytes, j->all_bytes, j->options.progress_ctx))
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: stopped by its caller");
+    return good;
+}
+
+static bool add_block(job *j, const block *b)
+{
+    j->batch[j->count++] = *b;
+    return j->count < BATCH || flush(j);
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------------------------------------- */
+
+/* Whether SentencePiece could make a token of the end of a line and what is beside it, or looks at the ends of a text. */
+static bool joins_lines(const tarn_tokenizer *t)
+{
+    bool joins = t->spm.squeezes || !t->spm.has_bytes;
+    for (int32_t id = 0; id < t->pieces.count && !joins; id++) {
+        const tarn__piece *piece = &t->pieces.piece[id];
+        joins = piece->used && !piece->literal && piece->length > 1 && memchr(t->pieces.bytes.data + piece->begin, '\n', piece->length);
+    }
+    return joins;
+}
+
+/* Whether something reaches across every place where a text could be cut: words without a pattern, which are the whole text, and tokens
+ * with a line's end in them or that take the spaces beside them. */
+static bool needs_whole_texts(const job *j)
+{
+    const tarn_tokenizer *t = j->tokenizer;
+    const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
+    if ((t->kind == &tarn__kind_bpe && t->bpe.pattern_count == 0) || (t->kind == &tarn__kind_spm && joins_lines(t)))
+        return true;
+    for (size_t i = 0; i < t->added.tokens.count; i++) {
+        bool is_found = !added[i].special || j->options.parse_special;
+        if ((is_found && (added[i].strip_left || added[i].strip_right)) || memchr(added[i].text, '\n', added[i].length))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the character that ends before `at` is a space. */
+static bool is_space_before(const char *text, size_t at)
+{
+    uint32_t code = 0;
+    size_t begin = at > 0 ? at - 1 : 0;
+    while (begin > 0 && at - begin < 4 && ((unsigned char)text[begin] & 0xC0) == 0x80)
+        begin--;
+    return tarn__utf8_get(text + begin, at - begin, &code) == at - begin && tarn__is_space(code);
+}
+
+/* Where a text may be cut, from a place on: at the end of a line that neither a space follows nor a slash (which some patterns take to the
+ * sign before the line's end). GPT-2's pattern makes the last of several spaces a word, here the line's end: the cut is before it. Others take
+ * it to what is before it: the cut is behind it, and it is a single space, as at the end of a text several would be one word in some. */
+static size_t next_cut(const tarn_tokenizer *t, const char *text, size_t length, size_t from)
+{
+    bool is_before = t->kind != &tarn__kind_bpe || (t->bpe.uses_regex && t->bpe.pattern_count == 1);
+    for (size_t at = from; at < length;) {
+        const char *end = memchr(text + at, '\n', length - at);
+        if (!end)
+            return length;
+        size_t line = (size_t)(end - text);
+        at = line + 1;
+        uint32_t code = 0;
+        if (at == length || !tarn__utf8_get(text + at, length - at, &code) || tarn__is_space(code) || code == '/')
+            continue;
+        if (is_before || !is_space_before(text, line))
+            return is_before ? line : at;
+    }
+    return length;
+}
+
+static bool add_text(job *j, const char *path, const char *text, size_t length, bool is_valid)
+{
+    for (size_t at = 0; at < length;) {
+        size_t end = length - at <= BLOCK || j->whole_texts ? length : next_cut(j->tokenizer, text, length, at + BLOCK);
+        const block b = {
+            .text = text + at, .length = end - at, .path = path, .is_valid = is_valid, .continues = at > 0, .ends_document = end == length};
+        if (!add_block(j, &b))
+            return false;
+        at = end;
+    }
+    return true;
+}
+
+/* The last part of a text is for validation: the share of its bytes, cut between characters. */
+static bool add_text_file(job *j, const char *path, const char *text, size_t length)
+{
+    size_t most = (size_t)((double)length * (1 - j->options.validation));
+    most = most > length ? length : most;
+    while (most > 0 && most < length && ((unsigned char)text[most] & 0xC0) == 0x80)
+        most--;
+    j->documents++;
+    return add_text(j, path, text, most, false) && add_text(j, path, text + most, length - most, true);
+}
+
+static bool add_lines(job *j, const char *path, const char *text, size_t length)
+{
+    int64_t line = 1;
+    for (size_t at = 0; at < length;) {
+        block b = {.text = text + at, .path = path, .is_lines = true, .first_line = line, .first_document = j->documents};
+        while (at < length && b.length < BLOCK) {
+            size_t one = tarn__line_length(text + at, length - at), step = one + (at + one < length);
+            j->documents += !tarn__is_blank(text + at, one);
+            b.length += step;
+            at += step;
+            line++;
+        }
+        if (!add_block(j, &b))
+            return false;
+    }
+    return true;
+}
+
+/* The map stays until the batch that uses it is written. */
+static bool add_input(job *j, const char *path)
+{
+    tarn__map map;
+    if (!tarn__map_open(&map, "shards_prepare", path))
+        return false;
+    bool good = map.bytes == 0 || ((tarn__is_lines(path, j->options.json_lines) ? add_lines : add_text_file)(j, path, map.memory, map.bytes) && flush(j));
+    if (!good)
+        clear_batch(j);
+    tarn__map_close(&map);
+    return good;
+}
+
+/* ---- the folder ------------------------------------------------------------------------------------------------------------ */
+
+static bool list_files(tarn__document *index, const tarn__shard_writer *writer)
+{
+    char key[64], name[64];
+    bool good = true;
+    snprintf(key, sizeof(key), "%s.tokens", writer->split);
+    good = tarn__document_set_whole(index, key, writer->total);
+    for (size_t i = 0; good && i < writer->counts.count; i++) {
+        tarn__shard_name(name, sizeof(name), NULL, writer->split, (int)i);
+        snprintf(key, sizeof(key), "%s.files", writer->split);
+        good = tarn__document_add_text(index, key, name);
+        snprintf(key, sizeof(key), "%s.counts", writer->split);
+        good = good && tarn__document_add_whole(index, key, ((const int64_t *)(const void *)writer->counts.data)[i]);
+    }
+    return good;
+}
+
+static bool write_index(const job *j)
+{
+    char path[4096], hash[32];
+    tarn__document *index = tarn__document_new("shards_prepare");
+    snprintf(path, sizeof(path), "%s/" TARN__SHARD_INDEX, j->folder);
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)j->tokenizer->hash);
+    bool good = index && tarn__document_set_text(index, "format", "tarn tokens") &&
+                tarn__document_set_whole(index, "version", TARN__SHARD_VERSION) &&
+                tarn__document_set_text(index, "dtype", j->writer[0].head.width == 2 ? "u16" : "u32") &&
+                tarn__document_set_whole(index, "vocabulary", j->tokenizer->pieces.count) &&
+                tarn__document_set_text(index, "tokenizer", j->tokenizer->kind->name) &&
+                tarn__document_set_text(index, "tokenizer_hash", hash) && tarn__document_set_whole(index, "documents", j->documents) &&
+                list_files(index, &j->writer[0]) && list_files(index, &j->writer[1]) && tarn__document_save(index, path);
+    tarn__document_free(index);
+    return good;
+}
+
+static bool open_folder(job *j)
+{
+    char path[4096];
+    tarn__document *trial = tarn__document_new("shards_prepare"); /* no index, no work */
+    tarn__document_free(trial);
+    if (!trial)
+        return false;
+    if (!tarn__path_exists(j->folder) && !tarn__folder_make("shards_prepare", j->folder))
+        return false;
+    snprintf(path, sizeof(path), "%s/" TARN__SHARD_INDEX, j->folder);
+    return !tarn__path_exists(path) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: '%s' is there already; remove the folder or choose another", path);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+
+static bool find_separator(job *j)
+{
+    const tarn_shards_options *o = &j->options;
+    j->separator = o->no_separator ? -1
+                   : o->separator  ? tarn_tokenizer_find(j->tokenizer, o->separator, strlen(o->separator))
+                                   : tarn_tokenizer_end_of_text(j->tokenizer);
+    if (o->separator && o->no_separator)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: a separator and no_separator exclude each other");
+    return !o->separator || j->separator >= 0 ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: the separator '%.100s' is no token of this tokenizer", o->separator);
+}
+
+static bool check(job *j, const char *const *inputs, int count)
+{
+    const tarn_shards_options *o = &j->options;
+    if (!inputs || count < 1 || !j->tokenizer || !j->folder || !j->folder[0] || strlen(j->folder) > 4000)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: inputs, a tokenizer and the name of a folder are required");
+    if (!(o->validation >= 0 && o->validation < 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: a share of %g for validation is not from 0 to below 1", o->validation);
+    if (o->shard_tokens < 0 || (o->shard_tokens > 0 && o->shard_tokens < 1024))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: files of %lld tokens; at least 1024 are required",
+                           (long long)o->shard_tokens);
+    for (int i = 0; i < count; i++) {
+        tarn__map map;
+        if (!inputs[i] || !inputs[i][0])
+            return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: input %d is NULL or empty", i);
+        if (!tarn__map_open(&map, "shards_prepare", inputs[i]))
+            return false;
+        j->all_bytes += (int64_t)map.bytes;
+        tarn__map_close(&map);
+    }
+    return find_separator(j) && open_folder(j);
+}
+
+static bool prepare(job *j, const char *const *inputs, int count)
+{
+    for (int k = 0; k < 2; k++)
+        j->writer[k] = (tarn__shard_writer){.folder = j->folder,
+                                            .split = k ? "valid" : "train",
+                                            .most = j->options.shard_tokens ? j->options.shard_tokens : USUAL_SHARD,
+                                            .head = {TARN__SHARD_VERSION, j->tokenizer->pieces.count <= 65536 ? 2 : 4, 0,
+                                                     (uint64_t)j->tokenizer->pieces.count, j->tokenizer->hash}};
+    j->whole_texts = needs_whole_texts(j);
+    j->batch = tarn__alloc(BATCH * sizeof(*j->batch));
+    bool good = j->batch != NULL;
+    for (int i = 0; good && i < count; i++)
+        good = add_input(j, inputs[i]);
+    good = good && tarn__shard_finish(&j->writer[0]) && tarn__shard_finish(&j->writer[1]);
+    if (good && j->writer[0].total == 0)
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: the inputs have no text to train on");
+    return good && tarn_tokenizer_save(j->tokenizer, j->folder) && write_index(j);
+}
+
+static void clean_up(job *j, bool good)
+{
+    tarn__coder **idle = (tarn__coder **)(void *)j->idle.data;
+    for (size_t i = 0; i < j->idle.count; i++) {
+        tarn__coder_free(idle[i]);
+        tarn__release(idle[i], sizeof(*idle[i]));
+    }
+    tarn__buffer_free(&j->idle, sizeof(tarn__coder *));
+    for (int k = 0; k < 2; k++)
+        tarn__shard_writer_free(&j->writer[k], !good);
+    tarn__release(j->batch, BATCH * sizeof(*j->batch));
+    pthread_mutex_destroy(&j->lock);
+}
+
+bool tarn_shards_prepare_sized(const char *const *inputs, int count, const tarn_tokenizer *tokenizer, const char *folder,
+                               tarn_shards_summary *summary, const tarn_shards_options *options, size_t options_size)
+{
+    if (tarn_failed())
+        return false;
+    job j = {.tokenizer = tokenizer, .folder = folder, .lock = PTHREAD_MUTEX_INITIALIZER};
+    if (options)
+        memcpy(&j.options, options, options_size < sizeof(j.options) ? options_size : sizeof(j.options));
+    j.field = j.options.field ? j.options.field : "text";
+    bool good = check(&j, inputs, count) && prepare(&j, inputs, count);
+    if (good && summary)
+        *summary = (tarn_shards_summary){
+            j.documents, j.bytes, j.writer[0].total, j.writer[1].total, (int)j.writer[0].counts.count, (int)j.writer[1].counts.count};
+    clean_up(&j, good);
+    return good;
+}

@@ -1,0 +1,234 @@
+/* tokens.c: reading files of tokens through maps. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/os/platform.h"
+#include "formats/json_file.h"
+#include "text/shards/shards.h"
+
+struct tarn_tokens {
+    tarn__map *map; /* of each file */
+    int64_t *begin; /* the first token of each file, and of the one behind the last */
+    size_t room;    /* files that there is memory for */
+    int count;      /* files */
+    uint64_t hash, vocabulary;
+    uint32_t width;
+};
+
+/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+
+static bool wrong(const char *path, const char *problem)
+{
+    return tarn__raise(TARN_ERROR_FORMAT, "tokens_open: '%s': %s", path, problem);
+}
+
+static bool check_head(const tarn_tokens *tokens, const char *path, const tarn__map *map, const tarn__shard_head *head)
+{
+    if (head->version != TARN__SHARD_VERSION)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokens_open: '%s': version %u of the format; this tarn reads version %d", path,
+                           head->version, TARN__SHARD_VERSION);
+    if ((head->width != 2 && head->width != 4) || head->vocabulary == 0 || head->vocabulary > INT32_MAX)
+        return wrong(path, "ids of neither 2 nor 4 bytes, or no size of the vocabulary");
+    if (head->count > (uint64_t)INT64_MAX / 8 || map->bytes - TARN__SHARD_HEAD != head->count * head->width)
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "tokens_open: '%s': the head says %llu ids of %u bytes, but %zu bytes follow; is the file cut short?", path,
+                           (unsigned long long)head->count, head->width, map->bytes - TARN__SHARD_HEAD);
+    if (tokens->count > 0 && (head->hash != tokens->hash || head->vocabulary != tokens->vocabulary || head->width != tokens->width))
+        return wrong(path, "made by another tokenizer than the files before it");
+    return true;
+}
+
+/* Adds a file behind the others; the memory for it is there. */
+static bool add_file(tarn_tokens *tokens, const char *path)
+{
+    tarn__map *map = &tokens->map[tokens->count];
+    tarn__shard_head head;
+    if (!tarn__map_open(map, "tokens_open", path))
+        return false;
+    bool good = map->bytes >= TARN__SHARD_HEAD && tarn__shard_head_get((const unsigned char *)map->memory, &head);
+    good = good ? check_head(tokens, path, map, &head) : wrong(path, "no file of tokens: it does not begin with " TARN__SHARD_MAGIC);
+    if (!good) {
+        tarn__map_close(map);
+        return false;
+    }
+    tokens->hash = head.hash;
+    tokens->vocabulary = head.vocabulary;
+    tokens->width = head.width;
+    tokens->begin[tokens->count + 1] = tokens->begin[tokens->count] + (int64_t)head.count;
+    tokens->count++;
+    return true;
+}
+
+static tarn_tokens *make(size_t files)
+{
+    tarn_tokens *tokens = tarn__alloc(sizeof(*tokens));
+    if (!tokens)
+        return NULL;
+    tokens->room = files;
+    tokens->map = tarn__alloc(files * sizeof(*tokens->map));
+    tokens->begin = tarn__alloc((files + 1) * sizeof(*tokens->begin));
+    if (tokens->map && tokens->begin)
+        return tokens;
+    tarn_tokens_close(tokens);
+    return NULL;
+}
+
+/* The files that the index names are those of the split, each with as many tokens as it says. */
+static bool add_files(tarn_tokens *tokens, const tarn__document *index, const char *folder, const char *split)
+{
+    char path[8192], key[64], expected[64];
+    for (size_t i = 0; i < tokens->room; i++) {
+        int64_t count;
+        tarn__shard_name(expected, sizeof(expected), NULL, split, (int)i);
+        snprintf(key, sizeof(key), "%s.files", split);
+        const char *name = tarn__document_text_at(index, key, i);
+        snprintf(key, sizeof(key), "%s.counts", split);
+        if (!name || !tarn__document_whole_at(index, key, i, 0, INT64_MAX / 8, &count))
+            return false;
+        snprintf(path, sizeof(path), "%s/%s", folder, expected);
+        if (strcmp(name, expected) != 0)
+            return wrong(path, "the index names another file in its place");
+        if (!add_file(tokens, path))
+            return false;
+        if (tokens->begin[i + 1] - tokens->begin[i] != count)
+            return wrong(path, "has another number of tokens than the index says");
+    }
+    return true;
+}
+
+static tarn_tokens *open_folder(const char *folder, const char *split)
+{
+    char path[8192], key[64], hash[32];
+    snprintf(path, sizeof(path), "%s/" TARN__SHARD_INDEX, folder);
+    snprintf(key, sizeof(key), "%s.files", split);
+    tarn__document *index = tarn__document_open("tokens_open", path);
+    size_t files = 0;
+    tarn_tokens *tokens = NULL;
+    const char *named = index ? tarn__document_text(index, "tokenizer_hash") : NULL;
+    if (named && !tarn__document_has(index, key))
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' has no tokens for '%s'%s", folder, split,
+                    strcmp(split, "valid") == 0 ? "; prepare the files with a share for validation" : "");
+    if (named && tarn__document_count(index, key, TARN__MOST_SHARDS, &files) && (tokens = make(files)) != NULL &&
+        add_files(tokens, index, folder, split)) {
+        snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)tokens->hash);
+        if (tokens->count == 0 || strcmp(hash, named) != 0)
+            wrong(path, "names another tokenizer than the files, or no files");
+    }
+    tarn__document_free(index);
+    if (!tarn_failed())
+        return tokens;
+    tarn_tokens_close(tokens);
+    return NULL;
+}
+
+static tarn_tokens *open_file(const char *path)
+{
+    tarn_tokens *tokens = make(1);
+    if (tokens && add_file(tokens, path))
+        return tokens;
+    tarn_tokens_close(tokens);
+    return NULL;
+}
+
+tarn_tokens *tarn_tokens_open(const char *path, const char *split)
+{
+    if (tarn_failed())
+        return NULL;
+    if (!path || !path[0] || strlen(path) > 4000) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: the path of a folder or file is required");
+        return NULL;
+    }
+    bool exists = tarn__path_exists(path), is_folder = exists && tarn__platform_file_bytes(path) == -2;
+    if (exists && (is_folder ? !split || (strcmp(split, "train") != 0 && strcmp(split, "valid") != 0) : split != NULL)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' is %s: the split is %s, not '%s'", path, is_folder ? "a folder" : "no folder",
+                    is_folder ? "train or valid" : "NULL", split ? split : "NULL");
+        return NULL;
+    }
+    return is_folder ? open_folder(path, split) : open_file(path);
+}
+
+void tarn_tokens_close(tarn_tokens *tokens)
+{
+    if (!tokens)
+        return;
+    for (int i = 0; i < tokens->count; i++)
+        tarn__map_close(&tokens->map[i]);
+    tarn__release(tokens->map, tokens->room * sizeof(*tokens->map));
+    tarn__release(tokens->begin, (tokens->room + 1) * sizeof(*tokens->begin));
+    tarn__release(tokens, sizeof(*tokens));
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+
+static bool is_there(const tarn_tokens *tokens, const char *function)
+{
+    if (tarn_failed())
+        return false;
+    return tokens || tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokens are required, not NULL", function);
+}
+
+int64_t tarn_tokens_count(const tarn_tokens *tokens)
+{
+    return is_there(tokens, "tokens_count") ? tokens->begin[tokens->count] : -1;
+}
+
+int64_t tarn_tokens_vocabulary(const tarn_tokens *tokens)
+{
+    return is_there(tokens, "tokens_vocabulary") ? (int64_t)tokens->vocabulary : -1;
+}
+
+uint64_t tarn_tokens_hash(const tarn_tokens *tokens)
+{
+    return is_there(tokens, "tokens_hash") ? tokens->hash : 0;
+}
+
+/* The file that a token is in. */
+static int file_of(const tarn_tokens *tokens, int64_t position)
+{
+    int low = 0, high = tokens->count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        *(tokens->begin[middle] <= position ? &low : &high) = tokens->begin[middle] <= position ? middle : middle - 1;
+    }
+    return low;
+}
+
+/* Ids of one file. */
+static bool copy(const tarn_tokens *tokens, int file, int64_t from, int64_t count, int32_t *ids)
+{
+    const unsigned char *at = (const unsigned char *)tokens->map[file].memory + TARN__SHARD_HEAD + from * tokens->width;
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++, at += tokens->width) {
+        uint32_t id = (uint32_t)(at[0] | at[1] << 8);
+        if (tokens->width == 4)
+            id |= (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        largest = id > largest ? id : largest;
+        ids[i] = (int32_t)id;
+    }
+    return largest < tokens->vocabulary ||
+           tarn__raise(TARN_ERROR_FORMAT, "tokens_read: file %d has the id %u, outside its vocabulary of %llu; is it damaged?", file,
+                       largest, (unsigned long long)tokens->vocabulary);
+}
+
+bool tarn_tokens_read(const tarn_tokens *tokens, int64_t position, int64_t count, int32_t *ids)
+{
+    if (!is_there(tokens, "tokens_read"))
+        return false;
+    int64_t all = tokens->begin[tokens->count];
+    if (position < 0 || count < 0 || position > all || count > all - position || (!ids && count))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "tokens_read: %lld tokens from %lld on are outside the %lld there are, or there is no place for them",
+                           (long long)count, (long long)position, (long long)all);
+    while (count > 0) {
+        int file = file_of(tokens, position);
+        int64_t here = tokens->begin[file + 1] - position, now = here < count ? here : count;
+        if (!copy(tokens, file, position - tokens->begin[file], now, ids))
+            return false;
+        position += now;
+        ids += now;
+        count -= now;
+    }
+    return true;
+}

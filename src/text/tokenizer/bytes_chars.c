@@ -1,0 +1,149 @@
+/* bytes_chars.c: tokenizers without rules: bytes, and characters as small experiments use them. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "text/shards/documents.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/utf8.h"
+
+/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
+
+static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+{
+    (void)tokenizer, (void)coder;
+    if (!tarn__buffer_reserve(ids, length, sizeof(int32_t)))
+        return false;
+    for (size_t i = 0; i < length; i++)
+        tarn__ids_add(ids, (unsigned char)text[i]);
+    return true;
+}
+
+const tarn__tokenizer_kind tarn__kind_bytes = {"bytes", encode_bytes};
+
+tarn_tokenizer *tarn_tokenizer_bytes(void)
+{
+    tarn_tokenizer *tokenizer = tarn_failed() ? NULL : tarn__tokenizer_new(&tarn__kind_bytes);
+    if (!tokenizer)
+        return NULL;
+    for (int i = 0; i < 256; i++)
+        if (!tarn__pieces_add(&tokenizer->pieces, i, &(char){(char)i}, 1, false))
+            break;
+    if (tarn__tokenizer_finish(tokenizer, "tokenizer_bytes", ""))
+        return tokenizer;
+    tarn_tokenizer_free(tokenizer);
+    return NULL;
+}
+
+/* ---- characters ------------------------------------------------------------------------------------------------------------ */
+
+/* `path` is the text's file; NULL: it has none. */
+static bool not_utf8(const char *function, const char *path, const char *text, size_t at)
+{
+    const char *quote = path ? "'" : "";
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s%s%s%sbyte %zu, 0x%02X, is no valid UTF-8, which has no characters; the tokenizer bytes, tarn_tokenizer_bytes(), takes any",
+                       function, quote, path ? path : "", quote, path ? ": " : "", at, (unsigned char)text[at]);
+}
+
+static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+{
+    (void)coder;
+    for (size_t at = 0, bytes; at < length; at += bytes) {
+        uint32_t code;
+        if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
+            return not_utf8("tokenizer_encode", NULL, text, at);
+        int32_t id = tarn__pieces_find(&tokenizer->pieces, text + at, bytes);
+        id = id < 0 ? tokenizer->unknown : id;
+        if (id < 0)
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "tokenizer_encode: byte %zu of a text: the character U+%04X '%.*s' is not among the %d of this tokenizer",
+                               at, (unsigned)code, (int)bytes, text + at, (int)tokenizer->pieces.count);
+        if (!tarn__ids_add(ids, id))
+            return false;
+    }
+    return true;
+}
+
+const tarn__tokenizer_kind tarn__kind_characters = {"characters", encode_characters};
+
+#define CODES 0x110000
+
+/* The characters of texts: a bit for each code. */
+typedef struct alphabet {
+    const char *function, *path; /* for errors */
+    uint8_t *seen;
+} alphabet;
+
+static bool mark(void *ctx, const char *text, size_t length)
+{
+    const alphabet *a = ctx;
+    for (size_t at = 0, bytes; at < length; at += bytes) {
+        uint32_t code;
+        if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
+            return not_utf8(a->function, a->path, text, at);
+        a->seen[code / 8] |= (uint8_t)(1 << code % 8);
+    }
+    return true;
+}
+
+static bool add_marked(tarn_tokenizer *tokenizer, const uint8_t *seen)
+{
+    for (uint32_t code = 0; code < CODES; code++)
+        if (seen[code / 8] >> code % 8 & 1) {
+            char bytes[4];
+            size_t length = tarn__utf8_put(bytes, code);
+            if (!tarn__pieces_add(&tokenizer->pieces, tokenizer->pieces.count, bytes, length, true))
+                return false;
+        }
+    return true;
+}
+
+static bool begin(alphabet *a)
+{
+    a->seen = tarn__alloc(CODES / 8);
+    return a->seen != NULL;
+}
+
+/* The tokenizer of what was marked; frees the marks. */
+static tarn_tokenizer *end(alphabet *a, bool good)
+{
+    tarn_tokenizer *tokenizer = good ? tarn__tokenizer_new(&tarn__kind_characters) : NULL;
+    good = tokenizer && add_marked(tokenizer, a->seen) &&
+           (tokenizer->pieces.count > 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: a text with at least one character is required", a->function)) &&
+           tarn__tokenizer_finish(tokenizer, a->function, "");
+    tarn__release(a->seen, CODES / 8);
+    if (good)
+        return tokenizer;
+    tarn_tokenizer_free(tokenizer);
+    return NULL;
+}
+
+tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t length)
+{
+    alphabet a = {.function = "tokenizer_characters"};
+    if (tarn_failed())
+        return NULL;
+    if (!text) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters: a text is required, not NULL");
+        return NULL;
+    }
+    return end(&a, begin(&a) && mark(&a, text, length));
+}
+
+tarn_tokenizer *tarn_tokenizer_characters_files(const char *const *paths, int count, const char *field, bool json_lines)
+{
+    alphabet a = {.function = "tokenizer_characters_files"};
+    if (tarn_failed())
+        return NULL;
+    if (!paths || count < 1) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters_files: at least one path is required");
+        return NULL;
+    }
+    bool good = begin(&a);
+    for (int i = 0; good && i < count; i++) {
+        a.path = paths[i];
+        good = paths[i] && paths[i][0] ? tarn__documents_each(a.function, paths[i], field, json_lines, mark, &a)
+                                       : tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters_files: path %d is NULL or empty", i);
+    }
+    return end(&a, good);
+}
