@@ -5,7 +5,7 @@
 #include <tarn/generate.h>
 
 #include "generate/captured.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 
 struct tarn_decoder {
     const tarn__model_kind *kind;

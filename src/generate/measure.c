@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 #include "generate/decoder.h"
-#include "models/weights.h"
+#include "models/hf/weights.h"
 
 enum { MOST_RUNS = 100, WARM_UP = 8, PATTERN_ROWS = 64 };
 

@@ -10,7 +10,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/os/files.h"
-#include "models/weights.h"
+#include "models/hf/weights.h"
 #include "train/options.h"
 
 enum { WINDOW = 2048 }; /* tokens: few documents are as long as the published models can look back */

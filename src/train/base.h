@@ -2,7 +2,7 @@
 #ifndef TARN__BASE_H
 #define TARN__BASE_H
 
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "train/trainer.h"
 
 /* What options of fine-tuning do not go together, with each other or with data that is chats or not. `is_measured`: only steps are measured, on a model that is

@@ -4,7 +4,7 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "nn/module.h"
 #include "train/options.h"
 #include "train/places.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "train/options.h"
 #include "train/sizes.h"
 #include "train/trainer.h"

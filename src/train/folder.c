@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/os/files.h"
-#include "models/weights.h"
+#include "models/hf/weights.h"
 
 #define DROPPED ".dropped" /* how the name of a folder ends that is being removed */
 #define REPLACED ".replaced"

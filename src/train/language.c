@@ -12,7 +12,7 @@
 #include "base/os/files.h"
 #include "base/memory.h"
 #include "base/os/platform.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "train/base.h"
 #include "train/options.h"
 #include "train/sizes.h"

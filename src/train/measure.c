@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "base/os/platform.h"
 #include "core/profile/profiler.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "train/options.h"
 #include "train/trainer.h"
 

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "core/memory/pool.h"
 #include "core/device/shadow.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "train/base.h"
 #include "train/trainer.h"
 

@@ -13,7 +13,7 @@
 #include "base/os/files.h"
 #include "base/number_format.h"
 #include "core/device/device.h"
-#include "models/weights.h"
+#include "models/hf/weights.h"
 
 typedef struct row {
     tarn_option option;

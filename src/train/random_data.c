@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/philox.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "text/tokenizer/buffer.h"
 #include "train/options.h"
 #include "train/trainer.h"

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/os/files.h"
-#include "models/weights.h"
+#include "models/hf/weights.h"
 
 /* A run's config.json has what others do not: the version of its format, and the settings of training. */
 static bool read_config(const char *function, const char *folder, tarn_run_weights *w)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 
 /* A row holds up to that many tokens to train on; the last one of a device for any more. A larger model learns a text by heart in fewer epochs. */
 typedef struct preset {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/launch/stats.h"
-#include "models/cache.h"
+#include "models/lm/kv_cache.h"
 #include "ops/codes.h"
 #include "ops/internal.h"
 #include "support/gpu.h"

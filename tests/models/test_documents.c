@@ -1,6 +1,6 @@
 /* test_documents.c: documents that share the rows of a batch are to GPT-2 and to the Llama family what each is alone: logits, losses,
  * gradients. */
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "support/check.h"
 
 enum { ROWS = 2, CONTEXT = 40, VOCAB = 17, DOCUMENTS = 7, UNCOUNTED = -100 };

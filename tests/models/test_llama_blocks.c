@@ -4,7 +4,7 @@
 #include <tarn/profile.h>
 
 #include "core/memory/pool.h"
-#include "models/llama.h"
+#include "models/lm/llama.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "base/memory.h"
-#include "models/kinds.h"
+#include "models/lm/arch.h"
 #include "support/files.h"
 #include "support/small_model.h"
 #include "support/small_tokenizer.h"

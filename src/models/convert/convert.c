@@ -1,0 +1,307 @@
+/* convert.c: models from one kind of file to another: what becomes of each tensor, and GGUF files to GGUF files. */
+#include "models/convert/convert.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/os/files.h"
+#include "base/list.h"
+#include "base/memory.h"
+#include "formats/gguf.h"
+#include "models/lora/lora.h"
+#include "models/hf/weights.h"
+
+#define FILE_TYPE "general.file_type"
+#define PACKING "general.quantization_version" /* of the blocks' layout, which is at its second */
+
+/* ---- the type of each tensor ----------------------------------------------------------------------------------------------- */
+
+static const tarn_dtype types[] = {TARN_F32, TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+
+static bool is_type(tarn_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (types[i] == dtype)
+            return true;
+    return false;
+}
+
+/* True when the rows of a tensor are whole blocks of a type. */
+static bool fits(const tarn__rows *rows, tarn_dtype dtype)
+{
+    return rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[dtype].block_elements == 0;
+}
+
+/* What a tensor becomes in a GGUF file, and why, which is counted. Norms, biases and the table of positions stay numbers, as llama.cpp has it. */
+static tarn_dtype choose(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
+{
+    tarn_dtype wanted = c->options.quantize ? c->options.type : rows->from;
+    if (rows->shape.rank < 2 || strcmp(name, "position_embd.weight") == 0) {
+        c->summary.plain++;
+        return TARN_F32;
+    }
+    /* The head decides between tokens: llama.cpp keeps it finer, too. */
+    if (c->options.quantize && wanted == TARN_Q4_K && is_head && fits(rows, TARN_Q6_K)) {
+        c->summary.finer++;
+        return TARN_Q6_K;
+    }
+    /* Smaller blocks where they fit; blocks that the file has already would lose by others. */
+    int64_t row = rows->shape.size[rows->shape.rank - 1];
+    tarn_dtype chosen = tarn__blocks_that_fit(row, wanted, rows->from);
+    tarn__fallback_add(&c->fallback, row, wanted, chosen);
+    c->summary.uneven = c->fallback.count;
+    return chosen;
+}
+
+static int64_t count_of(const tarn_shape *shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape->rank; i++)
+        count *= shape->size[i];
+    return count;
+}
+
+bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__rows *rows)
+{
+    char *copy = tarn__list_room(&c->job, c->jobs, &c->room, sizeof(*c->job)) ? tarn__text_copy(name) : NULL;
+    if (!copy)
+        return false;
+    tarn__convert_job *job = &c->job[c->jobs++];
+    *job = (tarn__convert_job){*rows, copy, c};
+    int64_t count = count_of(&job->rows.shape);
+    c->summary.tensors++;
+    c->summary.changed += job->rows.to != job->rows.from;
+    c->summary.before += tarn__bytes_of(job->rows.from, count);
+    c->summary.after += tarn__bytes_of(job->rows.to, count);
+    c->all = c->summary.after;
+    return true;
+}
+
+bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
+{
+    tarn__rows chosen = *rows;
+    chosen.to = choose(c, name, rows, is_head);
+    return tarn__convert_add_as(c, name, &chosen);
+}
+
+/* ---- writing GGUF files ---------------------------------------------------------------------------------------------------- */
+
+bool tarn__convert_write(tarn__output *output, void *ctx)
+{
+    tarn__convert_job *job = ctx;
+    tarn__conversion *c = job->conversion;
+    if (!tarn__rows_write(output, &job->rows))
+        return false;
+    c->done += tarn__bytes_of(job->rows.to, count_of(&job->rows.shape));
+    if (c->options.progress)
+        c->options.progress(c->done, c->all, job->name, c->options.ctx);
+    return true;
+}
+
+/* llama.cpp's number for a file whose matrices are mostly of a type. */
+static uint32_t file_type(tarn_dtype dtype)
+{
+    static const uint32_t numbers[TARN_DTYPE_COUNT] = {
+        [TARN_F16] = 1, [TARN_Q4_0] = 2, [TARN_Q8_0] = 7, [TARN_Q4_K] = 14, [TARN_Q6_K] = 18, [TARN_BF16] = 32};
+    return numbers[dtype];
+}
+
+/* The type that most bytes of the new file have. */
+static tarn_dtype main_type(const tarn__conversion *c)
+{
+    int64_t elements[TARN_DTYPE_COUNT] = {0};
+    tarn_dtype most = TARN_F32;
+    for (int i = 0; i < c->jobs; i++)
+        elements[c->job[i].rows.to] += count_of(&c->job[i].rows.shape);
+    for (int i = 0; i < TARN_DTYPE_COUNT; i++)
+        most = elements[i] > elements[most] ? (tarn_dtype)i : most;
+    return most;
+}
+
+bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
+{
+    uint32_t type = file_type(main_type(c));
+    bool has_blocks = false;
+    tarn__fallback_tell(&c->fallback, c->options.type); /* before the file is written, which takes a while */
+    for (int i = 0; i < c->jobs; i++)
+        has_blocks |= tarn__is_blocks(c->job[i].rows.to);
+    bool good = tarn_gguf_add_value(writer, FILE_TYPE, TARN_GGUF_U32, &type) &&
+                (!has_blocks || tarn_gguf_add_value(writer, PACKING, TARN_GGUF_U32, &(uint32_t){2}));
+    for (int i = 0; good && i < c->jobs; i++) {
+        tarn__convert_job *job = &c->job[i];
+        job->rows.name = job->name;
+        good = tarn__gguf_add_made(writer, job->name, job->rows.to, job->rows.shape, tarn__convert_write, job);
+    }
+    return good;
+}
+
+/* ---- GGUF to GGUF ---------------------------------------------------------------------------------------------------------- */
+
+/* The head's name; where a model has none, tokens and head share their weight. */
+static const char *head_of(const tarn_gguf *file)
+{
+    return tarn_gguf_find(file, "output.weight") >= 0 ? "output.weight" : "token_embd.weight";
+}
+
+bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const char *type)
+{
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s, which tarn cannot read; it reads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
+                       c->function, c->from, name, type);
+}
+
+bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name)
+{
+    return strcmp(name, traits->tied ? "token_embd.weight" : "output.weight") == 0;
+}
+
+static bool add_all(tarn__conversion *c, const tarn_gguf *file)
+{
+    tarn_gguf_entry e;
+    for (int i = 0; i < tarn_gguf_count(file); i++) {
+        if (!tarn_gguf_info(file, i, &e))
+            return false;
+        if (e.dtype == TARN_DTYPE_COUNT)
+            return tarn__convert_unknown(c, e.name, e.dtype_name);
+        const tarn__rows rows = {
+            .function = c->function, .path = c->from, .elements = file->memory + e.position, .shape = e.shape, .from = e.dtype};
+        if (!tarn__convert_add(c, e.name, &rows, strcmp(e.name, head_of(file)) == 0))
+            return false;
+    }
+    return true;
+}
+
+bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gguf_writer *writer)
+{
+    tarn_gguf_value value;
+    bool good = true;
+    for (int i = 0; good && i < tarn_gguf_metadata_count(file); i++)
+        good = tarn_gguf_metadata_at(file, i, &value) &&
+               (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, PACKING) == 0 || (but && strcmp(value.key, but) == 0) ||
+                tarn_gguf_add_from(writer, file, i));
+    return good;
+}
+
+static bool gguf_to_gguf(tarn__conversion *c)
+{
+    if (!c->options.quantize)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%s' and '%s' are both GGUF files: there is nothing to convert but the type of the weights", c->function,
+                           c->from, c->to);
+    tarn_gguf *file = tarn_gguf_open(c->from);
+    tarn_gguf_writer *writer = file ? tarn_gguf_create(c->to) : NULL;
+    bool good = writer && tarn__convert_copy_metadata(file, NULL, writer) && add_all(c, file) && tarn__convert_put(c, writer);
+    if (good)
+        good = tarn_gguf_finish(writer);
+    else
+        tarn_gguf_cancel(writer);
+    tarn_gguf_close(file);
+    return good;
+}
+
+/* ---- the door -------------------------------------------------------------------------------------------------------------- */
+
+static bool check(const tarn__conversion *c)
+{
+    if (!c->from || !c->from[0] || !c->to || !c->to[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path %s is missing", c->function,
+                           c->from && c->from[0] ? "to write to" : "of the model");
+    if (c->options.quantize && !is_type(c->options.type))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: weights cannot become %s; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are possible", c->function,
+                           tarn_dtype_name(c->options.type));
+    if (c->options.quantize && !tarn__ends_with(c->to, ".gguf"))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' must end in \".gguf\": weights get another type in GGUF files only", c->function,
+                           c->to);
+    if (c->options.adapter && !c->options.adapter[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder of the adapter is empty", c->function);
+    if (!c->options.adapter && !tarn__ends_with(c->from, ".gguf") && !tarn__ends_with(c->to, ".gguf"))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: neither '%s' nor '%s' is a GGUF file, whose name ends in \".gguf\"", c->function,
+                           c->from, c->to);
+    if (tarn__ends_with(c->to, ".gguf") && !c->options.replace && tarn__path_exists(c->to))
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; it is replaced only with .replace (--force)", c->function, c->to);
+    return true;
+}
+
+/* Before anything is read. */
+static bool check_place(const tarn__conversion *c)
+{
+    tarn__model_path config, weights;
+    if (!tarn__model_path_in(c->function, c->to, "config.json", &config) ||
+        !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights))
+        return false;
+    return c->options.replace || !(tarn__path_exists(config.text) || tarn__path_exists(weights.text)) ||
+           tarn__raise(TARN_ERROR_IO, "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,
+                       c->to);
+}
+
+static void release_jobs(tarn__conversion *c)
+{
+    for (int i = 0; i < c->jobs; i++)
+        tarn__text_release(c->job[i].name);
+    tarn__release(c->job, sizeof(*c->job) * (size_t)c->room);
+}
+
+/* A folder that holds adapters alone stands for the model that they belong to, with them. */
+static bool take_adapters(tarn__conversion *c, tarn__model_path *base)
+{
+    bool is_plain = !c->from || !c->from[0] || c->options.adapter || tarn__ends_with(c->from, ".gguf");
+    if (is_plain || !tarn__lora_is_folder(c->function, c->from))
+        return !tarn_failed();
+    c->options.adapter = c->from;
+    c->from = base->text;
+    return tarn__lora_base_of(c->function, c->options.adapter, base);
+}
+
+/* Who trained adapters may have given the tokenizer a template, or kept it as it was: theirs goes with them. */
+static bool choose_text(tarn__conversion *c)
+{
+    tarn__model_path path;
+    c->text = c->from;
+    if (c->options.adapter && !tarn__model_path_in(c->function, c->options.adapter, "tokenizer.json", &path))
+        return false;
+    if (c->options.adapter && tarn__path_exists(path.text))
+        c->text = c->options.adapter;
+    return true;
+}
+
+static bool convert(tarn__conversion *c)
+{
+    if (c->options.adapter)
+        return tarn__convert_merged(c);
+    if (!tarn__ends_with(c->from, ".gguf"))
+        return tarn__convert_from_folder(c);
+    return tarn__ends_with(c->to, ".gguf") ? gguf_to_gguf(c) : tarn__convert_to_folder(c);
+}
+
+/* Into a folder that takes the place of the one that is there when it is complete. */
+static bool convert_staged(tarn__conversion *c)
+{
+    tarn__staging staging;
+    if (!check_place(c) || !tarn__staging_open(&staging, c->function, c->to))
+        return false;
+    c->to = staging.temporary;
+    if (convert(c))
+        return tarn__staging_commit(&staging);
+    tarn__staging_discard(&staging);
+    return false;
+}
+
+bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary, const tarn_convert_options *options,
+                              size_t options_size)
+{
+    tarn__conversion c = {.function = "model_convert", .from = from, .to = to};
+    if (options)
+        memcpy(&c.options, options, options_size < sizeof(c.options) ? options_size : sizeof(c.options));
+    tarn__model_path base;
+    if (tarn_failed() || !take_adapters(&c, &base) || !check(&c) || !choose_text(&c))
+        return false;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && (tarn__ends_with(to, ".gguf") ? convert(&c) : convert_staged(&c));
+    tarn_scope_close(scope);
+    release_jobs(&c);
+    if (!good)
+        return tarn__raise_within(c.function);
+    if (summary)
+        *summary = c.summary;
+    return true;
+}

@@ -1,0 +1,65 @@
+/* convert_check.c: the tensors on their way are those of the model, none missing and none too many. */
+#include <string.h>
+
+#include "base/error.h"
+#include "models/convert/convert.h"
+
+/* What is looked for, or counted. */
+typedef struct search {
+    const tarn__conversion *conversion;
+    bool in_folder;
+    const char *name; /* that a model is asked for; NULL: it is asked for all of its own */
+    int known;
+} search;
+
+static bool has_job(const tarn__conversion *c, const char *name)
+{
+    for (int i = 0; i < c->jobs; i++)
+        if (strcmp(c->job[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* A name of the model, as folders have it: raises where no tensor has it. */
+static bool is_there(void *ctx, const char *folder_name)
+{
+    search *s = ctx;
+    char other[TARN__GGUF_NAME_ROOM] = "";
+    tarn__gguf_name_of(s->conversion->kind, folder_name, other); /* which knows all of them */
+    s->known++;
+    return has_job(s->conversion, s->in_folder ? folder_name : other) ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%s', which a %s of this configuration has", s->conversion->function, s->conversion->from,
+                       s->in_folder ? other : folder_name, s->conversion->traits.family);
+}
+
+/* The same: false where it is the name that is looked for. */
+static bool is_other(void *ctx, const char *folder_name)
+{
+    const search *s = ctx;
+    char other[TARN__GGUF_NAME_ROOM] = "";
+    tarn__gguf_name_of(s->conversion->kind, folder_name, other);
+    return strcmp(s->in_folder ? folder_name : other, s->name) != 0;
+}
+
+/* Raises that the model does not have a tensor, by the name that it has where it comes from. Is false. */
+static bool refuse(const search *s)
+{
+    const tarn__conversion *c = s->conversion;
+    char source[TARN__GGUF_NAME_ROOM] = "";
+    (s->in_folder ? tarn__gguf_name_of : tarn__gguf_folder_name_of)(c->kind, s->name, source);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%s', which a %s of this configuration does not have", c->function, c->from, source,
+                       s->conversion->traits.family);
+}
+
+bool tarn__convert_check_names(const tarn__conversion *c, bool in_folder)
+{
+    search s = {.conversion = c, .in_folder = in_folder};
+    if (!tarn__gguf_each_name(c->kind, &c->traits, is_there, &s))
+        return false;
+    for (int i = 0; s.known < c->jobs && i < c->jobs; i++) {
+        s.name = c->job[i].name;
+        if (tarn__gguf_each_name(c->kind, &c->traits, is_other, &s))
+            return refuse(&s);
+    }
+    return true;
+}

@@ -1,0 +1,212 @@
+/* convert_hf.c: Hugging Face folders to GGUF files, and back. The norms, biases and positions that a GGUF file has in f32 are named in its metadata
+ * by the type they had, so that they get it back. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/safetensors.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "formats/json_file.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "models/convert/convert.h"
+#include "models/hf/folder_blocks.h"
+#include "models/gguf/gguf_keys.h"
+#include "models/hf/weights.h"
+
+#define WIDENED "tarn.widened." /* and the type that the tensors named there had */
+
+/* ---- folder to GGUF -------------------------------------------------------------------------------------------------------- */
+
+/* Reads what the model is. */
+static bool read_config(tarn__conversion *c, const tarn__model_kind **kind, tarn__any_config *config)
+{
+    tarn__model_path where;
+    tarn__document *document = tarn__model_config_open(c->function, c->from, &where);
+    const char *type = document ? tarn__document_text(document, "model_type") : NULL;
+    *kind = type ? tarn__model_kind_named(c->function, where.text, type) : NULL;
+    bool good = *kind && (*kind)->gguf->read(c->function, document, TARN_F32, config);
+    if (good) {
+        c->kind = (*kind)->gguf;
+        c->kind->traits(config, &c->traits);
+    }
+    tarn__document_free(document);
+    return good;
+}
+
+static tarn_safetensors *open_weights(const tarn__conversion *c)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    tarn__model_path where;
+    for (int i = 0; i < 2; i++)
+        if (tarn__model_path_in(c->function, c->from, names[i], &where) && tarn__path_exists(where.text))
+            return tarn_safetensors_open(where.text);
+    tarn__raise(TARN_ERROR_IO, "%s: '%s' has no model.safetensors and no model.safetensors.index.json", c->function, c->from);
+    return NULL;
+}
+
+static bool add_from_folder(tarn__conversion *c, const tarn__model_kind *kind, const tarn_safetensors *weights, int index)
+{
+    char name[TARN__GGUF_NAME_ROOM];
+    tarn_safetensors_entry e;
+    if (!tarn_safetensors_info(weights, index, &e) || kind->ignores(e.name))
+        return !tarn_failed();
+    if (!tarn__gguf_name_of(c->kind, e.name, name))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from, e.name,
+                           c->traits.family);
+    if (e.dtype != TARN_F32 && e.dtype != TARN_F16 && e.dtype != TARN_BF16)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 are converted",
+                           c->function, c->from, e.name, e.dtype_name);
+    if (c->traits.tied && strcmp(name, "output.weight") == 0)
+        return tarn__folder_check_head(c->function, c->kind, weights, c->from, index);
+    tarn__rows one = {.function = c->function,
+                      .path = c->from,
+                      .elements = tarn__safetensors_elements(weights, index),
+                      .shape = e.shape,
+                      .from = e.dtype};
+    return tarn__gguf_arrange(c->kind, &c->traits, name, e.name, true, &one) &&
+           tarn__convert_add(c, name, &one, tarn__convert_is_head(&c->traits, name));
+}
+
+/* Names the tensors that became f32 although nobody asked for another type. */
+static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_writer *writer)
+{
+    char key[64];
+    const char **names = c->options.quantize ? NULL : tarn__alloc(sizeof(*names) * (size_t)c->jobs);
+    int64_t count = 0;
+    if (c->options.quantize || !names)
+        return c->options.quantize;
+    for (int i = 0; i < c->jobs; i++)
+        if (c->job[i].rows.from == dtype && c->job[i].rows.to == TARN_F32)
+            names[count++] = c->job[i].name;
+    snprintf(key, sizeof(key), WIDENED "%s", tarn_dtype_name(dtype));
+    bool good = count == 0 || tarn_gguf_add_texts(writer, key, names, NULL, count);
+    tarn__release(names, sizeof(*names) * (size_t)c->jobs);
+    return good;
+}
+
+bool tarn__convert_write_gguf(tarn__conversion *c, const void *config, tarn_gguf_writer *writer)
+{
+    bool has_text = tarn__convert_has_text(c);
+    return c->kind->put(config, writer) && tarn__gguf_put_tokens(&c->traits.tokens, has_text, writer) &&
+           (!has_text || tarn__convert_put_text(c, writer)) && put_widened(c, TARN_BF16, writer) && put_widened(c, TARN_F16, writer) &&
+           tarn__convert_put(c, writer);
+}
+
+bool tarn__convert_from_folder(tarn__conversion *c)
+{
+    tarn__any_config config = {0};
+    const tarn__model_kind *kind;
+    tarn_safetensors *weights = read_config(c, &kind, &config) ? open_weights(c) : NULL;
+    bool good = weights && tarn__safetensors_verify(c->function, weights);
+    for (int i = 0; good && i < tarn_safetensors_count(weights); i++)
+        good = add_from_folder(c, kind, weights, i);
+    good = good && tarn__convert_check_names(c, false);
+    tarn_gguf_writer *writer = good ? tarn_gguf_create(c->to) : NULL;
+    good = writer && tarn__convert_write_gguf(c, &config, writer);
+    if (good)
+        good = tarn_gguf_finish(writer);
+    else
+        tarn_gguf_cancel(writer);
+    tarn_safetensors_close(weights);
+    return good;
+}
+
+/* ---- GGUF to folder -------------------------------------------------------------------------------------------------------- */
+
+/* The type that a tensor had before it was made f32 for the file; f32: it was that. */
+static bool narrowed(const tarn_gguf *file, const char *name, tarn_dtype *dtype)
+{
+    static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F16};
+    char key[64];
+    tarn_gguf_value list;
+    size_t length;
+    for (int i = 0; i < 2; i++) {
+        snprintf(key, sizeof(key), WIDENED "%s", tarn_dtype_name(dtypes[i]));
+        for (int64_t k = 0; tarn_gguf_has(file, key, &list) && k < list.count; k++) {
+            const char *text = tarn_gguf_texts(file, key, k, &length);
+            if (!text)
+                return false;
+            if (length == strlen(name) && memcmp(text, name, length) == 0)
+                *dtype = dtypes[i];
+        }
+    }
+    return true;
+}
+
+static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
+{
+    char name[TARN__GGUF_NAME_ROOM];
+    tarn_gguf_entry e;
+    if (!tarn_gguf_info(file, index, &e) || tarn__gguf_is_derived(c->kind, e.name))
+        return !tarn_failed();
+    if (!tarn__gguf_folder_name_of(c->kind, e.name, name))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from, e.name,
+                           c->traits.family);
+    if (e.dtype == TARN_DTYPE_COUNT)
+        return tarn__convert_unknown(c, e.name, e.dtype_name);
+    tarn__rows one = {.function = c->function,
+                      .path = c->from,
+                      .name = e.name,
+                      .elements = file->memory + e.position,
+                      .shape = e.shape,
+                      .from = e.dtype,
+                      .to = tarn__is_blocks(e.dtype) ? TARN_F32 : e.dtype};
+    return (e.dtype != TARN_F32 || narrowed(file, e.name, &one.to)) &&
+           tarn__gguf_arrange(c->kind, &c->traits, e.name, e.name, false, &one) && tarn__convert_add_as(c, name, &one);
+}
+
+/* Each tensor is made when it is its turn to be written: none but that is in memory. */
+static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const char *where)
+{
+    tarn_safetensors_writer *writer = tarn_safetensors_create(where);
+    bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
+    for (int i = 0; good && i < tarn_gguf_count(file); i++)
+        good = add_to_folder(c, file, i);
+    good = good && tarn__convert_check_names(c, true);
+    for (int i = 0; good && i < c->jobs; i++) {
+        tarn__convert_job *job = &c->job[i];
+        job->rows.name = job->name;
+        good = tarn__safetensors_add_made(writer, job->name, job->rows.to, job->rows.shape, tarn__convert_write, job);
+    }
+    if (good)
+        return tarn_safetensors_finish(writer);
+    tarn_safetensors_cancel(writer);
+    return false;
+}
+
+static bool write_config(const tarn__conversion *c, const tarn__any_config *config, const char *where)
+{
+    tarn__document *document = tarn__document_new(c->function);
+    bool good = document && c->kind->write(config, document) && tarn__document_save(document, where);
+    tarn__document_free(document);
+    return good;
+}
+
+static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
+{
+    tarn__any_config config = {0};
+    tarn_gguf_entry table = {0};
+    tarn__model_path where, weights;
+    int tokens = tarn_gguf_find(file, "token_embd.weight");
+    if (!tarn__model_path_in(c->function, c->to, "config.json", &where) ||
+        !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights) ||
+        (tokens >= 0 && !tarn_gguf_info(file, tokens, &table)))
+        return false;
+    c->kind = tarn__gguf_kind_of(c->function, file);
+    if (!c->kind || !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32, &config))
+        return false;
+    c->kind->traits(&config, &c->traits);
+    return write_weights(c, file, weights.text) && tarn__convert_get_text(c, file) && write_config(c, &config, where.text);
+}
+
+bool tarn__convert_to_folder(tarn__conversion *c)
+{
+    tarn_gguf *file = tarn_gguf_open(c->from);
+    if (!file)
+        return false;
+    bool good = write_folder(c, file);
+    tarn_gguf_close(file);
+    return good;
+}

@@ -1,0 +1,226 @@
+/* convert_merged.c: models whose adapters become part of their weights on the way to another file: to a folder, or to a GGUF file.
+ *
+ * The whole model is in memory. What no adapter changed comes from where it was, with its bits: from a GGUF file into another one in its own type, blocks included. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/safetensors.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "formats/gguf.h"
+#include "models/convert/convert.h"
+#include "models/lora/lora.h"
+#include "models/hf/weights.h"
+
+typedef struct merging {
+    tarn__conversion *c;
+    tarn_gguf *file; /* that the model comes from; NULL: a folder */
+    tarn_module *model;
+    tarn__lora_layers list; /* those that had adapters are chosen */
+} merging;
+
+/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+
+static bool has_blocks(const tarn_gguf *file)
+{
+    tarn_gguf_entry e;
+    for (int i = 0; i < tarn_gguf_count(file) && tarn_gguf_info(file, i, &e); i++)
+        if (e.dtype != TARN_DTYPE_COUNT && tarn__is_blocks(e.dtype))
+            return true;
+    return false;
+}
+
+/* What weights in blocks become: fine enough for what they become after that. */
+static tarn_model_open_options how_to_open(const merging *m)
+{
+    const tarn_convert_options *o = &m->c->options;
+    bool is_short = !o->quantize || o->type == TARN_BF16;
+    if (!m->file || !has_blocks(m->file))
+        return (tarn_model_open_options){.as_stored = true};
+    return (tarn_model_open_options){.dtype = is_short ? TARN_BF16 : TARN_F32};
+}
+
+/* The model with its adapters, the list of them, and then the model without. */
+static bool open_merged(merging *m)
+{
+    if (tarn__ends_with(m->c->from, ".gguf") && !(m->file = tarn_gguf_open(m->c->from)))
+        return false;
+    tarn_model_open_options how = how_to_open(m);
+    m->model = tarn_failed() ? NULL : tarn_model_open(m->c->from, tarn_device_cpu(), &how);
+    if (!m->model)
+        return false;
+    m->c->kind = tarn__model_kind_of(m->c->function, m->model)->gguf;
+    m->c->kind->traits(m->model->ctx, &m->c->traits);
+    return tarn_lora_load(m->model, m->c->options.adapter) && tarn__lora_list(m->c->function, m->model, &m->list) &&
+           tarn_lora_merge(m->model);
+}
+
+/* True when a tensor of that full name is a weight that an adapter changed. */
+static bool is_changed(const merging *m, const char *name)
+{
+    size_t length = strlen(name), tail = strlen(".weight");
+    for (int i = 0; i < m->list.count; i++) {
+        const char *path = m->list.layer[i].path;
+        if (m->list.layer[i].is_chosen && strlen(path) + tail == length && memcmp(path, name, length - tail) == 0 &&
+            strcmp(name + length - tail, ".weight") == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- to a GGUF file -------------------------------------------------------------------------------------------------------- */
+
+/* Adds a tensor of the model, whose memory is on the CPU and dense. */
+static bool add_tensor(const merging *m, const char *stored, const tarn_tensor *tensor, bool is_head)
+{
+    tarn__rows rows = {.function = m->c->function,
+                       .path = m->c->from,
+                       .elements = tarn_data(tensor),
+                       .shape = tarn__shape_of(tensor),
+                       .from = tensor->view.dtype};
+    if (tensor->view.dtype == TARN_F64)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is F64; weights of F32, F16 and BF16 are converted",
+                           m->c->function, m->c->from, stored);
+    return rows.elements && tarn__gguf_arrange(m->c->kind, &m->c->traits, stored, stored, true, &rows) &&
+           tarn__convert_add(m->c, stored, &rows, is_head);
+}
+
+static bool add_from_model(const tarn__parameter *parameter, void *ctx)
+{
+    const merging *m = ctx;
+    char stored[TARN__GGUF_NAME_ROOM];
+    const char *name = tarn__name_from(m->model, parameter);
+    if (!tarn__gguf_name_of(m->c->kind, name, stored))
+        return tarn__raise(TARN_ERROR_INTERNAL, "%s: '%.200s' has no name in a GGUF file", m->c->function, name);
+    return add_tensor(m, stored, parameter->tensor, tarn__convert_is_head(&m->c->traits, stored));
+}
+
+/* A weight that adapters changed, counted as the entry of the file that it was: blocks, which became elements when the model was opened. */
+static bool add_merged(const merging *m, const tarn_gguf_entry *e, const tarn_tensor *tensor)
+{
+    tarn_convert_summary *s = &m->c->summary;
+    if (!add_tensor(m, e->name, tensor, false))
+        return false;
+    const tarn__rows *rows = &m->c->job[m->c->jobs - 1].rows;
+    s->before += e->bytes - tarn__bytes_of(rows->from, tarn__view_count(&tensor->view));
+    s->changed += (rows->to != e->dtype) - (rows->to != rows->from);
+    return true;
+}
+
+/* An entry of the file that the model comes from: what adapters changed as it is in the model, the others as they are. */
+static bool add_from_file(const merging *m, int index)
+{
+    char name[TARN__GGUF_NAME_ROOM];
+    tarn_gguf_entry e;
+    if (!tarn_gguf_info(m->file, index, &e))
+        return false;
+    if (tarn__gguf_folder_name_of(m->c->kind, e.name, name) && is_changed(m, name))
+        return add_merged(m, &e, tarn_module_find(m->model, name));
+    const tarn__rows rows = {
+        .function = m->c->function, .path = m->c->from, .elements = m->file->memory + e.position, .shape = e.shape, .from = e.dtype};
+    return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
+}
+
+static bool put_all(merging *m, tarn_gguf_writer *writer)
+{
+    bool good = true;
+    const char *chat;
+    if (!m->file) {
+        tarn__module_walk_over(m->model, TARN__MODULE_STATE, add_from_model, m);
+        return !tarn_failed() && tarn__convert_write_gguf(m->c, m->model->ctx, writer);
+    }
+    for (int i = 0; good && i < tarn_gguf_count(m->file); i++)
+        good = add_from_file(m, i);
+    return good && tarn__convert_put_chat(m->c, writer, &chat) && tarn__convert_copy_metadata(m->file, chat, writer) &&
+           tarn__convert_put(m->c, writer);
+}
+
+static bool write_gguf(merging *m)
+{
+    tarn_gguf_writer *writer = tarn_gguf_create(m->c->to);
+    if (writer && put_all(m, writer))
+        return tarn_gguf_finish(writer);
+    tarn_gguf_cancel(writer);
+    return false;
+}
+
+/* ---- to a folder ----------------------------------------------------------------------------------------------------------- */
+
+static bool copy_file(const char *function, const char *from, const char *to)
+{
+    tarn__map map;
+    tarn__output output;
+    if (!tarn__map_open(&map, function, from))
+        return false;
+    bool good = tarn__output_open(&output, function, to);
+    if (good && !tarn__output_write(&output, map.memory, map.bytes)) {
+        tarn__output_discard(&output);
+        good = false;
+    }
+    good = good && tarn__output_commit(&output);
+    tarn__map_close(&map);
+    return good;
+}
+
+/* The tokenizer, and what else there is about text. */
+static bool write_text(merging *m)
+{
+    static const char *const names[] = {"tokenizer.json",          "tokenizer.model",     "tokenizer_config.json",
+                                        "special_tokens_map.json", "vocab.json",          "merges.txt",
+                                        "added_tokens.json",       "chat_template.jinja", "generation_config.json"};
+    tarn__model_path from, to;
+    bool good = true;
+    if (m->file && strcmp(m->c->text, m->c->from) == 0)
+        return tarn__convert_get_text(m->c, m->file);
+    m->c->summary.has_tokenizer = tarn__convert_has_text(m->c);
+    for (size_t i = 0; good && i < sizeof(names) / sizeof(names[0]); i++) {
+        good = tarn__model_path_in(m->c->function, m->c->text, names[i], &from) &&
+               tarn__model_path_in(m->c->function, m->c->to, names[i], &to);
+        if (good && tarn__path_exists(from.text) && strcmp(from.text, to.text) != 0)
+            good = copy_file(m->c->function, from.text, to.text);
+    }
+    return good;
+}
+
+/* The type that a tensor of the model had in the file it comes from. */
+static tarn_dtype dtype_before(const merging *m, const tarn__parameter *parameter)
+{
+    char stored[TARN__GGUF_NAME_ROOM];
+    tarn_gguf_entry e = {.dtype = parameter->tensor->view.dtype};
+    if (m->file && tarn__gguf_name_of(m->c->kind, tarn__name_from(m->model, parameter), stored))
+        tarn_gguf_info(m->file, tarn_gguf_find(m->file, stored), &e);
+    return e.dtype;
+}
+
+static bool count_one(const tarn__parameter *parameter, void *ctx)
+{
+    const merging *m = ctx;
+    tarn_convert_summary *s = &m->c->summary;
+    tarn_model_facts facts;
+    tarn_dtype before = dtype_before(m, parameter), after = parameter->tensor->view.dtype;
+    if (tarn__is_blocks(after) && tarn_model_facts_of(m->model, &facts))
+        after = facts.dtype; /* as tarn_model_write() has it */
+    int64_t count = tarn__view_count(&parameter->tensor->view);
+    s->tensors++;
+    s->changed += before != after;
+    s->before += tarn__bytes_of(before, count);
+    s->after += tarn__bytes_of(after, count);
+    return !tarn_failed();
+}
+
+static bool write_folder(merging *m)
+{
+    tarn__module_walk_over(m->model, TARN__MODULE_STATE, count_one, m);
+    return !tarn_failed() && write_text(m) && tarn_model_write(m->model, m->c->to);
+}
+
+bool tarn__convert_merged(tarn__conversion *c)
+{
+    merging m = {.c = c};
+    bool good = open_merged(&m) && (tarn__ends_with(c->to, ".gguf") ? write_gguf(&m) : write_folder(&m));
+    tarn_module_free(m.model);
+    tarn__lora_release(&m.list);
+    tarn_gguf_close(m.file);
+    return good;
+}

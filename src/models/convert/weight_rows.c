@@ -1,0 +1,250 @@
+/* weight_rows.c: a weight on its way from one file to another: rows in another order or become columns, elements of another type. Some rows at a time, so that no weight need be in memory
+ * as a whole; rows are shared out among threads, and each depends on its own elements alone. */
+#include "models/convert/weight_rows.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/quant/quant.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "base/memory.h"
+#include "base/os/thread.h"
+#include "core/device/device.h"
+
+#define PIECE ((int64_t)1 << 20) /* elements that are converted at a time, or one row */
+#define TILE 256                 /* columns that become rows at a time: whole blocks of every type */
+
+/* One piece of work: rows `begin` and on, to `out`. */
+typedef struct piece {
+    const tarn__rows *rows;
+    int64_t begin, count, columns;
+    size_t from_bytes, to_bytes; /* of a row */
+    float *values;               /* room for all rows, unless the types are the same */
+    char *out;
+    _Atomic int64_t wrong; /* the first element that cannot be converted; -1: none */
+} piece;
+
+/* ---- one row --------------------------------------------------------------------------------------------------------------- */
+
+/* The row of the source that becomes row number `row`. */
+static int64_t source_of(const tarn__rows *rows, int64_t row)
+{
+    if (rows->order == TARN__ROWS_KEPT)
+        return row;
+    int64_t in_head = rows->shape.size[0] / rows->heads, half = in_head / 2, at = row % in_head;
+    int64_t from = rows->order == TARN__ROWS_TO_NEIGHBOURS ? at % 2 * half + at / 2 : at % half * 2 + at / half;
+    return row - at + from;
+}
+
+/* Elements of a safetensors file may lie anywhere. */
+static inline uint16_t half_at(const char *from, int64_t index)
+{
+    uint16_t half;
+    memcpy(&half, from + 2 * index, sizeof(half));
+    return half;
+}
+
+static void to_f32(tarn_dtype dtype, const char *from, int64_t count, float *to)
+{
+    switch (dtype) {
+    case TARN_F32: memcpy(to, from, sizeof(float) * (size_t)count); break;
+    case TARN_F16:
+        for (int64_t i = 0; i < count; i++)
+            to[i] = tarn__f16_to_f32(half_at(from, i));
+        break;
+    case TARN_BF16:
+        for (int64_t i = 0; i < count; i++)
+            to[i] = tarn__bf16_to_f32(half_at(from, i));
+        break;
+    default: tarn__blocks_decode(dtype, from, count, to);
+    }
+}
+
+static void from_f32(tarn_dtype dtype, const float *from, int64_t count, char *to)
+{
+    uint16_t *half = (uint16_t *)(void *)to;
+    switch (dtype) {
+    case TARN_F32: memcpy(to, from, sizeof(float) * (size_t)count); break;
+    case TARN_F16:
+        for (int64_t i = 0; i < count; i++)
+            half[i] = tarn__f32_to_f16(from[i]);
+        break;
+    case TARN_BF16:
+        for (int64_t i = 0; i < count; i++)
+            half[i] = tarn__f32_to_bf16(from[i]);
+        break;
+    case TARN_F64:
+        for (int64_t i = 0; i < count; i++)
+            ((double *)(void *)to)[i] = (double)from[i];
+        break;
+    default: tarn__blocks_encode(dtype, from, count, to);
+    }
+}
+
+/* The largest magnitude that has a place in a type: scales are f16, up to 65504. */
+static float largest_of(tarn_dtype dtype)
+{
+    switch (dtype) {
+    case TARN_F16: return 65504;
+    case TARN_Q8_0: return 127 * 65504.f;
+    case TARN_Q4_0: return 8 * 65504.f;
+    case TARN_Q4_K: return 63 * 65504.f;
+    case TARN_Q6_K: return 31 * 127 * 65504.f;
+    default: return 0x1.fep127f; /* bf16's */
+    }
+}
+
+/* The first element that has no place in the type; -1: all have. */
+static int64_t misfit(tarn_dtype dtype, const float *values, int64_t count)
+{
+    float largest = largest_of(dtype);
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabsf(values[i]) <= largest))
+            return i;
+    return -1;
+}
+
+static void note_wrong(piece *p, int64_t element)
+{
+    int64_t before = atomic_load(&p->wrong);
+    while ((before < 0 || element < before) && !atomic_compare_exchange_weak(&p->wrong, &before, element))
+        continue;
+}
+
+/* A row from its numbers. */
+static void finish_row(piece *p, int64_t i)
+{
+    tarn_dtype to = p->rows->to;
+    const float *values = p->values + i * p->columns;
+    bool holds_all = to == TARN_F32 || to == TARN_F64;
+    int64_t wrong = holds_all ? -1 : misfit(to, values, p->columns);
+    if (wrong < 0)
+        from_f32(to, values, p->columns, p->out + (size_t)i * p->to_bytes);
+    else
+        note_wrong(p, (p->begin + i) * p->columns + wrong);
+}
+
+static void make_rows(int64_t begin, int64_t end, void *ctx)
+{
+    piece *p = ctx;
+    const tarn__rows *rows = p->rows;
+    for (int64_t i = begin; i < end; i++) {
+        const char *from = (const char *)rows->elements + (size_t)source_of(rows, p->begin + i) * p->from_bytes;
+        if (rows->from == rows->to) {
+            memcpy(p->out + (size_t)i * p->to_bytes, from, p->to_bytes);
+            continue;
+        }
+        to_f32(rows->from, from, p->columns, p->values + i * p->columns);
+        finish_row(p, i);
+    }
+}
+
+/* ---- columns that become rows ---------------------------------------------------------------------------------------------- */
+
+/* Rows `first` to `last` of a piece, elements as they are. */
+static void move_columns(const piece *p, int64_t first, int64_t last)
+{
+    size_t size = p->to_bytes / (size_t)p->columns;
+    for (int64_t column = 0; column < p->columns; column++) {
+        const char *from = (const char *)p->rows->elements + (size_t)column * p->from_bytes + (size_t)(p->begin + first) * size;
+        for (int64_t i = first; i < last; i++, from += size)
+            memcpy(p->out + (size_t)i * p->to_bytes + (size_t)column * size, from, size);
+    }
+}
+
+static void make_columns(int64_t begin, int64_t end, void *ctx)
+{
+    piece *p = ctx;
+    const tarn__rows *rows = p->rows;
+    float part[TILE];
+    for (int64_t tile = begin; tile < end; tile++) {
+        int64_t first = tile * TILE, last = first + TILE < p->count ? first + TILE : p->count;
+        if (rows->from == rows->to) {
+            move_columns(p, first, last);
+            continue;
+        }
+        size_t skipped = (size_t)tarn__bytes_of(rows->from, p->begin + first);
+        for (int64_t column = 0; column < p->columns; column++) {
+            to_f32(rows->from, (const char *)rows->elements + (size_t)column * p->from_bytes + skipped, last - first, part);
+            for (int64_t i = first; i < last; i++)
+                p->values[i * p->columns + column] = part[i - first];
+        }
+        for (int64_t i = first; i < last; i++)
+            finish_row(p, i);
+    }
+}
+
+/* ---- all of them ----------------------------------------------------------------------------------------------------------- */
+
+static bool make_piece(piece *p)
+{
+    atomic_store(&p->wrong, -1);
+    int64_t grain = 65536 / (p->columns + 1);
+    if (p->rows->order == TARN__ROWS_TRANSPOSED)
+        tarn__parallel_for((p->count + TILE - 1) / TILE, 1, make_columns, p);
+    else
+        tarn__parallel_for(p->count, grain > 0 ? grain : 1, make_rows, p);
+    int64_t wrong = atomic_load(&p->wrong);
+    if (wrong < 0)
+        return true;
+    double value = (double)p->values[wrong - p->begin * p->columns];
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s', element %lld is %g, which %s has no place for", p->rows->function,
+                       p->rows->path, p->rows->name, (long long)wrong, value, tarn_dtype_name(p->rows->to));
+}
+
+/* Makes all rows, some at a time; each piece goes to the file, or lies where it belongs in `whole`. */
+static bool make_all(const tarn__rows *rows, tarn__output *output, char *whole)
+{
+    bool is_one = rows->shape.rank < 2 && rows->order == TARN__ROWS_KEPT; /* blocks lie along the last axis: a vector is one row */
+    int64_t count = is_one ? 1 : rows->shape.size[0], columns = 1;
+    for (int i = is_one ? 0 : 1; i < rows->shape.rank; i++)
+        columns *= rows->shape.size[i];
+    bool is_turned = rows->order == TARN__ROWS_TRANSPOSED;
+    int64_t before = is_turned ? count : columns; /* elements of a row of the source */
+    if (before % tarn__dtypes[rows->from].block_elements || columns % tarn__dtypes[rows->to].block_elements)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s' of %s cannot become %s: its rows of %lld are no whole blocks",
+                           rows->function, rows->path, rows->name, tarn_dtype_name(rows->from), tarn_dtype_name(rows->to),
+                           (long long)(before % tarn__dtypes[rows->from].block_elements ? before : columns));
+    if (columns == 0) /* however many rows of nothing there are: a file may name 2⁶⁰ */
+        return true;
+    int64_t least = is_turned ? TILE : 1, step = PIECE / (columns + 1) / least * least;
+    step = step > 0 ? step : least;
+    step = step < count ? step : count;
+    piece p = {.rows = rows,
+               .columns = columns,
+               .from_bytes = (size_t)tarn__bytes_of(rows->from, before),
+               .to_bytes = (size_t)tarn__bytes_of(rows->to, columns)};
+    size_t value_bytes = rows->from == rows->to ? 0 : sizeof(float) * (size_t)(step * columns),
+           out_bytes = whole ? 0 : (size_t)step * p.to_bytes;
+    char *out = whole ? NULL : tarn__alloc(out_bytes);
+    p.values = tarn__alloc(value_bytes);
+    bool good = p.values && (whole || out);
+    for (p.begin = 0; good && p.begin < count; p.begin += step) {
+        p.count = count - p.begin < step ? count - p.begin : step;
+        p.out = whole ? whole + (size_t)p.begin * p.to_bytes : out;
+        good = make_piece(&p) && (whole || tarn__output_write(output, out, (size_t)p.count * p.to_bytes));
+    }
+    tarn__release(p.values, value_bytes);
+    tarn__release(out, out_bytes);
+    return good;
+}
+
+bool tarn__rows_write(tarn__output *output, const tarn__rows *rows)
+{
+    return make_all(rows, output, NULL);
+}
+
+tarn_tensor *tarn__rows_tensor(const tarn__rows *rows, tarn_device device)
+{
+    if (tarn__is_shadow(device)) /* where tensors have no numbers */
+        return tarn_empty(rows->shape, rows->to, device);
+    tarn_scope *scope = tarn_scope_open(); /* what came from it to another device goes */
+    tarn_tensor *host = scope ? tarn_empty(rows->shape, rows->to, tarn_device_cpu()) : NULL, *made = NULL;
+    if (host && (tarn_bytes(host) == 0 || make_all(rows, NULL, tarn_data(host))))
+        made = tarn_device_equal(device, tarn_device_cpu()) ? host : tarn_from(tarn_data(host), rows->shape, rows->to, device);
+    made = made ? tarn_scope_return(scope, made) : NULL;
+    tarn_scope_close(scope);
+    return made;
+}

@@ -1,0 +1,159 @@
+/* gguf_keys.c: the metadata that GGUF files have of every kind of model.
+ *
+ * Keys are those that llama.cpp reads. What they cannot say of tokens stands under keys of our own, which begin with "tarn.": all those that end a text. */
+#include "models/gguf/gguf_keys.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/gguf.h"
+#include "text/files/gguf_tokenizer.h"
+
+#define BEGINS "tarn.begin_token_ids"
+#define ENDS "tarn.end_token_ids"
+#define BEGIN_ID "tokenizer.ggml.bos_token_id"
+#define END_ID "tokenizer.ggml.eos_token_id"
+#define TURN_ID "tokenizer.ggml.eot_token_id" /* ends what is said in a conversation */
+
+const char *tarn__gguf_key_of(const char *architecture, const char *rest, tarn__gguf_path *to)
+{
+    snprintf(to->text, sizeof(to->text), "%s.%s", architecture, rest);
+    return to->text;
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+
+static bool put_token(tarn_gguf_writer *writer, const char *key, int64_t value)
+{
+    return tarn_gguf_add_value(writer, key, TARN_GGUF_U32, &(uint32_t){(uint32_t)value});
+}
+
+bool tarn__gguf_put_whole(tarn_gguf_writer *writer, const char *architecture, const char *rest, int64_t value)
+{
+    tarn__gguf_path to;
+    return tarn_gguf_add_value(writer, tarn__gguf_key_of(architecture, rest, &to), TARN_GGUF_U32, &(uint32_t){(uint32_t)value});
+}
+
+bool tarn__gguf_put_real(tarn_gguf_writer *writer, const char *architecture, const char *rest, double value)
+{
+    tarn__gguf_path to;
+    return tarn_gguf_add_value(writer, tarn__gguf_key_of(architecture, rest, &to), TARN_GGUF_F32, &(float){(float)value});
+}
+
+bool tarn__gguf_put_text(tarn_gguf_writer *writer, const char *key, const char *text)
+{
+    return tarn_gguf_add_text(writer, key, text, strlen(text));
+}
+
+/* The keys for tokens are the tokenizer's, where there is one, and it may know of others than the configuration, which stand under keys of our own then. That there is none must
+ * be said: llama.cpp refuses files that do not. */
+bool tarn__gguf_put_tokens(const tarn__gguf_tokens *t, bool has_tokenizer, tarn_gguf_writer *writer)
+{
+    uint32_t begin = (uint32_t)t->begin, ends[TARN_MODEL_ENDS] = {0};
+    for (int i = 0; i < t->ends; i++)
+        ends[i] = (uint32_t)t->end[i];
+    if (has_tokenizer)
+        return tarn_gguf_add_list(writer, BEGINS, TARN_GGUF_U32, &begin, t->has_begin) &&
+               tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends);
+    return tarn__gguf_put_text(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) &&
+           (!t->has_begin || put_token(writer, BEGIN_ID, t->begin)) && (!t->ends || put_token(writer, END_ID, t->end[0])) &&
+           (t->ends < 2 || tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends));
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__gguf_refuse(const tarn__gguf_reading *r, const char *what)
+{
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': %s is not supported", r->function, r->file->path, what);
+}
+
+bool tarn__gguf_has_key(const tarn__gguf_reading *r, const char *rest)
+{
+    tarn__gguf_path to;
+    return tarn_gguf_has(r->file, tarn__gguf_key_of(r->architecture, rest, &to), NULL);
+}
+
+bool tarn__gguf_get_whole(const tarn__gguf_reading *r, const char *rest, int64_t otherwise, int64_t *value)
+{
+    tarn__gguf_path to;
+    *value = otherwise;
+    tarn__gguf_key_of(r->architecture, rest, &to);
+    if (otherwise && !tarn_gguf_has(r->file, to.text, NULL))
+        return !tarn_failed();
+    return tarn_gguf_whole(r->file, to.text, 1, TARN__GGUF_LARGEST, value) || tarn__raise_within(r->function);
+}
+
+/* The shortest decimal number that is the same f32: 1e-5, and not what f32 makes of it. */
+static double shortest(double value)
+{
+    char text[32];
+    for (int digits = 1; digits < 10; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, value);
+        if ((float)strtod(text, NULL) == (float)value)
+            return strtod(text, NULL);
+    }
+    return value;
+}
+
+bool tarn__gguf_get_real(const tarn__gguf_reading *r, const char *rest, double otherwise, double *value)
+{
+    tarn__gguf_path to;
+    *value = otherwise;
+    tarn__gguf_key_of(r->architecture, rest, &to);
+    if (otherwise > 0 && !tarn_gguf_has(r->file, to.text, NULL))
+        return !tarn_failed();
+    if (!tarn_gguf_real(r->file, to.text, value))
+        return tarn__raise_within(r->function);
+    *value = shortest(*value);
+    return (*value > 0 && isfinite(*value)) ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is %g; it must be a number above 0", r->function, r->file->path, to.text, *value);
+}
+
+bool tarn__gguf_get_vocab(const tarn__gguf_reading *r, int64_t *vocab)
+{
+    tarn_gguf_entry table;
+    int tokens = tarn_gguf_find(r->file, "token_embd.weight");
+    if (tokens < 0 || !tarn_gguf_info(r->file, tokens, &table) || table.shape.rank != 2)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor 'token_embd.weight' of two axes: it holds no weights", r->function,
+                           r->file->path);
+    return tarn__gguf_get_whole(r, "vocab_size", table.shape.size[0], vocab) &&
+           (*vocab == table.shape.size[0] ||
+            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': vocab_size is %lld, but 'token_embd.weight' has %lld rows", r->function,
+                        r->file->path, (long long)*vocab, (long long)table.shape.size[0]));
+}
+
+/* Tokens under a key of our own, or those under keys of others; 0 of them where there are none. */
+static bool get_list(const tarn__gguf_reading *r, int64_t vocab, const char *ours, const char *const *others, int64_t *list, int *count)
+{
+    tarn_gguf_value value;
+    *count = 0;
+    if (tarn_gguf_has(r->file, ours, &value)) {
+        bool good = value.count <= TARN_MODEL_ENDS && tarn_gguf_wholes(r->file, ours, list, value.count);
+        *count = good ? (int)value.count : 0;
+        return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is no list of at most %d tokens", r->function, r->file->path, ours,
+                                   TARN_MODEL_ENDS);
+    }
+    for (; *others; others++) {
+        if (!tarn_gguf_has(r->file, *others, NULL))
+            continue;
+        if (!tarn_gguf_whole(r->file, *others, 0, vocab - 1, &list[*count]))
+            return tarn__raise_within(r->function);
+        *count += *count == 0 || list[0] != list[*count];
+    }
+    return !tarn_failed();
+}
+
+bool tarn__gguf_get_tokens(const tarn__gguf_reading *r, int64_t vocab, tarn__gguf_tokens *t)
+{
+    static const char *const begin_keys[] = {BEGIN_ID, NULL}, *const end_keys[] = {END_ID, TURN_ID, NULL};
+    int64_t begins[TARN_MODEL_ENDS] = {0};
+    int count;
+    *t = (tarn__gguf_tokens){0};
+    if (!get_list(r, vocab, BEGINS, begin_keys, begins, &count))
+        return false;
+    t->has_begin = count > 0;
+    t->begin = begins[0];
+    return get_list(r, vocab, ENDS, end_keys, t->end, &t->ends);
+}

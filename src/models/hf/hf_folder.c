@@ -1,0 +1,232 @@
+/* hf_folder.c: models in Hugging Face folders: config.json says what it is, model.safetensors has the weights, or an index names the files that have them. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/lora.h>
+
+#include "base/dtype.h"
+#include "base/os/files.h"
+#include "models/hf/hf.h"
+#include "models/hf/folder_blocks.h"
+#include "models/gguf/gguf_arch.h"
+#include "models/lora/lora.h"
+#include "models/hf/weights.h"
+
+/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+
+static bool exists(const char *function, const char *folder, const char *name)
+{
+    tarn__model_path there;
+    return tarn__model_path_in(function, folder, name, &there) && tarn__path_exists(there.text);
+}
+
+/* Where the weights are, or what to do when they are in another form. */
+static const char *weights_in(const char *function, const char *folder, tarn__model_path *to)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    for (int i = 0; i < 2; i++)
+        if (exists(function, folder, names[i]))
+            return tarn__model_path_in(function, folder, names[i], to);
+    const char *advice =
+        exists(function, folder, "pytorch_model.bin") || exists(function, folder, "pytorch_model.bin.index.json")
+            ? "its weights are in pytorch_model.bin; save them with safe_serialization=True"
+            : "it has no weights";
+    tarn__raise(TARN_ERROR_IO, "%s: '%s' has no model.safetensors: %s", function, folder, advice);
+    return NULL;
+}
+
+/* Says what would fit, where the model of a folder did not. */
+static void explain_folder(const char *function, const char *weights, tarn_dtype dtype, const tarn__model_kind *kind, const tarn__placement *where)
+{
+    tarn__error_record why;
+    if (tarn_error_code() != TARN_ERROR_MEMORY)
+        return;
+    tarn__error_save(&why);
+    tarn_safetensors *file = tarn_safetensors_open(weights);
+    tarn__weight_bytes bytes = {0};
+    if (file)
+        bytes = tarn__weigh_safetensors(file, dtype, kind->ignores);
+    tarn_safetensors_close(file);
+    tarn__error_restore(&why);
+    tarn__model_no_room(function, &bytes, where);
+}
+
+static tarn_module *open_with(const char *function, const char *folder, const tarn__document *config, const char *config_path,
+                              const tarn_model_open_options *options, const tarn__placement *where)
+{
+    tarn__model_path weights;
+    tarn_dtype dtype = options->dtype;
+    const char *type = tarn__document_text(config, "model_type");
+    const tarn__model_kind *kind = type ? tarn__model_kind_named(function, config_path, type) : NULL;
+    if (!kind || !weights_in(function, folder, &weights) ||
+        (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
+        return NULL;
+    if (options->blocks)
+        return tarn__folder_in_blocks(function, kind, config, weights.text, options, where);
+    tarn_module *model = kind->make(function, config, dtype, where);
+    if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
+        return model;
+    tarn_module_free(model);
+    explain_folder(function, weights.text, dtype, kind, where);
+    return NULL;
+}
+
+static tarn__weight_bytes weigh_gguf(const tarn_gguf *file, tarn_dtype dtype)
+{
+    tarn__error_record why;
+    tarn__error_save(&why);
+    tarn__weight_bytes bytes = tarn__weigh_gguf(file, dtype);
+    tarn__error_restore(&why);
+    return bytes;
+}
+
+/* The model of a GGUF file. As it is stored, what is no block keeps the type of the tokens' embedding. */
+static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options, const tarn__placement *where)
+{
+    tarn_gguf *file = tarn_gguf_open(name);
+    tarn_gguf_entry table = {.dtype = options->dtype};
+    int index = file && options->as_stored ? tarn_gguf_find(file, "token_embd.weight") : -1;
+    bool good = file && (index < 0 || tarn_gguf_info(file, index, &table));
+    tarn_dtype dtype = table.dtype == TARN_BF16 || table.dtype == TARN_F16 ? table.dtype : options->dtype;
+    tarn_module *model = good ? tarn__model_from_gguf(function, file, dtype, where) : NULL;
+    tarn__weight_bytes bytes = {0};
+    if (!model && tarn_error_code() == TARN_ERROR_MEMORY)
+        bytes = weigh_gguf(file, dtype);
+    tarn_gguf_close(file);
+    if (!file)
+        tarn__raise_within(function);
+    if (model && tarn_module_train(model, false))
+        return model;
+    tarn_module_free(model);
+    if (tarn_error_code() == TARN_ERROR_MEMORY)
+        tarn__model_no_room(function, &bytes, where);
+    return NULL;
+}
+
+/* Only what is elements becomes blocks, and nothing but blocks is asked for. */
+static bool check_blocks(const char *function, const char *folder, const tarn_model_open_options *o)
+{
+    if (!o->blocks)
+        return true;
+    if ((unsigned)o->blocks >= TARN_DTYPE_COUNT || !tarn__is_blocks(o->blocks))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .blocks is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
+                           (unsigned)o->blocks < TARN_DTYPE_COUNT ? tarn_dtype_name(o->blocks) : "no dtype");
+    if (o->dtype == TARN_F64)
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .dtype is f64, and nothing is computed in f64 beside .blocks; take f32, bf16 or f16", function);
+    if (tarn__ends_with(folder, ".gguf") || o->as_stored)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .blocks is for folders whose weights are converted; %s", function,
+                           o->as_stored ? ".as_stored keeps them" : "weights of a GGUF file stay as they are stored");
+    return true;
+}
+
+tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options, size_t options_size)
+{
+    const char *function = "model_open";
+    tarn_model_open_options chosen = {0};
+    tarn__model_path where;
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    if (tarn_failed() || !tarn__check_parameter_dtype(function, chosen.dtype) || !tarn__model_path_in(function, folder, "config.json", &where))
+        return NULL;
+    if (chosen.as_stored && chosen.dtype != TARN_F32) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them", function, tarn_dtype_name(chosen.dtype));
+        return NULL;
+    }
+    const tarn__placement placement = {.device = device, .layers = chosen.device_layers};
+    if (!check_blocks(function, folder, &chosen))
+        return NULL;
+    if (tarn__ends_with(folder, ".gguf"))
+        return open_gguf(function, folder, &chosen, &placement);
+    if (tarn__lora_is_folder(function, folder))
+        return tarn__lora_open_folder(function, folder, device, &chosen);
+    tarn__document *config = tarn__model_config_open(function, folder, &where);
+    tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, &placement) : NULL;
+    tarn__document_free(config);
+    return model;
+}
+
+/* The files of a model, and what they are called until both are complete. */
+typedef struct model_files {
+    tarn__model_path config, weights, new_config, new_weights;
+} model_files;
+
+static bool name_files(const char *function, const char *folder, model_files *files)
+{
+    return tarn__model_path_in(function, folder, "config.json", &files->config) && tarn__model_path_in(function, folder, "model.safetensors", &files->weights) &&
+           tarn__model_path_in(function, folder, "config.json.new", &files->new_config) &&
+           tarn__model_path_in(function, folder, "model.safetensors.new", &files->new_weights);
+}
+
+/* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype, and lie as the kind's do. */
+typedef struct writing {
+    const tarn__model_kind *kind;
+    const tarn_module *model;
+    tarn_safetensors_writer *writer;
+    tarn_dtype dtype;
+} writing;
+
+static bool add_one(const tarn__parameter *parameter, void *ctx)
+{
+    const writing *w = ctx;
+    tarn_tensor *tensor = parameter->tensor;
+    const char *name = tarn__name_from(w->model, parameter);
+    bool is_blocks = tarn__is_blocks(tensor->view.dtype);
+    if (is_blocks)
+        tensor = tarn_cast(tensor, w->dtype);
+    if (is_blocks && tarn__gguf_folder_layout_of(w->kind->gguf, name) == TARN__GGUF_TRANSPOSED)
+        tensor = tarn_transpose(tensor, 0, 1);
+    return tensor && tarn_safetensors_add(w->writer, name, tensor);
+}
+
+static bool write_weights(const tarn__model_kind *kind, const tarn_module *model, const char *path)
+{
+    tarn_model_facts facts;
+    kind->facts(model, &facts);
+    tarn_scope *scope = tarn_scope_open();
+    writing w = {kind, model, scope ? tarn_safetensors_create(path) : NULL, facts.dtype};
+    bool is_open = w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt"); /* laid out as PyTorch's */
+    if (is_open && tarn_safetensors_add_checksums(w.writer))
+        tarn__module_walk_over(model, TARN__MODULE_STATE, add_one, &w);
+    bool good = !tarn_failed();
+    if (good)
+        good = tarn_safetensors_finish(w.writer);
+    else
+        tarn_safetensors_cancel(w.writer);
+    tarn_scope_close(scope);
+    return good;
+}
+
+static bool write_new(const char *function, const tarn__model_kind *kind, const tarn_module *model, const model_files *files)
+{
+    if (!write_weights(kind, model, files->new_weights.text))
+        return tarn__raise_within(function);
+    tarn__document *config = tarn__document_new(function);
+    bool good = config && kind->describe(model, config) && tarn__document_save(config, files->new_config.text);
+    tarn__document_free(config);
+    return good;
+}
+
+/* Puts the new files in the place of the old ones. While the weights change there is no config.json: nobody opens one model's weights as
+ * another's. */
+static bool replace_files(const char *function, const model_files *files)
+{
+    tarn__file_remove(files->config.text);
+    return tarn__file_rename(function, files->new_weights.text, files->weights.text) &&
+           tarn__file_rename(function, files->new_config.text, files->config.text);
+}
+
+bool tarn_model_write(const tarn_module *model, const char *folder)
+{
+    const char *function = "model_write";
+    model_files files;
+    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (kind && tarn_lora_has(model))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: the model has adapters; tarn_lora_save() writes these, and after tarn_lora_merge() they are part of its weights", function);
+    if (!kind || !name_files(function, folder, &files) || !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
+        return false;
+    if (write_new(function, kind, model, &files) && replace_files(function, &files))
+        return true;
+    tarn__file_remove(files.new_weights.text);
+    tarn__file_remove(files.new_config.text);
+    return false;
+}

@@ -1,0 +1,116 @@
+/* weights.c: a model's weights from safetensors files. */
+#include "models/hf/weights.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+bool tarn__ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+const char *tarn__model_path_in(const char *function, const char *folder, const char *name, tarn__model_path *to)
+{
+    if (!folder || !folder[0])
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder is %s", function, folder ? "empty" : "NULL");
+    else if ((size_t)snprintf(to->text, sizeof(to->text), "%s/%s", folder, name) < sizeof(to->text))
+        return to->text;
+    else
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder has %zu bytes, which is too long", function, strlen(folder));
+    return NULL;
+}
+
+/* True when a module has a parameter under a name with dots. */
+static bool has_parameter(const tarn_module *module, const char *name)
+{
+    const char *dot = strchr(name, '.');
+    if (!dot)
+        return tarn__module_own(module, name) != NULL;
+    size_t length = (size_t)(dot - name);
+    for (int i = 0; i < module->children; i++)
+        if (strlen(module->child[i]->name) == length && memcmp(module->child[i]->name, name, length) == 0)
+            return has_parameter(module->child[i], dot + 1);
+    return false;
+}
+
+bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path, const char *what,
+                        bool (*ignores)(const char *name))
+{
+    for (int i = 0; i < tarn_safetensors_count(file); i++) {
+        const char *name = tarn_safetensors_name(file, i);
+        if (!ignores(name) && !has_parameter(module, name))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s of this config.json does not have", function, path,
+                               name, what);
+    }
+    return (!tarn_failed() && tarn__module_load_file(module, file, path, &(tarn_module_load_options){.allow_unexpected = true})) ||
+           tarn__raise_within(function);
+}
+
+static bool dtype_in(const char *function, const tarn_safetensors *file, const char *path, bool (*ignores)(const char *name),
+                     tarn_dtype *dtype)
+{
+    tarn_safetensors_entry entry;
+    *dtype = TARN_DTYPE_COUNT;
+    for (int i = 0; i < tarn_safetensors_count(file); i++) {
+        if (!tarn_safetensors_info(file, i, &entry))
+            return tarn__raise_within(function);
+        if (ignores(entry.name))
+            continue;
+        if (*dtype == TARN_DTYPE_COUNT && !tarn__check_parameter_dtype(function, entry.dtype))
+            return false;
+        if (*dtype != TARN_DTYPE_COUNT && entry.dtype != *dtype)
+            return tarn__raise(TARN_ERROR_DTYPE,
+                               "%s: '%s' holds weights of several dtypes ('%.200s' is %s, others are %s); name the one to convert them to",
+                               function, path, entry.name, entry.dtype_name, tarn_dtype_name(*dtype));
+        *dtype = entry.dtype;
+    }
+    return *dtype != TARN_DTYPE_COUNT || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds no weights", function, path);
+}
+
+bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype)
+{
+    tarn_safetensors *file = tarn_safetensors_open(path);
+    if (!file)
+        return tarn__raise_within(function);
+    bool good = dtype_in(function, file, path, ignores, dtype);
+    tarn_safetensors_close(file);
+    return good;
+}
+
+tarn_dtype tarn__blocks_named(const char *name)
+{
+    static const tarn_dtype types[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+    for (size_t i = 0; name[0] && i < sizeof(types) / sizeof(types[0]); i++)
+        if (strcmp(tarn_dtype_name(types[i]), name) == 0)
+            return types[i];
+    return TARN_F32; /* none */
+}
+
+tarn_dtype tarn__blocks_that_fit(int64_t row, tarn_dtype wanted, tarn_dtype from)
+{
+    if (row % tarn__dtypes[wanted].block_elements == 0)
+        return wanted;
+    return row % tarn__dtypes[TARN_Q8_0].block_elements == 0 && !tarn__is_blocks(from) ? TARN_Q8_0 : from;
+}
+
+void tarn__fallback_add(tarn__fallback *f, int64_t row, tarn_dtype wanted, tarn_dtype chosen)
+{
+    f->all++;
+    if (row % tarn__dtypes[wanted].block_elements == 0)
+        return;
+    if (f->count++ == 0) {
+        f->row = row;
+        f->instead = chosen;
+    }
+}
+
+void tarn__fallback_tell(const tarn__fallback *f, tarn_dtype wanted)
+{
+    if (f->count > 0)
+        tarn__log(TARN_LOG_NOTICE, "%d of %d matrices cannot be %s: their rows (%lld elements) are no multiple of %d; they are %s instead", f->count,
+                  f->all, tarn_dtype_name(wanted), (long long)f->row, (int)tarn__dtypes[wanted].block_elements, tarn_dtype_name(f->instead));
+}

@@ -1,0 +1,297 @@
+/* gpt2.c: GPT-2 put together, and the values its parameters begin with. */
+#include "models/lm/gpt2.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "core/tensor/random.h"
+#include "nn/children.h"
+#include "models/gguf/gguf_arch.h"
+
+#define DEVIATION 0.02 /* of the weights at the beginning */
+
+/* ---- modules --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct making {
+    const char *function;
+    tarn_gpt2_config config;
+    tarn__placement where;
+    tarn_device device; /* of what is being made */
+    bool draw;
+    const tarn__model_source *source; /* NULL: parameters are drawn, or have no values */
+} making;
+
+typedef struct name {
+    char text[96];
+} name;
+
+/* "PATH.PART" */
+static const char *join(name *to, const char *path, const char *part)
+{
+    snprintf(to->text, sizeof(to->text), "%s.%s", path, part);
+    return to->text;
+}
+
+static tarn_module *new_module(const making *m, const char *kind, tarn_forward_fn forward)
+{
+    return tarn__module_new_with(m->function, kind, forward, &m->config, sizeof(m->config));
+}
+
+/* The parameter PATH.PART from the source. */
+static tarn_tensor *given(const making *m, const char *path, const char *part, tarn_shape shape)
+{
+    name full;
+    return m->source->give(m->source->ctx, join(&full, path, part), shape, m->device);
+}
+
+/* Gives a module the parameter "weight", and frees the module where that fails. */
+static tarn_module *with_weight(const making *m, tarn_module *module, const char *path, int64_t rows, int64_t columns, double deviation)
+{
+    tarn_shape shape = TARN_SHAPE(rows, columns);
+    tarn_tensor *values = !module     ? NULL
+                          : m->source ? given(m, path, "weight", shape)
+                          : m->draw   ? tarn_normal(shape, 0, deviation, m->config.dtype, m->device)
+                                      : tarn_empty(shape, m->config.dtype, m->device);
+    if (values && (tarn__is_float(values->view.dtype) ? tarn_module_add_parameter(module, "weight", values)
+                                                      : tarn_module_add_buffer(module, "weight", values)))
+        return module;
+    tarn_module_free(module);
+    return NULL;
+}
+
+static tarn_module *make_table(const making *m, const char *path, int64_t rows)
+{
+    return with_weight(m, new_module(m, "embedding", tarn__gpt2_table_forward), path, rows, m->config.width, DEVIATION);
+}
+
+static tarn_module *make_norm(const making *m, const char *path)
+{
+    static const char *const parts[] = {"weight", "bias"};
+    const tarn_norm_options options = {.epsilon = m->config.epsilon, .dtype = m->config.dtype};
+    tarn_module *norm = tarn_layernorm_layer_with(m->config.width, m->device, &options);
+    bool good = norm != NULL;
+    tarn_no_grad_open(); /* parameters are written to */
+    for (int i = 0; good && m->source && i < 2; i++) {
+        tarn_tensor *values = given(m, path, parts[i], TARN_SHAPE(m->config.width));
+        good = values && tarn_copy(tarn__module_own(norm, parts[i]), values);
+        tarn_free(values);
+    }
+    tarn_no_grad_close();
+    if (good)
+        return norm;
+    tarn_module_free(norm);
+    return NULL;
+}
+
+static bool add_bias(const making *m, tarn_module *module, const char *path, int64_t out)
+{
+    tarn_shape shape = TARN_SHAPE(out);
+    tarn_tensor *bias = m->source ? given(m, path, "bias", shape) : tarn_zeros(shape, m->config.dtype, m->device);
+    return bias && tarn_module_add_parameter(module, "bias", bias);
+}
+
+/* A linear layer whose weight is [in, out], which transformers calls Conv1D; in blocks it is [out, in]. */
+static tarn_module *make_projection(const making *m, const char *path, int64_t in, int64_t out, double deviation)
+{
+    tarn_module *module = with_weight(m, new_module(m, "projection", tarn__gpt2_projection_forward), path, in, out, deviation);
+    if (module && add_bias(m, module, path, out)) {
+        module->linear = tarn__is_float(tarn__module_own(module, "weight")->view.dtype) ? TARN__LINEAR_IN_OUT : TARN__LINEAR_OUT_IN;
+        return module;
+    }
+    tarn_module_free(module);
+    return NULL;
+}
+
+/* The two parts of a block: a projection in, one out. Drawn one after the other, so that a seed means the same with every compiler. */
+static tarn_module *make_part(const making *m, const char *path, const char *kind, tarn_forward_fn forward, const char *first_name,
+                              int64_t out, int64_t back)
+{
+    const char *const names[] = {first_name, "c_proj"};
+    name to;
+    /* What 2 · layers parts add to the same numbers grows with their root. */
+    double added = DEVIATION / sqrt(2 * (double)m->config.layers);
+    tarn_module *first = make_projection(m, join(&to, path, names[0]), m->config.width, out, DEVIATION);
+    tarn_module *second = make_projection(m, join(&to, path, names[1]), back, m->config.width, added);
+    return tarn__with_children(new_module(m, kind, forward), names, (tarn_module *const[]){first, second}, 2);
+}
+
+static tarn_module *make_block(const making *m, int64_t layer)
+{
+    static const char *const names[] = {"ln_1", "attn", "ln_2", "mlp"};
+    const tarn_gpt2_config *c = &m->config;
+    char path[48];
+    name to;
+    snprintf(path, sizeof(path), "transformer.h.%lld", (long long)layer);
+    tarn_module *attention =
+        make_part(m, join(&to, path, names[1]), "attention", tarn__gpt2_attention_forward, "c_attn", 3 * c->width, c->width);
+    tarn_module *mlp = make_part(m, join(&to, path, names[3]), "mlp", tarn__gpt2_mlp_forward, "c_fc", c->inner, c->inner);
+    tarn_module *first = make_norm(m, join(&to, path, names[0]));
+    tarn_module *const parts[] = {first, attention, make_norm(m, join(&to, path, names[2])), mlp};
+    return tarn__with_children(new_module(m, "block", tarn__gpt2_block_forward), names, parts, 4);
+}
+
+static tarn_module *make_blocks(const making *m)
+{
+    size_t bytes = sizeof(tarn_module *) * (size_t)m->config.layers;
+    tarn_module **blocks = tarn__alloc(bytes), *all = NULL;
+    for (int64_t i = 0; blocks && i < m->config.layers; i++) {
+        making there = *m;
+        there.device = tarn__placed(&m->where, i);
+        blocks[i] = make_block(&there, i);
+    }
+    if (blocks)
+        all = tarn_sequential_from(blocks, (int)m->config.layers); /* which frees them where one failed */
+    tarn__release(blocks, bytes);
+    return all;
+}
+
+static tarn_module *make_body(const making *m)
+{
+    static const char *const names[] = {"wte", "wpe", "h", "ln_f"};
+    tarn_module *tokens = make_table(m, "transformer.wte", m->config.vocab),
+                *positions = make_table(m, "transformer.wpe", m->config.context);
+    tarn_module *blocks = make_blocks(m);
+    tarn_module *const parts[] = {tokens, positions, blocks, make_norm(m, "transformer.ln_f")};
+    return tarn__with_children(new_module(m, "gpt2 body", tarn__gpt2_body_forward), names, parts, 4);
+}
+
+/* A head that shares the tokens' table gets it when it has its place in the tree: the name of a shared parameter is that of its first place. */
+static bool share_table(tarn_module *model)
+{
+    tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_TOKENS], "weight");
+    tarn_module *head = model->child[TARN__MODEL_HEAD];
+    return tarn__is_float(table->view.dtype) ? tarn_module_add_parameter(head, "weight", table)
+                                             : tarn_module_add_buffer(head, "weight", table);
+}
+
+static tarn_module *make_model(const making *m)
+{
+    static const char *const names[] = {"transformer", "lm_head"};
+    const tarn_gpt2_config *c = &m->config;
+    tarn_module *body = make_body(m), *head = new_module(m, "head", tarn__gpt2_head_forward);
+    if (c->untied)
+        head = with_weight(m, head, "lm_head", c->vocab, c->width, DEVIATION);
+    tarn_module *model = tarn__with_children(new_module(m, "gpt2", tarn__gpt2_model_forward), names, (tarn_module *const[]){body, head}, 2);
+    if (!model || c->untied || share_table(model))
+        return model;
+    tarn_module_free(model);
+    return NULL;
+}
+
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw,
+                             const tarn__model_source *source)
+{
+    making m = {function, *config, *where, where->device, draw, source};
+    if (tarn_failed() || !tarn__gpt2_complete(function, &m.config) || !tarn__check_placement(function, where, m.config.layers))
+        return NULL;
+    tarn_module *model = make_model(&m);
+    if (!model)
+        tarn__raise_within(function);
+    return model;
+}
+
+tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config_size, tarn_device device, uint64_t seed)
+{
+    tarn_gpt2_config own = {0};
+    if (tarn_failed())
+        return NULL;
+    if (!config) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "model_gpt2: the configuration is NULL");
+        return NULL;
+    }
+    memcpy(&own, config, config_size < sizeof(own) ? config_size : sizeof(own));
+    tarn__generator callers = tarn__random_save();
+    tarn_seed(seed);
+    tarn_module *model = tarn__gpt2_make("model_gpt2", &own, &(tarn__placement){.device = device}, true, NULL);
+    tarn__random_restore(&callers);
+    return model;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+
+bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *config, size_t config_size)
+{
+    const tarn__model_kind *kind = tarn__model_kind_of("gpt2_config_of", model);
+    if (!kind)
+        return false;
+    if (kind != &tarn__gpt2_kind || !config)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_of: %s", config ? "the model is no GPT-2" : "the configuration is NULL");
+    memset(config, 0, config_size);
+    memcpy(config, model->ctx, config_size < sizeof(*config) ? config_size : sizeof(*config));
+    return true;
+}
+
+static void facts(const tarn_module *model, tarn__model_facts *f)
+{
+    const tarn_gpt2_config *c = model->ctx;
+    const tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_NORM], "weight");
+    *f = (tarn__model_facts){.type = "gpt2",
+                             .vocab = c->vocab,
+                             .context = c->context,
+                             .layers = c->layers,
+                             .width = c->width,
+                             .heads = c->heads,
+                             .kv_heads = c->heads,
+                             .head_width = c->width / c->heads,
+                             .dtype = weight->view.dtype,
+                             .device = tarn__device(weight),
+                             .device_layers = tarn__device_layers(model),
+                             .has_begin = c->has_end, /* GPT-2's texts begin with the token that ends them */
+                             .begin = c->end,
+                             .has_end = c->has_end,
+                             .end = c->end};
+}
+
+/* ---- for training ---------------------------------------------------------------------------------------------------------- */
+
+/* Every module but the norms, whose settings are of another size, has the configuration. */
+static void tune(tarn_module *module, double dropout, tarn_recompute recompute)
+{
+    tarn_gpt2_config *c = module->settings_bytes == sizeof(*c) ? module->ctx : NULL;
+    if (c) {
+        c->recompute = recompute;
+        c->dropout = dropout;
+        c->attention_dropout = c->embedding_dropout = tarn__gpt2_dropout(0, dropout);
+    }
+    for (int i = 0; i < module->children; i++)
+        tune(module->child[i], dropout, recompute);
+}
+
+static void sizes(const tarn_module *model, tarn__model_sizes *s)
+{
+    const tarn_gpt2_config *c = model->ctx;
+    *s = (tarn__model_sizes){.vocab = c->vocab,
+                             .context = c->context,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->heads,
+                             .width = c->width,
+                             .inner = c->inner};
+}
+
+static const char *const types[] = {"gpt2", NULL};
+static const char *const names[] = {"gpt2", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1.5b", NULL};
+
+const tarn__model_kind tarn__gpt2_kind = {
+    .types = types,
+    .names = names,
+    .forward = tarn__gpt2_model_forward,
+    .linear = TARN__LINEAR_IN_OUT,
+    .gguf = &tarn__gpt2_gguf,
+    .make = tarn__gpt2_from_document,
+    .load = tarn__gpt2_load,
+    .ignores = tarn__gpt2_ignores,
+    .describe = tarn__gpt2_describe,
+    .facts = facts,
+    .step = tarn__gpt2_step,
+    .hidden = tarn__gpt2_documents_forward,
+    .complete = tarn__gpt2_complete_sizes,
+    .numbers = tarn__gpt2_numbers,
+    .fresh = tarn__gpt2_fresh,
+    .tune = tune,
+    .sizes = sizes,
+    .has_dropout = true,
+};

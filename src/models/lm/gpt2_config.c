@@ -1,0 +1,141 @@
+/* gpt2_config.c: what a GPT-2 can be: checks, published sizes, and the sizes of new ones. */
+#include <math.h>
+#include <string.h>
+
+#include "models/lm/gpt2.h"
+
+#define LARGEST INT32_MAX /* of the sizes: products of two stay within 64 bits */
+#define MOST_LAYERS 1024
+
+/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+
+static bool check_sizes(const char *function, const tarn_gpt2_config *c)
+{
+    const struct {
+        const char *name;
+        int64_t value, low, high;
+    } sizes[] = {{"vocab", c->vocab, 1, LARGEST}, {"context", c->context, 1, LARGEST}, {"layers", c->layers, 1, MOST_LAYERS},
+                 {"heads", c->heads, 1, LARGEST}, {"width", c->width, 1, LARGEST},     {"inner", c->inner, 0, LARGEST}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        if (sizes[i].value < sizes[i].low || sizes[i].value > sizes[i].high)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function, sizes[i].name,
+                               (long long)sizes[i].value, (long long)sizes[i].low, (long long)sizes[i].high);
+    if (c->width % c->heads)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld", function, (long long)c->heads,
+                           (long long)c->width);
+    return true;
+}
+
+static bool check_config(const char *function, const tarn_gpt2_config *c)
+{
+    if (!check_sizes(function, c))
+        return false;
+    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->attention_dropout < 1) || !(c->embedding_dropout < 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: .dropout %g, .attention_dropout %g and .embedding_dropout %g are probabilities below 1, the first from 0",
+                           function, c->dropout, c->attention_dropout, c->embedding_dropout);
+    if (!(c->epsilon >= 0) || !isfinite(c->epsilon))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function, c->epsilon);
+    if ((int)c->recompute < TARN_RECOMPUTE_NONE || (int)c->recompute > TARN_RECOMPUTE_BLOCK)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
+                           (int)c->recompute);
+    if (c->has_end && (c->end < 0 || c->end >= c->vocab))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .end is token %lld of a vocabulary of %lld", function, (long long)c->end,
+                           (long long)c->vocab);
+    return tarn__check_parameter_dtype(function, c->dtype);
+}
+
+double tarn__gpt2_dropout(double own, double common)
+{
+    double p = own == 0 ? common : own;
+    return p > 0 ? p : -1;
+}
+
+bool tarn__gpt2_complete(const char *function, tarn_gpt2_config *c)
+{
+    if (!check_config(function, c))
+        return false;
+    c->inner = c->inner ? c->inner : 4 * c->width;
+    c->epsilon = c->epsilon > 0 ? c->epsilon : 1e-5;
+    c->attention_dropout = tarn__gpt2_dropout(c->attention_dropout, c->dropout);
+    c->embedding_dropout = tarn__gpt2_dropout(c->embedding_dropout, c->dropout);
+    return true;
+}
+
+bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, size_t config_size)
+{
+    static const struct {
+        const char *names[3];
+        int64_t layers, heads, width;
+    } sizes[] = {{{"gpt2", "gpt2-124m", "gpt2-small"}, 12, 12, 768},
+                 {{"gpt2-medium", "gpt2-350m", "gpt2-355m"}, 24, 16, 1024},
+                 {{"gpt2-large", "gpt2-774m", "gpt2-762m"}, 36, 20, 1280},
+                 {{"gpt2-xl", "gpt2-1.5b", "gpt2-1558m"}, 48, 25, 1600}};
+    if (tarn_failed())
+        return false;
+    if (!name || !config)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_named: the %s is NULL", name ? "configuration" : "name");
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        for (int k = 0; k < 3; k++)
+            if (strcmp(name, sizes[i].names[k]) == 0) {
+                tarn_gpt2_config c = {.vocab = 50257,
+                                      .context = 1024,
+                                      .layers = sizes[i].layers,
+                                      .heads = sizes[i].heads,
+                                      .width = sizes[i].width,
+                                      .has_end = true,
+                                      .end = 50256};
+                memset(config, 0, config_size); /* a newer header's struct has fields that are not known here */
+                memcpy(config, &c, config_size < sizeof(c) ? config_size : sizeof(c));
+                return true;
+            }
+    return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_named: there is no '%.64s'; there are gpt2, gpt2-medium, gpt2-large and gpt2-xl",
+                       name);
+}
+
+/* ---- for training ---------------------------------------------------------------------------------------------------------- */
+
+bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__model_sizes *s)
+{
+    tarn_gpt2_config named;
+    if (!tarn_gpt2_config_named(name, &named))
+        return tarn__raise_within(function);
+    s->vocab = s->vocab ? s->vocab : named.vocab;
+    s->context = s->longest = s->context ? s->context : named.context;
+    s->layers = s->layers ? s->layers : named.layers;
+    s->heads = s->heads ? s->heads : named.heads;
+    s->width = s->width ? s->width : named.width;
+    s->inner = s->inner ? s->inner : 4 * s->width;
+    if (s->kv_heads && s->kv_heads != s->heads)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: kv_heads is for Llama models; a %s has as many heads of keys as of queries", function,
+                           name);
+    s->kv_heads = s->heads;
+    return true;
+}
+
+double tarn__gpt2_numbers(const char *name, const tarn__model_sizes *s)
+{
+    (void)name;
+    double width = (double)s->width;
+    return width * (double)(s->vocab + s->context) + (double)s->layers * (4 * width * width + 2 * width * (double)s->inner);
+}
+
+tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)
+{
+    (void)name;
+    tarn_gpt2_config config = {.vocab = s->vocab,
+                               .context = s->context,
+                               .layers = s->layers,
+                               .heads = s->heads,
+                               .width = s->width,
+                               .inner = s->inner,
+                               .dropout = s->dropout,
+                               .dtype = s->dtype,
+                               .has_end = s->has_end,
+                               .end = s->end,
+                               .recompute = s->recompute};
+    tarn_module *model = tarn_model_gpt2(&config, device, seed);
+    if (!model)
+        tarn__raise_within(function);
+    return model;
+}

@@ -1,0 +1,128 @@
+/* gpt2_gguf.c: GPT-2 in GGUF files: what its tensors are called there, and its configuration as metadata.
+ *
+ * Keys are those that llama.cpp reads. The probabilities of dropout, which it has no use for, stand under a key of our own. */
+#include <math.h>
+
+#include "formats/gguf.h"
+#include "models/gguf/gguf_keys.h"
+#include "models/lm/gpt2.h"
+
+#define NAME "gpt2"
+#define DROPOUT "tarn.gpt2.dropout" /* of what is added, of attention's weights, of what enters */
+
+/* ---- names ----------------------------------------------------------------------------------------------------------------- */
+
+static const tarn__gguf_place tops[] = {{"transformer.wte.", "token_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+                                        {"transformer.wpe.", "position_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_NUMBERS},
+                                        {"transformer.ln_f.", "output_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
+                                        {"lm_head.", "output.", TARN__GGUF_UNTIED, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+                                        {0}};
+
+static const tarn__gguf_place parts[] = {{"ln_1.", "attn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
+                                         {"attn.c_attn.", "attn_qkv.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
+                                         {"attn.c_proj.", "attn_output.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
+                                         {"ln_2.", "ffn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
+                                         {"mlp.c_fc.", "ffn_up.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
+                                         {"mlp.c_proj.", "ffn_down.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
+                                         {0}};
+
+static void traits(const void *config, tarn__gguf_traits *t)
+{
+    const tarn_gpt2_config *c = config;
+    *t = (tarn__gguf_traits){.family = NAME,
+                             .vocab = c->vocab,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->heads,
+                             .tied = !c->untied,
+                             /* GPT-2's texts begin with the token that ends them. */
+                             .tokens = {.has_begin = c->has_end, .begin = c->end, .end = {c->end}, .ends = c->has_end}};
+}
+
+/* ---- metadata -------------------------------------------------------------------------------------------------------------- */
+
+static bool put(const void *config, tarn_gguf_writer *writer)
+{
+    const tarn_gpt2_config *c = config;
+    const struct {
+        const char *rest;
+        int64_t value;
+    } wholes[] = {{"vocab_size", c->vocab},   {"context_length", c->context},    {"embedding_length", c->width},
+                  {"block_count", c->layers}, {"feed_forward_length", c->inner}, {"attention.head_count", c->heads}};
+    const double dropouts[] = {c->dropout, fmax(c->attention_dropout, 0), fmax(c->embedding_dropout, 0)};
+    bool good = tarn__gguf_put_text(writer, TARN__GGUF_ARCHITECTURE, NAME);
+    for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
+        good = tarn__gguf_put_whole(writer, NAME, wholes[i].rest, wholes[i].value);
+    return good && tarn__gguf_put_real(writer, NAME, "attention.layer_norm_epsilon", c->epsilon) &&
+           tarn_gguf_add_list(writer, DROPOUT, TARN_GGUF_F64, dropouts, 3);
+}
+
+static bool get_dropouts(const tarn__gguf_reading *r, tarn_gpt2_config *c)
+{
+    double dropouts[3] = {0.1, 0.1, 0.1}; /* what transformers takes where nothing is said */
+    if (tarn_gguf_has(r->file, DROPOUT, NULL) && !tarn_gguf_reals(r->file, DROPOUT, dropouts, 3))
+        return tarn__raise_within(r->function);
+    for (int i = 0; i < 3; i++)
+        if (!(dropouts[i] >= 0 && dropouts[i] < 1))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" DROPOUT "' has %g; they must be from 0 to below 1", r->function,
+                               r->file->path, dropouts[i]);
+    c->dropout = dropouts[0];
+    c->attention_dropout = dropouts[1] > 0 ? dropouts[1] : -1;
+    c->embedding_dropout = dropouts[2] > 0 ? dropouts[2] : -1;
+    return true;
+}
+
+static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, void *config)
+{
+    const tarn__gguf_reading r = {function, NAME, file};
+    tarn_gpt2_config *c = config;
+    tarn__gguf_tokens tokens;
+    int64_t kv_heads = 0;
+    if (!tarn__gguf_get_whole(&r, "context_length", 0, &c->context) || !tarn__gguf_get_whole(&r, "embedding_length", 0, &c->width) ||
+        !tarn__gguf_get_whole(&r, "block_count", 0, &c->layers) || !tarn__gguf_get_whole(&r, "feed_forward_length", 0, &c->inner) ||
+        !tarn__gguf_get_whole(&r, "attention.head_count", 0, &c->heads) ||
+        !tarn__gguf_get_whole(&r, "attention.head_count_kv", c->heads, &kv_heads) ||
+        !tarn__gguf_get_real(&r, "attention.layer_norm_epsilon", 0, &c->epsilon) || !tarn__gguf_get_vocab(&r, &c->vocab) ||
+        !tarn__gguf_get_tokens(&r, c->vocab, &tokens) || !get_dropouts(&r, c))
+        return false;
+    if (kv_heads != c->heads)
+        return tarn__gguf_refuse(&r, "a GPT-2 whose heads share keys and values");
+    c->has_end = tokens.ends > 0;
+    c->end = tokens.end[0];
+    c->dtype = dtype;
+    c->untied = tarn_gguf_find(file, "output.weight") >= 0;
+    return !tarn_failed() && tarn__gpt2_complete(function, c);
+}
+
+/* ---- the row --------------------------------------------------------------------------------------------------------------- */
+
+static bool read_config(const char *function, const tarn__document *document, tarn_dtype dtype, void *config)
+{
+    return tarn__gpt2_read_config(function, document, dtype, config) && tarn__gpt2_complete(function, config);
+}
+
+static bool write_config(const void *config, tarn__document *document)
+{
+    return tarn__gpt2_write_config(config, document);
+}
+
+static tarn_module *make(const char *function, const void *config, const tarn__placement *where, const tarn__model_source *source)
+{
+    return tarn__gpt2_make(function, config, where, false, source);
+}
+
+static const char *const architectures[] = {NAME, NULL};
+
+const tarn__gguf_kind tarn__gpt2_gguf = {
+    .architectures = architectures,
+    .body = "transformer.",
+    .block = "transformer.h.",
+    .tops = tops,
+    .parts = parts,
+    .traits = traits,
+    .read = read_config,
+    .write = write_config,
+    .get = get,
+    .put = put,
+    .make = make,
+};

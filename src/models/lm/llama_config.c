@@ -1,0 +1,286 @@
+/* llama_config.c: what a model of the Llama family can be: families, published sizes, checks, and the sizes of new ones. */
+#include <math.h>
+#include <string.h>
+
+#include "models/lm/llama.h"
+
+#define LARGEST INT32_MAX /* of the sizes: products of two stay within 64 bits */
+#define MOST_LAYERS 1024
+#define WIDEST_HEAD 512 /* that can be turned */
+
+/* ---- families -------------------------------------------------------------------------------------------------------------- */
+
+static const tarn__llama_family families[] = {
+    {.type = "llama", .architecture = "LlamaForCausalLM"},
+    {.type = "mistral", .architecture = "MistralForCausalLM", .kv_heads = 8, .window = 4096},
+    {.type = "qwen2", .architecture = "Qwen2ForCausalLM", .qkv_bias = true, .kv_heads = 32},
+    {.type = "qwen3", .architecture = "Qwen3ForCausalLM", .qk_norm = true, .kv_heads = 32, .head_width = 128},
+};
+#define FAMILIES (sizeof(families) / sizeof(families[0]))
+
+const char *const tarn__llama_types[] = {"llama", "mistral", "qwen2", "qwen3", NULL};
+
+const tarn__llama_family *tarn__llama_family_of(const char *type)
+{
+    for (size_t i = 0; i < FAMILIES; i++)
+        if (strcmp(type, families[i].type) == 0)
+            return &families[i];
+    return NULL;
+}
+
+/* ---- published sizes ------------------------------------------------------------------------------------------------------- */
+
+typedef struct published {
+    const char *name;
+    tarn_llama_config config;
+} published;
+
+/* Llama 3.2's. */
+#define LLAMA_3 \
+    .vocab = 128256, .context = 131072, .kv_heads = 8, .epsilon = 1e-5, .rope_theta = 500000, .rope_scaling = TARN_ROPE_LLAMA3, \
+    .rope_factor = 32, .rope_low = 1, .rope_high = 4, .rope_context = 8192, .tied = true, .has_begin = true, .begin = 128000, \
+    .has_end = true, .end = 128001
+
+static const published sizes[] = {
+    {"llama-1b", {LLAMA_3, .layers = 16, .heads = 32, .width = 2048, .inner = 8192, .head_width = 64}},
+    {"llama-3b", {LLAMA_3, .layers = 28, .heads = 24, .width = 3072, .inner = 8192, .head_width = 128}},
+    {"smollm-135m",
+     {.vocab = 49152,
+      .context = 2048,
+      .layers = 30,
+      .heads = 9,
+      .kv_heads = 3,
+      .width = 576,
+      .inner = 1536,
+      .epsilon = 1e-5,
+      .rope_theta = 10000,
+      .tied = true,
+      .has_begin = true,
+      .has_end = true}},
+};
+
+static const published *find_published(const char *name)
+{
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        if (strcmp(name, sizes[i].name) == 0)
+            return &sizes[i];
+    return NULL;
+}
+
+bool tarn_llama_config_named_sized(const char *name, tarn_llama_config *config, size_t config_size)
+{
+    const char *function = "llama_config_named";
+    if (tarn_failed())
+        return false;
+    if (!name || !config)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, name ? "configuration" : "name");
+    const published *found = find_published(name);
+    if (!found)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no '%.64s'; there are llama-1b, llama-3b and smollm-135m", function, name);
+    memset(config, 0, config_size); /* a newer header's struct has fields that are not known here */
+    memcpy(config, &found->config, config_size < sizeof(*config) ? config_size : sizeof(*config));
+    return true;
+}
+
+/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+
+static bool check_sizes(const char *function, const tarn_llama_config *c)
+{
+    const struct {
+        const char *name;
+        int64_t value, low, high;
+    } rows[] = {{"vocab", c->vocab, 1, LARGEST},
+                {"context", c->context, 1, LARGEST},
+                {"layers", c->layers, 1, MOST_LAYERS},
+                {"heads", c->heads, 1, LARGEST},
+                {"width", c->width, 1, LARGEST},
+                {"inner", c->inner, 1, LARGEST},
+                {"kv_heads", c->kv_heads, 0, LARGEST},
+                {"head_width", c->head_width, 0, WIDEST_HEAD},
+                {"rope_context", c->rope_context, 0, INT64_MAX}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function, rows[i].name,
+                               (long long)rows[i].value, (long long)rows[i].low, (long long)rows[i].high);
+    if (!c->head_width && c->width % c->heads)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld; give .head_width", function, (long long)c->heads,
+                           (long long)c->width);
+    if (c->kv_heads && c->heads % c->kv_heads)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: .kv_heads %lld do not divide .heads %lld", function, (long long)c->kv_heads,
+                           (long long)c->heads);
+    return true;
+}
+
+static bool check_number(const char *function, const char *name, double value)
+{
+    return (value >= 0 && isfinite(value)) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is %g; it must be a number from 0", function, name, value);
+}
+
+static bool check_rope(const char *function, const tarn_llama_config *c)
+{
+    if (!check_number(function, "rope_theta", c->rope_theta) || !check_number(function, "rope_factor", c->rope_factor) ||
+        !check_number(function, "rope_low", c->rope_low) || !check_number(function, "rope_high", c->rope_high))
+        return false;
+    if ((unsigned)c->rope_scaling > TARN_ROPE_LLAMA3)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .rope_scaling is %d; it must be one of TARN_ROPE_PLAIN, _LINEAR and _LLAMA3", function,
+                           (int)c->rope_scaling);
+    double low = c->rope_low > 0 ? c->rope_low : 1, high = c->rope_high > 0 ? c->rope_high : 4;
+    return c->rope_scaling != TARN_ROPE_LLAMA3 || low < high ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .rope_low %g must be below .rope_high %g", function, low, high);
+}
+
+/* A model of another build than its family's could not be written as what it is. */
+static bool check_family(const char *function, const tarn_llama_config *c)
+{
+    const tarn__llama_family *family = tarn__llama_family_of(c->family ? c->family : "llama");
+    if (!family)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .family is '%.64s'; it must be llama, mistral, qwen2 or qwen3", function, c->family);
+    if (c->qkv_bias != family->qkv_bias)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .qkv_bias is %s, but the .family is %s; qwen2 has such biases, the others have none",
+                           function, c->qkv_bias ? "true" : "false", family->type);
+    if (c->qk_norm != family->qk_norm)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .qk_norm is %s, but the .family is %s; qwen3 has such norms, the others have none",
+                           function, c->qk_norm ? "true" : "false", family->type);
+    return true;
+}
+
+static bool check_token(const char *function, const char *name, int64_t token, int64_t vocab)
+{
+    return (token >= 0 && token < vocab) || tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is token %lld of a vocabulary of %lld", function,
+                                                        name, (long long)token, (long long)vocab);
+}
+
+static bool check_tokens(const char *function, const tarn_llama_config *c)
+{
+    if (c->also_end_count < 0 || c->also_end_count > TARN_MODEL_ENDS - 1 || (c->also_end_count > 0 && !c->has_end))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .also_end_count is %d; it must be from 0 to %d, and 0 where .has_end is not set",
+                           function, c->also_end_count, TARN_MODEL_ENDS - 1);
+    bool good = (!c->has_begin || check_token(function, "begin", c->begin, c->vocab)) &&
+                (!c->has_end || check_token(function, "end", c->end, c->vocab));
+    for (int i = 0; good && i < c->also_end_count; i++)
+        good = check_token(function, "also_end", c->also_end[i], c->vocab);
+    return good;
+}
+
+static bool check(const char *function, const tarn_llama_config *c)
+{
+    if (!check_sizes(function, c) || !check_number(function, "epsilon", c->epsilon) || !check_rope(function, c) ||
+        !check_family(function, c) || !check_tokens(function, c))
+        return false;
+    if ((unsigned)c->recompute > TARN_RECOMPUTE_BLOCK)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
+                           (int)c->recompute);
+    int64_t head = c->head_width ? c->head_width : c->width / c->heads;
+    if (head % 2 || head < 2 || head > WIDEST_HEAD)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: a head of %lld numbers cannot be turned; it must be an even number from 2 to %d",
+                           function, (long long)head, WIDEST_HEAD);
+    return tarn__check_parameter_dtype(function, c->dtype);
+}
+
+static double or_else(double value, double otherwise)
+{
+    return value > 0 ? value : otherwise;
+}
+
+bool tarn__llama_complete(const char *function, tarn_llama_config *c)
+{
+    if (!check(function, c))
+        return false;
+    c->family = tarn__llama_family_of(c->family ? c->family : "llama")->type;
+    c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
+    c->head_width = c->head_width ? c->head_width : c->width / c->heads;
+    c->epsilon = or_else(c->epsilon, 1e-5);
+    c->rope_theta = or_else(c->rope_theta, 10000);
+    c->rope_factor = or_else(c->rope_factor, 8);
+    c->rope_low = or_else(c->rope_low, 1);
+    c->rope_high = or_else(c->rope_high, 4);
+    c->rope_context = c->rope_context ? c->rope_context : 8192;
+    return true;
+}
+
+/* ---- for training ---------------------------------------------------------------------------------------------------------- */
+
+#define WINDOW 2048 /* tokens: few train on windows as long as the published models can look back */
+
+const char *const tarn__llama_names[] = {"llama", "mistral", "qwen2", "qwen3", "llama-1b", "llama-3b", "smollm-135m", NULL};
+
+/* A published model, or a family, which has no size of its own; its head shares the tokens' table as in all small ones. */
+static tarn_llama_config begin_with(const char *name)
+{
+    const published *found = find_published(name);
+    const tarn__llama_family *family = found ? NULL : tarn__llama_family_of(name);
+    if (found)
+        return found->config;
+    return (tarn_llama_config){.tied = true, .family = family->type, .qkv_bias = family->qkv_bias, .qk_norm = family->qk_norm};
+}
+
+static int64_t first_of(int64_t given, int64_t otherwise)
+{
+    return given ? given : otherwise;
+}
+
+/* As wide inside as the two matrices of GPT-2's mlp, spread over three. */
+static int64_t usual_inner(int64_t width)
+{
+    return (8 * width / 3 + 31) / 32 * 32;
+}
+
+bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__model_sizes *s)
+{
+    tarn_llama_config c = begin_with(name);
+    bool changed = (s->width && s->width != c.width) || (s->heads && s->heads != c.heads);
+    s->vocab = first_of(s->vocab, c.vocab);
+    s->context = first_of(s->context, c.context < WINDOW ? c.context : WINDOW);
+    s->longest = c.context > s->context ? c.context : s->context;
+    s->layers = first_of(s->layers, c.layers);
+    s->heads = first_of(s->heads, c.heads);
+    s->width = first_of(s->width, c.width);
+    s->kv_heads = first_of(s->kv_heads, changed ? s->heads : c.kv_heads);
+    s->inner = first_of(s->inner, changed || !c.inner ? usual_inner(s->width) : c.inner);
+    if (s->dropout > 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none", function, s->dropout, name);
+    const char *missing = !s->layers ? "layers" : !s->heads ? "heads" : !s->width ? "width" : !s->context ? "context" : NULL;
+    return !missing ||
+           tarn__raise(
+               TARN_ERROR_ARGUMENT,
+               "%s: %s is missing: a %s has no size of its own; give layers, heads, width and context, or a model with a size, such as "
+               "smollm-135m",
+               function, missing, name);
+}
+
+static tarn_llama_config config_of(const char *name, const tarn__model_sizes *s)
+{
+    tarn_llama_config c = begin_with(name);
+    if (s->width != c.width || s->heads != c.heads)
+        c.head_width = 0;
+    c.vocab = s->vocab;
+    c.context = s->context;
+    c.layers = s->layers;
+    c.heads = s->heads;
+    c.kv_heads = s->kv_heads;
+    c.width = s->width;
+    c.inner = s->inner;
+    c.dtype = s->dtype;
+    c.recompute = s->recompute;
+    c.has_begin = c.has_end = s->has_end; /* the tokenizer's, which ends one text before the next begins */
+    c.begin = c.end = s->has_end ? s->end : 0;
+    return c;
+}
+
+double tarn__llama_numbers(const char *name, const tarn__model_sizes *s)
+{
+    tarn_llama_config c = config_of(name, s);
+    double width = (double)c.width, head = c.head_width ? (double)c.head_width : floor(width / (double)c.heads);
+    double block = 2 * width * head * (double)(c.heads + c.kv_heads) + 3 * width * (double)c.inner;
+    return width * (double)c.vocab * (c.tied ? 1 : 2) + (double)c.layers * block;
+}
+
+tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)
+{
+    tarn_llama_config c = config_of(name, s);
+    tarn_module *model = tarn_model_llama(&c, device, seed);
+    if (!model)
+        tarn__raise_within(function);
+    return model;
+}

@@ -1,0 +1,321 @@
+/* llama_forward.c: what models of the Llama family compute.
+ *
+ * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and a gated mlp of a norm of what that made.
+ * The norm that follows an addition belongs to the next part: one pass makes both. With a cache the tokens follow those it holds: keys lie there
+ * turned by their positions. Documents that share a row look at themselves alone. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
+#include "autograd/tape.h"
+#include "models/lm/llama.h"
+#include "nn/lora.h"
+#include "ops/index.h"
+#include "ops/swiglu.h"
+
+#define MANY_ROWS 64
+#define PART_ROWS 2048 /* of a weight: few enough that a prompt needs no more room for up than for down, and what keeps a GPU busy with some hundred tokens */
+
+/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *own(const tarn_module *module, const char *name)
+{
+    return tarn__module_own(module, name);
+}
+
+/* *x = *x + delta; the result is the norm of that. */
+static tarn_tensor *add_and_normalise(tarn_tensor **x, tarn_tensor *delta, const tarn_module *norm)
+{
+    const tarn_llama_config *c = norm->ctx;
+    return delta ? tarn_residual_norm(*x, delta, own(norm, "weight"), NULL, true, c->epsilon, x) : NULL;
+}
+
+tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *ctx)
+{
+    return tarn_rmsnorm(x, own(norm, "weight"), ((const tarn_llama_config *)ctx)->epsilon);
+}
+
+/* Rows of a table of blocks come as what the norms are. */
+tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
+{
+    return tarn__embedding_as(own(table, "weight"), index, ((const tarn_llama_config *)ctx)->dtype);
+}
+
+tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return tarn__adapted(linear, x);
+}
+
+/* What the children from `first` on, which share x, make of it. */
+static bool pass_together(const tarn_module *module, int first, int count, tarn_tensor *x, tarn_tensor **y)
+{
+    bool good = tarn__adapted_together(module->child + first, count, x, y);
+    for (int i = 0; good && i < count; i++)
+        tarn__seen(module->child[first + i], y[i]);
+    return good;
+}
+
+/* Many rows of x, of which nothing is recorded, and a weight of blocks, which devices open by parts. */
+static bool comes_in_parts(const tarn_module *up, const tarn_tensor *x)
+{
+    return !tarn_grad_enabled() && tarn_dtype_block(own(up, "weight")->view.dtype) > 1 && !up->adapter && tarn_count(x) / x->view.shape[x->view.rank - 1] >= MANY_ROWS;
+}
+
+/* silu(gate) · up in gate's place, and of up one part at a time: the widest that a prompt needs, so room for one and a half of them is enough, not for three. */
+static tarn_tensor *gated_in_parts(const tarn_module *mlp, tarn_tensor *x)
+{
+    tarn_module *up = mlp->child[TARN__LLAMA_UP];
+    tarn_tensor *weight = own(up, "weight"), *bias = own(up, "bias"), *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x);
+    bool good = gate != NULL;
+    tarn__seen(up, gate); /* what up makes is as large */
+    for (int64_t first = 0, inner = weight->view.shape[0]; good && first < inner; first += PART_ROWS) {
+        int64_t end = inner - first < PART_ROWS ? inner : first + PART_ROWS;
+        tarn_scope *scope = tarn_scope_open();
+        tarn_tensor *part = scope ? tarn_linear_apply(x, tarn_slice(weight, 0, first, end), bias ? tarn_slice(bias, 0, first, end) : NULL) : NULL;
+        good = part && tarn__swiglu_inplace(tarn_slice(gate, -1, first, end), part);
+        tarn_scope_close(scope);
+    }
+    return good ? gate : NULL;
+}
+
+tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    if (comes_in_parts(mlp->child[TARN__LLAMA_UP], x)) {
+        tarn_tensor *gated = gated_in_parts(mlp, x), *y = gated ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated) : NULL;
+        tarn_free(gated);
+        return y;
+    }
+    tarn_tensor *part[2]; /* gate, up */
+    tarn_tensor *gated = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
+    if (!gated)
+        return NULL;
+    for (int i = 0; i < 2; i++)
+        tarn_free(part[i]); /* the widest of all: room for the product that follows */
+    tarn_tensor *y = tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated);
+    tarn_free(gated);
+    return y;
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+
+/* Queries, keys or values y [B, T, heads · head width] as [B, T, heads, head width]. */
+static tarn_tensor *heads_of(const tarn_llama_config *c, tarn_tensor *y)
+{
+    return tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), tarn_size(y, 2) / c->head_width, c->head_width));
+}
+
+/* The same, normalised where the model does so with queries and keys. */
+static tarn_tensor *normed_heads_of(const tarn_module *attention, int part, tarn_tensor *y)
+{
+    y = heads_of(attention->ctx, y);
+    return y ? tarn__llama_norm_heads(attention, part, y) : NULL;
+}
+
+tarn_tensor *tarn__llama_norm_heads(const tarn_module *attention, int part, tarn_tensor *heads)
+{
+    const tarn_llama_config *c = attention->ctx;
+    return c->qk_norm && part != TARN__LLAMA_V ? tarn_forward(attention->child[part == TARN__LLAMA_Q ? TARN__LLAMA_Q_NORM : TARN__LLAMA_K_NORM], heads) : heads;
+}
+
+tarn_rope_options tarn__llama_rope(const tarn_llama_config *c)
+{
+    return (tarn_rope_options){.axis = 1,
+                               .base = c->rope_theta,
+                               .scaling = c->rope_scaling,
+                               .factor = c->rope_factor,
+                               .low = c->rope_low,
+                               .high = c->rope_high,
+                               .original = c->rope_context};
+}
+
+/* Where the tokens of a batch stand, for all blocks. */
+typedef struct place {
+    tarn__cache *cache;     /* NULL: none */
+    tarn_tensor *positions; /* NULL: those of the cache, or from the beginning */
+    tarn_tensor *starts;    /* where the documents of a row begin; NULL: there is one */
+} place;
+
+/* Without a cache: all tokens are here. */
+static tarn_tensor *attend_here(tarn_tensor **part, const tarn_rope_options *rope, const place *p)
+{
+    tarn_shape whole = TARN_SHAPE(tarn_size(part[0], 0), tarn_size(part[0], 1), tarn_size(part[0], 2) * tarn_size(part[0], 3));
+    for (int i = 0; i < 3; i++) {
+        part[i] = i < 2 ? tarn_rope(part[i], p->positions, rope) : part[i];
+        if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
+            return NULL;
+    }
+    tarn_tensor *y = tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true, .starts = p->starts});
+    y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
+    return y ? tarn_reshape(y, whole) : NULL;
+}
+
+/* What follows the tokens in the cache joins them there. */
+static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, const place *p, int64_t layer)
+{
+    const tarn_rope_options rope = tarn__llama_rope(attention->ctx);
+    tarn_tensor *part[3]; /* queries, keys, values */
+    if (!pass_together(attention, TARN__LLAMA_Q, 3, x, part))
+        return NULL;
+    for (int i = 0; i < 3; i++)
+        if (!(part[i] = normed_heads_of(attention, TARN__LLAMA_Q + i, part[i])))
+            return NULL;
+    tarn_tensor *y = p->cache ? tarn__cache_turn_and_attend(p->cache, layer, part[0], part[1], part[2], &rope) : attend_here(part, &rope, p);
+    return y ? tarn_forward(attention->child[TARN__LLAMA_O], y) : NULL;
+}
+
+tarn_tensor *tarn__llama_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return attention_with(attention, x, &(place){0}, 0);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *block_with(tarn_module *block, tarn_tensor *x, const place *p)
+{
+    tarn_module *attention = block->child[TARN__LLAMA_ATTENTION];
+    tarn_tensor *y = tarn_forward(block->child[TARN__LLAMA_NORM_1], x);
+    if (y)
+        y = p->starts ? attention_with(attention, y, p, 0) : tarn_forward(attention, y);
+    y = add_and_normalise(&x, y, block->child[TARN__LLAMA_NORM_2]);
+    y = y ? tarn_forward(block->child[TARN__LLAMA_MLP], y) : NULL;
+    return y ? tarn_add(x, y) : NULL;
+}
+
+tarn_tensor *tarn__llama_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return block_with(block, x, &(place){0});
+}
+
+static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
+{
+    if (tokens->view.rank != 2 || tokens->view.shape[0] < 1 || tokens->view.shape[1] < 1)
+        return tarn__raise(TARN_ERROR_SHAPE, "llama: the tokens are %s; they must be [B, T], at least one of each",
+                           TARN__SHAPE_TEXT(tokens));
+    if (tokens->view.shape[1] > c->context)
+        return tarn__raise(TARN_ERROR_SHAPE, "llama: %lld tokens are more than the context of %lld", (long long)tokens->view.shape[1],
+                           (long long)c->context);
+    return true;
+}
+
+static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
+{
+    return count > 1 ? block_with(block, inputs[0], &(place){.positions = inputs[1], .starts = inputs[2]}) : tarn_forward(block, inputs[0]);
+}
+
+/* Blocks that backward runs a second time: what passes between them is one tensor, so additions and norms stay apart. */
+static tarn_tensor *hidden_recomputed(tarn_module *body, const place *p, tarn_tensor *x)
+{
+    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
+    for (int i = 0; x && i < blocks->children; i++)
+        if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
+            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->starts}, p->starts ? 3 : 1);
+    x = tarn__bring_to(x, body->child[TARN__LLAMA_NORM]);
+    return x ? tarn_forward(body->child[TARN__LLAMA_NORM], x) : NULL;
+}
+
+/* *x = *x + delta, which is brought to where the norm lies: one tensor crosses, not two. The result is its norm. */
+static tarn_tensor *cross_and_normalise(tarn_tensor **x, tarn_tensor *delta, tarn_module *norm)
+{
+    *x = tarn__bring_to(tarn_add(*x, delta), norm);
+    return *x ? tarn_forward(norm, *x) : NULL;
+}
+
+/* What attention makes of y. */
+static tarn_tensor *attended_to(tarn_module *attention, tarn_tensor *y, const place *p, int64_t layer)
+{
+    tarn_scope *scope = tarn_scope_open();
+    if (!scope)
+        return NULL;
+    y = p->cache || p->starts ? attention_with(attention, y, p, layer) : tarn_forward(attention, y);
+    y = y ? tarn_scope_return(scope, y) : NULL;
+    tarn_scope_close(scope);
+    return y;
+}
+
+static void free_and_forget(tarn_tensor **x)
+{
+    tarn_free(*x);
+    *x = NULL;
+}
+
+/* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed as soon as nothing needs them; on failure they may be gone. */
+static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
+{
+    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS], *block = blocks->child[i];
+    tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__LLAMA_NORM_1] : body->child[TARN__LLAMA_NORM];
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *sum = *x, *delta = scope ? attended_to(block->child[TARN__LLAMA_ATTENTION], *y, p, i) : NULL;
+    tarn_tensor *normed = add_and_normalise(&sum, delta, block->child[TARN__LLAMA_NORM_2]);
+    if (normed) {
+        free_and_forget(&delta);
+        free_and_forget(x);
+        free_and_forget(y);
+        delta = tarn_forward(block->child[TARN__LLAMA_MLP], normed);
+    }
+    if (normed && delta)
+        normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
+    bool good = normed && delta && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
+    tarn_scope_close(scope);
+    if (good) {
+        *x = sum;
+        *y = normed;
+    }
+    return good;
+}
+
+static tarn_tensor *pass_blocks(tarn_module *body, const place *p, tarn_tensor *x)
+{
+    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
+    tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__LLAMA_NORM_1], x) : NULL;
+    bool good = y != NULL;
+    for (int i = 0; good && i < blocks->children; i++)
+        good = pass_block(body, i, p, &x, &y);
+    return good ? y : NULL;
+}
+
+/* [B, T, width], after the last norm. */
+static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, const place *p)
+{
+    const tarn_llama_config *c = body->ctx;
+    if (!check_tokens(c, tokens))
+        return NULL;
+    tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens);
+    if (!x)
+        return NULL;
+    if (c->recompute == TARN_RECOMPUTE_BLOCK && !p->cache)
+        return hidden_recomputed(body, p, x);
+    if (c->recompute == TARN_RECOMPUTE_CHEAP)
+        tarn__thrift_open();
+    tarn_tensor *y = pass_blocks(body, p, x);
+    if (c->recompute == TARN_RECOMPUTE_CHEAP)
+        tarn__thrift_close();
+    return y;
+}
+
+tarn_tensor *tarn__llama_body_forward(tarn_module *body, tarn_tensor *tokens, void *ctx)
+{
+    (void)ctx;
+    return hidden(body, tokens, &(place){0});
+}
+
+tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents)
+{
+    return hidden(body, tokens, &(place){.positions = documents->positions, .starts = documents->starts});
+}
+
+tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx)
+{
+    (void)ctx;
+    tarn_tensor *y = tarn_forward(model->child[TARN__MODEL_BODY], tokens);
+    return y ? tarn_forward(model->child[TARN__MODEL_HEAD], y) : NULL;
+}
+
+tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
+{
+    if (tarn__llama_is_next(model, tokens, cache))
+        return tarn__llama_next(model, tokens, cache);
+    tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, &(place){.cache = cache});
+    int64_t T = tokens->view.shape[1];
+    tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
+    return last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL;
+}

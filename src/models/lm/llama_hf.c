@@ -1,0 +1,362 @@
+/* llama_hf.c: models of the Llama family as transformers keeps them: the members of config.json, and the names in the weights' files.
+ *
+ * What config.json asks for and tarn does not compute is refused by its name. Members that are missing stand for what transformers takes then. */
+#include <math.h>
+#include <string.h>
+
+#include "models/lm/llama.h"
+#include "models/hf/weights.h"
+
+#define LARGEST INT32_MAX
+
+typedef struct reading {
+    const char *function;
+    const tarn__document *config;
+    const tarn__llama_family *family;
+    tarn_llama_config c;
+} reading;
+
+static bool is_there(const reading *r, const char *key)
+{
+    tarn__member_kind kind = tarn__document_kind(r->config, key);
+    return kind != TARN__MEMBER_MISSING && kind != TARN__MEMBER_NULL;
+}
+
+/* Raises that a member says what tarn does not compute. Is false. */
+static bool refuse(const reading *r, const char *key, const char *what)
+{
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: \"%s\": %s is not supported", r->function, key, what);
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------------------------------------- */
+
+static bool whole_or(const reading *r, const char *key, int64_t otherwise, int64_t *value)
+{
+    *value = otherwise;
+    return !is_there(r, key) || tarn__document_whole(r->config, key, 1, LARGEST, value);
+}
+
+/* A positive number, or `otherwise` where it is missing. */
+static bool real_or(const reading *r, const char *key, double otherwise, double *value)
+{
+    *value = otherwise;
+    if (is_there(r, key) && !tarn__document_real(r->config, key, value))
+        return false;
+    return (*value > 0 && isfinite(*value)) ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is %g; it must be a number above 0", r->function, key, *value);
+}
+
+static bool read_sizes(reading *r)
+{
+    tarn_llama_config *c = &r->c;
+    const tarn__document *d = r->config;
+    if (!tarn__document_whole(d, "vocab_size", 1, LARGEST, &c->vocab) ||
+        !tarn__document_whole(d, "max_position_embeddings", 1, LARGEST, &c->context) ||
+        !tarn__document_whole(d, "num_hidden_layers", 1, LARGEST, &c->layers) ||
+        !tarn__document_whole(d, "num_attention_heads", 1, LARGEST, &c->heads) ||
+        !tarn__document_whole(d, "hidden_size", 1, LARGEST, &c->width) ||
+        !tarn__document_whole(d, "intermediate_size", 1, LARGEST, &c->inner))
+        return false;
+    return whole_or(r, "num_key_value_heads", r->family->kv_heads ? r->family->kv_heads : c->heads, &c->kv_heads) &&
+           whole_or(r, "head_dim", r->family->head_width, &c->head_width) && real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
+}
+
+/* ---- rotary positions ------------------------------------------------------------------------------------------------------ */
+
+/* The member of an object: "rope_scaling.factor". */
+typedef struct key {
+    char text[96];
+} key;
+
+static const char *inside(key *to, const char *object, const char *member)
+{
+    size_t length = strlen(object);
+    memcpy(to->text, object, length);
+    to->text[length] = '.';
+    memcpy(to->text + length + 1, member, strlen(member) + 1);
+    return to->text;
+}
+
+/* What nobody reads would change the model in silence. */
+static bool check_rope_member(const char *name, const char *text, void *ctx)
+{
+    static const char *const known[] = {
+        "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
+    const reading *r = ctx;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(name, known[i]) == 0)
+            return true;
+    if (strcmp(name, "partial_rotary_factor") == 0 && (strcmp(text, "1") == 0 || strcmp(text, "1.0") == 0))
+        return true;
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: rotary positions with \"%.64s\": %.64s are not supported", r->function,
+                       name, text);
+}
+
+static bool read_llama3(reading *r, const char *object)
+{
+    key to;
+    tarn_llama_config *c = &r->c;
+    c->rope_scaling = TARN_ROPE_LLAMA3;
+    if (!tarn__document_real(r->config, inside(&to, object, "low_freq_factor"), &c->rope_low) ||
+        !tarn__document_real(r->config, inside(&to, object, "high_freq_factor"), &c->rope_high) ||
+        !tarn__document_whole(r->config, inside(&to, object, "original_max_position_embeddings"), 1, INT64_MAX, &c->rope_context))
+        return false;
+    return (c->rope_low > 0 && c->rope_high > c->rope_low && isfinite(c->rope_high)) ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: config.json: \"%s\": low_freq_factor %g and high_freq_factor %g must be above 0, the first below the second",
+                       r->function, object, c->rope_low, c->rope_high);
+}
+
+/* rope_scaling, or rope_parameters as transformers 5 writes it. */
+static bool read_scaling(reading *r, const char *object)
+{
+    key to;
+    if (tarn__document_kind(r->config, object) != TARN__MEMBER_OBJECT)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is no object", r->function, object);
+    bool is_old =
+        !tarn__document_has(r->config, inside(&to, object, "rope_type")) && tarn__document_has(r->config, inside(&to, object, "type"));
+    inside(&to, object, is_old ? "type" : "rope_type");
+    const char *type = is_there(r, to.text) ? tarn__document_text(r->config, to.text) : "default";
+    if (!type)
+        return false;
+    bool is_default = strcmp(type, "default") == 0;
+    if (!is_default && strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0) /* before its members, which belong to it */
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: config.json: rotary positions of the type '%.64s' are not supported; default, linear and llama3 are",
+                           r->function, type);
+    if (!tarn__document_each(r->config, object, check_rope_member, r))
+        return false;
+    if (is_default)
+        return true;
+    if (!tarn__document_has(r->config, inside(&to, object, "factor")))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" has no factor", r->function, object);
+    r->c.rope_scaling = TARN_ROPE_LINEAR;
+    return real_or(r, to.text, NAN, &r->c.rope_factor) && (type[1] == 'i' || read_llama3(r, object));
+}
+
+static bool read_rope(reading *r)
+{
+    bool has_new = is_there(r, "rope_parameters"), has_old = is_there(r, "rope_scaling");
+    double theta;
+    if (has_new && has_old)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json has both \"rope_parameters\" and \"rope_scaling\"; which of them holds?",
+                           r->function);
+    if (!real_or(r, "rope_theta", 10000, &theta) || !real_or(r, has_old ? "rope_scaling.rope_theta" : "rope_parameters.rope_theta", theta, &r->c.rope_theta))
+        return false;
+    if (is_there(r, "rope_theta") && r->c.rope_theta != theta)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"rope_theta\" is %g, but that of \"%s\" %g", r->function, theta,
+                           has_old ? "rope_scaling" : "rope_parameters", r->c.rope_theta);
+    return !(has_new || has_old) || read_scaling(r, has_new ? "rope_parameters" : "rope_scaling");
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+
+/* Tokens that can never come are none: transformers writes its own defaults into the configuration of models that lack them. */
+static bool can_come(const tarn_llama_config *c, int64_t token)
+{
+    return token >= 0 && token < c->vocab;
+}
+
+static bool add_end(reading *r, int64_t token)
+{
+    tarn_llama_config *c = &r->c;
+    bool is_known = c->has_end && c->end == token;
+    for (int i = 0; i < c->also_end_count; i++)
+        is_known |= c->also_end[i] == token;
+    if (is_known || !can_come(c, token))
+        return true;
+    if (c->also_end_count == TARN_MODEL_ENDS - 1)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json and generation_config.json have more than %d tokens that end a text",
+                           r->function, TARN_MODEL_ENDS);
+    *(c->has_end ? &c->also_end[c->also_end_count++] : &c->end) = token;
+    c->has_end = true;
+    return true;
+}
+
+/* One token, or a list of them, of which the first is the one. */
+static bool read_ends(reading *r, const char *member)
+{
+    size_t count = 0;
+    int64_t token;
+    bool is_list = tarn__document_kind(r->config, member) == TARN__MEMBER_LIST;
+    if (!is_there(r, member))
+        return true;
+    if (!is_list)
+        return tarn__document_whole(r->config, member, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
+    bool good = tarn__document_count(r->config, member, TARN_MODEL_ENDS, &count);
+    for (size_t i = 0; good && i < count; i++)
+        good = tarn__document_whole_at(r->config, member, i, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
+    return good;
+}
+
+static bool read_tokens(reading *r)
+{
+    tarn_llama_config *c = &r->c;
+    if (is_there(r, "bos_token_id") && !tarn__document_whole(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->begin))
+        return false;
+    c->has_begin = is_there(r, "bos_token_id") && can_come(c, c->begin);
+    return read_ends(r, "eos_token_id") && read_ends(r, TARN__GENERATION_ENDS);
+}
+
+/* ---- what is not supported ------------------------------------------------------------------------------------------------- */
+
+/* A switch that must be off. */
+static bool check_off(const reading *r, const char *member)
+{
+    bool on = false;
+    if (is_there(r, member) && !tarn__document_bool(r->config, member, &on))
+        return false;
+    return !on || refuse(r, member, "true");
+}
+
+static bool check_activation(const reading *r)
+{
+    const char *name = is_there(r, "hidden_act") ? tarn__document_text(r->config, "hidden_act") : "silu";
+    return name &&
+           (strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0 ||
+            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: the hidden_act '%.64s' is not supported; silu is", r->function, name));
+}
+
+/* Windows of attention that are narrower than the context. */
+static bool check_window(const reading *r)
+{
+    int64_t window;
+    size_t layers = 0;
+    if (!check_off(r, "use_sliding_window"))
+        return false;
+    if (r->family->window) { /* Mistral's has no switch, and is there unless it is null */
+        int64_t usual = tarn__document_has(r->config, "sliding_window") ? INT64_MAX : r->family->window;
+        if (!whole_or(r, "sliding_window", usual, &window))
+            return false;
+        if (window < r->c.context)
+            return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                               "%s: config.json: a \"sliding_window\" of %lld tokens is not supported in a context of %lld", r->function,
+                               (long long)window, (long long)r->c.context);
+    }
+    if (!is_there(r, "layer_types"))
+        return true;
+    bool good = tarn__document_count(r->config, "layer_types", LARGEST, &layers);
+    for (size_t i = 0; good && i < layers; i++) {
+        const char *type = tarn__document_text_at(r->config, "layer_types", i);
+        good = type && (strcmp(type, "full_attention") == 0 || refuse(r, "layer_types", type));
+    }
+    return good;
+}
+
+static bool check_rest(const reading *r)
+{
+    double dropout = 0;
+    if (is_there(r, "quantization_config"))
+        return refuse(r, "quantization_config", "a quantized model of another program");
+    if (is_there(r, "attention_dropout") && !tarn__document_real(r->config, "attention_dropout", &dropout))
+        return false;
+    if (dropout != 0)
+        return refuse(r, "attention_dropout", "dropout of a Llama's attention");
+    double turned = 1;
+    if (is_there(r, "partial_rotary_factor") && !tarn__document_real(r->config, "partial_rotary_factor", &turned))
+        return false;
+    if (turned != 1)
+        return refuse(r, "partial_rotary_factor", "a part of the head that is not turned");
+    return check_off(r, "attention_bias") && check_off(r, "mlp_bias") && check_activation(r) && check_window(r);
+}
+
+bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_llama_config *to)
+{
+    const char *type = tarn__document_text(config, "model_type");
+    reading r = {.function = function, .config = config, .family = type ? tarn__llama_family_of(type) : NULL, .c = {.dtype = dtype}};
+    if (!r.family)
+        return false;
+    r.c.family = r.family->type;
+    r.c.qkv_bias = r.family->qkv_bias;
+    r.c.qk_norm = r.family->qk_norm;
+    bool good = read_sizes(&r) && read_rope(&r) && read_tokens(&r) && check_rest(&r) &&
+                (!is_there(&r, "tie_word_embeddings") || tarn__document_bool(config, "tie_word_embeddings", &r.c.tied));
+    *to = r.c;
+    return good;
+}
+
+tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where)
+{
+    tarn_llama_config c;
+    return tarn__llama_read_config(function, config, dtype, &c) ? tarn__llama_make(function, &c, where, NULL) : NULL;
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+
+/* As transformers 4 names them, which 5 reads too. */
+static bool describe_rope(const tarn_llama_config *c, tarn__document *config)
+{
+    if (!tarn__document_set_real(config, "rope_theta", c->rope_theta))
+        return false;
+    if (c->rope_scaling == TARN_ROPE_PLAIN)
+        return tarn__document_set_real(config, "rope_scaling", NAN); /* null */
+    bool is_llama3 = c->rope_scaling == TARN_ROPE_LLAMA3;
+    bool good = tarn__document_set_text(config, "rope_scaling.rope_type", is_llama3 ? "llama3" : "linear") &&
+                tarn__document_set_real(config, "rope_scaling.factor", c->rope_factor);
+    return good && (!is_llama3 || (tarn__document_set_real(config, "rope_scaling.low_freq_factor", c->rope_low) &&
+                                   tarn__document_set_real(config, "rope_scaling.high_freq_factor", c->rope_high) &&
+                                   tarn__document_set_whole(config, "rope_scaling.original_max_position_embeddings", c->rope_context)));
+}
+
+static bool describe_token(tarn__document *config, const char *member, bool is_one, int64_t token)
+{
+    return is_one ? tarn__document_set_whole(config, member, token) : tarn__document_set_real(config, member, NAN);
+}
+
+static bool describe_tokens(const tarn_llama_config *c, tarn__document *config)
+{
+    if (!describe_token(config, "bos_token_id", c->has_begin, c->begin))
+        return false;
+    if (!c->also_end_count)
+        return describe_token(config, "eos_token_id", c->has_end, c->end);
+    bool good = tarn__document_add_whole(config, "eos_token_id", c->end);
+    for (int i = 0; good && i < c->also_end_count; i++)
+        good = tarn__document_add_whole(config, "eos_token_id", c->also_end[i]);
+    return good;
+}
+
+bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config)
+{
+    const tarn__llama_family *family = tarn__llama_family_of(c->family);
+    const struct {
+        const char *key;
+        int64_t value;
+    } wholes[] = {{"vocab_size", c->vocab},          {"max_position_embeddings", c->context}, {"num_hidden_layers", c->layers},
+                  {"num_attention_heads", c->heads}, {"num_key_value_heads", c->kv_heads},    {"head_dim", c->head_width},
+                  {"hidden_size", c->width},         {"intermediate_size", c->inner}};
+    bool good =
+        tarn__document_set_text(config, "model_type", c->family) &&
+        tarn__document_add_text(config, "architectures", family->architecture) && tarn__document_set_text(config, "hidden_act", "silu") &&
+        tarn__document_set_text(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
+        tarn__document_set_bool(config, "tie_word_embeddings", c->tied) && tarn__document_set_real(config, "rms_norm_eps", c->epsilon) &&
+        tarn__document_set_real(config, "initializer_range", 0.02) && tarn__document_set_real(config, "attention_dropout", 0);
+    for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
+        good = tarn__document_set_whole(config, wholes[i].key, wholes[i].value);
+    if (good && family->window)
+        good = tarn__document_set_real(config, "sliding_window", NAN); /* null: none */
+    return good && describe_rope(c, config) && describe_tokens(c, config);
+}
+
+bool tarn__llama_describe(const tarn_module *model, tarn__document *config)
+{
+    return tarn__llama_write_config(model->ctx, config);
+}
+
+/* ---- weights --------------------------------------------------------------------------------------------------------------- */
+
+/* Files of older versions of transformers hold the frequencies of the rotary positions, which follow from the configuration. */
+bool tarn__llama_ignores(const char *name)
+{
+    return tarn__ends_with(name, ".rotary_emb.inv_freq");
+}
+
+bool tarn__llama_load(const char *function, tarn_module *model, const char *path)
+{
+    const tarn_llama_config *c = model->ctx;
+    tarn_safetensors *file = tarn_safetensors_open(path);
+    if (!file)
+        return tarn__raise_within(function);
+    bool good = tarn__weights_load(function, model, file, path, c->family, tarn__llama_ignores);
+    tarn_safetensors_close(file);
+    return good;
+}

@@ -1,0 +1,305 @@
+/* lora.c: adapters in a language model: which layers get them, their first values, and how they become part of the weights. */
+#include "models/lora/lora.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "core/tensor/random.h"
+
+#define MOST_RANK 65536
+
+/* ---- layers ---------------------------------------------------------------------------------------------------------------- */
+
+static bool make_room(tarn__lora_layers *list)
+{
+    if (list->count < list->room)
+        return true;
+    int wider = list->room ? 2 * list->room : 64;
+    tarn__lora_layer *grown = tarn__alloc(sizeof(*grown) * (size_t)wider);
+    if (!grown)
+        return false;
+    if (list->count)
+        memcpy(grown, list->layer, sizeof(*grown) * (size_t)list->count);
+    tarn__release(list->layer, sizeof(*grown) * (size_t)list->room);
+    list->layer = grown;
+    list->room = wider;
+    return true;
+}
+
+typedef struct listing {
+    tarn__lora_layers *list;
+    const tarn_module *head;
+} listing;
+
+static bool list_one(tarn_module *module, const char *path, void *ctx)
+{
+    const listing *l = ctx;
+    tarn__lora_layers *list = l->list;
+    if (!module->linear || module == l->head)
+        return true;
+    char *copy = make_room(list) ? tarn__text_copy(path) : NULL;
+    if (copy)
+        list->layer[list->count++] = (tarn__lora_layer){module, copy, module->adapter != NULL};
+    return copy != NULL;
+}
+
+bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list)
+{
+    *list = (tarn__lora_layers){0};
+    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    if (!kind)
+        return false;
+    list->form = kind->linear;
+    listing l = {list, model->child[TARN__MODEL_HEAD]};
+    return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function); /* a visit that changes nothing */
+}
+
+void tarn__lora_release(tarn__lora_layers *list)
+{
+    for (int i = 0; i < list->count; i++)
+        tarn__text_release(list->layer[i].path);
+    tarn__release(list->layer, sizeof(*list->layer) * (size_t)list->room);
+}
+
+bool tarn__lora_fits(const char *path, const char *name, size_t length)
+{
+    size_t all = strlen(path);
+    if (length == 0 || all < length || memcmp(path + all - length, name, length) != 0)
+        return false;
+    return all == length || path[all - length - 1] == '.';
+}
+
+int tarn__lora_choose(tarn__lora_layers *list, const char *name, size_t length)
+{
+    int count = 0;
+    for (int i = 0; i < list->count; i++)
+        if (tarn__lora_fits(list->layer[i].path, name, length)) {
+            list->layer[i].is_chosen = true;
+            count++;
+        }
+    return count;
+}
+
+bool tarn_lora_has(const tarn_module *model)
+{
+    tarn__lora_layers list;
+    bool has = false;
+    if (tarn__lora_list("lora_has", model, &list))
+        for (int i = 0; i < list.count; i++)
+            has |= list.layer[i].is_chosen;
+    tarn__lora_release(&list);
+    return has;
+}
+
+/* ---- targets --------------------------------------------------------------------------------------------------------------- */
+
+/* Raises that no layer is called so, with the names that there are. Is false. */
+static bool raise_unknown(const char *function, const tarn_module *model, const tarn__lora_layers *list, const char *name, size_t length)
+{
+    char known[200] = "";
+    const char *head = model->child[TARN__MODEL_HEAD]->name;
+    if (strlen(head) == length && memcmp(head, name, length) == 0)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: .targets: '%s' is the head, which cannot have an adapter", function, head);
+    for (int i = 0; i < list->count; i++) {
+        const char *dot = strrchr(list->layer[i].path, '.'), *last = dot ? dot + 1 : list->layer[i].path;
+        bool is_new = true;
+        for (int k = 0; k < i; k++)
+            is_new &= !tarn__lora_fits(list->layer[k].path, last, strlen(last));
+        size_t used = strlen(known);
+        if (is_new)
+            snprintf(known + used, sizeof(known) - used, "%s%s", used ? ", " : "", last);
+    }
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .targets: there is no linear layer '%.*s'; there are %s", function,
+                       (int)(length < 100 ? length : 100), name, known);
+}
+
+/* "q_proj, v_proj" */
+static bool choose_targets(const char *function, const tarn_module *model, tarn__lora_layers *list, const char *targets)
+{
+    for (int i = 0; i < list->count && !targets; i++)
+        list->layer[i].is_chosen = true;
+    for (const char *at = targets; at;) {
+        at += strspn(at, " ");
+        const char *end = at + strcspn(at, ",");
+        size_t length = (size_t)(end - at);
+        while (length && at[length - 1] == ' ')
+            length--;
+        if (length == 0)
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "%s: .targets: '%.100s' has an empty name; it must be names of layers and commas, \"q_proj,v_proj\"",
+                               function, targets);
+        if (tarn__lora_choose(list, at, length) == 0)
+            return raise_unknown(function, model, list, at, length);
+        at = *end ? end + 1 : NULL;
+    }
+    return true;
+}
+
+/* ---- adding ---------------------------------------------------------------------------------------------------------------- */
+
+double tarn__lora_scale(const tarn__adapter *settings)
+{
+    return settings->alpha / (settings->rslora ? sqrt((double)settings->rank) : (double)settings->rank);
+}
+
+static bool check_options(const char *function, const tarn_lora_options *o)
+{
+    if (o->rank < 1 || o->rank > MOST_RANK)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: .rank is %lld; it must be from 1 to %d", function, (long long)o->rank, MOST_RANK);
+    if (!(o->alpha >= 0) || !isfinite(o->alpha))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .alpha is %g; it must be a number above 0, or 0 for 8", function, o->alpha);
+    if (!(o->dropout >= 0 && o->dropout < 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dropout is %g; it must be from 0 to below 1", function, o->dropout);
+    return tarn__check_parameter_dtype(function, o->dtype);
+}
+
+bool tarn__lora_check_bare(const char *function, const tarn_module *model)
+{
+    if (!tarn__model_kind_of(function, model))
+        return false;
+    return !tarn_lora_has(model) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has adapters already; tarn_lora_merge() makes them part of its weights",
+                       function);
+}
+
+bool tarn__lora_freeze(const char *function, tarn_module *model, const tarn__lora_layers *list)
+{
+    bool good = tarn_module_freeze(model, true);
+    for (int i = 0; good && i < list->count; i++)
+        for (int k = 0; good && list->layer[i].module->adapter && k < 2; k++)
+            good = tarn_module_freeze(list->layer[i].module->child[k], false);
+    return good || tarn__raise_within(function);
+}
+
+/* A as PyTorch draws the weight of a linear layer (kaiming uniform, a = sqrt(5)), B zeros. */
+static bool add_drawn(tarn_module *layer, const tarn__adapter *settings, tarn_dtype dtype)
+{
+    tarn_device device = tarn__device(tarn__module_own(layer, "weight"));
+    int64_t in = tarn__linear_in(layer), out = tarn__linear_out(layer);
+    double bound = 1 / sqrt((double)in);
+    tarn_tensor *a = tarn_uniform(TARN_SHAPE(settings->rank, in), -bound, bound, dtype, device);
+    tarn_tensor *b = a ? tarn_zeros(TARN_SHAPE(out, settings->rank), dtype, device) : NULL;
+    if (b)
+        return tarn__adapter_add(layer, settings, a, b);
+    tarn_free(a);
+    return false;
+}
+
+static bool add_all(const char *function, tarn_module *model, const tarn__lora_layers *list, const tarn_lora_options *o)
+{
+    tarn__adapter settings = {.rank = o->rank, .alpha = o->alpha > 0 ? o->alpha : 8, .dropout = o->dropout, .rslora = o->rslora};
+    settings.scale = tarn__lora_scale(&settings);
+    tarn__generator callers = tarn__random_save();
+    tarn_seed(o->seed);
+    bool good = true;
+    for (int i = 0; good && i < list->count; i++)
+        good = !list->layer[i].is_chosen || add_drawn(list->layer[i].module, &settings, o->dtype);
+    tarn__random_restore(&callers);
+    good = good ? tarn__lora_freeze(function, model, list) : tarn__raise_within(function);
+    for (int i = 0; !good && i < list->count; i++)
+        tarn__adapter_remove(list->layer[i].module);
+    return good;
+}
+
+bool tarn_lora_add_sized(tarn_module *model, const tarn_lora_options *options, size_t options_size)
+{
+    const char *function = "lora_add";
+    tarn_lora_options own = {0};
+    tarn__lora_layers list = {0};
+    if (options)
+        memcpy(&own, options, options_size < sizeof(own) ? options_size : sizeof(own));
+    if (!tarn__lora_check_bare(function, model))
+        return false;
+    if (!options)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the options are NULL; .rank is required", function);
+    bool good = check_options(function, &own) && tarn__lora_list(function, model, &list) &&
+                choose_targets(function, model, &list, own.targets) && add_all(function, model, &list, &own);
+    tarn__lora_release(&list);
+    return good;
+}
+
+/* ---- merging --------------------------------------------------------------------------------------------------------------- */
+
+/* Numbers in place of a weight in blocks: a buffer becomes a parameter, which is frozen and lies as `form` says. Takes the tensor, which is [out, in] and belongs to the open
+ * scope. */
+static bool replace_weight(tarn_module *layer, tarn_tensor *weight, tarn__linear_form form)
+{
+    tarn__parameter *place = layer->parameter;
+    tarn_tensor *before = tarn__module_own(layer, "weight");
+    while (place->tensor != before)
+        place++;
+    if (form == TARN__LINEAR_IN_OUT)
+        weight = tarn_clone(tarn_transpose(weight, 0, 1));
+    if (!weight)
+        return false;
+    layer->linear = form;
+    tarn__hold(weight);
+    tarn_free(weight); /* the scope's reference */
+    place->tensor = weight;
+    place->is_buffer = false;
+    tarn__drop(before);
+    return tarn__name_tensor(layer, place);
+}
+
+static bool merge_layer(tarn_module *layer, tarn_dtype dtype, tarn__linear_form form)
+{
+    tarn_tensor *weight = tarn__module_own(layer, "weight"), *a = tarn__adapter_weight(layer, TARN__ADAPTER_A),
+                *b = tarn__adapter_weight(layer, TARN__ADAPTER_B);
+    tarn_dtype wide = weight->view.dtype == TARN_F64 || a->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
+    bool is_blocks = tarn__is_blocks(weight->view.dtype);
+    tarn_tensor *delta = tarn_mul(tarn_matmul(tarn_cast(b, wide), tarn_cast(a, wide)), tarn_scalar(layer->adapter->scale));
+    if (layer->linear == TARN__LINEAR_IN_OUT)
+        delta = tarn_transpose(delta, 0, 1);
+    tarn_tensor *sum = tarn_add(is_blocks ? tarn_cast(tarn_cast(weight, TARN_F32), wide) : tarn_cast(weight, wide), delta);
+    if (!sum)
+        return false;
+    if (!(is_blocks ? replace_weight(layer, tarn_cast(sum, dtype), form) : tarn_copy(weight, sum)))
+        return false;
+    tarn__adapter_remove(layer);
+    return true;
+}
+
+static bool check_untrained(const char *function, const tarn__lora_layers *list)
+{
+    for (int i = 0; i < list->count; i++)
+        for (int k = 0; list->layer[i].is_chosen && k < 2; k++)
+            if (tarn__adapter_weight(list->layer[i].module, k)->trainer)
+                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the adapter of '%s' is trained by an optimizer; free that first", function,
+                                   list->layer[i].path);
+    return true;
+}
+
+/* Layer by layer: one that fails leaves a model that computes the same. */
+static bool merge_all(const char *function, tarn_module *model, const tarn__lora_layers *list)
+{
+    tarn_model_facts facts;
+    int merged = 0;
+    if (!check_untrained(function, list) || !tarn_model_facts_of(model, &facts))
+        return false;
+    bool good = true;
+    tarn_no_grad_open();
+    for (int i = 0; good && i < list->count; i++) {
+        if (!list->layer[i].is_chosen)
+            continue;
+        tarn_scope *scope = tarn_scope_open();
+        good = scope && merge_layer(list->layer[i].module, facts.dtype, list->form);
+        tarn_scope_close(scope);
+        merged += good;
+    }
+    tarn_no_grad_close();
+    if (good && merged == 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has no adapters", function);
+    return good || tarn__raise_within(function);
+}
+
+bool tarn_lora_merge(tarn_module *model)
+{
+    const char *function = "lora_merge";
+    tarn__lora_layers list;
+    bool good = tarn__lora_list(function, model, &list) && merge_all(function, model, &list);
+    tarn__lora_release(&list);
+    return good;
+}

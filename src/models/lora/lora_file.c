@@ -1,0 +1,211 @@
+/* lora_file.c: folders of adapters, as PEFT keeps them: adapter_config.json says what they are, adapter_model.safetensors has their numbers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/os/files.h"
+#include "formats/safetensors.h"
+#include "models/lora/lora.h"
+#include "models/hf/weights.h"
+
+#define CONFIG "adapter_config.json"
+#define WEIGHTS "adapter_model.safetensors"
+
+/* Room for the name of a matrix in a file. */
+typedef struct matrix_name {
+    char text[512];
+} matrix_name;
+
+static const char *name_of(const tarn__lora_layer *layer, int which, matrix_name *to)
+{
+    snprintf(to->text, sizeof(to->text), "base_model.model.%s.lora_%s.weight", layer->path, which == TARN__ADAPTER_A ? "A" : "B");
+    return to->text;
+}
+
+/* ---- saving ---------------------------------------------------------------------------------------------------------------- */
+
+static bool save_weights(const tarn__lora_layers *list, const char *path)
+{
+    matrix_name name;
+    tarn_safetensors_writer *writer = tarn_safetensors_create(path);
+    bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
+    for (int i = 0; i < list->count; i++)
+        for (int k = 0; good && list->layer[i].is_chosen && k < 2; k++)
+            good = tarn_safetensors_add(writer, name_of(&list->layer[i], k, &name), tarn__adapter_weight(list->layer[i].module, k));
+    if (good)
+        return tarn_safetensors_finish(writer);
+    tarn_safetensors_cancel(writer);
+    return false;
+}
+
+/* The files of a folder, and what they are called until both are complete. */
+typedef struct adapter_files {
+    tarn__model_path config, weights, new_config, new_weights;
+} adapter_files;
+
+static bool name_files(const char *function, const char *folder, adapter_files *files)
+{
+    return tarn__model_path_in(function, folder, CONFIG, &files->config) &&
+           tarn__model_path_in(function, folder, WEIGHTS, &files->weights) &&
+           tarn__model_path_in(function, folder, CONFIG ".new", &files->new_config) &&
+           tarn__model_path_in(function, folder, WEIGHTS ".new", &files->new_weights);
+}
+
+static bool write_new(const char *function, const tarn__lora_layers *list, const char *base_model, const adapter_files *files)
+{
+    if (!save_weights(list, files->new_weights.text))
+        return tarn__raise_within(function);
+    tarn__document *config = tarn__document_new(function);
+    bool good = config && tarn__lora_write_config(list, base_model, config) && tarn__document_save(config, files->new_config.text);
+    tarn__document_free(config);
+    return good;
+}
+
+/* While the matrices change there is no adapter_config.json: nobody reads one adapter's matrices with the scale of another. */
+static bool save_folder(const char *function, const tarn__lora_layers *list, const char *folder, const char *base_model)
+{
+    adapter_files files;
+    if (!name_files(function, folder, &files) || !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
+        return false;
+    if (write_new(function, list, base_model, &files)) {
+        tarn__file_remove(files.config.text);
+        if (tarn__file_rename(function, files.new_weights.text, files.weights.text) &&
+            tarn__file_rename(function, files.new_config.text, files.config.text))
+            return true;
+    }
+    tarn__file_remove(files.new_weights.text);
+    tarn__file_remove(files.new_config.text);
+    return false;
+}
+
+bool tarn_lora_save(const tarn_module *model, const char *folder, const char *base_model)
+{
+    const char *function = "lora_save";
+    tarn__lora_layers list;
+    int chosen = 0;
+    bool good = tarn__lora_list(function, model, &list);
+    for (int i = 0; good && i < list.count; i++)
+        chosen += list.layer[i].is_chosen;
+    if (good && chosen == 0)
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has no adapters; tarn_model_write() saves all of it", function);
+    good = good && save_folder(function, &list, folder, base_model);
+    tarn__lora_release(&list);
+    return good;
+}
+
+/* ---- loading --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct loading {
+    const char *function, *path;
+    const tarn_safetensors *file;
+    tarn__adapter settings;
+    tarn__lora_layers list;
+} loading;
+
+/* Raises unless the file has a matrix of a layer as it must be. */
+static bool check_matrix(const loading *l, const tarn__lora_layer *layer, int which, tarn_safetensors_entry *entry)
+{
+    matrix_name name;
+    int index = tarn_safetensors_find(l->file, name_of(layer, which, &name));
+    if (index < 0)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no '%s', which " CONFIG " asks for", l->function, l->path, name.text);
+    if (!tarn_safetensors_info(l->file, index, entry))
+        return tarn__raise_within(l->function);
+    bool is_a = which == TARN__ADAPTER_A;
+    int64_t rows = is_a ? l->settings.rank : tarn__linear_out(layer->module),
+            columns = is_a ? tarn__linear_in(layer->module) : l->settings.rank;
+    if (entry->shape.rank != 2 || entry->shape.size[0] != rows || entry->shape.size[1] != columns)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': '%s' is %s, but must be [%lld, %lld] in this model", l->function, l->path,
+                           name.text, tarn__shape_text(entry->shape.size, entry->shape.rank, &(tarn__text){{0}}), (long long)rows,
+                           (long long)columns);
+    return (entry->dtype != TARN_DTYPE_COUNT && tarn__is_float(entry->dtype)) ||
+           tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%s' is %s; adapters are of a float dtype", l->function, l->path, name.text,
+                       entry->dtype_name);
+}
+
+/* True when a name in the file is that of a chosen layer's matrix. */
+static bool is_known(const loading *l, const char *name)
+{
+    matrix_name own;
+    for (int i = 0; i < l->list.count; i++)
+        for (int k = 0; l->list.layer[i].is_chosen && k < 2; k++)
+            if (strcmp(name, name_of(&l->list.layer[i], k, &own)) == 0)
+                return true;
+    return false;
+}
+
+/* Everything that can be wrong with the file. */
+static bool check_file(const loading *l)
+{
+    tarn_safetensors_entry a, b;
+    int expected = 0;
+    for (int i = 0; i < l->list.count; i++) {
+        const tarn__lora_layer *layer = &l->list.layer[i];
+        if (!layer->is_chosen)
+            continue;
+        if (!check_matrix(l, layer, TARN__ADAPTER_A, &a) || !check_matrix(l, layer, TARN__ADAPTER_B, &b))
+            return false;
+        if (a.dtype != b.dtype)
+            return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%.200s' is %s and '%.200s' %s; both must be of one dtype", l->function,
+                               l->path, a.name, a.dtype_name, b.name, b.dtype_name);
+        expected += 2;
+    }
+    for (int i = 0; tarn_safetensors_count(l->file) != expected && i < tarn_safetensors_count(l->file); i++)
+        if (!is_known(l, tarn_safetensors_name(l->file, i)))
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: '%s' holds '%.200s', which is no adapter of a linear layer that " CONFIG
+                               " names; neither the head nor embeddings can have one",
+                               l->function, l->path, tarn_safetensors_name(l->file, i));
+    return true;
+}
+
+static bool add_layer(const loading *l, const tarn__lora_layer *layer)
+{
+    matrix_name name;
+    tarn_device device = tarn__device(tarn__module_own(layer->module, "weight"));
+    tarn_tensor *a = tarn_safetensors_read(l->file, name_of(layer, TARN__ADAPTER_A, &name), device);
+    tarn_tensor *b = a ? tarn_safetensors_read(l->file, name_of(layer, TARN__ADAPTER_B, &name), device) : NULL;
+    if (b)
+        return tarn__adapter_add(layer->module, &l->settings, a, b);
+    tarn_free(a);
+    return false;
+}
+
+static bool add_all(const loading *l, tarn_module *model)
+{
+    bool good = true;
+    for (int i = 0; good && i < l->list.count; i++)
+        good = !l->list.layer[i].is_chosen || add_layer(l, &l->list.layer[i]);
+    good = good ? tarn__lora_freeze(l->function, model, &l->list) : tarn__raise_within(l->function);
+    for (int i = 0; !good && i < l->list.count; i++)
+        tarn__adapter_remove(l->list.layer[i].module);
+    return good;
+}
+
+static bool load_weights(loading *l, tarn_module *model, const char *path)
+{
+    tarn_safetensors *file = tarn_safetensors_open(path);
+    if (!file)
+        return tarn__raise_within(l->function);
+    l->file = file;
+    l->path = path;
+    bool good = check_file(l) && tarn__safetensors_verify(l->function, file) && add_all(l, model);
+    tarn_safetensors_close(file);
+    return good;
+}
+
+bool tarn_lora_load(tarn_module *model, const char *folder)
+{
+    loading l = {.function = "lora_load"};
+    adapter_files files;
+    if (!tarn__lora_check_bare(l.function, model) || !name_files(l.function, folder, &files))
+        return false;
+    tarn__document *config = tarn__document_open(l.function, files.config.text);
+    bool good = config && tarn__lora_list(l.function, model, &l.list) &&
+                tarn__lora_read_config(l.function, config, files.config.text, &l.settings, &l.list) &&
+                load_weights(&l, model, files.weights.text);
+    tarn__document_free(config);
+    tarn__lora_release(&l.list);
+    return good;
+}
