@@ -1,7 +1,7 @@
 /* generate.c: a prompt goes in, tokens come out, until the text ends: a writer without a tokenizer, in one call. */
 #include <string.h>
 
-#include "generate/writer.h"
+#include "generate/generator.h"
 
 /* Hands the tokens on as they come: how many there were, -1 on error. */
 static int64_t take_all(tarn_writer *writer, const tarn_generate_options *o, int32_t *tokens)

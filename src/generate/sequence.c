@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "generate/writer.h"
+#include "generate/generator.h"
 
 bool tarn__sequence_add(tarn__sequence *s, int32_t token)
 {

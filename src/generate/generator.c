@@ -1,5 +1,5 @@
-/* writer.c: writers and their prompts. */
-#include "generate/writer.h"
+/* generator.c: writers and their prompts. */
+#include "generate/generator.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* room.c: the kinds of numbers that a cache holds, and what to say when there is no memory for one. */
+/* kv_type.c: the kinds of numbers that a cache holds, and what to say when there is no memory for one. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/profile.h>

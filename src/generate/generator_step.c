@@ -1,11 +1,11 @@
-/* next.c: the next piece of a writer's texts.
+/* generator_step.c: the next piece of a writer's texts.
  *
  * A step feeds the tokens that were read last, of all texts that go on, and draws the next ones; they stay on the device until somebody asks for a piece. Texts
  * that have ended stay in the batch with what they have: what a step does to them is taken back. One text alone is fed alone. */
 #include <math.h>
 #include <string.h>
 
-#include "generate/writer.h"
+#include "generate/generator.h"
 
 /* ---- a step ---------------------------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* held.c: text that is held back until it is certain. */
+/* stop_buffer.c: text that is held back until it is certain. */
 #include "generate/held.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* captured.c: the step of one token for every sequence, recorded once and then run as a whole, where the device can do that.
+/* decode_graph.c: the step of one token for every sequence, recorded once and then run as a whole, where the device can do that.
  *
  * What changes from token to token lies on the device: the token, which is copied into a tensor that stays, and the lengths of the sequences, from which positions, places in
  * the cache and the keys to look at are taken there; the step itself moves them on. What the host decided stays as it was: `reach`, the keys that are looked

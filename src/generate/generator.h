@@ -1,4 +1,4 @@
-/* writer.h: what a writer is: a decoder, and what is known of each of its sequences. */
+/* generator.h: what a writer is: a decoder, and what is known of each of its sequences. */
 #ifndef TARN__WRITER_H
 #define TARN__WRITER_H
 

@@ -1,4 +1,4 @@
-/* measure.c: how fast a model of random weights reads a prompt and decodes. */
+/* benchmark.c: how fast a model of random weights reads a prompt and decodes. */
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/autograd.h>

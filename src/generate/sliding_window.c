@@ -1,10 +1,10 @@
-/* slide.c: texts that become longer than the context (.slide). The window keeps the beginning of the text (BOS, or what .keep says) and its last half
+/* sliding_window.c: texts that become longer than the context (.slide). The window keeps the beginning of the text (BOS, or what .keep says) and its last half
  * of a context, and goes on from there: the tokens that stay after the beginning get new positions, so they are computed again. The sequence
  * remembers what its window has, no more. */
 #include <string.h>
 
 #include "base/memory.h"
-#include "generate/writer.h"
+#include "generate/generator.h"
 
 static int64_t half_of(const tarn_writer *w)
 {
