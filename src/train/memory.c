@@ -11,7 +11,7 @@
 #include "core/memory/pool.h"
 #include "core/device/shadow.h"
 #include "models/lm/arch.h"
-#include "train/base.h"
+#include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
 #define MAX_LOGITS (INT64_C(4) << 30)  /* bytes: a loss is computed in chunks of logits, one by one; of more than these a step is extrapolated */

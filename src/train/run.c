@@ -10,9 +10,9 @@
 #include "formats/file_type.h"
 #include "models/lm/arch.h"
 #include "models/hf/weights.h"
-#include "train/base.h"
+#include "train/tasks/finetune.h"
 #include "train/options.h"
-#include "train/places.h"
+#include "train/data/data_paths.h"
 #include "train/run_weights.h"
 #include "train/trainer.h"
 

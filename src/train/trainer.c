@@ -8,11 +8,11 @@
 #include "base/os/files.h"
 #include "base/memory.h"
 #include "core/device/shadow.h"
-#include "train/base.h"
-#include "train/behind.h"
-#include "train/folder.h"
+#include "train/tasks/finetune.h"
+#include "train/output/async_checkpoint.h"
+#include "train/run_folder.h"
 #include "train/options.h"
-#include "train/places.h"
+#include "train/data/data_paths.h"
 #include "train/trainer.h"
 
 #define USUAL_BETA2 0.999 /* as the table of options has it */

@@ -11,11 +11,11 @@
 
 #include "base/os/files.h"
 #include "core/tensor/random.h"
-#include "train/captured.h"
-#include "train/corpus.h"
-#include "train/chats.h"
-#include "train/data.h"
-#include "train/frozen.h"
+#include "train/loop/step_graph.h"
+#include "train/data/corpus.h"
+#include "train/data/chat_dataset.h"
+#include "train/data/data_source.h"
+#include "train/tasks/frozen_hash.h"
 
 /* Where a run stands. */
 typedef struct tarn__place {

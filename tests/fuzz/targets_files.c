@@ -9,7 +9,7 @@
 #include "formats/json_file.h"
 #include "fuzz/targets.h"
 #include "support/files.h"
-#include "train/curves.h"
+#include "train/report/report.h"
 
 static void give_text(const char *text, fuzz_seed_fn use, void *ctx)
 {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "support/files.h"
-#include "train/behind.h"
+#include "train/output/async_checkpoint.h"
 
 /* An mlp on drawn digits, a line of metrics for each of 20 steps, an evaluation after 10. */
 static tarn_train_options small(const char *folder)

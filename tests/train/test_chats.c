@@ -8,7 +8,7 @@
 #include "support/small_model.h"
 #include "support/small_tokenizer.h"
 #include "tarn_features.h"
-#include "train/chats.h"
+#include "train/data/chat_dataset.h"
 
 #define CHATML \
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \

@@ -3,8 +3,8 @@
 #include "base/memory.h"
 #include "support/files.h"
 #include "tarn_features.h"
-#include "train/curves.h"
-#include "train/curves_parts.h"
+#include "train/report/report.h"
+#include "train/report/curves_parts.h"
 
 static char *page; /* the last one that was read; freed by the next and at the end */
 

@@ -8,7 +8,7 @@
 
 #include "support/check.h"
 #include "support/scratch.h"
-#include "train/events.h"
+#include "train/output/tensorboard.h"
 
 /* ---- the reader ------------------------------------------------------------------------------------------------------------ */
 

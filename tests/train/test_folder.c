@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "support/files.h"
-#include "train/folder.h"
+#include "train/run_folder.h"
 
 static tarn_train_options small(int64_t steps)
 {

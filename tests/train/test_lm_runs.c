@@ -11,7 +11,7 @@
 
 #include "base/memory.h"
 #include "support/files.h"
-#include "train/behind.h"
+#include "train/output/async_checkpoint.h"
 
 #define CPU tarn_device_cpu()
 

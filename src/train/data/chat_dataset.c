@@ -1,0 +1,234 @@
+/* chat_dataset.c: documents to fine-tune on, and batches of their rows. A batch is a function of its number: training's epochs follow each other
+ * without a gap, each with an order of rows of its own. */
+#include "train/data/chat_dataset.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "data/random.h"
+#include "text/chat/loss_mask.h"
+#include "train/data/chats_parts.h"
+
+#define DEFAULT_CONTEXT 1024
+
+static const char prefix[] = "chats:";
+
+static const char *path_of(const char *name)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name;
+}
+
+bool tarn__data_is_chats(const char *name)
+{
+    static const char *const others[] = {"text:", "shards:", "digits:", "mnist:", "cifar10:", "idx:", "csv:", "npy:"};
+    static const char ending[] = ".jsonl";
+    size_t length = strlen(name), size = strlen(ending);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (strncmp(name, others[i], strlen(others[i])) == 0)
+            return false;
+    return path_of(name) != name || (length > size && strcmp(name + length - size, ending) == 0);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------------------- */
+
+static bool check_options(const tarn__chats_options *o)
+{
+    if (!o->path || !path_of(o->path)[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of a file of JSON lines is required", o->function);
+    if (!o->tokenizer)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer is required, not NULL", o->function);
+    if (o->context < 2 || o->context > INT32_MAX)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a context of %" PRId64 " tokens is outside 2 to %d", o->function, o->context,
+                           INT32_MAX);
+    if (!(o->val_share >= 0 && o->val_share < 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a share for validation of %g is outside 0 to 1, or 1", o->function, o->val_share);
+    return o->val_share == 0 || !o->val_path || !o->val_path[0] ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a file for validation, so a share of the other has no place", o->function);
+}
+
+/* The template to use; *chat is NULL where there is none. */
+static bool choose_template(const tarn__chats_options *o, const char **chat)
+{
+    *chat = o->tokenizer->chat;
+    if (!o->template_name || !o->template_name[0])
+        return true;
+    *chat = tarn__chat_named(o->function, o->tokenizer, o->template_name);
+    return *chat != NULL;
+}
+
+static bool read_files(tarn__chats *c, const tarn__chats_options *o)
+{
+    const char *chat;
+    if (!choose_template(o, &chat) || !tarn__chats_read(c, path_of(o->path), chat))
+        return false;
+    c->first_of_second = (int64_t)c->documents.count;
+    return !o->val_path || !o->val_path[0] || tarn__chats_read(c, path_of(o->val_path), chat);
+}
+
+tarn__chats *tarn__chats_open(const tarn__chats_options *o)
+{
+    if (tarn_failed() || !check_options(o))
+        return NULL;
+    tarn__chats *c = tarn__alloc(sizeof(*c));
+    if (!c)
+        return NULL;
+    *c = (tarn__chats){.function = o->function, .tokenizer = o->tokenizer, .context = o->context, .seed = o->seed, .epoch = -1};
+    bool good = read_files(c, o) && tarn__chats_deal(c, o->val_share);
+    c->order = good ? tarn__alloc(sizeof(int64_t) * (size_t)c->split[TARN__CHATS_TRAINING].rows) : NULL;
+    if (!c->order) {
+        tarn__chats_close(c);
+        return NULL;
+    }
+    if (c->cut > 0)
+        tarn__log(TARN_LOG_WARNING,
+                  "%s: %" PRId64 " of %zu documents are longer than the context of %" PRId64 " tokens: what is beyond it is left out",
+                  o->function, c->cut, c->documents.count, c->context);
+    return c;
+}
+
+void tarn__chats_close(tarn__chats *c)
+{
+    if (!c)
+        return;
+    tarn__release(c->order, sizeof(int64_t) * (size_t)c->split[TARN__CHATS_TRAINING].rows);
+    for (int i = 0; i < 2; i++) {
+        tarn__release(c->split[i].documents, sizeof(int64_t) * (size_t)c->split[i].count);
+        tarn__release(c->split[i].row_first, sizeof(int64_t) * (size_t)(c->split[i].count + 1));
+    }
+    tarn__buffer_free(&c->ids, sizeof(int32_t));
+    tarn__buffer_free(&c->learnt, 1);
+    tarn__buffer_free(&c->documents, sizeof(tarn__chat_document));
+    tarn__release(c, sizeof(*c));
+}
+
+/* ---- what is there ----------------------------------------------------------------------------------------------------------- */
+
+void tarn__chats_counts(const tarn__chats *c, tarn__chats_summary *summary)
+{
+    *summary = (tarn__chats_summary){.cut = c->cut};
+    summary->hash = tarn__hash(c->ids.data, c->ids.count * sizeof(int32_t), (uint64_t)c->context);
+    summary->hash = tarn__hash(c->learnt.data, c->learnt.count, summary->hash);
+    for (int i = 0; i < 2; i++) {
+        const tarn__chats_split *s = &c->split[i];
+        summary->documents[i] = s->count;
+        summary->rows[i] = s->rows;
+        for (int64_t k = 0; k < s->count; k++) {
+            const tarn__chat_document *d = tarn__chat_document_at(c, s->documents[k]);
+            summary->tokens[i] += d->length;
+            summary->answers[i] += d->answers;
+        }
+        if (s->count > 0) {
+            summary->hash = tarn__hash(s->documents, sizeof(int64_t) * (size_t)s->count, summary->hash);
+            summary->hash = tarn__hash(s->row_first, sizeof(int64_t) * (size_t)(s->rows + 1), summary->hash);
+        }
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------------- */
+
+/* `count` tokens from a place of a row on, which are a document; d is NULL for what is behind the last. */
+static void write_document(const tarn__chats *c, const tarn__chat_document *d, int64_t begin, int64_t count, const tarn__chats_rows *row)
+{
+    const int32_t *ids = (const int32_t *)(const void *)c->ids.data + (d ? d->begin : 0);
+    const uint8_t *learnt = (const uint8_t *)c->learnt.data + (d ? d->begin : 0);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = begin + i;
+        row->ids[at] = d ? ids[i] : 0;
+        row->targets[at] = d && i + 1 < count && learnt[i + 1] ? ids[i + 1] : TARN__CHATS_UNCOUNTED;
+        row->positions[at] = (int32_t)i;
+        row->starts[at] = (int32_t)begin;
+    }
+}
+
+/* A row of a split; negative: one without loss. */
+static void write_row(const tarn__chats *c, const tarn__chats_split *s, int64_t number, const tarn__chats_rows *row)
+{
+    int64_t begin = 0;
+    for (int64_t k = number < 0 ? 0 : s->row_first[number]; number >= 0 && k < s->row_first[number + 1]; k++) {
+        const tarn__chat_document *d = tarn__chat_document_at(c, s->documents[k]);
+        write_document(c, d, begin, d->length, row);
+        begin += d->length;
+    }
+    write_document(c, NULL, begin, c->context - begin, row);
+}
+
+/* Which row comes as number `at` of all: epoch after epoch, or once in order. */
+static int64_t row_number(tarn__chats *c, int split, int64_t at)
+{
+    int64_t rows = c->split[split].rows;
+    if (split == TARN__CHATS_VALIDATION)
+        return at < rows ? at : -1;
+    if (c->epoch != at / rows) {
+        c->epoch = at / rows;
+        tarn__shuffled(tarn__epoch_keys_of(c->seed, c->epoch).order, c->order, rows);
+    }
+    return c->order[at % rows];
+}
+
+bool tarn__chats_batch(tarn__chats *c, int split, int64_t batch_number, int64_t rows, tarn__chats_rows *out)
+{
+    const tarn__chats_split *s = &c->split[split];
+    if (s->rows == 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there are no documents for validation: neither a share of them nor a file was named",
+                           c->function);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t first = i * c->context;
+        write_row(c, s, row_number(c, split, batch_number * rows + i),
+                  &(tarn__chats_rows){out->ids + first, out->targets + first, out->positions + first, out->starts + first});
+    }
+    return true;
+}
+
+/* ---- for everybody ----------------------------------------------------------------------------------------------------------- */
+
+tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t options_size)
+{
+    tarn_chats_options o = {0};
+    if (tarn_failed())
+        return NULL;
+    if (!options) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "chats_open: the options are NULL: at least a file and a tokenizer are required");
+        return NULL;
+    }
+    memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
+    return tarn__chats_open(&(tarn__chats_options){.function = "chats_open",
+                                                   .path = o.path,
+                                                   .val_path = o.val_path,
+                                                   .val_share = o.val_share,
+                                                   .tokenizer = o.tokenizer,
+                                                   .template_name = o.template_name,
+                                                   .context = o.context ? o.context : DEFAULT_CONTEXT,
+                                                   .seed = o.seed});
+}
+
+bool tarn_chats_counts_of(const tarn_chats *chats, tarn_chats_counts *counts)
+{
+    if (tarn_failed())
+        return false;
+    if (!chats || !counts)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_counts_of: %s is NULL", chats ? "the place for the answer" : "the chats");
+    tarn__chats_counts(chats, counts);
+    return true;
+}
+
+bool tarn_chats_batch(tarn_chats *chats, int split, int64_t batch_number, int64_t rows, tarn_chats_rows *out)
+{
+    if (tarn_failed())
+        return false;
+    if (!chats || !out || !out->ids || !out->targets || !out->positions || !out->starts)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: chats and four arrays are required, not NULL");
+    if (split != TARN_CHATS_TRAINING && split != TARN_CHATS_VALIDATION)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: split %d is neither training (0) nor validation (1)", split);
+    if (batch_number < 0 || rows < 1 || rows > INT64_MAX / chats->context || batch_number > INT64_MAX / rows - 1)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "chats_batch: batch %" PRId64 " of %" PRId64 " rows is none: numbers begin at 0, and there is at least 1 row",
+                           batch_number, rows);
+    return tarn__chats_batch(chats, split, batch_number, rows, out);
+}
+
+void tarn_chats_close(tarn_chats *chats)
+{
+    tarn__chats_close(chats);
+}

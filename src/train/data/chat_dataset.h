@@ -1,0 +1,37 @@
+/* chat_dataset.h: documents to fine-tune on, as <tarn/train.h> has them, for the trainer: the same under the names of functions that ask. */
+#ifndef TARN__CHATS_H
+#define TARN__CHATS_H
+
+#include <tarn/train.h>
+
+typedef struct tarn_chats tarn__chats;
+
+enum { TARN__CHATS_TRAINING = TARN_CHATS_TRAINING, TARN__CHATS_VALIDATION = TARN_CHATS_VALIDATION };
+
+#define TARN__CHATS_UNCOUNTED (-100) /* the target of a token without loss, which tarn_model_loss() ignores */
+
+/* Texts are borrowed for the call; the tokenizer must outlive the chats. */
+typedef struct tarn__chats_options {
+    const char *function; /* begins errors; a text that lives as long as the chats */
+    const char *path;     /* the JSON lines; "chats:" before it is allowed */
+    const char *val_path; /* JSON lines for validation alone; NULL or "": none */
+    double val_share;     /* the share of the first file's documents that is for validation, from 0 to below 1; 0 with val_path */
+    const tarn_tokenizer *tokenizer;
+    const char *template_name; /* chatml, llama2, llama3 or mistral instead of the tokenizer's own; NULL or "": its own, if any */
+    int64_t context;           /* tokens of a row, at least 2 */
+    uint64_t seed;             /* of the split and of the order */
+} tarn__chats_options;
+
+typedef tarn_chats_counts tarn__chats_summary;
+typedef tarn_chats_rows tarn__chats_rows;
+
+/* True when data is chats by its name: "chats:FILE", or a name that ends in ".jsonl" and has no kind before it. */
+bool tarn__data_is_chats(const char *name);
+
+/* As tarn_chats_open(), tarn_chats_counts_of(), tarn_chats_batch() and tarn_chats_close(). */
+tarn__chats *tarn__chats_open(const tarn__chats_options *options);
+void tarn__chats_counts(const tarn__chats *chats, tarn__chats_summary *summary);
+bool tarn__chats_batch(tarn__chats *chats, int split, int64_t batch_number, int64_t rows, tarn__chats_rows *out);
+void tarn__chats_close(tarn__chats *chats);
+
+#endif

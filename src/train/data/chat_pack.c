@@ -1,0 +1,160 @@
+/* chat_pack.c: which documents are for validation, and which share a row.
+ *
+ * The longest come first, each to the row in which it leaves the least room, or to a new one. Documents of one length come in the order of
+ * the split, so that rows depend on nothing but lengths and seed. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "data/random.h"
+#include "train/data/chats_parts.h"
+
+#define SPLIT_EPOCH (-1) /* whose order deals the documents out; those of rows begin with 0 */
+
+/* ---- packing ----------------------------------------------------------------------------------------------------------------- */
+
+/* Rows and documents in lists of numbers; -1 ends one. */
+typedef struct packing {
+    int64_t context, count, rows;
+    int64_t *with_room;   /* [context + 1]: a row that has so much room */
+    int64_t *next_row;    /* [count]: the next row of the same room */
+    int64_t *last_in_row; /* [count]: a row's last document, as a place in the sorted list */
+    int64_t *before;      /* [count]: the document before one in its row */
+    int64_t *row_of;      /* [count] */
+    uint64_t *has_rows;   /* a bit for each room: some row has it */
+    void *memory;
+    size_t bytes;
+} packing;
+
+static bool packing_open(packing *p, int64_t context, int64_t count)
+{
+    int64_t words = context / 64 + 1, numbers = context + 1 + 4 * count + words;
+    *p = (packing){.context = context, .count = count, .bytes = sizeof(int64_t) * (size_t)numbers};
+    int64_t *at = p->memory = tarn__alloc(p->bytes);
+    if (!at)
+        return false;
+    p->with_room = at;
+    p->next_row = p->with_room + context + 1;
+    p->last_in_row = p->next_row + count;
+    p->before = p->last_in_row + count;
+    p->row_of = p->before + count;
+    p->has_rows = (uint64_t *)(p->row_of + count);
+    for (int64_t room = 0; room <= context; room++)
+        p->with_room[room] = -1;
+    return true;
+}
+
+/* The least room that rows have and that is enough; -1: none is. */
+static int64_t find_room(const packing *p, int64_t length)
+{
+    for (int64_t word = length / 64; word <= p->context / 64; word++) {
+        uint64_t bits = p->has_rows[word] & (word == length / 64 ? ~UINT64_C(0) << length % 64 : ~UINT64_C(0));
+        for (int bit = 0; bits && bit < 64; bit++)
+            if (bits >> bit & 1)
+                return 64 * word + bit;
+    }
+    return -1;
+}
+
+static void give_room(packing *p, int64_t row, int64_t room)
+{
+    p->next_row[row] = p->with_room[room];
+    p->with_room[room] = row;
+    p->has_rows[room / 64] |= UINT64_C(1) << room % 64;
+}
+
+static int64_t take_row(packing *p, int64_t room)
+{
+    int64_t row = p->with_room[room];
+    p->with_room[room] = p->next_row[row];
+    if (p->with_room[room] < 0)
+        p->has_rows[room / 64] &= ~(UINT64_C(1) << room % 64);
+    return row;
+}
+
+static void place(packing *p, int64_t at, int64_t length)
+{
+    int64_t room = find_room(p, length), row = room < 0 ? p->rows++ : take_row(p, room);
+    p->before[at] = room < 0 ? -1 : p->last_in_row[row];
+    p->last_in_row[row] = at;
+    p->row_of[at] = row;
+    give_room(p, row, (room < 0 ? p->context : room) - length);
+}
+
+/* The numbers of documents, longest first, those of one length as they were. */
+static bool sort_by_length(const tarn__chats *c, const int64_t *from, int64_t *to, int64_t count)
+{
+    size_t bytes = sizeof(int64_t) * (size_t)(c->context + 2);
+    int64_t *first = tarn__alloc(bytes);
+    if (!first)
+        return false;
+    for (int64_t i = 0; i < count; i++)
+        first[c->context - tarn__chat_document_at(c, from[i])->length + 1]++;
+    for (int64_t shorter = 1; shorter <= c->context; shorter++)
+        first[shorter] += first[shorter - 1];
+    for (int64_t i = 0; i < count; i++)
+        to[first[c->context - tarn__chat_document_at(c, from[i])->length]++] = from[i];
+    tarn__release(first, bytes);
+    return true;
+}
+
+/* The documents row by row, in the order in which they came to it. */
+static void list_rows(const packing *p, const int64_t *sorted, tarn__chats_split *s)
+{
+    for (int64_t at = 0; at < p->count; at++)
+        s->row_first[p->row_of[at] + 1]++;
+    for (int64_t row = 0; row < p->rows; row++)
+        s->row_first[row + 1] += s->row_first[row];
+    for (int64_t row = 0; row < p->rows; row++)
+        for (int64_t at = p->last_in_row[row], to = s->row_first[row + 1] - 1; at >= 0; at = p->before[at], to--)
+            s->documents[to] = sorted[at];
+    s->rows = p->rows;
+}
+
+/* Packs the documents of a list. */
+static bool pack(const tarn__chats *c, const int64_t *list, int64_t count, tarn__chats_split *s)
+{
+    packing p = {0};
+    size_t bytes = sizeof(int64_t) * (size_t)count;
+    int64_t *sorted = tarn__alloc(bytes);
+    s->count = count;
+    s->documents = tarn__alloc(bytes);
+    s->row_first = tarn__alloc(bytes + sizeof(int64_t));
+    bool good = sorted && s->documents && s->row_first && sort_by_length(c, list, sorted, count) && packing_open(&p, c->context, count);
+    for (int64_t at = 0; good && at < count; at++)
+        place(&p, at, tarn__chat_document_at(c, sorted[at])->length);
+    if (good)
+        list_rows(&p, sorted, s);
+    tarn__release(p.memory, p.bytes);
+    tarn__release(sorted, bytes);
+    return good;
+}
+
+/* ---- the split --------------------------------------------------------------------------------------------------------------- */
+
+/* How many of so many documents a share is: at least one, and one is left. */
+static int64_t share_of(int64_t count, double share)
+{
+    int64_t held = (int64_t)(share * (double)count + 0.5);
+    if (share == 0)
+        return 0;
+    return held < 1 ? 1 : held >= count ? count - 1 : held;
+}
+
+bool tarn__chats_deal(tarn__chats *c, double val_share)
+{
+    int64_t all = (int64_t)c->documents.count, count = c->first_of_second, held = share_of(count, val_share);
+    size_t bytes = sizeof(int64_t) * (size_t)all;
+    if (val_share > 0 && count < 2)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: there is one document; a share for validation needs at least 2", c->function);
+    int64_t *order = tarn__alloc(bytes);
+    if (!order)
+        return false;
+    tarn__shuffled(tarn__epoch_keys_of(c->seed, SPLIT_EPOCH).order, order, count);
+    for (int64_t i = count; i < all; i++)
+        order[i] = i;
+    bool good = pack(c, order + held, count - held, &c->split[TARN__CHATS_TRAINING]);
+    int64_t first = all > count ? count : 0; /* of those for validation: in a file of their own, or the first of the order */
+    if (good && (held > 0 || all > count))
+        good = pack(c, order + first, all > count ? all - count : held, &c->split[TARN__CHATS_VALIDATION]);
+    tarn__release(order, bytes);
+    return good;
+}

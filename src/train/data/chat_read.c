@@ -1,0 +1,114 @@
+/* chat_read.c: lines of JSON as documents: ids, and which of them are learnt. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "text/files/jsonl.h"
+#include "text/chat/loss_mask.h"
+#include "train/data/chats_parts.h"
+
+/* What is needed to read one line after the other. */
+typedef struct reader {
+    tarn__chats *chats;
+    const char *path;
+    const char *chat; /* the template; NULL: none. It is read when a line first needs it: texts do not */
+    tarn__marker marker;
+    tarn__chat_line line;
+    char where[700]; /* "chats_open: 'FILE', line 3" */
+} reader;
+
+/* ---- a document -------------------------------------------------------------------------------------------------------------- */
+
+static bool has_form(reader *r)
+{
+    return r->line.text || !r->chat || r->marker.has_form || tarn__marker_take(&r->marker, r->where, r->chat);
+}
+
+/* By the template; without one a prompt stands before its completion as they are. */
+static bool encode(reader *r)
+{
+    const tarn__chat_line *l = &r->line;
+    if (l->text)
+        return tarn__marker_text(&r->marker, "", l->text);
+    if (l->prompt && !r->marker.has_form)
+        return tarn__marker_text(&r->marker, l->prompt, l->completion);
+    if (l->prompt)
+        return tarn__marker_chat(&r->marker, (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}}, 2);
+    return r->marker.has_form
+               ? tarn__marker_chat(&r->marker, l->messages, l->count)
+               : tarn__raise(TARN_ERROR_UNSUPPORTED,
+                             "\"messages\" need a chat template, and the model has none; name one with --template (template_name): "
+                             "chatml, llama2, llama3 or mistral");
+}
+
+static int64_t count_answers(const tarn__marker *m, int64_t length)
+{
+    int64_t answers = 0;
+    for (int64_t i = 1; i < length; i++)
+        answers += m->marks.learnt.data[i];
+    return answers;
+}
+
+/* Takes over what was encoded, as far as the context reaches. */
+static bool add_document(reader *r)
+{
+    tarn__chats *c = r->chats;
+    const tarn__marker *m = &r->marker;
+    int64_t whole = (int64_t)m->ids.count, length = whole < c->context ? whole : c->context;
+    tarn__chat_document d = {(int64_t)c->ids.count, length, count_answers(m, length)};
+    if (d.answers == 0)
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: nothing of an answer is within the context of %" PRId64 " tokens, of the %" PRId64
+                           " that the document has; take a longer context, or leave the line out",
+                           r->where, c->context, whole);
+    c->cut += length < whole;
+    return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) &&
+           tarn__buffer_add(&c->learnt, m->marks.learnt.data, (size_t)length, 1) && tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
+}
+
+static bool add_line(reader *r, int64_t number, const char *text, size_t length)
+{
+    snprintf(r->where, sizeof(r->where), "%s: '%.500s', line %" PRId64, r->chats->function, r->path, number);
+    if (!tarn__chat_line_read(&r->line, r->where, text, length) || !has_form(r))
+        return false;
+    return encode(r) ? add_document(r) : tarn__raise_within(r->where);
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------------------- */
+
+static bool is_blank(const char *line, size_t length)
+{
+    while (length > 0 && (*line == ' ' || *line == '\t' || *line == '\r'))
+        line++, length--;
+    return length == 0;
+}
+
+static bool add_lines(reader *r, const tarn__map *file)
+{
+    int64_t number = 1;
+    for (size_t at = 0, length; at < file->bytes; at += length + 1, number++) {
+        const char *line = file->memory + at, *end = memchr(line, '\n', file->bytes - at);
+        length = end ? (size_t)(end - line) : file->bytes - at;
+        if (!is_blank(line, length) && !add_line(r, number, line, length))
+            return false;
+    }
+    return true;
+}
+
+bool tarn__chats_read(tarn__chats *chats, const char *path, const char *chat)
+{
+    size_t before = chats->documents.count;
+    reader r = {.chats = chats, .path = path, .chat = chat, .marker.tokenizer = chats->tokenizer};
+    tarn__map file;
+    if (!tarn__map_open(&file, chats->function, path))
+        return false;
+    bool good = add_lines(&r, &file);
+    if (good && chats->documents.count == before)
+        good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' has no documents: no line but blank ones", chats->function, path);
+    tarn__map_close(&file);
+    tarn__marker_free(&r.marker);
+    tarn__chat_line_free(&r.line);
+    return good;
+}

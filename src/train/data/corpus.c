@@ -1,0 +1,175 @@
+/* corpus.c: text by its name as tokens in a row. */
+#include "train/data/corpus.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+
+enum { HELD_BACK = 10 }; /* one in so many tokens of a text is for validation */
+
+typedef struct place {
+    const char *path; /* of the file or the folder */
+    bool is_shards;
+} place;
+
+static const struct {
+    const char *prefix;
+    bool is_shards;
+} kinds[] = {{"text:", false}, {"shards:", true}};
+
+static bool find_place(const char *name, place *where)
+{
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        size_t length = strlen(kinds[i].prefix);
+        if (strncmp(name, kinds[i].prefix, length) == 0) {
+            *where = (place){name + length, kinds[i].is_shards};
+            return true;
+        }
+    }
+    return false;
+}
+
+bool tarn__data_is_text(const char *name)
+{
+    place where;
+    return find_place(name, &where);
+}
+
+static bool read_name(const char *function, const char *name, place *where)
+{
+    if (!find_place(name, where))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is no text; a language model takes text:FILE or shards:FOLDER", function,
+                           name);
+    return where->path[0] || tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the text is; write %s%s", function, name,
+                                         where->is_shards ? "shards:" : "text:", where->is_shards ? "FOLDER" : "FILE");
+}
+
+/* ---- a text file ------------------------------------------------------------------------------------------------------------- */
+
+/* Raises what is wrong with a file, by its name. Is false. */
+static bool raise_of(const char *function, const char *path)
+{
+    tarn__error_record inner;
+    tarn__error_save(&inner);
+    return tarn__raise(inner.code, "%s: '%s': %s", function, path, inner.text + strlen("tarn: "));
+}
+
+static bool is_of_characters(const char *tokenizer)
+{
+    return !tokenizer[0] || strcmp(tokenizer, "characters") == 0;
+}
+
+/* The run's folder will hold its tokenizer, which is no place for every character. */
+static bool can_be_saved(const tarn__map *text)
+{
+    const char *nul = text->bytes ? memchr(text->memory, 0, text->bytes) : NULL;
+    return !nul || tarn__raise(TARN_ERROR_FORMAT, "byte %zu is NUL, a character that no tokenizer.json can hold; the tokenizer bytes takes any", (size_t)(nul - text->memory));
+}
+
+static tarn_tokenizer *tokenizer_for(const char *name, const tarn__map *text)
+{
+    if (is_of_characters(name))
+        return can_be_saved(text) ? tarn_tokenizer_characters(text->bytes ? text->memory : "", text->bytes) : NULL;
+    return strcmp(name, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(name);
+}
+
+/* FNV-1a over the bytes of the ids. */
+static uint64_t hash_of(const int32_t *ids, int64_t count)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < count; i++)
+        for (int b = 0; b < 32; b += 8)
+            hash = (hash ^ (((uint32_t)ids[i] >> b) & 255)) * 0x100000001b3u;
+    return hash;
+}
+
+/* The tokens of a file, by the corpus' tokenizer or by the one that is named. */
+static bool encode_file(const char *function, const char *path, const char *tokenizer, tarn__corpus *corpus, int64_t *count)
+{
+    tarn__map text;
+    if (!tarn__map_open(&text, function, path))
+        return false;
+    tarn__log(TARN_LOG_INFO, "tokenizing %s", path);
+    if (!corpus->tokenizer)
+        corpus->tokenizer = tokenizer_for(tokenizer, &text);
+    if (corpus->tokenizer)
+        corpus->ids = tarn_tokenizer_encode(corpus->tokenizer, text.bytes ? text.memory : "", text.bytes,
+                                            &(tarn_encode_options){.special_as_text = true}, count);
+    tarn__map_close(&text);
+    if (!corpus->ids)
+        return corpus->tokenizer || is_of_characters(tokenizer) ? raise_of(function, path) : tarn__raise_within(function);
+    corpus->hash = hash_of(corpus->ids, *count);
+    return true;
+}
+
+static bool open_text(const char *function, const char *path, const char *tokenizer, tarn__corpus *corpus)
+{
+    int64_t count;
+    if (!encode_file(function, path, tokenizer, corpus, &count))
+        return false;
+    int64_t cut = count / HELD_BACK * (HELD_BACK - 1) + count % HELD_BACK * (HELD_BACK - 1) / HELD_BACK;
+    corpus->training = (tarn__stretch){.ids = corpus->ids, .count = cut};
+    corpus->validation = (tarn__stretch){.ids = corpus->ids + cut, .count = count - cut};
+    return true;
+}
+
+/* ---- shards -------------------------------------------------------------------------------------------------------------------- */
+
+static bool open_split(const char *function, const char *folder, const char *split, tarn__corpus *corpus, tarn_tokens **mapped,
+                       tarn__stretch *stretch)
+{
+    *mapped = tarn_tokens_open(folder, split);
+    if (!*mapped)
+        return tarn__raise_within(function);
+    if (tarn_tokens_hash(*mapped) != tarn_tokenizer_hash(corpus->tokenizer))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens in '%s' were made by another tokenizer than the model's", function, folder);
+    *stretch = (tarn__stretch){.mapped = *mapped, .count = tarn_tokens_count(*mapped)};
+    corpus->hash = (corpus->hash ^ tarn_tokens_hash(*mapped) ^ (uint64_t)stretch->count) * 0x100000001b3u;
+    return !tarn_failed();
+}
+
+static bool open_shards(const char *function, const char *folder, const char *tokenizer, tarn__corpus *corpus)
+{
+    if (tokenizer[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: shards have their own, in '%s'; leave it out", function, folder);
+    corpus->tokenizer = tarn_tokenizer_open(folder);
+    if (!corpus->tokenizer)
+        return tarn__raise_within(function);
+    return open_split(function, folder, "train", corpus, &corpus->mapped[0], &corpus->training) &&
+           open_split(function, folder, "valid", corpus, &corpus->mapped[1], &corpus->validation);
+}
+
+/* ---- both ---------------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__corpus_open(const char *function, const char *name, const char *tokenizer, tarn__corpus *corpus)
+{
+    place where;
+    *corpus = (tarn__corpus){0};
+    return !tarn_failed() && read_name(function, name, &where) &&
+           (where.is_shards ? open_shards : open_text)(function, where.path, tokenizer, corpus);
+}
+
+bool tarn__corpus_open_for_evaluation(const char *function, const char *name, tarn_tokenizer *tokenizer, tarn__corpus *corpus)
+{
+    place where;
+    int64_t count;
+    *corpus = (tarn__corpus){.tokenizer = tokenizer};
+    if (tarn_failed() || !read_name(function, name, &where))
+        return false;
+    if (where.is_shards)
+        return open_split(function, where.path, "valid", corpus, &corpus->mapped[1], &corpus->validation);
+    if (!encode_file(function, where.path, "", corpus, &count))
+        return false;
+    corpus->validation = (tarn__stretch){.ids = corpus->ids, .count = count};
+    return true;
+}
+
+void tarn__corpus_free(tarn__corpus *corpus)
+{
+    tarn_tokenizer_free(corpus->tokenizer);
+    tarn_tokenizer_release(corpus->ids);
+    tarn_tokens_close(corpus->mapped[0]);
+    tarn_tokens_close(corpus->mapped[1]);
+    *corpus = (tarn__corpus){0};
+}

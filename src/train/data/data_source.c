@@ -1,0 +1,229 @@
+/* data_source.c: data by its name: a kind, a colon, and where it is. */
+#include "train/data/data_source.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/os/platform.h"
+#include "train/data/corpus.h"
+
+enum { DIGITS = 10000, MOST_DIGITS = 10000000 };               /* drawn digits to train on; a fifth as many again to judge by */
+enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* the same data for every run, whatever its own seed */
+
+typedef enum part { TRAINING, TESTING, ALL } part;
+
+/* The two paths of "IMAGES,LABELS". */
+typedef struct pair {
+    char first[1024];
+    const char *second;
+} pair;
+
+static bool cut_pair(const char *function, const char *kind, const char *where, pair *paths)
+{
+    snprintf(paths->first, sizeof(paths->first), "%s", where);
+    char *comma = strchr(paths->first, ',');
+    if (!comma || comma == paths->first || !comma[1])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s:%s' needs two files: %s:INPUTS,LABELS", function, kind, where, kind);
+    *comma = 0;
+    paths->second = comma + 1;
+    return true;
+}
+
+static tarn_dataset *open_digits(const char *function, const char *where, part which)
+{
+    char *end = NULL;
+    long long count = where[0] ? strtoll(where, &end, 10) : DIGITS;
+    if ((end && *end) || count < 10 || count > MOST_DIGITS) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: 'digits:%s': the number of digits to draw is from 10 to %d", function, where, MOST_DIGITS);
+        return NULL;
+    }
+    return which == TRAINING ? tarn_dataset_digits(count, DIGITS_SEED) : tarn_dataset_digits(count / 5, VALIDATION_SEED);
+}
+
+/* A folder as the makers packed it, or one file of their format. */
+static tarn_dataset *open_cifar10(const char *where, part which)
+{
+    if (which == ALL && tarn__platform_file_bytes(where) >= 0)
+        return tarn_dataset_cifar10((const char *const[]){where}, 1);
+    return tarn_dataset_cifar10_folder(where, which == TRAINING);
+}
+
+/* ---- images without an axis for channels ------------------------------------------------------------------------------------- */
+
+static bool read_inner(int64_t index, void *const *memory, void *ctx)
+{
+    return tarn_dataset_read(ctx, index, memory);
+}
+
+static void free_inner(void *ctx)
+{
+    tarn_dataset_free(ctx);
+}
+
+/* The same samples, images [H, W] seen as [1, H, W]. Takes the dataset, on failure too. */
+static tarn_dataset *with_channel(tarn_dataset *dataset)
+{
+    tarn_field field[TARN_MAX_FIELDS];
+    int count = dataset ? tarn_dataset_field_count(dataset) : 0;
+    for (int k = 0; k < count; k++)
+        tarn_dataset_field(dataset, k, &field[k]);
+    if (count == 0 || tarn_failed() || field[0].shape.rank != 2)
+        return dataset;
+    field[0].shape = TARN_SHAPE(1, field[0].shape.size[0], field[0].shape.size[1]);
+    return tarn_dataset_new(field, count, tarn_dataset_count(dataset), read_inner, dataset, free_inner);
+}
+
+/* ---- numbers that are none ----------------------------------------------------------------------------------------------------- */
+
+/* The first element of an input that is not finite; -1: all are. */
+static int64_t first_not_finite(const void *memory, tarn_dtype dtype, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(dtype == TARN_F64 ? ((const double *)memory)[i] : (double)((const float *)memory)[i]))
+            return i;
+    return -1;
+}
+
+static bool check_samples(const char *function, const char *path, tarn_dataset *dataset, const tarn_field *input, void *const *memory)
+{
+    int64_t elements = 1;
+    for (int i = 0; i < input->shape.rank; i++)
+        elements *= input->shape.size[i];
+    for (int64_t i = 0; i < tarn_dataset_count(dataset); i++) {
+        if (!tarn_dataset_read(dataset, i, memory))
+            return false;
+        int64_t at = first_not_finite(memory[0], input->dtype, elements);
+        if (at >= 0)
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: sample %lld, element %lld is not finite; nothing can be learnt from nan or inf: clean such files first",
+                               function, path, (long long)i, (long long)at);
+    }
+    return true;
+}
+
+/* Files of floats may hold what no loss outlives. Takes the dataset, and gives it back unless one does. */
+static tarn_dataset *only_finite(const char *function, const char *path, tarn_dataset *dataset)
+{
+    tarn_field field[TARN_MAX_FIELDS];
+    void *memory[TARN_MAX_FIELDS] = {0};
+    size_t bytes[TARN_MAX_FIELDS] = {0};
+    int count = dataset ? tarn_dataset_field_count(dataset) : 0;
+    bool good = count > 0 && tarn_dataset_field(dataset, 0, &field[0]);
+    if (!good || (field[0].dtype != TARN_F32 && field[0].dtype != TARN_F64))
+        return dataset;
+    for (int k = 0; good && k < count; k++) {
+        good = tarn_dataset_field(dataset, k, &field[k]);
+        bytes[k] = tarn_dtype_size(field[k].dtype);
+        for (int i = 0; good && i < field[k].shape.rank; i++)
+            bytes[k] *= (size_t)field[k].shape.size[i];
+        good = good && (memory[k] = tarn__alloc(bytes[k])) != NULL;
+    }
+    good = good && check_samples(function, path, dataset, &field[0], memory);
+    for (int k = 0; k < count; k++)
+        tarn__release(memory[k], bytes[k]);
+    if (!good)
+        tarn_dataset_free(dataset);
+    return good ? dataset : NULL;
+}
+
+/* ---- by name --------------------------------------------------------------------------------------------------------------- */
+
+static tarn_dataset *open_part(const char *function, const char *kind, const char *where, part which)
+{
+    pair paths;
+    if (strcmp(kind, "digits") == 0)
+        return open_digits(function, where, which);
+    if (strcmp(kind, "mnist") == 0)
+        return tarn_dataset_mnist(where, which == TRAINING);
+    if (strcmp(kind, "cifar10") == 0)
+        return open_cifar10(where, which);
+    if (strcmp(kind, "csv") == 0)
+        return tarn_dataset_csv(where, &(tarn_csv_options){.label = "-1"});
+    if (!cut_pair(function, kind, where, &paths))
+        return NULL;
+    if (strcmp(kind, "idx") == 0)
+        return only_finite(function, paths.first, tarn_dataset_idx(paths.first, paths.second));
+    tarn_dataset *arrays = tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2);
+    return with_channel(only_finite(function, paths.first, arrays));
+}
+
+static bool refuse_kind(const char *function, const char *name, const char *kind)
+{
+    static const char *const all[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
+    const char *near = tarn_suggest(kind, all, (int)(sizeof(all) / sizeof(all[0])));
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE, "
+                       "npy:INPUTS,LABELS, text:FILE, shards:FOLDER and FILE.jsonl%s%s%s",
+                       function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* The kind and the rest of a name; false with an error for a kind that is none. */
+static bool read_name(const char *function, const char *name, char *kind, size_t size, const char **where)
+{
+    static const char *const kinds[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy"};
+    const char *colon = strchr(name, ':');
+    snprintf(kind, size, "%.*s", (int)(colon ? colon - name : (ptrdiff_t)strlen(name)), name);
+    *where = colon ? colon + 1 : "";
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (strcmp(kind, kinds[i]) == 0)
+            return i == 0 || (*where)[0] ||
+                   tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function, name, kind);
+    if (tarn__data_is_text(name))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is text, but the model is a classifier, which takes samples with labels", function, name);
+    return refuse_kind(function, name, kind);
+}
+
+/* True when the data has a part for testing of its own. */
+static bool has_parts(const char *kind, const char *where)
+{
+    return strcmp(kind, "digits") == 0 || strcmp(kind, "mnist") == 0 ||
+           (strcmp(kind, "cifar10") == 0 && tarn__platform_file_bytes(where) < 0);
+}
+
+static bool split(const char *function, const char *name, tarn_dataset *all, tarn_dataset **training, tarn_dataset **validation)
+{
+    int64_t count = tarn_dataset_count(all), held_back = count / 10 > 0 ? count / 10 : 1;
+    if (count < 2)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%.200s' has %lld samples; training needs at least 2", function, name, (long long)count);
+    return tarn_dataset_split(all, count - held_back, SPLIT_SEED, training, validation);
+}
+
+bool tarn__data_open(const char *function, const char *name, tarn_dataset **training, tarn_dataset **validation)
+{
+    char kind[16];
+    const char *where;
+    *training = *validation = NULL;
+    if (tarn_failed() || !read_name(function, name, kind, sizeof(kind), &where))
+        return false;
+    if (has_parts(kind, where)) {
+        *training = open_part(function, kind, where, TRAINING);
+        *validation = *training ? open_part(function, kind, where, TESTING) : NULL;
+    } else {
+        tarn_dataset *all = open_part(function, kind, where, ALL);
+        if (all)
+            split(function, name, all, training, validation);
+        tarn_dataset_free(all);
+    }
+    if (!tarn_failed())
+        return true;
+    tarn_dataset_free(*training);
+    tarn_dataset_free(*validation);
+    *training = *validation = NULL;
+    return tarn__raise_within(function);
+}
+
+tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *name)
+{
+    char kind[16];
+    const char *where;
+    if (tarn_failed() || !read_name(function, name, kind, sizeof(kind), &where))
+        return NULL;
+    tarn_dataset *dataset = open_part(function, kind, where, has_parts(kind, where) ? TESTING : ALL);
+    if (!dataset)
+        tarn__raise_within(function);
+    return dataset;
+}

@@ -1,0 +1,216 @@
+/* benchmark.c: how long a step of training takes.
+ *
+ * Whole steps are measured free of anything else, one behind the other as in a run, between two points of the device's stream. What the host takes for a
+ * step, and where its parts begin, is asked of further steps, so that the question does not change the answer. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/os/platform.h"
+#include "core/profile/profiler.h"
+#include "models/lm/arch.h"
+#include "train/options.h"
+#include "train/trainer.h"
+
+enum { MOST_STEPS = 100000, ASIDE = 5 }; /* steps that are measured; at most that many for each of the other questions */
+
+/* ---- figures --------------------------------------------------------------------------------------------------------------- */
+
+static int rising(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the figures. */
+static double median(double *figures, int64_t count)
+{
+    qsort(figures, (size_t)count, sizeof(*figures), rising);
+    return (figures[(count - 1) / 2] + figures[count / 2]) / 2;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+
+static bool step_once(tarn_trainer *t)
+{
+    t->waiting = 0; /* nobody reads the figures */
+    return tarn__take_step(t);
+}
+
+static bool time_steps(tarn_trainer *t, int64_t steps, double *figures)
+{
+    size_t bytes = sizeof(tarn_event *) * (size_t)(steps + 1);
+    tarn_event **event = tarn__alloc(bytes);
+    bool good = event && tarn_synchronize(t->device) && (event[0] = tarn_event_record(t->device)) != NULL;
+    for (int64_t i = 0; good && i < steps; i++)
+        good = step_once(t) && (event[i + 1] = tarn_event_record(t->device)) != NULL;
+    for (int64_t i = 0; good && i < steps; i++)
+        figures[i] = tarn_event_elapsed(event[i], event[i + 1]) / 1e3;
+    for (int64_t i = 0; event && i <= steps; i++)
+        tarn_event_free(event[i]);
+    tarn__release(event, bytes);
+    return good && !tarn_failed();
+}
+
+/* The device has nothing to do when the host begins, so that the host never waits for room in its queue. */
+static bool time_host(tarn_trainer *t, int64_t steps, double *figures)
+{
+    for (int64_t i = 0; i < steps; i++) {
+        if (!tarn_synchronize(t->device))
+            return false;
+        double before = tarn__platform_seconds();
+        if (!step_once(t))
+            return false;
+        figures[i] = 1e3 * (tarn__platform_seconds() - before);
+    }
+    return true;
+}
+
+static bool time_phases(tarn_trainer *t, int64_t steps, double (*figures)[ASIDE])
+{
+    bool good = tarn__marks_open(t);
+    for (int64_t i = 0; good && i < steps; i++) {
+        double phases[TARN__PHASES];
+        good = step_once(t) && tarn__marks_read(t, phases);
+        for (int k = 0; good && k < TARN__PHASES; k++)
+            figures[k][i] = phases[k];
+    }
+    tarn__marks_close(t);
+    return good;
+}
+
+/* How long the device works in a step; to be held against steps that nobody looks at. */
+static bool time_busy(tarn_trainer *t, int64_t steps, double *figures)
+{
+    for (int64_t i = 0; i < steps; i++) {
+        if (!tarn__sample_start(t->device))
+            return !tarn_failed() && tarn__raise(TARN_ERROR_ARGUMENT, "train_measure: a profile is being taken; stop it first");
+        bool good = step_once(t);
+        good = tarn__sample_stop(&figures[i]) && good;
+        if (!good)
+            return false;
+        figures[i] /= 1e3;
+    }
+    return true;
+}
+
+static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *figures, tarn_train_timing *timing)
+{
+    double host[ASIDE], busy[ASIDE], phases[TARN__PHASES][ASIDE];
+    int64_t aside = steps < ASIDE ? steps : ASIDE;
+    for (int64_t i = 0; i < warmup; i++)
+        if (!step_once(t))
+            return false;
+    tarn_stats_reset(); /* the peak of memory is that of steady steps */
+    if (!time_steps(t, steps, figures))
+        return false;
+    timing->memory = tarn_memory_kinds_of(t->device); /* a recorded step keeps its own beside that of the steps that follow */
+    timing->is_captured = t->captured.graph != NULL;
+    if (!time_host(t, aside, host) || !time_busy(t, aside, busy) || !time_phases(t, aside, phases))
+        return false;
+    timing->step_ms = median(figures, steps);
+    timing->least_step_ms = figures[0];
+    timing->host_ms = median(host, aside);
+    timing->busy = fmin(median(busy, aside) / timing->step_ms, 1);
+    timing->batch_ms = median(phases[TARN__PHASE_BATCH], aside);
+    timing->forward_ms = median(phases[TARN__PHASE_FORWARD], aside);
+    timing->backward_ms = median(phases[TARN__PHASE_BACKWARD], aside);
+    timing->update_ms = median(phases[TARN__PHASE_UPDATE], aside);
+    return !tarn_failed();
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+
+double tarn__step_operations(const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    if (!t->description.is_text)
+        return 0;
+    tarn_model_facts facts;
+    if (!tarn_model_facts_of(t->model, &facts))
+        return 0;
+    tarn__counts counts = tarn__count_weights(t->model); /* what is frozen hands gradients on, and has none */
+    double attended = (double)(facts.layers * facts.heads * facts.head_width * o->context);
+    return (double)(t->batch_size * o->context) * (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
+}
+
+static void describe(const tarn_trainer *t, tarn_train_timing *timing)
+{
+    timing->options = t->options;
+    timing->samples = t->batch_size;
+    timing->tokens = t->description.is_text ? t->batch_size * t->options.context : 0;
+    tarn__counts counts = tarn__count_weights(t->model);
+    timing->parameters = counts.trained;
+    timing->frozen = counts.frozen;
+    timing->operations = tarn__step_operations(t);
+}
+
+static bool measure(const tarn_train_options *options, int64_t warmup, int64_t steps, tarn_train_timing *timing)
+{
+    tarn__surroundings callers;
+    size_t bytes = sizeof(double) * (size_t)steps;
+    double *figures = tarn__alloc(bytes);
+    tarn_trainer *t = figures ? tarn__trainer_on_random("train_measure", options) : NULL;
+    bool good = t != NULL;
+    if (good) {
+        describe(t, timing);
+        tarn__trainer_enter(t, &callers);
+        good = time_all(t, warmup, steps, figures, timing);
+        tarn__captured_end(t);
+        tarn__trainer_leave(t, &callers);
+    }
+    tarn_trainer_free(t);
+    tarn__release(figures, bytes);
+    return good || tarn__raise_within("train_measure");
+}
+
+/* Options of a run that have no meaning for a step of it; NULL: none was given. */
+static const char *of_a_run(const tarn_train_options *o)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } rows[] = {{"data", o->data[0] != 0},         {"epochs", o->epochs > 0},       {"steps", o->steps > 0},
+                {"schedule", o->schedule[0] != 0}, {"warmup", o->warmup > 0},       {"out", o->out[0] != 0},
+                {"patience", o->patience > 0},     {"eval_every", o->eval_every > 0}, {"log_every", o->log_every > 0},
+                {"min_lr", o->min_lr > 0},         {"tokenizer", o->tokenizer[0] != 0}, {"eval_batches", o->eval_batches > 0},
+                {"sample", o->sample > 0},         {"keep", o->keep > 0},           {"base", o->base[0] != 0},
+                {"merge", o->merge[0] != 0}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].given)
+            return rows[i].name;
+    return NULL;
+}
+
+bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *timing, size_t timing_size, const tarn_train_options *options,
+                              size_t options_size)
+{
+    const char *function = "train_measure";
+    tarn_train_options own = {0};
+    tarn_train_timing found = {0};
+    if (options)
+        memcpy(&own, options, options_size < sizeof(own) ? options_size : sizeof(own));
+    if (tarn_failed() || !tarn__train_options_check(function, &own))
+        return false;
+    if (!timing)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
+    if (warmup < 0 || warmup > MOST_STEPS || steps < 1 || steps > MOST_STEPS)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %lld steps after %lld to warm up; there may be 1 to %d after 0 to %d", function,
+                           (long long)steps, (long long)warmup, MOST_STEPS, MOST_STEPS);
+    const char *name = of_a_run(&own);
+    if (name)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a whole run; here a step on random data is measured", function, name);
+    if (!own.model[0])
+        memcpy(own.model, "gpt2-124m", sizeof("gpt2-124m"));
+    own.batch_size = own.batch_size ? own.batch_size : tarn__model_kind_trained(own.model) ? 32 : 128;
+    own.steps = warmup + steps + 3 * ASIDE;
+    memcpy(own.schedule, "constant", sizeof("constant"));
+    bool good = measure(&own, warmup, steps, &found);
+    if (good) {
+        memset(timing, 0, timing_size);
+        memcpy(timing, &found, timing_size < sizeof(found) ? timing_size : sizeof(found));
+    }
+    return good;
+}

@@ -1,0 +1,437 @@
+/* loop.c: the training loop.
+ *
+ * In a steady step nothing crosses to or from the device but the batch: losses and right answers are left in a tensor, one place for each
+ * step, and read when a line of metrics is due. */
+#include <math.h>
+#include <string.h>
+#include <tarn/profile.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "base/memory.h"
+#include "base/os/platform.h"
+#include "core/profile/profiler.h"
+#include "ops/op.h"
+#include "train/tasks/finetune.h"
+#include "train/output/async_checkpoint.h"
+#include "train/run_folder.h"
+#include "train/options.h"
+#include "train/trainer.h"
+
+typedef struct telling {
+    tarn_report_fn report; /* NULL: nobody listens */
+    void *ctx;
+} telling;
+
+/* ---- a step ---------------------------------------------------------------------------------------------------------------- */
+
+/* An epoch of chats is whole steps: what is left of its rows, in another order every time, would make one of fewer. Micro-batches end it where the batch would. */
+static bool end_epoch(tarn_trainer *t)
+{
+    tarn_loader_place place;
+    if (!tarn_loader_tell(t->loader, &place))
+        return false;
+    if (place.batch < t->steps_in_epoch * (t->batch_size / t->micro_batch))
+        return true;
+    return tarn_loader_seek(t->loader, (tarn_loader_place){.epoch = place.epoch + 1});
+}
+
+bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
+{
+    if (t->captured.is_feeding)
+        return tarn__captured_batch(t, fields);
+    if (t->chats && !end_epoch(t))
+        return false;
+    return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
+}
+
+static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
+{
+    tarn__mark(t, TARN__PHASE_FORWARD);
+    tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
+    figures->loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
+    figures->right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
+    tarn__mark(t, TARN__PHASE_BACKWARD);
+    if (!tarn_backward(figures->loss))
+        return false;
+    tarn__mark(t, TARN__PHASE_UPDATE);
+    return !(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm);
+}
+
+static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
+{
+    tarn_tensor *fields[TARN_MAX_FIELDS];
+    *figures = (tarn__figures){0};
+    tarn__mark(t, TARN__PHASE_BATCH);
+    return tarn__next_batch(t, fields) && classifier_gradients_of(t, fields, figures);
+}
+
+bool tarn__train_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
+{
+    *figures = (tarn__figures){0};
+    return t->description.is_text ? tarn__language_gradients_of(t, fields, figures) : classifier_gradients_of(t, fields, figures);
+}
+
+bool tarn__train_gradients(tarn_trainer *t, tarn__figures *figures)
+{
+    return t->description.is_text ? tarn__language_gradients(t, figures) : classifier_gradients(t, figures);
+}
+
+bool tarn__train_step(tarn_trainer *t, tarn__figures *figures)
+{
+    t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the schedule moves it on */
+    bool good = tarn__train_gradients(t, figures) && tarn_optimizer_step(t->optimizer);
+    tarn__mark_end(t);
+    t->place.step += good;
+    return good;
+}
+
+/* Puts a step's figure, where there is one, into its place on the device. */
+static bool put_aside(tarn_tensor *places, int64_t index, tarn_tensor *figure)
+{
+    if (!figure)
+        return true;
+    tarn_tensor *place = tarn_slice(places, 0, index, index + 1);
+    return tarn_copy(place, tarn_reshape(tarn_detach(figure), TARN_SHAPE(1)));
+}
+
+bool tarn__take_step(tarn_trainer *t)
+{
+    tarn__figures figures;
+    tarn_profile_span_open("step");
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && (tarn__captured_is_due(t) ? tarn__captured_step : tarn__train_step)(t, &figures) &&
+                put_aside(t->losses, t->waiting, figures.loss) && put_aside(t->hits, t->waiting, figures.right) && put_aside(t->norms, t->waiting, figures.norm);
+    tarn_scope_close(scope);
+    tarn_profile_span_close();
+    t->waiting++;
+    return good;
+}
+
+/* ---- what is told ---------------------------------------------------------------------------------------------------------- */
+
+static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
+{
+    int64_t epochs = (t->steps + t->steps_in_epoch - 1) / t->steps_in_epoch;
+    return (tarn_train_report){.kind = kind,
+                               .step = t->place.step,
+                               .steps = t->steps,
+                               .epoch = (t->place.step - 1) / t->steps_in_epoch + 1,
+                               .epochs = epochs,
+                               .lr = t->lr,
+                               .validation = t->last_judged,
+                               .is_text = t->description.is_text,
+                               .unit = tarn__description_unit(&t->description),
+                               .seconds = t->place.seconds};
+}
+
+static bool tell(tarn_trainer *t, const tarn_train_report *report, const telling *to)
+{
+    if (!tarn__metrics_add(t->metrics, report))
+        return false;
+    if (to->report)
+        to->report(report, to->ctx);
+    return true;
+}
+
+/* Counts the time since the last time as the run's. */
+static void count_time(tarn_trainer *t)
+{
+    double now = tarn__platform_seconds();
+    t->place.seconds += now - t->since;
+    t->since = now;
+}
+
+/* The mean of a figure over the steps since the last time. NaN: one of them was not finite. */
+static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
+{
+    tarn_scope *scope = tarn_scope_open();
+    size_t bytes = sizeof(double) * (size_t)t->waiting;
+    double *values = tarn__alloc(bytes);
+    bool good = values && tarn_read_f64(tarn_slice(places, 0, 0, t->waiting), values, t->waiting);
+    *mean = 0;
+    for (int64_t i = 0; good && i < t->waiting; i++)
+        *mean += values[i] / (double)t->waiting;
+    tarn__release(values, bytes);
+    tarn_scope_close(scope);
+    return good;
+}
+
+/* How well the device is used by steps that take so many seconds each. */
+static void add_speed(tarn_trainer *t, tarn_train_report *report, double seconds)
+{
+    double peak = t->description.is_text ? tarn_peak_of(t->device, t->options.precision) : 0;
+    if (t->busy_seconds > 0)
+        t->busy = fmin(t->busy_seconds / fmax(seconds, 1e-9), 1);
+    t->busy_seconds = 0;
+    report->busy = t->busy;
+    report->share_of_peak = peak > 0 ? tarn__step_operations(t) / fmax(seconds, 1e-9) / peak : 0;
+    report->seconds_left = seconds * (double)(t->steps - t->place.step);
+}
+
+/* A line of metrics for the steps since the last one. */
+static bool log_steps(tarn_trainer *t, const telling *to)
+{
+    double loss, right = 0, norm = 0;
+    int64_t steps = t->waiting;
+    bool is_text = t->description.is_text;
+    if (steps == 0)
+        return true;
+    if (!read_mean(t, t->losses, &loss) || !(is_text ? read_mean(t, t->norms, &norm) : read_mean(t, t->hits, &right)))
+        return false;
+    double now = tarn__platform_seconds(), rate = (double)(steps * t->batch_size) / fmax(now - t->since, 1e-9);
+    t->waiting = 0;
+    if (!isfinite(loss) || !isfinite(norm)) {
+        tarn__captured_end(t); /* what follows takes its steps one by one, from another state */
+        return tarn__find_nonfinite(t, t->place.step);
+    }
+    double seconds = now - t->since;
+    count_time(t);
+    tarn_train_report report = report_of(t, TARN_REPORT_TRAINING);
+    report.loss = t->last_loss = loss;
+    report.accuracy = right / (double)t->batch_size;
+    report.images_per_second = is_text ? 0 : rate;
+    report.tokens_per_second = is_text ? rate * (double)t->options.context : 0;
+    report.gradient_norm = norm;
+    report.memory = tarn_memory_of(t->device).peak_used;
+    add_speed(t, &report, seconds / (double)steps);
+    bool good = tell(t, &report, to);
+    count_time(t);
+    return good;
+}
+
+/* ---- evaluations and checkpoints ------------------------------------------------------------------------------------------- */
+
+static bool evaluate_text(tarn_trainer *t, tarn_evaluation *result)
+{
+    tarn_text_evaluation of_text;
+    bool good = tarn__language_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &of_text);
+    *result = (tarn_evaluation){.samples = of_text.tokens, .loss = of_text.loss};
+    return good;
+}
+
+static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
+{
+    if (t->description.is_text)
+        return evaluate_text(t, result);
+    tarn_loader_options options = tarn__description_loading(&t->description, t->batch_size, t->device);
+    options.workers = (int)t->options.workers;
+    tarn_loader *loader = tarn_loader_new(t->validation, &options);
+    bool good = loader && tarn_evaluate(t->model, loader, t->description.classes, result, NULL, NULL);
+    tarn_loader_free(loader);
+    return good;
+}
+
+/* Better: more are right, or as many with a smaller loss; of a language model nothing counts as right. */
+static bool is_better(const tarn__place *place, const tarn_evaluation *now)
+{
+    return place->best_step == 0 || now->accuracy > place->best_accuracy ||
+           (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
+}
+
+/* A checkpoint on its way comes first: best weights without any checkpoint are those of a run that has lost it, which is not resumed. */
+static bool save_best(const tarn_trainer *t)
+{
+    tarn__path path;
+    if (!tarn__behind_wait(t->behind))
+        return false;
+    return t->description.is_text ? tarn__language_save_best(t)
+                                  : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
+}
+
+/* Lets a language model write something, where that is wanted. */
+static bool show_sample(tarn_trainer *t, const telling *to)
+{
+    if (!t->options.sample || !to->report)
+        return true;
+    tarn__progress_enter(t, TARN_TRAIN_SAMPLE);
+    tarn_train_report report = report_of(t, TARN_REPORT_SAMPLE);
+    char *text = tarn__language_sample(t, &report.text_length);
+    report.text = text;
+    if (text)
+        to->report(&report, to->ctx);
+    tarn_tokenizer_release(text);
+    return text != NULL;
+}
+
+static bool judge(tarn_trainer *t, const telling *to)
+{
+    tarn_evaluation now;
+    tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
+    if (!evaluate(t, &now))
+        return false;
+    if (!isfinite(now.loss))
+        return tarn__find_nonfinite_judged(t, evaluate);
+    bool best = is_better(&t->place, &now);
+    t->place.stale = best ? 0 : t->place.stale + 1;
+    if (best) {
+        t->place.best_step = t->place.step;
+        t->place.best_loss = now.loss;
+        t->place.best_accuracy = now.accuracy;
+        if (!save_best(t))
+            return false;
+    }
+    count_time(t);
+    tarn_train_report report = report_of(t, TARN_REPORT_EVALUATION);
+    report.loss = t->last_judged = now.loss;
+    report.accuracy = now.accuracy;
+    report.is_best = best;
+    bool good = tell(t, &report, to) && show_sample(t, to) && tarn__language_keep(t);
+    count_time(t);
+    return good;
+}
+
+static bool save(tarn_trainer *t)
+{
+    tarn__progress_enter(t, TARN_TRAIN_CHECKPOINT);
+    bool good = tarn__metrics_flush(t->metrics) && tarn__behind_save(t);
+    count_time(t);
+    return good;
+}
+
+/* ---- the run --------------------------------------------------------------------------------------------------------------- */
+
+static bool out_of_patience(const tarn_trainer *t)
+{
+    return t->options.patience > 0 && t->place.stale >= t->options.patience;
+}
+
+/* Steps up to the next evaluation, the end, or a stop. */
+static bool run_stretch(tarn_trainer *t, const telling *to)
+{
+    do {
+        tarn__progress_enter(t, TARN_TRAIN_STEPS);
+        if (!tarn__profile_before_step(t) || !tarn__take_step(t) || !tarn__profile_after_step(t))
+            return false;
+        if (t->waiting == t->options.log_every && (!log_steps(t, to) || !tarn__behind_look(t->behind)))
+            return false;
+    } while (t->place.step < t->steps && t->place.step % t->eval_every != 0 && !atomic_load(&t->stop));
+    return tarn__profile_end(t) && log_steps(t, to);
+}
+
+static bool run_steps(tarn_trainer *t, const telling *to)
+{
+    t->since = tarn__platform_seconds();
+    t->steps_in_run = 0;
+    while (t->place.step < t->steps && !out_of_patience(t) && !atomic_load(&t->stop)) {
+        if (!run_stretch(t, to))
+            return false;
+        if ((t->place.step == t->steps || t->place.step % t->eval_every == 0) && !judge(t, to))
+            return false;
+        t->place.finished = t->place.step == t->steps;
+        if (!save(t))
+            return false;
+    }
+    bool good = tarn__behind_wait(t->behind);
+    count_time(t);
+    return good;
+}
+
+/* The folder, its config.json, and a checkpoint of the beginning. */
+static bool fill_folder(tarn_trainer *t)
+{
+    const char *function = "trainer_run", *folder = t->options.out;
+    if (!t->is_resumed && t->place.step == 0 && !tarn__folder_make(function, folder))
+        return false;
+    if (!t->claim.is_taken && !tarn__folder_claim(&t->claim, function, folder))
+        return false;
+    if (t->description.is_text && !t->is_resumed && !tarn__language_save_tokenizer(function, t, folder))
+        return false;
+    if (!tarn__config_write(function, t) || (t->place.step == 0 && !tarn__adapters_begin(t)))
+        return false;
+    t->is_resumed = true;
+    t->metrics = tarn__metrics_open(t);
+    return t->metrics && (t->place.step > 0 || tarn__behind_save(t));
+}
+
+/* The same; a run that it replaces is removed when the new checkpoint is on the disk, and put back if none gets there. */
+static bool open_folder(tarn_trainer *t)
+{
+    if (!tarn__folder_set_aside("trainer_run", t))
+        return false;
+    bool good = fill_folder(t) && (!t->is_aside || tarn__behind_wait(t->behind));
+    if (good)
+        tarn__folder_remove_old(t);
+    else
+        tarn__folder_restore_old(t);
+    return good;
+}
+
+/* A step that failed leaves no profile behind that goes on. */
+static void end_profile(tarn_trainer *t)
+{
+    tarn__error_record pending;
+    double busy;
+    tarn__mark_end(t);
+    tarn__error_save(&pending);
+    if (t->is_sampled)
+        tarn__sample_stop(&busy);
+    else if (t->is_profiled)
+        tarn_profile_stop();
+    tarn_clear_error();
+    tarn__error_restore(&pending);
+    t->is_sampled = t->is_profiled = false;
+    t->profile_wanted = 0;
+}
+
+void tarn__trainer_enter(const tarn_trainer *trainer, tarn__surroundings *callers)
+{
+    *callers = (tarn__surroundings){tarn__random_save(), tarn__tf32()};
+    tarn__random_restore(&trainer->random);
+    tarn_set_tf32(strcmp(trainer->options.precision, "tf32") == 0);
+}
+
+void tarn__trainer_leave(tarn_trainer *trainer, const tarn__surroundings *callers)
+{
+    trainer->random = tarn__random_save();
+    tarn__random_restore(&callers->random);
+    tarn_set_tf32(callers->tf32);
+}
+
+/* What is asked for at the end, when that is reached. */
+static bool merge(const tarn_trainer *t)
+{
+    return (t->place.step < t->steps && !out_of_patience(t)) || tarn__adapters_merge(t);
+}
+
+bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result)
+{
+    if (tarn_failed())
+        return false;
+    if (!trainer || trainer->metrics)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "running already" : "NULL");
+    if (trainer->is_imagined)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is imagined; tarn_trainer_new() makes one that runs");
+    tarn__surroundings callers;
+    tarn__trainer_enter(trainer, &callers);
+    trainer->last_loss = trainer->last_judged = NAN;
+    tarn__progress_enter(trainer, TARN_TRAIN_PREPARING);
+    tarn__part part = {trainer->place.step, trainer->place.seconds};
+    bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) && tarn__frozen_end("trainer_run", trainer) && merge(trainer);
+    good = tarn__behind_wait(trainer->behind) && good; /* also after a failure */
+    end_profile(trainer);
+    tarn__captured_end(trainer);
+    tarn__trainer_leave(trainer, &callers);
+    good = good && tarn__metrics_flush(trainer->metrics);
+    tarn__metrics_close(trainer->metrics);
+    trainer->metrics = NULL;
+    const tarn__place *p = &trainer->place;
+    tarn_train_end end = p->step == trainer->steps  ? TARN_TRAIN_FINISHED
+                         : out_of_patience(trainer) ? TARN_TRAIN_PATIENCE
+                                                    : TARN_TRAIN_STOPPED;
+    static const char *const ends[] = {
+        [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
+    tarn__folder_give_up(&trainer->claim);
+    if (began)
+        tarn__log_run(trainer, &part, good ? ends[end] : "failed");
+    if (result)
+        *result = (tarn_train_result){.end = end,
+                                      .step = p->step,
+                                      .best_step = p->best_step,
+                                      .best_loss = p->best_loss,
+                                      .best_accuracy = p->best_accuracy,
+                                      .seconds = p->seconds,
+                                      .profiled = trainer->profile_taken};
+    atomic_store(&trainer->stop, false);
+    return good;
+}

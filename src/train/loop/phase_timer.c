@@ -1,0 +1,69 @@
+/* phase_timer.c: where the parts of a step begin on the device: points in its stream, which cost a step next to nothing. */
+#include "base/memory.h"
+#include "train/trainer.h"
+
+typedef struct mark {
+    tarn__phase phase;
+    tarn_event *event;
+} mark;
+
+#define MOST_MARKS 4096 /* a step with more micro-batches than a thousand counts up to there */
+
+struct tarn__marks {
+    mark mark[MOST_MARKS];
+    int count;
+};
+
+void tarn__mark_end(tarn_trainer *t)
+{
+    if (t->in_phase)
+        tarn_profile_span_close();
+    t->in_phase = false;
+}
+
+void tarn__mark(tarn_trainer *t, tarn__phase phase)
+{
+    static const char *const names[] = {"batch", "forward", "backward", "update"};
+    tarn__marks *marks = t->marks;
+    tarn__mark_end(t);
+    if (phase < TARN__PHASES && tarn_profile_is_on()) {
+        tarn_profile_span_open(names[phase]);
+        t->in_phase = true;
+    }
+    if (!marks || marks->count == MOST_MARKS)
+        return;
+    tarn_event *event = tarn_event_record(t->device); /* NULL: an error is pending, which ends the step */
+    if (event)
+        marks->mark[marks->count++] = (mark){phase, event};
+}
+
+bool tarn__marks_open(tarn_trainer *t)
+{
+    t->marks = tarn__alloc(sizeof(*t->marks));
+    return t->marks != NULL;
+}
+
+bool tarn__marks_read(tarn_trainer *t, double *milliseconds)
+{
+    tarn__marks *marks = t->marks;
+    tarn__mark(t, TARN__PHASES); /* the end of the last part */
+    for (int i = 0; i < TARN__PHASES; i++)
+        milliseconds[i] = 0;
+    for (int i = 0; i + 1 < marks->count; i++)
+        if (marks->mark[i].phase != TARN__PHASES)
+            milliseconds[marks->mark[i].phase] += tarn_event_elapsed(marks->mark[i].event, marks->mark[i + 1].event) / 1e3;
+    for (int i = 0; i < marks->count; i++)
+        tarn_event_free(marks->mark[i].event);
+    marks->count = 0;
+    return !tarn_failed();
+}
+
+void tarn__marks_close(tarn_trainer *t)
+{
+    if (!t->marks)
+        return;
+    for (int i = 0; i < t->marks->count; i++)
+        tarn_event_free(t->marks->mark[i].event);
+    tarn__release(t->marks, sizeof(*t->marks));
+    t->marks = NULL;
+}

@@ -1,0 +1,171 @@
+/* step_graph.c: a step that is recorded once and then repeated as a whole, where the device can do that.
+ *
+ * The step that is recorded is the one that would be taken anyway: tarn__next_batch() gives it tensors that stay where they are instead of the
+ * loader's, and its figures are copied to places that stay. Before each run the loader's batches are copied into those tensors, on the device.
+ * Learning rate, step count and random numbers are brought up to date by the run itself (core/launch/graph.c), so the bits are those of steps taken one
+ * by one. All micro-batches of a step are recorded together: they follow one another in the same memory.
+ *
+ * A recorded step keeps its memory until the end of the run, beside what evaluations take. */
+#include "train/loop/step_graph.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "core/tensor/tensor.h"
+#include "core/device/device.h"
+#include "core/launch/graph.h"
+#include "train/trainer.h"
+
+enum { WARM_UP = 3 };             /* steps taken one by one first: algorithms are chosen in them, buffers made */
+enum { SMALL_SHARE = 16 };        /* of the free memory, that a step recorded unasked may take: one that takes more is not bound by launches, and
+                                   * recorded it needs up to twice as much */
+enum { MOST_MICRO_BATCHES = 16 }; /* of a step that is recorded unasked: with more, launches are no longer what takes the time */
+
+/* ---- whether ------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__captured_plan(const char *function, tarn_trainer *t)
+{
+    const char *wish = t->options.capture;
+    bool can = tarn__can_capture(t->device), is_on = strcmp(wish, "on") == 0;
+    if (is_on && !can)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: capture is on, but %s cannot record a step; leave capture out, or choose a device that can", function,
+                           t->options.device);
+    bool has_room = t->memory_free == 0 || t->memory_needed <= t->memory_free / SMALL_SHARE;
+    t->captured.is_wanted =
+        can && (is_on || (strcmp(wish, "off") != 0 && has_room && t->batch_size / t->micro_batch <= MOST_MICRO_BATCHES));
+    t->captured.is_required = is_on;
+    return true;
+}
+
+bool tarn__captured_is_due(tarn_trainer *t)
+{
+    if (t->marks || t->is_profiled)
+        return false; /* whoever asks for the parts of a step has it taken operation by operation: with the same bits */
+    return t->captured.is_wanted && !t->captured.is_over && t->captured.eager_steps++ >= WARM_UP;
+}
+
+/* ---- what stays ---------------------------------------------------------------------------------------------------------- */
+
+static size_t batch_bytes(const tarn__captured *c)
+{
+    return sizeof(tarn_tensor *) * (size_t)c->micro_batches * (size_t)c->fields;
+}
+
+/* The places of a step's figures, and those of its batches, still empty. */
+static bool make_places(tarn_trainer *t)
+{
+    tarn__captured *c = &t->captured;
+    c->figures.loss = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
+    if (t->description.is_text)
+        c->figures.norm = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
+    else
+        c->figures.right = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_I64, t->device));
+    c->fields = tarn_dataset_field_count(t->training);
+    c->micro_batches = (int)(t->batch_size / t->micro_batch);
+    c->batch = tarn_failed() ? NULL : tarn__alloc(batch_bytes(c));
+    return c->batch != NULL;
+}
+
+/* The loader's next batch to its place. The first one of all makes it. */
+static bool put_batch(tarn_tensor *const *fields, tarn_tensor **places, int count)
+{
+    for (int k = 0; k < count && !tarn_failed(); k++)
+        if (places[k])
+            tarn_copy(places[k], fields[k]);
+        else
+            places[k] = tarn__scope_take(tarn_clone(fields[k]));
+    return !tarn_failed();
+}
+
+static bool put_batches(tarn_trainer *t)
+{
+    tarn__captured *c = &t->captured;
+    bool good = c->batch || make_places(t);
+    for (int i = 0; good && i < c->micro_batches; i++) {
+        tarn_tensor *fields[TARN_MAX_FIELDS];
+        tarn_scope *scope = tarn_scope_open();
+        good = scope && tarn__next_batch(t, fields) && put_batch(fields, c->batch + i * c->fields, c->fields);
+        tarn_scope_close(scope);
+    }
+    return good;
+}
+
+bool tarn__captured_batch(tarn_trainer *t, tarn_tensor **fields)
+{
+    tarn__captured *c = &t->captured;
+    memcpy(fields, c->batch + c->given++ * c->fields, sizeof(*fields) * (size_t)c->fields);
+    return true;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------------------------------- */
+
+/* Leaves a figure, where there is one, in its place. */
+static bool leave(tarn_tensor *place, tarn_tensor *figure)
+{
+    return !place || tarn_copy(place, tarn_reshape(tarn_detach(figure), TARN_SHAPE(1)));
+}
+
+static bool step(void *ctx)
+{
+    tarn_trainer *t = ctx;
+    tarn__captured *c = &t->captured;
+    tarn__figures now;
+    c->given = 0;
+    c->is_feeding = true;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && tarn__train_gradients(t, &now) && tarn_optimizer_step(t->optimizer) && leave(c->figures.loss, now.loss) &&
+                leave(c->figures.right, now.right) && leave(c->figures.norm, now.norm);
+    tarn__mark_end(t);
+    tarn_scope_close(scope);
+    c->is_feeding = false;
+    return good;
+}
+
+/* Records the step. Where that fails though nobody insisted on it, the run goes on without. */
+static bool record(tarn_trainer *t)
+{
+    tarn__captured *c = &t->captured;
+    tarn_empty_cache(t->device); /* what the steps so far have used lies there: the recorded one has its own */
+    c->graph = tarn_graph_capture(t->device, step, t);
+    if (c->graph)
+        return true;
+    tarn__error_record why;
+    tarn__error_save(&why);
+    tarn_optimizer_zero_grad(t->optimizer); /* gradients that were recorded, but never made */
+    c->is_over = true;
+    if (c->is_required) {
+        tarn__error_restore(&why);
+        return tarn__raise_within("trainer_run");
+    }
+    tarn__log(TARN_LOG_WARNING, "trainer_run: steps are taken one by one, because this one cannot be recorded: %s",
+              why.text + strlen("tarn: "));
+    return true;
+}
+
+bool tarn__captured_step(tarn_trainer *t, tarn__figures *figures)
+{
+    tarn__captured *c = &t->captured;
+    t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the schedule moves it on */
+    if (!put_batches(t) || (!c->graph && !record(t)) || !(c->graph ? tarn_graph_run(c->graph) : step(t)))
+        return false;
+    t->place.step++;
+    *figures = c->figures;
+    return true;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------------------- */
+
+void tarn__captured_end(tarn_trainer *t)
+{
+    tarn__captured *c = &t->captured;
+    tarn_graph_free(c->graph);
+    for (int i = 0; c->batch && i < c->micro_batches * c->fields; i++)
+        tarn_free(c->batch[i]);
+    tarn__release(c->batch, batch_bytes(c));
+    tarn_free(c->figures.loss);
+    tarn_free(c->figures.right);
+    tarn_free(c->figures.norm);
+    *c = (tarn__captured){.is_wanted = c->is_wanted, .is_required = c->is_required};
+}

@@ -1,0 +1,290 @@
+/* checkpoint.c: all that the next step depends on, to the run's folder and back.
+ *
+ * A checkpoint is three files, and they must change together. New ones are written beside the old under the names "….next",
+ * trainer.json.next last and after the others have reached the disk: from that instant the new checkpoint is whole and counts. Then
+ * they get their names. Whoever stops the program before that instant leaves the old checkpoint; after it, the next start finishes the
+ * renaming. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "core/device/device.h"
+#include "train/tasks/finetune.h"
+#include "train/output/async_checkpoint.h"
+
+#define FORMAT 2        /* of trainer.json: it has a checksum */
+#define OLDEST_FORMAT 1 /* without one */
+#define MOST_CHOICES 100000
+
+enum { MODEL, OPTIMIZER, PLACE, FILES = TARN__CHECKPOINT_FILES };
+
+/* Of a run with adapters the model is where it was; only they are in the checkpoint, under the name that PEFT gives them. */
+static const char *name_of(const tarn_trainer *t, int which)
+{
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "trainer.json"};
+    return which == MODEL && t->options.lora ? "adapter_model.safetensors" : names[which];
+}
+
+static const char *path_of(const tarn_trainer *t, int which, tarn__path *path)
+{
+    return tarn__path_in(t->options.out, name_of(t, which), path);
+}
+
+static const char *next_of(const tarn_trainer *t, int which, tarn__path *path)
+{
+    snprintf(path->text, sizeof(path->text), "%s/%s.next", t->options.out, name_of(t, which));
+    return path->text;
+}
+
+/* Gives the files of a whole new checkpoint their names; the one that makes it count goes last. */
+static bool take_names(const char *function, const tarn_trainer *t)
+{
+    tarn__path from, to;
+    for (int i = 0; i < FILES; i++)
+        if (tarn__path_exists(next_of(t, i, &from)) && !tarn__file_rename(function, from.text, path_of(t, i, &to)))
+            return false;
+    return true;
+}
+
+/* What was left by a program that was stopped: finished if it counts, removed if not. */
+static bool recover(const char *function, const tarn_trainer *t)
+{
+    tarn__path path;
+    if (tarn__path_exists(next_of(t, PLACE, &path)))
+        return take_names(function, t);
+    for (int i = 0; i < PLACE; i++)
+        tarn__file_remove(next_of(t, i, &path));
+    return true;
+}
+
+/* ---- trainer.json ---------------------------------------------------------------------------------------------------------- */
+
+/* Random numbers depend on the seed and on how many were drawn, on the CPU and on the run's device. */
+static bool write_random(const tarn_trainer *t, const tarn__generator *random, tarn__document *document)
+{
+    return tarn__document_set_whole(document, "random.seed", (int64_t)random->seed) &&
+           tarn__document_set_whole(document, "random.cpu", (int64_t)random->offset[0][0]) &&
+           tarn__document_set_whole(document, "random.device", (int64_t)random->offset[t->device.backend][t->device.index]);
+}
+
+/* What is frozen goes by one number here; frozen.json has it tensor by tensor. */
+static bool write_frozen(const tarn_trainer *t, tarn__document *document)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%016" PRIx64, t->frozen.all);
+    return !t->frozen.count || tarn__document_set_text(document, "frozen", text);
+}
+
+static bool read_frozen(const char *function, const tarn_trainer *t, const tarn__document *document, const char *path)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%016" PRIx64, t->frozen.all);
+    const char *noted = t->frozen.count ? tarn__document_text(document, "frozen") : text;
+    return noted && (strcmp(noted, text) == 0 ||
+                     tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' belongs to frozen weights with the hash %.32s, but those of '%s' have %s", function, path, noted,
+                                 t->options.base, text));
+}
+
+/* What the device has chosen by measuring: other choices would give other bits. */
+typedef struct told {
+    tarn__document *document;
+    bool is_good;
+} told;
+
+static void add_choice(void *ctx, const char *line)
+{
+    told *to = ctx;
+    to->is_good = to->is_good && tarn__document_add_text(to->document, "choices", line);
+}
+
+static bool write_choices(const tarn_trainer *t, tarn__document *document)
+{
+    const tarn__backend *backend = tarn__backend_of(t->device, "trainer_run");
+    told to = {document, backend != NULL};
+    if (backend && backend->choices_tell)
+        backend->choices_tell(t->device.index, add_choice, &to);
+    return to.is_good;
+}
+
+static bool read_choices(const char *function, const tarn_trainer *t, const tarn__document *document)
+{
+    const tarn__backend *backend = tarn__backend_of(t->device, function);
+    size_t count = 0;
+    if (!backend || (tarn__document_has(document, "choices") && !tarn__document_count(document, "choices", MOST_CHOICES, &count)))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const char *line = tarn__document_text_at(document, "choices", i);
+        if (!line)
+            return false;
+        if (backend->choices_take)
+            backend->choices_take(t->device.index, line);
+    }
+    return true;
+}
+
+/* "x86-64 avx512": the instructions that a run on the CPU is computed with. Other ones round otherwise. False: not on the CPU. */
+static bool instructions_of(const tarn_trainer *t, char *text, size_t size)
+{
+    tarn_device_info info;
+#if defined(__x86_64__)
+    static const char architecture[] = "x86-64";
+#elif defined(__aarch64__)
+    static const char architecture[] = "aarch64";
+#else
+    static const char architecture[] = "other";
+#endif
+    if (!tarn_device_equal(t->device, tarn_device_cpu()) || !tarn_device_query(t->device, &info))
+        return false;
+    snprintf(text, size, "%s %.*s", architecture, (int)strcspn(info.detail, " "), info.detail);
+    return true;
+}
+
+static bool write_instructions(const tarn_trainer *t, tarn__document *document)
+{
+    char text[160];
+    return instructions_of(t, text, sizeof(text)) ? tarn__document_set_text(document, "instructions", text) : !tarn_failed();
+}
+
+static bool read_instructions(const tarn_trainer *t, const tarn__document *document)
+{
+    char text[160];
+    if (!tarn__document_has(document, "instructions") || !instructions_of(t, text, sizeof(text)))
+        return !tarn_failed();
+    const char *noted = tarn__document_text(document, "instructions");
+    if (noted && strcmp(noted, text) != 0)
+        tarn__log(TARN_LOG_WARNING,
+                  "the run in '%s' was computed with the instruction level %.64s, and is resumed with %s: its bits will differ from those of a run "
+                  "that was not stopped",
+                  t->options.out, noted, text);
+    return noted != NULL;
+}
+
+static bool write_place(const tarn_trainer *t, const tarn__generator *random, const char *path)
+{
+    const tarn__place *p = &t->place;
+    tarn__document *document = tarn__document_new("trainer_run");
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_add_checksum(document) &&
+                tarn__document_set_whole(document, "step", p->step) &&
+                tarn__document_set_whole(document, "epoch", p->loader.epoch) &&
+                tarn__document_set_whole(document, "batch", p->loader.batch) && write_random(t, random, document) &&
+                tarn__document_set_whole(document, "best.step", p->best_step) &&
+                tarn__document_set_real(document, "best.loss", p->best_loss) &&
+                tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
+                tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
+                tarn__document_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
+                write_frozen(t, document) && write_choices(t, document) && write_instructions(t, document) && tarn__document_set_real(document, "seconds", p->seconds) &&
+                tarn__document_set_bool(document, "finished", p->finished) &&
+                tarn__document_save(document, path);
+    tarn__document_free(document);
+    return good;
+}
+
+static bool read_random(tarn_trainer *t, const tarn__document *document)
+{
+    int64_t seed, cpu, device;
+    if (!tarn__document_whole(document, "random.seed", INT64_MIN, INT64_MAX, &seed) ||
+        !tarn__document_whole(document, "random.cpu", 0, INT64_MAX, &cpu) ||
+        !tarn__document_whole(document, "random.device", 0, INT64_MAX, &device))
+        return false;
+    t->random = (tarn__generator){.seed = (uint64_t)seed};
+    t->random.offset[0][0] = (uint64_t)cpu;
+    t->random.offset[t->device.backend][t->device.index] = (uint64_t)device;
+    return true;
+}
+
+static bool read_place(const char *function, tarn_trainer *t, const char *path)
+{
+    int64_t format;
+    tarn__place p = {0};
+    tarn__document *document = tarn__document_open(function, path);
+    bool good = document && tarn__document_whole(document, "format", OLDEST_FORMAT, FORMAT, &format) &&
+                tarn__document_whole(document, "step", 0, INT64_MAX, &p.step) &&
+                tarn__document_whole(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
+                tarn__document_whole(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) && read_random(t, document) &&
+                tarn__document_whole(document, "best.step", 0, p.step, &p.best_step) &&
+                tarn__document_real(document, "best.loss", &p.best_loss) &&
+                tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
+                tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
+                tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished) &&
+                (format == OLDEST_FORMAT || tarn__document_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
+                read_frozen(function, t, document, path) && read_choices(function, t, document) && read_instructions(t, document);
+    tarn__document_free(document);
+    if (good)
+        t->place = p;
+    return good;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------------------------- */
+
+/* The three files under the names that they have until all of them are there. */
+static bool write_next(tarn_trainer *t)
+{
+    tarn__path path;
+    tarn__generator random = tarn__random_save(); /* the thread's are the run's while it runs */
+    if (tarn_failed() || !tarn_loader_tell(t->loader, &t->place.loader))
+        return false;
+    next_of(t, MODEL, &path);
+    return (t->options.lora ? tarn__adapters_save(t, path.text) : tarn_module_save(t->model, path.text)) &&
+           tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) && write_place(t, &random, next_of(t, PLACE, &path));
+}
+
+bool tarn__checkpoint_save(tarn_trainer *t)
+{
+    return write_next(t) && take_names("trainer_run", t);
+}
+
+bool tarn__checkpoint_keep(tarn_trainer *t, tarn__kept *kept, tarn__renaming *renaming)
+{
+    tarn__kept_open(kept);
+    bool good = write_next(t);
+    tarn__kept_close();
+    for (int i = 0; i < FILES; i++) {
+        next_of(t, i, &renaming->from[i]);
+        path_of(t, i, &renaming->to[i]);
+    }
+    return good;
+}
+
+/* The three belong together when the optimizer has taken as many steps as the place says. */
+static bool belongs_together(const char *function, const tarn_trainer *t)
+{
+    int64_t steps = tarn_optimizer_steps(t->optimizer);
+    return steps == t->place.step ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%s' is no whole checkpoint: trainer.json is at step %" PRId64 ", optimizer.safetensors at step %" PRId64,
+                       function, t->options.out, t->place.step, steps);
+}
+
+/* Without trainer.json a run has not begun, or has lost it: then there are weights, which the first step would overwrite. Adapters are saved before
+ * the first checkpoint. */
+static bool check_not_begun(const char *function, const tarn_trainer *t)
+{
+    const char *const names[] = {"optimizer.safetensors", "best.safetensors", "best", t->options.lora ? "optimizer.safetensors" : "model.safetensors"};
+    tarn__path path;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (tarn__path_exists(tarn__path_in(t->options.out, names[i], &path)))
+            return tarn__raise(TARN_ERROR_IO,
+                               "%s: '%s' has no trainer.json, which says at which step its weights are; restore the file from a copy, resume a kept "
+                               "checkpoint (%s/step-N), or begin a new run in another folder",
+                               function, t->options.out, t->options.out);
+    return true;
+}
+
+bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
+{
+    tarn__path path;
+    if (tarn_failed() || !tarn__behind_wait(t->behind) || !recover(function, t))
+        return false;
+    if (!tarn__path_exists(path_of(t, PLACE, &path)))
+        return check_not_begun(function, t);
+    if (!read_place(function, t, path.text))
+        return false;
+    path_of(t, MODEL, &path);
+    bool good = (t->options.lora ? tarn__adapters_load(function, t, path.text) : tarn_module_load(t->model, path.text, NULL)) &&
+                tarn_optimizer_load(t->optimizer, path_of(t, OPTIMIZER, &path)) &&
+                tarn_loader_seek(t->loader, t->place.loader);
+    return good ? belongs_together(function, t) : tarn__raise_within(function);
+}

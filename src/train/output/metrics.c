@@ -1,0 +1,184 @@
+/* metrics.c: the records of a run: metrics.jsonl, one JSON object a line, events for TensorBoard, and report.html.
+ *
+ * Lines are added as they come. What a stopped program wrote after its last checkpoint did not last: when the run goes on from there, those
+ * lines are dropped and written anew. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "base/memory.h"
+#include "train/report/report.h"
+#include "train/output/tensorboard.h"
+#include "train/report/facts.h"
+#include "train/trainer.h"
+
+struct tarn__metrics {
+    FILE *lines;
+    tarn__events *events;
+    tarn__path path, curves;
+    char title[64];
+    tarn__facts facts; /* for the page */
+};
+
+/* ---- going on -------------------------------------------------------------------------------------------------------------- */
+
+/* True when a line is whole and tells of a step up to `last`. */
+static bool lasted(const char *line, size_t length, int64_t last)
+{
+    int64_t step;
+    tarn__error_record none;
+    tarn__document *document = tarn__document_parse("trainer_run", "metrics.jsonl", line, length);
+    bool good = document && tarn__document_whole(document, "step", 0, last, &step);
+    tarn__document_free(document);
+    tarn__error_save(&none); /* a line that is none is dropped, no error */
+    return good;
+}
+
+/* Bytes of the lines that lasted: up to the first that did not. */
+static size_t find_end(const tarn__map *map, int64_t last)
+{
+    size_t end = 0;
+    while (end < map->bytes) {
+        const char *line = map->memory + end, *newline = memchr(line, '\n', map->bytes - end);
+        if (!newline || !lasted(line, (size_t)(newline - line), last))
+            break;
+        end += (size_t)(newline - line) + 1;
+    }
+    return end;
+}
+
+static bool drop_what_did_not_last(const char *path, int64_t last)
+{
+    tarn__map map;
+    tarn__output output;
+    if (!tarn__path_exists(path))
+        return true;
+    if (!tarn__map_open(&map, "trainer_run", path))
+        return false;
+    size_t end = find_end(&map, last);
+    bool good = end == map.bytes || tarn__output_open(&output, "trainer_run", path);
+    if (good && end < map.bytes) {
+        good = end == 0 || tarn__output_write(&output, map.memory, end);
+        if (good)
+            good = tarn__output_commit(&output);
+        else
+            tarn__output_discard(&output);
+    }
+    tarn__map_close(&map);
+    return good;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+
+tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
+{
+    tarn__metrics *metrics = tarn_failed() ? NULL : tarn__alloc(sizeof(*metrics));
+    if (!metrics)
+        return NULL;
+    tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
+    tarn__path_in(t->options.out, "report.html", &metrics->curves);
+    snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
+    bool goes_on = tarn__path_exists(metrics->path.text); /* a program was here before, though it may not have come to a checkpoint */
+    if (tarn__facts_of(t, &metrics->facts) && drop_what_did_not_last(metrics->path.text, t->place.step)) {
+        metrics->lines = fopen(metrics->path.text, "a");
+        if (!metrics->lines)
+            tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' cannot be opened", metrics->path.text);
+        metrics->events = metrics->lines ? tarn__events_open(t->options.out) : NULL;
+        if (metrics->events && (!goes_on || tarn__events_resume(metrics->events, t->place.step + 1)))
+            return metrics;
+    }
+    tarn__metrics_close(metrics);
+    return NULL;
+}
+
+/* JSON has no NaN and no infinity. */
+static const char *number_text(double value, char text[32])
+{
+    snprintf(text, 32, isfinite(value) ? "%.9g" : "null", value);
+    return text;
+}
+
+static void write_text_line(FILE *to, const tarn_train_report *r)
+{
+    char loss[32], norm[32];
+    bool evaluation = r->kind == TARN_REPORT_EVALUATION;
+    fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, ", r->step, r->epoch, evaluation ? "val_loss" : "loss",
+            number_text(r->loss, loss));
+    if (evaluation)
+        fprintf(to, "\"best\": %s, ", r->is_best ? "true" : "false");
+    else
+        fprintf(to, "\"lr\": %.9g, \"gradient_norm\": %s, \"tokens_per_second\": %.6g, \"memory\": %" PRId64 ", ", r->lr,
+                number_text(r->gradient_norm, norm), r->tokens_per_second, r->memory);
+    fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
+}
+
+static void write_line(FILE *to, const tarn_train_report *r)
+{
+    if (r->is_text) {
+        write_text_line(to, r);
+        return;
+    }
+    char loss[32];
+    bool evaluation = r->kind == TARN_REPORT_EVALUATION;
+    fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, \"%s\": %.9g, ", r->step, r->epoch,
+            evaluation ? "val_loss" : "loss", number_text(r->loss, loss), evaluation ? "val_accuracy" : "accuracy", r->accuracy);
+    if (evaluation)
+        fprintf(to, "\"best\": %s, ", r->is_best ? "true" : "false");
+    else
+        fprintf(to, "\"lr\": %.9g, \"%s_per_second\": %.6g, ", r->lr, r->unit, r->images_per_second);
+    fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
+}
+
+static bool add_text_events(tarn__events *events, const tarn_train_report *r)
+{
+    if (r->kind == TARN_REPORT_EVALUATION)
+        return tarn__events_scalar(events, "loss/validation", r->step, r->loss) && tarn__events_flush(events);
+    return tarn__events_scalar(events, "loss/training", r->step, r->loss) && tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
+           tarn__events_scalar(events, "gradient norm", r->step, r->gradient_norm) &&
+           tarn__events_scalar(events, "tokens per second", r->step, r->tokens_per_second) && tarn__events_flush(events);
+}
+
+static bool add_events(tarn__events *events, const tarn_train_report *r)
+{
+    if (r->is_text)
+        return add_text_events(events, r);
+    if (r->kind == TARN_REPORT_EVALUATION)
+        return tarn__events_scalar(events, "loss/validation", r->step, r->loss) &&
+               tarn__events_scalar(events, "accuracy/validation", r->step, r->accuracy) && tarn__events_flush(events);
+    char speed[32];
+    snprintf(speed, sizeof(speed), "%s per second", r->unit);
+    return tarn__events_scalar(events, "loss/training", r->step, r->loss) &&
+           tarn__events_scalar(events, "accuracy/training", r->step, r->accuracy) &&
+           tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
+           tarn__events_scalar(events, speed, r->step, r->images_per_second) && tarn__events_flush(events);
+}
+
+bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
+{
+    if (tarn_failed())
+        return false;
+    write_line(metrics->lines, report);
+    if (fflush(metrics->lines) != 0)
+        return tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' could not be written; is the disk full?", metrics->path.text);
+    return add_events(metrics->events, report);
+}
+
+bool tarn__metrics_flush(tarn__metrics *metrics)
+{
+    return !tarn_failed() && tarn__events_flush(metrics->events) &&
+           tarn__curves_write_metrics(metrics->curves.text, metrics->title, metrics->facts.fact, metrics->facts.count, metrics->path.text);
+}
+
+void tarn__metrics_close(tarn__metrics *metrics)
+{
+    if (!metrics)
+        return;
+    if (metrics->lines)
+        fclose(metrics->lines);
+    tarn__events_close(metrics->events);
+    tarn__release(metrics, sizeof(*metrics));
+}

@@ -1,0 +1,276 @@
+/* plan_fit.c: a run that cannot fit does not start: it is refused with what its memory is for, and with settings that would fit, each of them planned as a run is. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "models/lm/arch.h"
+#include "train/options.h"
+#include "train/default_sizes.h"
+#include "train/trainer.h"
+
+/* ---- planning another run -------------------------------------------------------------------------------------------------- */
+
+/* What the run would need with other options; INT64_MAX where they do not go together. */
+static int64_t needed_with(const tarn_trainer *t, const tarn_train_options *o)
+{
+    int64_t samples = tarn_dataset_count(t->training);
+    bool is_text = t->description.is_text;
+    tarn_trainer other = {.options = *o, .description = t->description, .corpus = t->corpus, .training = t->training, .device = t->device};
+    other.batch_size = is_text || o->batch_size < samples ? o->batch_size : samples;
+    other.micro_batch = is_text ? o->micro_batch : other.batch_size;
+    bool good = tarn__language_check("trainer_new", o, is_text) &&
+                (!is_text || o->base[0] || tarn__language_sizes("trainer_new", &other)) && tarn__plan_memory("trainer_new", &other);
+    tarn_clear_error();
+    return good ? other.memory_needed : INT64_MAX;
+}
+
+static bool fits(const tarn_trainer *t, const tarn_train_options *o)
+{
+    return needed_with(t, o) <= t->memory_free;
+}
+
+/* Notes settings that fit: "micro_batch=4 recompute=block". */
+static void add(tarn_trainer *t, const char *settings, const tarn_train_options *o)
+{
+    if (t->fit_count == TARN_TRAIN_FITS)
+        return;
+    tarn_train_fit *fit = &t->fits[t->fit_count++];
+    snprintf(fit->settings, sizeof(fit->settings), "%s", settings);
+    fit->memory_needed = needed_with(t, o);
+}
+
+/* An option that takes the more memory the larger it is; a divisor of `divides` where that is not 0. `also` (NULL: none) has the same value. */
+typedef struct amount {
+    int64_t *field, *also;
+    int64_t most, divides;
+} amount;
+
+static int64_t needed_of(const tarn_trainer *t, const tarn_train_options *o, const amount *a, int64_t value)
+{
+    *a->field = value;
+    if (a->also)
+        *a->also = value;
+    return needed_with(t, o);
+}
+
+static int64_t divisor_up_to(const amount *a, int64_t value)
+{
+    while (a->divides && value > 1 && a->divides % value != 0)
+        value--;
+    return value;
+}
+
+/* The largest value that fits, which the options have then; 0: none does. What 1 and 2 take tells about where it is; that it fits is seen by planning it. */
+static int64_t largest(const tarn_trainer *t, const tarn_train_options *o, const amount *a)
+{
+    int64_t one = a->most > 0 ? needed_of(t, o, a, 1) : INT64_MAX, two = a->most > 1 ? needed_of(t, o, a, 2) : INT64_MAX;
+    if (one > t->memory_free)
+        return 0;
+    if (two > t->memory_free)
+        return needed_of(t, o, a, 1) == one;
+    double each = two > one ? (double)(two - one) : 1, guess = 1 + (double)(t->memory_free - one) / each;
+    int64_t value = divisor_up_to(a, guess < (double)a->most ? (int64_t)guess : a->most);
+    while (value > 1 && needed_of(t, o, a, value) > t->memory_free)
+        value = divisor_up_to(a, value - (value + 15) / 16);
+    if (value == 1)
+        needed_of(t, o, a, 1);
+    return value;
+}
+
+/* ---- settings -------------------------------------------------------------------------------------------------------------- */
+
+static int64_t largest_micro_batch(const tarn_trainer *t, tarn_train_options *o)
+{
+    return largest(t, o, &(amount){&o->micro_batch, NULL, t->micro_batch, o->batch_size});
+}
+
+/* Fewer windows at once: the same steps. */
+static int64_t try_micro_batch(tarn_trainer *t)
+{
+    tarn_train_options o = t->options;
+    char text[64];
+    int64_t found = largest_micro_batch(t, &o);
+    snprintf(text, sizeof(text), "micro_batch=%" PRId64, found);
+    if (found > 0)
+        add(t, text, &o);
+    return found;
+}
+
+/* An option that makes activations smaller, alone or with a micro-batch that is larger than without it. */
+static void try_word(tarn_trainer *t, const char *name, const char *word, int64_t micro_batch)
+{
+    tarn_train_options o = t->options;
+    char text[96];
+    if (!tarn_train_options_set(&o, name, word)) {
+        tarn_clear_error();
+        return;
+    }
+    snprintf(text, sizeof(text), "%s=%s", name, word);
+    if (fits(t, &o)) {
+        add(t, text, &o);
+        return;
+    }
+    int64_t found = t->description.is_text && !t->is_resumed ? largest_micro_batch(t, &o) : 0;
+    snprintf(text, sizeof(text), "%s=%s micro_batch=%" PRId64, name, word, found);
+    if (found > micro_batch)
+        add(t, text, &o);
+}
+
+/* Fewer samples in a step: another run. */
+static void try_batch_size(tarn_trainer *t)
+{
+    tarn_train_options o = t->options;
+    char text[64];
+    bool is_text = t->description.is_text;
+    int64_t found = largest(t, &o, &(amount){&o.batch_size, is_text ? &o.micro_batch : NULL, t->batch_size - 1, 0});
+    snprintf(text, sizeof(text), "batch_size=%" PRId64, found);
+    if (found > 0 && (!is_text || t->micro_batch == t->batch_size))
+        add(t, text, &o);
+}
+
+/* ---- smaller models -------------------------------------------------------------------------------------------------------- */
+
+static double weights_of(const tarn_train_options *o)
+{
+    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    tarn__model_sizes sizes = {.vocab = o->vocab, .context = o->context, .layers = o->layers, .heads = o->heads, .kv_heads = o->kv_heads,
+                               .width = o->width, .inner = o->inner};
+    return kind ? kind->numbers(o->model, &sizes) : 0;
+}
+
+/* Options of a published model in the place of the run's own; false: it has no sizes of its own, or other ones. */
+static bool put_model(const tarn_trainer *t, const char *name, tarn_train_options *o)
+{
+    *o = t->options;
+    snprintf(o->model, sizeof(o->model), "%s", name);
+    o->layers = o->heads = o->kv_heads = o->width = o->inner = 0;
+    if (tarn__sizes_are_open(o))
+        return false;
+    tarn_trainer other = {.options = *o, .description = t->description, .corpus = t->corpus};
+    bool good = tarn__language_sizes("trainer_new", &other);
+    tarn_clear_error();
+    *o = other.options;
+    return good;
+}
+
+/* The largest published model that is smaller and fits, with the settings as they are or with one window at a time. */
+static void try_models(tarn_trainer *t)
+{
+    const tarn__model_kind *kind = tarn__model_kind_trained(t->options.model);
+    tarn_train_options best = {0}, o;
+    double most = 0, own = weights_of(&t->options);
+    for (int pass = 0; kind && pass < 2 && most == 0; pass++)
+        for (int i = 0; kind->names[i]; i++) {
+            if (!put_model(t, kind->names[i], &o))
+                continue;
+            o.micro_batch = pass ? 1 : o.micro_batch;
+            if (weights_of(&o) < own && weights_of(&o) > most && fits(t, &o)) {
+                most = weights_of(&o);
+                best = o;
+            }
+        }
+    char text[96];
+    snprintf(text, sizeof(text), best.micro_batch < t->micro_batch ? "model=%s micro_batch=1" : "model=%s", best.model);
+    if (most > 0)
+        add(t, text, &best);
+}
+
+static void try_layers(tarn_trainer *t)
+{
+    tarn_train_options o = t->options;
+    char text[64];
+    int64_t found = largest(t, &o, &(amount){&o.layers, NULL, t->options.layers - 1, 0});
+    snprintf(text, sizeof(text), "layers=%" PRId64, found);
+    if (found > 0)
+        add(t, text, &o);
+}
+
+static void try_hidden(tarn_trainer *t)
+{
+    tarn_train_options o = t->options;
+    char text[96];
+    while (o.hidden_count > 0 && o.hidden[0] > 1) {
+        size_t used = (size_t)snprintf(text, sizeof(text), "hidden=");
+        for (int i = 0; i < o.hidden_count; i++) {
+            o.hidden[i] = o.hidden[i] > 1 ? o.hidden[i] / 2 : 1;
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRId64, i ? "," : "", o.hidden[i]);
+        }
+        if (!fits(t, &o))
+            continue;
+        add(t, text, &o);
+        return;
+    }
+}
+
+static void try_smaller(tarn_trainer *t)
+{
+    tarn_train_options named;
+    if (!t->description.is_text)
+        try_hidden(t);
+    else if (!t->options.base[0] && put_model(t, t->options.model, &named) && weights_of(&named) == weights_of(&t->options))
+        try_models(t);
+    else if (!t->options.base[0])
+        try_layers(t);
+    else if (!t->options.lora)
+        try_word(t, "lora", "8", 0);
+}
+
+static void find_settings(tarn_trainer *t)
+{
+    bool is_text = t->description.is_text, is_bf16 = strcmp(t->options.precision, "bf16") == 0;
+    int64_t micro_batch = is_text && !t->is_resumed ? try_micro_batch(t) : 0;
+    if (is_text && strcmp(t->options.recompute, "block") != 0)
+        try_word(t, "recompute", "block", micro_batch);
+    if (t->is_resumed) /* it keeps the rest */
+        return;
+    if (!is_bf16)
+        try_word(t, "precision", "bf16", micro_batch);
+    if (t->batch_size > 1)
+        try_batch_size(t);
+    try_smaller(t);
+}
+
+/* ---- the refusal ----------------------------------------------------------------------------------------------------------- */
+
+/* A line of a table. */
+static size_t put_line(char *text, size_t size, size_t used, int64_t bytes, const char *what, const char *settings)
+{
+    static const char *const units[] = {"MiB", "GiB", "TiB"};
+    double in_unit = (double)bytes / (1 << 20);
+    int unit = 0;
+    for (; in_unit >= 1024 && unit < 2; unit++)
+        in_unit /= 1024;
+    if (used < size)
+        used += (size_t)snprintf(text + used, size - used, "\n%10.1f %s  %s%s", in_unit, units[unit], what, settings);
+    return used;
+}
+
+static bool refuse(const char *function, const tarn_trainer *t)
+{
+    char text[800] = "";
+    size_t size = sizeof(text), used = put_line(text, size, 0, t->weight_bytes, "weights", "");
+    used = put_line(text, size, used, t->gradient_bytes, "gradients", "");
+    used = put_line(text, size, used, t->state_bytes, "optimizer state", "");
+    used = put_line(text, size, used, t->activation_bytes, "activations", "");
+    used = put_line(text, size, used, t->memory_needed, "needed, by estimate", "");
+    used = put_line(text, size, used, t->memory_min, "needed at least", "");
+    used = put_line(text, size, used, t->memory_free, "free on ", t->options.device);
+    for (int i = 0; i < t->fit_count; i++)
+        used = put_line(text, size, used, t->fits[i].memory_needed, "needed, which fits, with ", t->fits[i].settings);
+    return tarn__raise(TARN_ERROR_MEMORY, "%s: the run does not fit into memory; ignore_memory starts it all the same\n%s", function, text + 1);
+}
+
+bool tarn__fit_check(const char *function, tarn_trainer *t)
+{
+    if (t->memory_free == 0 || t->memory_needed <= t->memory_free)
+        return true;
+    find_settings(t);
+    if (t->is_imagined)
+        return true;
+    if (t->memory_min > t->memory_free && !t->options.ignore_memory)
+        return refuse(function, t);
+    tarn__log(TARN_LOG_WARNING, "the run may not fit: it needs about %.1f MiB, and %s has %.1f MiB free", (double)t->memory_needed / (1 << 20), t->options.device,
+              (double)t->memory_free / (1 << 20));
+    return true;
+}

@@ -1,0 +1,225 @@
+/* chart.c: one chart in SVG: a grid, the ticks' texts, and the lines. A noisy line of many points is drawn thin, with a smoothed
+ * one over it; a line of few points has dots. */
+#include <math.h>
+#include <stdio.h>
+
+#include "train/report/curves_parts.h"
+
+#define WIDTH 560
+#define HEIGHT 280
+#define LEFT 58.0 /* the plot, in the drawing */
+#define RIGHT 546.0
+#define TOP 10.0
+#define BOTTOM 246.0
+
+#define MOST_BUCKETS 600 /* of a line that is thinned out: each gives its lowest and its highest point */
+#define FEW_POINTS 40    /* up to so many, points are dots and nothing is smoothed */
+#define SMOOTHED_PART 30 /* the smoothed line looks at this part of all points on either side */
+
+/* ---- extents --------------------------------------------------------------------------------------------------------------- */
+
+#define TOO_LARGE 1e300 /* differences would overflow */
+
+/* Not finite is also what is so large that it cannot be drawn. */
+static bool is_point(const tarn__curves_series *series, int64_t i)
+{
+    return fabs(series->step[i]) < TOO_LARGE && fabs(series->value[i]) < TOO_LARGE; /* false for NaN */
+}
+
+static void widen(tarn__extent *extent, double step, double value, tarn__curves_aim aim)
+{
+    bool is_first = extent->finite++ == 0;
+    bool is_better = aim == TARN__AIM_LOW ? value < extent->best : aim == TARN__AIM_HIGH && value > extent->best;
+    extent->low = is_first || value < extent->low ? value : extent->low;
+    extent->high = is_first || value > extent->high ? value : extent->high;
+    extent->first_step = is_first || step < extent->first_step ? step : extent->first_step;
+    extent->last_step = is_first || step > extent->last_step ? step : extent->last_step;
+    extent->last = value;
+    if (is_first || is_better) {
+        extent->best = value;
+        extent->best_step = step;
+    }
+}
+
+tarn__extent tarn__series_extent(const tarn__curves_series *series, tarn__curves_aim aim)
+{
+    tarn__extent extent = {0};
+    for (int64_t i = 0; i < series->count; i++) {
+        if (is_point(series, i))
+            widen(&extent, series->step[i], series->value[i], aim);
+        else
+            extent.others++;
+    }
+    return extent;
+}
+
+tarn__extent tarn__chart_extent(const tarn__curves_chart *chart)
+{
+    tarn__extent all = {0};
+    for (int i = 0; i < chart->series_count; i++) {
+        tarn__extent one = tarn__series_extent(&chart->series[i], chart->aim);
+        if (one.finite > 0) {
+            widen(&all, one.first_step, one.low, chart->aim);
+            widen(&all, one.last_step, one.high, chart->aim);
+        }
+    }
+    return all;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+
+typedef struct plot {
+    tarn__page *page;
+    const tarn__scale *x, *y;
+    bool is_open; /* the pen is down */
+} plot;
+
+static void draw_to(plot *p, double step, double value)
+{
+    double x = LEFT + (RIGHT - LEFT) * tarn__scale_place(p->x, step), y = BOTTOM - (BOTTOM - TOP) * tarn__scale_place(p->y, value);
+    tarn__page_format(p->page, "%c%.2f %.2f", p->is_open ? 'L' : 'M', x, y);
+    p->is_open = true;
+}
+
+/* All points, or the lowest and the highest of each bucket, in their order. A value that is not finite lifts the pen. */
+static void draw_points(plot *p, const tarn__curves_series *s)
+{
+    int64_t size = s->count > 2 * MOST_BUCKETS ? (s->count + MOST_BUCKETS - 1) / MOST_BUCKETS : 1;
+    for (int64_t begin = 0; begin < s->count; begin += size) {
+        int64_t end = begin + size < s->count ? begin + size : s->count, low = -1, high = -1;
+        bool has_gap = false;
+        for (int64_t i = begin; i < end; i++) {
+            if (!is_point(s, i)) {
+                has_gap = true;
+                continue;
+            }
+            low = low < 0 || s->value[i] < s->value[low] ? i : low;
+            high = high < 0 || s->value[i] > s->value[high] ? i : high;
+        }
+        p->is_open = p->is_open && !has_gap;
+        if (low < 0)
+            continue;
+        int64_t first = low < high ? low : high, second = low < high ? high : low;
+        draw_to(p, s->step[first], s->value[first]);
+        if (second != first)
+            draw_to(p, s->step[second], s->value[second]);
+    }
+}
+
+/* True when the values jump up and down: then their second differences are about as large as the first, or larger. What follows a formula, as a
+ * learning rate does, is exact, and would only be bent by smoothing. */
+static bool is_noisy(const tarn__curves_series *s)
+{
+    double value[2] = {0}, first = 0, second = 0;
+    int64_t seen = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (!is_point(s, i))
+            continue;
+        first += seen > 0 ? fabs(s->value[i] - value[1]) : 0;
+        second += seen > 1 ? fabs(s->value[i] - 2 * value[1] + value[0]) : 0;
+        value[0] = value[1];
+        value[1] = s->value[i];
+        seen++;
+    }
+    return seen > FEW_POINTS && second > first / 2;
+}
+
+/* The mean of the points around i, the nearest weighing most. As many on either side, so that the line lags behind nothing; fewer towards the ends,
+ * but a third of them at least, so that it does not end in a single noisy point. */
+static double mean_around(const tarn__curves_series *s, int64_t i, int64_t reach)
+{
+    int64_t before = i, after = s->count - 1 - i, near_end = before < after ? before : after;
+    double sum = 0, weight = 0;
+    reach = near_end >= reach ? reach : near_end > reach / 3 ? near_end : reach / 3;
+    for (int64_t k = i < reach ? -i : -reach; k <= reach && i + k < s->count; k++)
+        if (is_point(s, i + k)) {
+            double share = (double)(reach + 1 - (k < 0 ? -k : k)) / (double)(reach + 1);
+            sum += share * s->value[i + k];
+            weight += share;
+        }
+    return sum / weight;
+}
+
+static void draw_smoothed(plot *p, const tarn__curves_series *s)
+{
+    int64_t size = s->count > MOST_BUCKETS ? (s->count + MOST_BUCKETS - 1) / MOST_BUCKETS : 1;
+    for (int64_t i = 0; i < s->count; i += size)
+        if (is_point(s, i))
+            draw_to(p, s->step[i], mean_around(s, i, s->count / SMOOTHED_PART));
+}
+
+/* Every dot is a line of no length, drawn with a round pen. */
+static void draw_dots(plot *p, const tarn__curves_series *s)
+{
+    for (int64_t i = 0; i < s->count; i++)
+        if (is_point(s, i)) {
+            p->is_open = false;
+            draw_to(p, s->step[i], s->value[i]);
+            tarn__page_html(p->page, "h0");
+        }
+}
+
+static void begin_path(plot *p, const char *kind, int colour, const char *name)
+{
+    p->is_open = false;
+    tarn__page_format(p->page, "<path class=\"%s c%d\"", kind, colour);
+    if (name) { /* what the read-out shows */
+        tarn__page_html(p->page, " data-name=\"");
+        tarn__page_text(p->page, name);
+        tarn__page_html(p->page, "\"");
+    }
+    tarn__page_html(p->page, " d=\"");
+}
+
+static void draw_series(plot *p, const tarn__curves_series *s, int colour)
+{
+    int64_t finite = tarn__series_extent(s, TARN__AIM_NONE).finite;
+    bool is_smoothed = is_noisy(s);
+    if (finite == 0)
+        return;
+    begin_path(p, is_smoothed ? "raw" : "line", colour, s->name);
+    draw_points(p, s);
+    tarn__page_html(p->page, "\"/>\n");
+    if (!is_smoothed && finite > FEW_POINTS)
+        return;
+    begin_path(p, is_smoothed ? "line" : "dots", colour, NULL);
+    if (is_smoothed)
+        draw_smoothed(p, s);
+    else
+        draw_dots(p, s);
+    tarn__page_html(p->page, "\"/>\n");
+}
+
+/* ---- the frame ------------------------------------------------------------------------------------------------------------- */
+
+static void draw_axes(tarn__page *page, const tarn__scale *x, const tarn__scale *y)
+{
+    char text[64];
+    for (int i = 0; i < y->tick_count; i++) {
+        double at = BOTTOM - (BOTTOM - TOP) * tarn__scale_place(y, y->tick[i]);
+        tarn__tick_text(y, y->tick[i], text, sizeof(text));
+        tarn__page_format(page, "<path class=\"grid\" d=\"M%.1f %.2fH%.1f\"/><text class=\"y\" x=\"%.1f\" y=\"%.2f\">%s</text>\n", LEFT, at,
+                          RIGHT, LEFT - 8, at + 4, text);
+    }
+    for (int i = 0; i < x->tick_count; i++) {
+        double at = LEFT + (RIGHT - LEFT) * tarn__scale_place(x, x->tick[i]);
+        tarn__tick_text(x, x->tick[i], text, sizeof(text));
+        tarn__page_format(page, "<path class=\"axis\" d=\"M%.2f %.1fv5\"/><text class=\"x\" x=\"%.2f\" y=\"%.1f\">%s</text>\n", at, BOTTOM,
+                          at, BOTTOM + 19, text);
+    }
+    tarn__page_format(page, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/><text class=\"x\" x=\"%.1f\" y=\"%d\">step</text>\n", LEFT, BOTTOM,
+                      RIGHT, (LEFT + RIGHT) / 2, HEIGHT - 2);
+}
+
+void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const tarn__scale *x, const tarn__scale *y, const char *class_name)
+{
+    plot p = {.page = page, .x = x, .y = y};
+    tarn__page_format(page, "<svg class=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", class_name, WIDTH, HEIGHT);
+    tarn__page_text(page, chart->title);
+    tarn__page_format(page, "\" data-x=\"%.1f %.1f %.17g %.17g\" data-y=\"%.1f %.1f %.17g %.17g\" data-log=\"%d\" data-share=\"%d\">\n",
+                      LEFT, RIGHT, x->low, x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_share);
+    draw_axes(page, x, y);
+    for (int i = 0; i < chart->series_count; i++)
+        draw_series(&p, &chart->series[i], i % 6);
+    tarn__page_format(page, "<path class=\"cursor\" d=\"M0 %.1fV%.1f\"/></svg>\n", TOP, BOTTOM);
+}

@@ -1,0 +1,66 @@
+/* page.c: a page on its way to its file. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "train/report/curves_parts.h"
+
+void tarn__page_flush(tarn__page *page)
+{
+    page->good = page->good && tarn__output_write(&page->output, page->buffer, page->count);
+    page->count = 0;
+}
+
+static void put(tarn__page *page, const char *bytes, size_t count)
+{
+    while (count > 0 && page->good) {
+        size_t room = sizeof(page->buffer) - page->count, now = count < room ? count : room;
+        memcpy(page->buffer + page->count, bytes, now);
+        page->count += now;
+        bytes += now;
+        count -= now;
+        if (page->count == sizeof(page->buffer))
+            tarn__page_flush(page);
+    }
+}
+
+void tarn__page_html(tarn__page *page, const char *html)
+{
+    put(page, html, strlen(html));
+}
+
+void tarn__page_format(tarn__page *page, const char *format, ...)
+{
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    if (length < 0 || (size_t)length >= sizeof(text))
+        page->good = tarn__raise(TARN_ERROR_INTERNAL, "curves_write: a piece of the page has %d bytes", length);
+    else
+        put(page, text, (size_t)length);
+}
+
+static const char *escape_of(char c)
+{
+    bool is_control = ((unsigned char)c < 0x20 && c != '\t' && c != '\n') || c == 0x7F;
+    return c == '&'     ? "&amp;"
+           : c == '<'   ? "&lt;"
+           : c == '>'   ? "&gt;"
+           : c == '"'   ? "&quot;"
+           : c == '\''  ? "&#39;"
+           : is_control ? "\xEF\xBF\xBD"
+                        : NULL;
+}
+
+void tarn__page_text(tarn__page *page, const char *text)
+{
+    while (*text) {
+        size_t bytes = tarn__utf8_letter(text);
+        const char *escape = bytes == 0 ? "\xEF\xBF\xBD" : bytes == 1 ? escape_of(*text) : NULL;
+        put(page, escape ? escape : text, escape ? strlen(escape) : bytes);
+        text += bytes ? bytes : 1;
+    }
+}

@@ -1,0 +1,271 @@
+/* series.c: the page of a run from its file of metrics: every number of a line is a point of the line's key. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "tarn_features.h"
+#include "train/report/curves_parts.h"
+
+#if TARN__HAVE_JANSSON
+
+#include <jansson.h>
+
+#define MOST_KEYS 32
+
+/* Keys that share a chart, and what it is called; keys that are not here get one of their own, and those without a title none. */
+static const struct {
+    const char *key, *title, *series;
+    tarn__curves_aim aim;
+    bool is_share;
+    double unit; /* in which the chart shows it; 0: its own */
+} known[] = {{"loss", "Loss", "training", TARN__AIM_LOW, false, 0},
+             {"val_loss", "Loss", "validation", TARN__AIM_LOW, false, 0},
+             {"accuracy", "Accuracy", "training", TARN__AIM_HIGH, true, 0},
+             {"val_accuracy", "Accuracy", "validation", TARN__AIM_HIGH, true, 0},
+             {"lr", "Learning rate", "learning rate", TARN__AIM_NONE, false, 0},
+             {"gradient_norm", "Gradient norm", "gradient norm", TARN__AIM_NONE, false, 0},
+             {"images_per_second", "Images per second", "images per second", TARN__AIM_NONE, false, 0},
+             {"rows_per_second", "Rows per second", "rows per second", TARN__AIM_NONE, false, 0},
+             {"tokens_per_second", "Tokens per second", "tokens per second", TARN__AIM_NONE, false, 0},
+             {"memory", "Memory in MiB", "the most at once", TARN__AIM_NONE, false, 1048576},
+             {"step", NULL, NULL, TARN__AIM_NONE, false, 0},
+             {"epoch", NULL, NULL, TARN__AIM_NONE, false, 0},
+             {"seconds", NULL, NULL, TARN__AIM_NONE, false, 0},
+             {"time", NULL, NULL, TARN__AIM_NONE, false, 0}};
+
+#define KNOWN ((int)(sizeof(known) / sizeof(known[0])))
+
+/* The points of one key. */
+typedef struct column {
+    char *key;                 /* owned */
+    char title[64], words[64]; /* of a key that is not known: "Grad scale", "grad scale" */
+    double *step, *value;
+    int64_t count, room;
+} column;
+
+typedef struct table {
+    const char *path; /* for errors; borrowed */
+    column column[MOST_KEYS];
+    int count;
+    double last_step;
+} table;
+
+static int known_row(const char *key)
+{
+    int row = 0;
+    while (row < KNOWN && strcmp(key, known[row].key) != 0)
+        row++;
+    return row;
+}
+
+/* ---- points ---------------------------------------------------------------------------------------------------------------- */
+
+static void release_table(table *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        size_t bytes = sizeof(double) * (size_t)t->column[i].room;
+        tarn__release(t->column[i].step, bytes);
+        tarn__release(t->column[i].value, bytes);
+        tarn__text_release(t->column[i].key);
+    }
+}
+
+/* A key as words: grad_scale becomes "grad scale", and "Grad scale" over its chart. */
+static void name_column(column *c)
+{
+    snprintf(c->words, sizeof(c->words), "%s", c->key);
+    for (char *at = c->words; *at; at++)
+        *at = *at == '_' ? ' ' : *at;
+    memcpy(c->title, c->words, sizeof(c->title));
+    if (c->title[0] >= 'a' && c->title[0] <= 'z')
+        c->title[0] = (char)(c->title[0] - 'a' + 'A');
+}
+
+static column *find_column(table *t, const char *key)
+{
+    for (int i = 0; i < t->count; i++)
+        if (strcmp(t->column[i].key, key) == 0)
+            return &t->column[i];
+    if (t->count == MOST_KEYS) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "curves_write_metrics: %s has more than %d different numbers; '%.100s' is too many", t->path,
+                    MOST_KEYS, key);
+        return NULL;
+    }
+    column *fresh = &t->column[t->count];
+    *fresh = (column){.key = tarn__text_copy(key)};
+    if (!fresh->key)
+        return NULL;
+    name_column(fresh);
+    t->count++;
+    return fresh;
+}
+
+static bool make_room(column *c)
+{
+    if (c->count < c->room)
+        return true;
+    size_t old = sizeof(double) * (size_t)c->room, bytes = old ? 2 * old : 256 * sizeof(double);
+    double *step = tarn__alloc(bytes), *value = tarn__alloc(bytes);
+    if (!step || !value) {
+        tarn__release(step, step ? bytes : 0);
+        tarn__release(value, value ? bytes : 0);
+        return false;
+    }
+    if (old) {
+        memcpy(step, c->step, old);
+        memcpy(value, c->value, old);
+    }
+    tarn__release(c->step, old);
+    tarn__release(c->value, old);
+    c->step = step;
+    c->value = value;
+    c->room = (int64_t)(bytes / sizeof(double));
+    return true;
+}
+
+/* Drops the points from a step on. */
+static void cut(column *c, double step)
+{
+    while (c->count > 0 && c->step[c->count - 1] >= step)
+        c->count--;
+}
+
+/* A number, or null for one that JSON cannot hold. */
+static bool add_point(table *t, const char *key, double step, const json_t *value)
+{
+    int row = known_row(key);
+    double unit = row < KNOWN && known[row].unit > 0 ? known[row].unit : 1;
+    if (row < KNOWN && !known[row].title)
+        return true;
+    column *c = find_column(t, key);
+    if (!c || !make_room(c))
+        return false;
+    cut(c, step);
+    c->step[c->count] = step;
+    c->value[c->count++] = json_is_number(value) ? json_number_value(value) / unit : NAN;
+    return true;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+
+static bool add_object(table *t, json_t *object, int64_t line)
+{
+    const json_t *number = json_object_get(object, "step");
+    if (!json_is_number(number))
+        return tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld has no number \"step\"", t->path, (long long)line);
+    double step = json_number_value(number);
+    for (int i = 0; step < t->last_step && i < t->count; i++) /* the run was resumed there */
+        cut(&t->column[i], step);
+    t->last_step = step;
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key,
+                        value) if ((json_is_number(value) || json_is_null(value)) && !add_point(t, key, step, value)) return false;
+    return true;
+}
+
+/* `is_cut`: it is the last line and has no end, so that it need not be whole. */
+static bool read_line(table *t, const char *text, size_t length, int64_t line, bool is_cut)
+{
+    json_error_t why;
+    size_t blank = 0;
+    while (blank < length && (text[blank] == ' ' || text[blank] == '\t' || text[blank] == '\r'))
+        blank++;
+    if (blank == length)
+        return true;
+    json_t *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why);
+    if (!object && is_cut)
+        return true;
+    bool good = json_is_object(object) ? add_object(t, object, line)
+                                       : tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld is no JSON object: %s",
+                                                     t->path, (long long)line, object ? "it is something else" : why.text);
+    json_decref(object);
+    return good;
+}
+
+static bool read_lines(table *t, const tarn__map *map)
+{
+    int64_t line = 1;
+    for (size_t begin = 0; begin < map->bytes; line++) {
+        const char *text = map->memory + begin, *end = memchr(text, '\n', map->bytes - begin);
+        size_t length = end ? (size_t)(end - text) : map->bytes - begin;
+        if (!read_line(t, text, length, line, !end))
+            return false;
+        begin += length + 1;
+    }
+    return true;
+}
+
+/* ---- charts ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct chart_list {
+    int count;
+    tarn__curves_chart chart[MOST_KEYS];
+    tarn__curves_series series[MOST_KEYS][2]; /* of each chart */
+} chart_list;
+
+static void add_series(chart_list *list, const column *c)
+{
+    int row = known_row(c->key), at = 0;
+    const char *title = row < KNOWN ? known[row].title : c->title;
+    while (at < list->count && strcmp(list->chart[at].title, title) != 0)
+        at++;
+    tarn__curves_chart *chart = &list->chart[at];
+    if (at == list->count) {
+        list->count++;
+        *chart = (tarn__curves_chart){title, list->series[at], 0, row < KNOWN ? known[row].aim : TARN__AIM_NONE,
+                                      row < KNOWN && known[row].is_share};
+    }
+    if (chart->series_count < 2)
+        list->series[at][chart->series_count++] =
+            (tarn__curves_series){row < KNOWN ? known[row].series : c->words, c->step, c->value, c->count};
+}
+
+/* Known keys first, in their order, then the others as they came. */
+static void make_charts(chart_list *list, const table *t)
+{
+    for (int row = 0; row <= KNOWN; row++)
+        for (int i = 0; i < t->count; i++)
+            if (known_row(t->column[i].key) == row)
+                add_series(list, &t->column[i]);
+}
+
+static bool write_from(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const table *t)
+{
+    chart_list *list = tarn__alloc(sizeof(*list));
+    if (!list)
+        return false;
+    make_charts(list, t);
+    bool good = tarn__curves_write(path, title, facts, fact_count, list->chart, list->count);
+    tarn__release(list, sizeof(*list));
+    return good;
+}
+
+bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const char *metrics)
+{
+    tarn__map map;
+    table t = {.path = metrics, .last_step = -INFINITY};
+    if (tarn_failed())
+        return false;
+    if (!metrics)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "curves_write_metrics: the path of the metrics is NULL");
+    if (!tarn__map_open(&map, "curves_write_metrics", metrics))
+        return false;
+    bool good = read_lines(&t, &map) && write_from(path, title, facts, fact_count, &t);
+    release_table(&t);
+    tarn__map_close(&map);
+    return good;
+}
+
+#else
+
+bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const char *metrics)
+{
+    (void)path, (void)title, (void)facts, (void)fact_count, (void)metrics;
+    return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "curves_write_metrics: tarn was built without jansson, which reads JSON; install libjansson-dev and build "
+                       "again");
+}
+
+#endif

@@ -1,0 +1,105 @@
+/* run_config.c: a run's model from its options, and its config.json. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/model.h>
+
+#include "base/error.h"
+#include "models/lm/arch.h"
+#include "nn/module.h"
+#include "train/options.h"
+#include "train/data/data_paths.h"
+#include "train/trainer.h"
+
+#define FORMAT 1 /* of config.json */
+
+const char *tarn__path_in(const char *folder, const char *name, tarn__path *path)
+{
+    snprintf(path->text, sizeof(path->text), "%s/%s", folder, name);
+    return path->text;
+}
+
+static int64_t elements_of(tarn_shape shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape.rank; i++)
+        count *= shape.size[i];
+    return count;
+}
+
+tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *d, tarn_device device)
+{
+    tarn_module *model = NULL;
+    bool is_mlp = strcmp(options->model, "mlp") == 0;
+    if (tarn_failed())
+        return NULL;
+    if (!is_mlp && d->input.rank != 3) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s takes images, but a sample of this data is %lld numbers in a row; use the model mlp",
+                    function, options->model, (long long)d->input.size[0]);
+        return NULL;
+    }
+    if (is_mlp)
+        model = tarn_model_mlp(elements_of(d->input), options->hidden, options->hidden_count, d->classes, device);
+    else if (strcmp(options->model, "lenet") == 0)
+        model = tarn_model_lenet(d->input.size[0], d->input.size[1], d->input.size[2], d->classes, device);
+    else if (strcmp(options->model, "resnet20") == 0)
+        model = tarn_model_resnet20_with(d->classes, device, &(tarn_resnet20_options){.channels = d->input.size[0]});
+    else
+        tarn__raise(TARN_ERROR_FORMAT, "%s: there is no model '%s'", function, options->model);
+    if (model && strcmp(options->precision, "bf16") == 0 && !tarn__module_cast(model, TARN_BF16)) {
+        tarn_module_free(model);
+        model = NULL;
+    }
+    if (!model)
+        tarn__raise_within(function);
+    return model;
+}
+
+/* What the model is: its name, and of a language model all that transformers wants to know. */
+static bool write_model(const char *function, const tarn_trainer *t, tarn__document *document)
+{
+    if (!t->description.is_text)
+        return tarn__document_set_text(document, "model_type", t->options.model);
+    const tarn__model_kind *kind = tarn__model_kind_of(function, t->model);
+    return kind && kind->describe(t->model, document);
+}
+
+bool tarn__config_write(const char *function, const tarn_trainer *t)
+{
+    tarn__path path;
+    tarn__document *document = tarn__document_new(function);
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_add_checksum(document) &&
+                tarn__document_set_text(document, "tarn", tarn_version()) && write_model(function, t, document) &&
+                tarn__train_options_write(&t->options, document) && tarn__places_write(document) && tarn__description_write(&t->description, document) &&
+                tarn__document_save(document, tarn__path_in(t->options.out, "config.json", &path));
+    tarn__document_free(document);
+    return good;
+}
+
+/* Runs of earlier versions have none, and edited ones need none. */
+bool tarn__config_verify(const tarn__document *document)
+{
+    return !tarn__document_has(document, "checksum") ||
+           tarn__document_verify(document, "restore the file from a copy, or remove its line \"checksum\" if it was edited");
+}
+
+bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options, tarn__description *description)
+{
+    tarn__path path;
+    int64_t format;
+    *options = (tarn_train_options){0};
+    *description = (tarn__description){0};
+    tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
+    if (document && !tarn__document_has(document, "format") && tarn__document_has(document, "model_type"))
+        tarn__raise(TARN_ERROR_FORMAT,
+                    "%s: '%s' holds a model alone, to be used; what a run needs to go on is in the run's own folder, and in those that keep made",
+                    function, folder);
+    bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
+                tarn__train_options_read(function, options, document, "train") && tarn__description_read(description, document) &&
+                tarn__config_verify(document) && tarn__places_read(document, options);
+    tarn__document_free(document);
+    tarn__train_options_complete(options);
+    if (good && !options->model[0])
+        good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names no model", function, path.text);
+    snprintf(options->out, sizeof(options->out), "%s", folder);
+    return good;
+}

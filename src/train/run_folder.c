@@ -1,0 +1,283 @@
+/* run_folder.c: the folder of a run: its name, and what may be removed of it.
+ *
+ * Only what runs write is ever removed, name by name: a folder that holds anything else is refused before anything happens. A run that is
+ * replaced is moved aside first, and removed when the new one has its first checkpoint. */
+#include "train/run_folder.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "models/hf/weights.h"
+
+#define DROPPED ".dropped" /* how the name of a folder ends that is being removed */
+#define REPLACED ".replaced"
+
+enum { MOST_NAMES = 100000 };
+
+/* ---- names ----------------------------------------------------------------------------------------------------------------- */
+
+/* Letters, digits, dots and dashes of a text, up to a limit. */
+static void append_word(char *name, size_t size, const char *from, size_t length)
+{
+    size_t used = strlen(name);
+    for (size_t i = 0; i < length && used + 1 < size; i++) {
+        unsigned char c = (unsigned char)from[i];
+        name[used++] = isalnum(c) || c == '.' || c == '_' ? (char)c : '-';
+    }
+    name[used] = 0;
+}
+
+/* "text:books/input.txt" → "input", "digits:500" → "digits", "npy:x.npy,y.npy" → "x", "chats.jsonl" → "chats". */
+static void data_name(const char *data, char *name, size_t size)
+{
+    const char *colon = strchr(data, ':'), *file = colon ? colon + 1 : data;
+    static const char *const sets[] = {"digits", "mnist", "cifar10"};
+    name[0] = 0;
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
+        if (strncmp(data, sets[i], strlen(sets[i])) == 0 && (!data[strlen(sets[i])] || data[strlen(sets[i])] == ':')) {
+            append_word(name, size, sets[i], strlen(sets[i]));
+            return;
+        }
+    size_t length = strcspn(file, ",");
+    while (length > 1 && file[length - 1] == '/')
+        length--;
+    for (size_t i = 0; i < length; i++)
+        if (file[i] == '/' && i + 1 < length) {
+            file += i + 1;
+            length -= i + 1;
+            i = (size_t)-1;
+        }
+    const char *dot = memchr(file, '.', length);
+    append_word(name, size, file, dot && dot > file ? (size_t)(dot - file) : length);
+}
+
+static void shape_name(const tarn_trainer *t, char *shape, size_t size)
+{
+    size_t used = 0;
+    if (t->description.is_text)
+        used = (size_t)snprintf(shape, size, "%" PRId64 "x%" PRId64 "x", t->options.layers, t->options.width);
+    for (int i = 0; i < t->description.input.rank; i++)
+        used += (size_t)snprintf(shape + used, size - used, "%s%" PRId64, i ? "x" : "", t->description.input.size[i]);
+}
+
+/* runs/lenet-digits-1x28x28-cuda-0, runs/gpt2-input-4x128x64-cpu-2 */
+void tarn__folder_name(tarn_trainer *t)
+{
+    char device[sizeof(t->options.device)] = "", shape[80], data[48], adapters[32] = "", name[512];
+    append_word(device, sizeof(device), t->options.device, strlen(t->options.device));
+    data_name(t->options.data, data, sizeof(data));
+    shape_name(t, shape, sizeof(shape));
+    if (t->options.lora)
+        snprintf(adapters, sizeof(adapters), "-lora%" PRId64, t->options.lora);
+    snprintf(name, sizeof(name), "runs/%s%s-%s-%s-%s", t->options.model, adapters, data, shape, device);
+    snprintf(t->options.out, sizeof(t->options.out), "%s", name);
+    for (int i = 2; !t->options.overwrite && tarn__path_exists(t->options.out) && i < MOST_NAMES; i++)
+        snprintf(t->options.out, sizeof(t->options.out), "%s-%d", name, i);
+}
+
+/* ---- what a run writes ------------------------------------------------------------------------------------------------------- */
+
+static bool is_numbered(const char *name, const char *head)
+{
+    size_t length = strlen(head);
+    return strncmp(name, head, length) == 0 && name[length] && strspn(name + length, "0123456789") == strlen(name + length);
+}
+
+static bool is_run_file(const char *name)
+{
+    static const char *const names[] = {
+        "config.json",       "model.safetensors",   "best.safetensors",          "optimizer.safetensors", "trainer.json",           "metrics.jsonl",
+        "report.html",       "profile.json",        "trace.json",                "frozen.json",           "adapter_config.json",    "adapter_model.safetensors",
+        "tokenizer.json",    "tokenizer.model",     "tokenizer_config.json",     "merged.gguf",           "special_tokens_map.json", "vocab.json",
+        "merges.txt",        "added_tokens.json",   "chat_template.jinja",       "generation_config.json"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *end = name + strlen(names[i]);
+        if (strncmp(name, names[i], strlen(names[i])) == 0 &&
+            (!end[0] || strcmp(end, ".next") == 0 || strcmp(end, ".new") == 0 || (end[0] == '.' && tarn__ends_with(end, ".tmp"))))
+            return true;
+    }
+    return strncmp(name, "events.out.tfevents.", strlen("events.out.tfevents.")) == 0;
+}
+
+static bool is_left(const char *name)
+{
+    return tarn__ends_with(name, DROPPED) || tarn__ends_with(name, TARN__FOLDER_NEW);
+}
+
+static bool is_run_folder(const char *name)
+{
+    char own[64];
+    size_t length = is_left(name) ? (size_t)(strrchr(name, '.') - name) : strlen(name);
+    snprintf(own, sizeof(own), "%.*s", (int)length, name);
+    return strcmp(own, "best") == 0 || strcmp(own, "merged") == 0 || is_numbered(own, "step-");
+}
+
+/* ---- a folder may be replaced ------------------------------------------------------------------------------------------------ */
+
+typedef struct looking {
+    const char *function, *path;
+    bool is_below; /* in a folder of a run's */
+} looking;
+
+static bool check_entry(const char *name, bool is_folder, void *ctx)
+{
+    const looking *l = ctx;
+    bool is_known = is_folder ? !l->is_below && is_run_folder(name) : is_run_file(name);
+    if (!is_known)
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s/%.200s' was not written by a run, and .overwrite removes nothing else; move it away, or choose another folder",
+                           l->function, l->path, name);
+    if (!is_folder)
+        return true;
+    tarn__path below;
+    tarn__path_in(l->path, name, &below);
+    return tarn__folder_each(l->function, below.text, check_entry, &(looking){l->function, below.text, true});
+}
+
+static bool is_run(const char *function, const char *folder)
+{
+    tarn_train_options options;
+    tarn__description description;
+    tarn__error_record none;
+    bool is = tarn__config_read(function, folder, &options, &description);
+    tarn__description_free(&description);
+    tarn__error_save(&none);
+    return is;
+}
+
+/* What the new run reads must outlive the old one. */
+static bool check_needed(const char *function, const tarn_trainer *t)
+{
+    const char *const needed[] = {t->options.base, t->options.tokenizer, t->options.val};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+        if (needed[i][0] && tarn__path_is_within(needed[i], t->options.out))
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .overwrite would remove '%s', which the new run reads; choose another folder", function, needed[i]);
+    return true;
+}
+
+bool tarn__folder_check(const char *function, tarn_trainer *t)
+{
+    const char *folder = t->options.out;
+    bool overwrites = t->options.overwrite;
+    t->options.overwrite = false; /* the record of the run has none: who repeats the run asks for it again */
+    if (!tarn__path_exists(folder))
+        return true;
+    if (!overwrites)
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' already exists; choose another folder, resume the run in it, or replace it with .overwrite", function,
+                           folder);
+    if (!is_run(function, folder))
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is no folder of a run (it has no config.json of one), and .overwrite replaces nothing else", function,
+                           folder);
+    t->replaces = true;
+    return tarn__folder_each(function, folder, check_entry, &(looking){function, folder, false}) && check_needed(function, t) &&
+           (t->is_imagined || tarn__folder_claim(&t->claim, function, folder));
+}
+
+/* ---- removing ---------------------------------------------------------------------------------------------------------------- */
+
+static bool remove_entry(const char *name, bool is_folder, void *ctx)
+{
+    const looking *l = ctx;
+    tarn__path path;
+    tarn__path_in(l->path, name, &path);
+    if (is_folder && !l->is_below && is_run_folder(name)) {
+        tarn__folder_each(l->function, path.text, remove_entry, &(looking){l->function, path.text, true});
+        tarn__folder_remove(path.text);
+    } else if (!is_folder && is_run_file(name)) {
+        tarn__file_remove(path.text);
+    }
+    return true;
+}
+
+/* Works while an error is pending; what cannot be removed stays. */
+static void remove_all(const char *path, bool is_below)
+{
+    tarn__error_record pending;
+    tarn__error_save(&pending);
+    tarn__folder_each("trainer_run", path, remove_entry, &(looking){"trainer_run", path, is_below});
+    tarn__folder_remove(path);
+    tarn_clear_error();
+    tarn__error_restore(&pending);
+}
+
+static const char *old_name(const tarn_trainer *t, tarn__path *to)
+{
+    snprintf(to->text, sizeof(to->text), "%s" REPLACED, t->options.out);
+    for (int i = 2; !t->is_aside && tarn__path_exists(to->text) && i < MOST_NAMES; i++)
+        snprintf(to->text, sizeof(to->text), "%s" REPLACED "-%d", t->options.out, i);
+    return to->text;
+}
+
+bool tarn__folder_set_aside(const char *function, tarn_trainer *t)
+{
+    if (!t->replaces)
+        return true;
+    tarn__path to;
+    if (!tarn__file_rename(function, t->options.out, old_name(t, &to)))
+        return false;
+    snprintf(t->aside, sizeof(t->aside), "%s", to.text);
+    t->replaces = false;
+    t->is_aside = true;
+    tarn__folder_give_up(&t->claim); /* it was the old folder's */
+    return true;
+}
+
+void tarn__folder_remove_old(tarn_trainer *t)
+{
+    if (t->is_aside)
+        remove_all(t->aside, false);
+    t->is_aside = false;
+}
+
+void tarn__folder_restore_old(tarn_trainer *t)
+{
+    tarn__error_record pending;
+    if (!t->is_aside)
+        return;
+    tarn__folder_give_up(&t->claim);
+    remove_all(t->options.out, false);
+    tarn__error_save(&pending);
+    if (tarn__file_rename("trainer_run", t->aside, t->options.out)) {
+        t->is_aside = t->is_resumed = false;
+        t->replaces = true;
+    }
+    tarn_clear_error();
+    tarn__error_restore(&pending);
+}
+
+/* ---- folders below it -------------------------------------------------------------------------------------------------------- */
+
+void tarn__folder_drop(const char *folder, const char *name)
+{
+    tarn__path from, to;
+    tarn__error_record none;
+    char dropped[80];
+    snprintf(dropped, sizeof(dropped), "%s" DROPPED, name);
+    if (!tarn__path_exists(tarn__path_in(folder, name, &from)))
+        return;
+    if (tarn__path_exists(tarn__path_in(folder, dropped, &to)))
+        remove_all(to.text, true);
+    if (tarn__file_rename("trainer_run", from.text, to.text))
+        remove_all(to.text, true);
+    tarn__error_save(&none);
+}
+
+static bool drop_left(const char *name, bool is_folder, void *ctx)
+{
+    tarn__path path;
+    if (is_folder && is_left(name) && is_run_folder(name))
+        remove_all(tarn__path_in(ctx, name, &path), true);
+    return true;
+}
+
+void tarn__folder_drop_left(const char *folder)
+{
+    tarn__error_record pending, none;
+    tarn__error_save(&pending);
+    tarn__folder_each("trainer_run", folder, drop_left, (void *)folder);
+    tarn__error_save(&none);
+    tarn__error_restore(&pending);
+}

@@ -1,0 +1,192 @@
+/* finetune.c: fine-tuning: the model that a run begins with. */
+#include "train/tasks/finetune.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <tarn/lora.h>
+#include <tarn/model.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/os/files.h"
+#include "models/hf/weights.h"
+#include "train/options.h"
+
+enum { WINDOW = 2048 }; /* tokens: few documents are as long as the published models can look back */
+
+/* ---- options --------------------------------------------------------------------------------------------------------------- */
+
+/* The first name of a list whose option was given; NULL: none was. */
+typedef struct given {
+    const char *name;
+    bool is_given;
+} given;
+
+static const char *first_given(const given *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (list[i].is_given)
+            return list[i].name;
+    return NULL;
+}
+
+bool tarn__base_check(const char *function, const tarn_train_options *o, bool is_chats, bool is_measured)
+{
+    const given of_adapters[] = {{"lora_alpha", o->lora_alpha > 0},
+                                 {"lora_dropout", o->lora_dropout > 0},
+                                 {"lora_targets", o->lora_targets[0] != 0},
+                                 {"quantize", o->quantize[0] != 0},
+                                 {"merge", o->merge[0] != 0}};
+    const given of_a_base[] = {{"lora", o->lora > 0 && !is_measured}, {"quantize", o->quantize[0] != 0}};
+    const given of_chats[] = {{"template", o->chat_template[0] != 0}, {"val", o->val[0] != 0}, {"val_share", o->val_share > 0}};
+    const char *name = first_given(of_adapters, 5);
+    if (!o->lora && name)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about adapters, which a run has that is given lora", function, name);
+    if (o->base[0] && o->tokenizer[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: the model has its own, in '%s'; leave it out", function, o->base);
+    if (!o->base[0] && (name = first_given(of_a_base, 2)))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a model that is there; give its folder or GGUF file as the model",
+                           function, name);
+    if (!is_chats && (name = first_given(of_chats, 3)))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for chats (FILE.jsonl), but the data is '%.200s'", function, name, o->data);
+    if (o->val[0] && o->val_share > 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: val is a file to judge by, and val_share a share of the data; give one of them",
+                           function);
+    return !o->quantize[0] || !tarn__ends_with(o->base, ".gguf") ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: quantize is for folders; the weights of '%s' stay as they are stored", function, o->base);
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+
+static bool holds(const char *folder, const char *name)
+{
+    tarn__path path;
+    return tarn__path_exists(tarn__path_in(folder, name, &path));
+}
+
+/* A run's folder stands for its best weights, and one with adapters alone for nothing that could be trained. */
+static bool resolve(const char *function, tarn_train_options *o)
+{
+    char best[sizeof(o->base)];
+    if (tarn__ends_with(o->base, ".gguf"))
+        return true;
+    if (holds(o->base, "best/config.json")) {
+        if ((size_t)snprintf(best, sizeof(best), "%.1000s/best", o->base) >= sizeof(best) || strlen(o->base) > 1000)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name '%.64s…' is too long", function, o->base);
+        memcpy(o->base, best, sizeof(best));
+    }
+    if (holds(o->base, "adapter_config.json") && !holds(o->base, "model.safetensors"))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds adapters; merge them into a model first: tarn convert %s FOLDER", function,
+                           o->base, o->base);
+    return true;
+}
+
+static tarn_dtype dtype_of(const tarn_train_options *o)
+{
+    return strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32;
+}
+
+static bool find_blocks(const tarn__parameter *parameter, void *found)
+{
+    if (parameter->is_buffer && tarn__is_blocks(parameter->tensor->view.dtype))
+        *(const tarn__parameter **)found = parameter;
+    return *(const tarn__parameter **)found == NULL;
+}
+
+/* Blocks are not trained: without adapters most of the model would stay as it is in silence. */
+static bool check_trained(const char *function, const tarn_trainer *t)
+{
+    const tarn__parameter *found = NULL;
+    tarn__module_walk_over(t->model, TARN__MODULE_BUFFERS, find_blocks, &found);
+    return !found || t->options.lora ||
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: '%s' holds blocks ('%.200s' is %s), which cannot be trained; train adapters beside them (lora), or take a "
+                       "model of elements",
+                       function, t->options.base, found->path, tarn_dtype_name(found->tensor->view.dtype));
+}
+
+/* The model of a run that has its own weights by now: what it is stands in its config.json. */
+static tarn_module *make_again(const char *function, const tarn_trainer *t, tarn_device device)
+{
+    tarn__path path;
+    tarn__document *config = tarn__document_open(function, tarn__path_in(t->options.out, "config.json", &path));
+    const char *type = config ? tarn__document_text(config, "model_type") : NULL;
+    const tarn__model_kind *kind = type ? tarn__model_kind_named(function, path.text, type) : NULL;
+    tarn_module *model = kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__placement){.device = device}) : NULL;
+    tarn__document_free(config);
+    return model;
+}
+
+bool tarn__base_open(const char *function, tarn_trainer *t, tarn_device device)
+{
+    tarn_train_options *o = &t->options;
+    if (!t->is_resumed && !resolve(function, o))
+        return false;
+    bool has_own = t->is_resumed && !o->lora && (holds(o->out, "model.safetensors") || holds(o->out, "model.safetensors.next"));
+    t->model = has_own ? make_again(function, t, device)
+                       : tarn_model_open(o->base, device,
+                                         &(tarn_model_open_options){.dtype = dtype_of(o), .blocks = tarn__blocks_named(o->quantize)});
+    if (t->model)
+        return check_trained(function, t);
+    return tarn__raise_within(function);
+}
+
+/* Sizes are the model's. Those that were given, by the config.json of another run as likely as not, must be the same. */
+static bool take_sizes(const char *function, tarn_train_options *o, const tarn__model_sizes *own)
+{
+    const struct {
+        const char *name;
+        int64_t *given, own;
+    } sizes[] = {{"layers", &o->layers, own->layers}, {"heads", &o->heads, own->heads}, {"kv_heads", &o->kv_heads, own->kv_heads},
+                 {"width", &o->width, own->width},    {"inner", &o->inner, own->inner}, {"vocab", &o->vocab, own->vocab}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (*sizes[i].given && *sizes[i].given != sizes[i].own)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is %" PRId64 ", but that of the model in '%s' is %" PRId64 "; leave it out",
+                               function, sizes[i].name, *sizes[i].given, o->base, sizes[i].own);
+        *sizes[i].given = sizes[i].own;
+    }
+    if (o->context > own->context)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most",
+                           function, o->context, o->base, own->context);
+    o->context = o->context ? o->context : own->context < WINDOW ? own->context : WINDOW;
+    return true;
+}
+
+bool tarn__base_complete(const char *function, tarn_trainer *t, const tarn__model_sizes *wanted)
+{
+    tarn_train_options *o = &t->options;
+    tarn__model_sizes own;
+    tarn_model_facts facts;
+    const tarn__model_kind *kind = tarn__model_kind_of(function, t->model);
+    if (!kind || !tarn_model_facts_of(t->model, &facts))
+        return false;
+    kind->sizes(t->model, &own);
+    if (o->model[0] && strcmp(o->model, facts.type) != 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is to be a %s, but '%s' holds a %s", function, o->model, o->base,
+                           facts.type);
+    if (o->dropout > 0 && !kind->has_dropout)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters", function, o->dropout,
+                           facts.type);
+    if (!take_sizes(function, o, &own))
+        return false;
+    snprintf(o->model, sizeof(o->model), "%s", facts.type);
+    kind->tune(t->model, o->dropout, wanted->recompute);
+    return !o->merge[0] || tarn__adapters_check_merge(function, t);
+}
+
+/* ---- adapters -------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__adapters_add(const char *function, tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    if (!o->lora)
+        return true;
+    return tarn_lora_add(t->model, &(tarn_lora_options){.rank = o->lora,
+                                                        .alpha = o->lora_alpha,
+                                                        .dropout = o->lora_dropout,
+                                                        .targets = o->lora_targets[0] ? o->lora_targets : NULL,
+                                                        .seed = (uint64_t)o->seed,
+                                                        .dtype = dtype_of(o)}) ||
+           tarn__raise_within(function);
+}

@@ -1,0 +1,197 @@
+/* frozen_hash.c: numbers for all that is frozen in a model.
+ *
+ * Elements are read some rows at a time, so that a table of a billion numbers on a GPU needs little memory here; where a part ends depends on the shape
+ * alone. Four sums run beside each other, so that memory is what limits it. It guards against mistakes and damage, not against malice. */
+#include "train/tasks/frozen_hash.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "formats/json_file.h"
+#include "nn/module.h"
+
+enum { PART = 8 << 20 }; /* bytes that are read at once, where a row is no longer */
+#define FORMAT 1         /* of frozen.json */
+#define PRIME UINT64_C(0x9e3779b97f4a7c15)
+
+/* ---- numbers --------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t mixed(uint64_t x)
+{
+    x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+    return x ^ (x >> 29);
+}
+
+static uint64_t hash_of(uint64_t seed, const unsigned char *bytes, size_t count)
+{
+    uint64_t lane[4] = {seed, seed ^ PRIME, seed + PRIME, ~seed}, word[4];
+    size_t at = 0;
+    for (; at + sizeof(word) <= count; at += sizeof(word)) {
+        memcpy(word, bytes + at, sizeof(word));
+        for (int i = 0; i < 4; i++) {
+            lane[i] = (lane[i] ^ word[i]) * PRIME;
+            lane[i] ^= lane[i] >> 31;
+        }
+    }
+    for (; at < count; at++)
+        lane[0] = (lane[0] ^ bytes[at]) * PRIME;
+    uint64_t hash = count;
+    for (int i = 0; i < 4; i++)
+        hash = mixed(hash * PRIME ^ lane[i]);
+    return hash;
+}
+
+/* Rows that are read at once. */
+static int64_t rows_in_part(const tarn_tensor *tensor, int64_t rows)
+{
+    int64_t row_bytes = (int64_t)tarn_bytes(tensor) / (rows > 0 ? rows : 1), part = row_bytes > 0 ? PART / row_bytes : rows;
+    return part < 1 ? 1 : part < rows ? part : rows;
+}
+
+static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
+{
+    int64_t rows = tensor->view.rank ? tensor->view.shape[0] : 1, step = rows_in_part(tensor, rows);
+    size_t room = rows > 0 ? (size_t)((int64_t)tarn_bytes(tensor) / rows * step) : 0;
+    unsigned char *bytes = tarn__alloc(room ? room : 1);
+    bool good = bytes != NULL;
+    *hash = hash_of(tensor->view.dtype, (const unsigned char *)tensor->view.shape, sizeof(*tensor->view.shape) * (size_t)tensor->view.rank);
+    for (int64_t at = 0; good && room && at < rows; at += step) {
+        tarn_scope *scope = tarn_scope_open();
+        tarn_tensor *part = tensor->view.rank ? tarn_slice(tensor, 0, at, at + step < rows ? at + step : rows) : tensor;
+        size_t count = part ? (size_t)tarn_bytes(part) : 0;
+        good = part && tarn_read(part, bytes, count);
+        *hash = hash_of(*hash, bytes, good ? count : 0);
+        tarn_scope_close(scope);
+    }
+    tarn__release(bytes, room ? room : 1);
+    return good;
+}
+
+/* ---- all of a model -------------------------------------------------------------------------------------------------------- */
+
+/* Makes room for one more, whose name is copied. */
+static bool add(tarn__frozen *f, const char *name, uint64_t hash)
+{
+    if (f->count == f->room) {
+        int wider = f->room ? 2 * f->room : 64;
+        char **names = tarn__alloc(sizeof(*names) * (size_t)wider);
+        uint64_t *hashes = names ? tarn__alloc(sizeof(*hashes) * (size_t)wider) : NULL;
+        if (!hashes) {
+            tarn__release(names, sizeof(*names) * (size_t)wider);
+            return false;
+        }
+        for (int i = 0; i < f->count; i++) {
+            names[i] = f->name[i];
+            hashes[i] = f->hash[i];
+        }
+        tarn__release(f->name, sizeof(*names) * (size_t)f->room);
+        tarn__release(f->hash, sizeof(*hashes) * (size_t)f->room);
+        f->name = names;
+        f->hash = hashes;
+        f->room = wider;
+    }
+    if (!(f->name[f->count] = tarn__text_copy(name)))
+        return false;
+    f->all = hash_of(mixed(f->all ^ hash), (const unsigned char *)name, strlen(name)) | 1; /* 0 is none */
+    f->hash[f->count++] = hash;
+    return true;
+}
+
+typedef struct taking {
+    const tarn_module *model;
+    tarn__frozen *frozen;
+    bool good;
+} taking;
+
+static bool take_one(const tarn__parameter *parameter, void *ctx)
+{
+    taking *t = ctx;
+    uint64_t hash;
+    if (!parameter->is_buffer && parameter->tensor->requires_grad)
+        return true;
+    t->good = hash_tensor(parameter->tensor, &hash) && add(t->frozen, tarn__name_from(t->model, parameter), hash);
+    return t->good;
+}
+
+bool tarn__frozen_take(const char *function, const tarn_module *model, tarn__frozen *frozen)
+{
+    *frozen = (tarn__frozen){0};
+    taking t = {model, frozen, !tarn_failed()};
+    if (t.good)
+        tarn__module_walk_over(model, TARN__MODULE_STATE, take_one, &t);
+    return t.good || tarn__raise_within(function);
+}
+
+void tarn__frozen_free(tarn__frozen *f)
+{
+    for (int i = 0; i < f->count; i++)
+        tarn__text_release(f->name[i]);
+    tarn__release(f->name, sizeof(*f->name) * (size_t)f->room);
+    tarn__release(f->hash, sizeof(*f->hash) * (size_t)f->room);
+    *f = (tarn__frozen){0};
+}
+
+bool tarn__frozen_same(const char *function, const tarn__frozen *now, const tarn__frozen *before, const char *where, const char *against)
+{
+    for (int i = 0; i < now->count && i < before->count; i++) {
+        if (strcmp(now->name[i], before->name[i]) != 0)
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has the frozen tensor '%.200s' where %s has '%.200s'", function, where,
+                               now->name[i], against, before->name[i]);
+        if (now->hash[i] != before->hash[i])
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: the frozen tensor '%.200s' of '%s' has changed: its hash is %016" PRIx64 ", but %s has %016" PRIx64,
+                               function, now->name[i], where, now->hash[i], against, before->hash[i]);
+    }
+    return now->count == before->count || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d frozen tensors, but %s has %d", function, where,
+                                                      now->count, against, before->count);
+}
+
+/* ---- frozen.json ----------------------------------------------------------------------------------------------------------- */
+
+bool tarn__frozen_write(const char *function, const tarn__frozen *f, const char *path)
+{
+    char text[24];
+    tarn__document *document = tarn__document_new(function);
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT);
+    for (int i = 0; good && i < f->count; i++) {
+        snprintf(text, sizeof(text), "%016" PRIx64, f->hash[i]);
+        good = tarn__document_add_text(document, "tensors", f->name[i]) && tarn__document_add_text(document, "hashes", text);
+    }
+    good = good && tarn__document_save(document, path);
+    tarn__document_free(document);
+    return good;
+}
+
+static bool read_one(const char *function, const char *path, const tarn__document *document, size_t index, tarn__frozen *f)
+{
+    const char *name = tarn__document_text_at(document, "tensors", index),
+               *text = name ? tarn__document_text_at(document, "hashes", index) : NULL;
+    char *end;
+    if (!text)
+        return false;
+    uint64_t hash = strtoull(text, &end, 16);
+    if (strlen(text) != 16 || *end || !((text[0] >= '0' && text[0] <= '9') || (text[0] >= 'a' && text[0] <= 'f')))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.32s' is no hash of 16 hexadecimal digits", function, path, text);
+    return add(f, name, hash);
+}
+
+bool tarn__frozen_read(const char *function, const char *path, tarn__frozen *f)
+{
+    size_t names, hashes;
+    int64_t format;
+    *f = (tarn__frozen){0};
+    tarn__document *document = tarn__document_open(function, path);
+    bool good =
+        document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
+        tarn__document_count(document, "tensors", 1 << 20, &names) && tarn__document_count(document, "hashes", 1 << 20, &hashes) &&
+        (names == hashes || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu tensors and %zu hashes", function, path, names, hashes));
+    for (size_t i = 0; good && i < names; i++)
+        good = read_one(function, path, document, i, f);
+    tarn__document_free(document);
+    return good;
+}

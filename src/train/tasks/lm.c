@@ -1,0 +1,342 @@
+/* lm.c: language models in a run: what options make of one, and a step of its training.
+ *
+ * An epoch is as many windows as the text has room for side by side, at random places that a loader draws: where a run stands is a place of its loader,
+ * as for any other data, and with micro-batches the samples of a step are the same. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <tarn/model.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "base/memory.h"
+#include "base/os/platform.h"
+#include "models/lm/arch.h"
+#include "train/tasks/finetune.h"
+#include "train/options.h"
+#include "train/default_sizes.h"
+#include "train/trainer.h"
+
+#define VALIDATION_SHARE 0.1 /* of the documents of chats */
+
+/* ---- options ----------------------------------------------------------------------------------------------------------------- */
+
+/* The name of an option that was given though it means nothing here; NULL: none was. */
+static const char *out_of_place(const tarn_train_options *o, bool is_text)
+{
+    const struct {
+        const char *name;
+        bool for_text, given;
+    } rows[] = {{"hidden", false, o->hidden_count > 0},
+                {"augment", false, o->augment},
+                {"label_smoothing", false, o->label_smoothing > 0},
+                {"tokenizer", true, o->tokenizer[0] != 0},
+                {"layers", true, o->layers > 0},
+                {"heads", true, o->heads > 0},
+                {"kv_heads", true, o->kv_heads > 0},
+                {"width", true, o->width > 0},
+                {"inner", true, o->inner > 0},
+                {"context", true, o->context > 0},
+                {"vocab", true, o->vocab > 0},
+                {"dropout", true, o->dropout > 0},
+                {"micro_batch", true, o->micro_batch > 0},
+                {"eval_batches", true, o->eval_batches > 0},
+                {"sample", true, o->sample > 0},
+                {"keep", true, o->keep > 0},
+                {"base", true, o->base[0] != 0},
+                {"lora", true, o->lora > 0},
+                {"recompute", true, o->recompute[0] && strcmp(o->recompute, "none") != 0}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].given && rows[i].for_text != is_text)
+            return rows[i].name;
+    return NULL;
+}
+
+bool tarn__language_check(const char *function, const tarn_train_options *o, bool is_text)
+{
+    const char *name = out_of_place(o, is_text);
+    bool is_language = tarn__model_kind_trained(o->model) != NULL;
+    if (name)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for %s, but the data is '%.200s'", function, name,
+                           is_text ? "classifiers" : "language models", o->data);
+    if (o->model[0] && is_language != is_text)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s learns from %s, but the data is '%.200s'", function, o->model,
+                           is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels", o->data);
+    return true;
+}
+
+/* A run that goes on has all sizes in its config.json, and weights for them: a damaged one must not make another model, or a huge one. False with an
+ * error. */
+static bool check_sizes_again(const char *function, const tarn_trainer *t, const tarn__model_kind *kind, const tarn__model_sizes *sizes)
+{
+    const tarn_train_options *o = &t->options;
+    tarn__path path;
+    double wanted = kind->numbers(o->model, sizes) * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
+    int64_t found = tarn__platform_file_bytes(tarn__path_in(o->out, "model.safetensors", &path));
+    return found < 0 || wanted <= (double)found ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' tells of a model whose weights take %.0f bytes, but '%s' has only %" PRId64, function, o->out,
+                       wanted, path.text, found);
+}
+
+static tarn__model_sizes sizes_of(const tarn_train_options *o)
+{
+    return (tarn__model_sizes){.vocab = o->vocab,
+                               .context = o->context,
+                               .layers = o->layers,
+                               .heads = o->heads,
+                               .kv_heads = o->kv_heads,
+                               .width = o->width,
+                               .inner = o->inner,
+                               .dropout = o->dropout,
+                               .dtype = strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32,
+                               .recompute = strcmp(o->recompute, "block") == 0   ? TARN_RECOMPUTE_BLOCK
+                                            : strcmp(o->recompute, "cheap") == 0 ? TARN_RECOMPUTE_CHEAP
+                                                                                 : TARN_RECOMPUTE_NONE};
+}
+
+/* Sizes that were not given are those of the model that is named. */
+bool tarn__language_sizes(const char *function, tarn_trainer *t)
+{
+    tarn_train_options *o = &t->options;
+    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    tarn__model_sizes sizes = sizes_of(o);
+    if (o->base[0])
+        return tarn__base_complete(function, t, &sizes);
+    if (!kind)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no language model '%.64s'", function, o->model);
+    if (!kind->complete(function, o->model, &sizes) || (t->is_resumed && !check_sizes_again(function, t, kind, &sizes)))
+        return false;
+    o->layers = sizes.layers;
+    o->heads = sizes.heads;
+    o->kv_heads = sizes.kv_heads;
+    o->width = sizes.width;
+    o->inner = sizes.inner;
+    o->context = sizes.context;
+    o->vocab = sizes.vocab;
+    return true;
+}
+
+/* The vocabulary is the tokenizer's, unless more was given. */
+static bool complete(const char *function, tarn_trainer *t)
+{
+    tarn_train_options *o = &t->options;
+    int64_t tokens = t->corpus.tokenizer ? tarn_tokenizer_count(t->corpus.tokenizer) : 0;
+    if (t->is_resumed && (o->layers < 1 || o->heads < 1 || o->width < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
+                           o->out);
+    if (!o->model[0] && !o->base[0])
+        snprintf(o->model, sizeof(o->model), "gpt2");
+    o->vocab = o->vocab || o->base[0] ? o->vocab : tokens;
+    bool is_new = !t->is_resumed && t->corpus.tokenizer; /* random tokens, which have none, are for measuring a named model */
+    if (is_new && tarn__sizes_are_open(o) && !tarn__sizes_choose(function, t))
+        return false;
+    o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
+    if (!tarn__language_sizes(function, t))
+        return false;
+    if (o->vocab < tokens)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens", function, o->vocab,
+                           tokens);
+    if (o->batch_size % o->micro_batch != 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a micro_batch of %" PRId64 " does not divide the batch_size of %" PRId64, function,
+                           o->micro_batch, o->batch_size);
+    return true;
+}
+
+/* ---- data and model ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_described(const char *function, const tarn_trainer *t, const tarn__description *found)
+{
+    const tarn__description *d = &t->description;
+    return (d->training_tokens == found->training_tokens && d->validation_tokens == found->validation_tokens && d->hash == found->hash) ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%.200s' is other text than the run began with; it had %" PRId64 " tokens to train on, and has %" PRId64,
+                       function, t->options.data, d->training_tokens, found->training_tokens);
+}
+
+/* Shards have a tokenizer of their own, which must be the model's. */
+static bool check_shards(const char *function, const tarn_trainer *t)
+{
+    tarn_tokenizer *tokenizer = tarn_tokenizer_open(t->options.base);
+    if (!tokenizer)
+        return tarn__raise_within(function);
+    bool same = tarn_tokenizer_hash(tokenizer) == tarn_tokenizer_hash(t->corpus.tokenizer);
+    tarn_tokenizer_free(tokenizer);
+    return same || tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens of '%.200s' were made by another tokenizer than that of '%s'", function, t->options.data,
+                               t->options.base);
+}
+
+/* The documents themselves are read when the context is known. */
+static bool open_tokenizer(const char *function, tarn_trainer *t, const char *tokenizer)
+{
+    if (!tokenizer[0] || strcmp(tokenizer, "characters") == 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: chats need a model that is there, or a tokenizer; characters are no tokenizer for them", function);
+    const char *template = t->options.chat_template;
+    t->corpus.tokenizer = strcmp(tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(tokenizer);
+    bool good = t->corpus.tokenizer && (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template)); /* it is saved with the run's */
+    return good || tarn__raise_within(function);
+}
+
+bool tarn__language_open(const char *function, tarn_trainer *t, const char *tokenizer)
+{
+    const tarn_train_options *o = &t->options;
+    bool is_shards = strncmp(o->data, "shards:", strlen("shards:")) == 0;
+    if (tarn__data_is_chats(o->data))
+        return open_tokenizer(function, t, tokenizer) && tarn__language_take(function, t);
+    return tarn__corpus_open(function, o->data, is_shards && o->base[0] ? "" : tokenizer, &t->corpus) &&
+           (!is_shards || !o->base[0] || check_shards(function, t)) && tarn__language_take(function, t);
+}
+
+static bool take_windows(const char *function, tarn_trainer *t, tarn__description *found)
+{
+    const tarn_train_options *o = &t->options;
+    const tarn__corpus *c = &t->corpus;
+    int64_t windows = (c->training.count - 1) / o->context;
+    *found = (tarn__description){.is_text = true, .training_tokens = c->training.count, .validation_tokens = c->validation.count, .hash = c->hash};
+    t->steps_in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
+    t->training = tarn__windows_at_random(function, &c->training, o->context, t->steps_in_epoch * o->batch_size);
+    t->validation = t->training ? tarn__windows_in_order(function, &c->validation, o->context, o->eval_batches * o->micro_batch) : NULL;
+    return t->validation != NULL;
+}
+
+double tarn__chats_share(const tarn_train_options *o)
+{
+    return o->val[0] ? 0 : o->val_share > 0 ? o->val_share : VALIDATION_SHARE;
+}
+
+static bool take_chats(const char *function, tarn_trainer *t, tarn__description *found)
+{
+    const tarn_train_options *o = &t->options;
+    tarn__chats_summary s;
+    t->chats = tarn__chats_open(&(tarn__chats_options){.function = function,
+                                                       .path = o->data,
+                                                       .val_path = o->val,
+                                                       .val_share = tarn__chats_share(o),
+                                                       .tokenizer = t->corpus.tokenizer,
+                                                       .template_name = o->chat_template,
+                                                       .context = o->context,
+                                                       .seed = (uint64_t)o->seed});
+    if (!t->chats)
+        return false;
+    tarn__chats_counts(t->chats, &s);
+    *found = (tarn__description){.is_text = true, .training_tokens = s.tokens[0], .validation_tokens = s.tokens[1], .hash = s.hash};
+    int64_t most = o->eval_batches * o->micro_batch, judged = s.rows[TARN__CHATS_VALIDATION], rows = s.rows[TARN__CHATS_TRAINING];
+    t->steps_in_epoch = rows > o->batch_size ? rows / o->batch_size : 1;
+    t->training = tarn__chat_rows(function, t->chats, TARN__CHATS_TRAINING, o->context, rows > o->batch_size ? rows : o->batch_size);
+    t->validation =
+        t->training ? tarn__chat_rows(function, t->chats, TARN__CHATS_VALIDATION, o->context, most > 0 && most < judged ? most : judged) : NULL;
+    return t->validation != NULL;
+}
+
+bool tarn__language_take(const char *function, tarn_trainer *t)
+{
+    if (!complete(function, t))
+        return false;
+    tarn__description found;
+    t->batch_size = t->options.batch_size;
+    t->micro_batch = t->options.micro_batch;
+    if (!(tarn__data_is_chats(t->options.data) ? take_chats : take_windows)(function, t, &found) ||
+        (t->is_resumed && !is_described(function, t, &found)))
+        return false;
+    t->description = found;
+    t->description.input = TARN_SHAPE(t->options.context);
+    return true;
+}
+
+tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    tarn__model_sizes sizes = sizes_of(o);
+    int32_t end = t->corpus.tokenizer ? tarn_tokenizer_end_of_text(t->corpus.tokenizer) : -1;
+    sizes.has_end = end >= 0;
+    sizes.end = end >= 0 ? end : 0;
+    return kind->fresh(function, o->model, &sizes, t->device, (uint64_t)o->seed);
+}
+
+/* ---- a step -------------------------------------------------------------------------------------------------------------------- */
+
+tarn_tensor *tarn__language_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count)
+{
+    if (field_count < 4)
+        return tarn_model_loss(model, fields[0], fields[1]);
+    return tarn__model_loss_of(function, model, fields[0], fields[1], &(tarn__documents){fields[2], fields[3]});
+}
+
+tarn_tensor *tarn__language_counted(tarn_tensor *targets, tarn_dtype dtype)
+{
+    return tarn_sum(tarn_cast(tarn_ge(targets, tarn_scalar(0)), dtype), TARN_ALL_AXES, false);
+}
+
+/* Adds a micro-batch's share to the gradients and to the loss. Its activations are gone afterwards. */
+static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *share, tarn_tensor *loss)
+{
+    tarn__mark(t, TARN__PHASE_FORWARD);
+    tarn_tensor *part = tarn_mul(tarn__language_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), share);
+    tarn__mark(t, TARN__PHASE_BACKWARD);
+    return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
+}
+
+/* Windows all have as many targets: each micro-batch has the same share, and is read when it is due. */
+static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
+{
+    tarn_tensor *fields[TARN_MAX_FIELDS], *share = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
+    tarn__mark(t, TARN__PHASE_BATCH);
+    return tarn__next_batch(t, fields) && add_micro_batch(t, fields, share, loss);
+}
+
+/* Answers are of different lengths: a micro-batch weighs as much as it has targets that count, as if the batch were one. So all are read before the first. */
+static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
+{
+    int64_t parts = t->batch_size / t->micro_batch;
+    size_t bytes = sizeof(tarn_tensor *[TARN_MAX_FIELDS]) * (size_t)parts;
+    tarn_tensor *(*fields)[TARN_MAX_FIELDS] = tarn__alloc(bytes), *all = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
+    bool good = fields && all;
+    tarn__mark(t, TARN__PHASE_BATCH);
+    for (int64_t i = 0; good && i < parts; i++)
+        good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(all, tarn__language_counted(fields[i][1], TARN_F32));
+    for (int64_t i = 0; good && i < parts; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        good = scope && add_micro_batch(t, fields[i], tarn_div(tarn__language_counted(fields[i][1], TARN_F32), all), loss);
+        tarn_scope_close(scope);
+        tarn__progress_in_step(t, (i + 1) * t->micro_batch);
+    }
+    tarn__release(fields, bytes);
+    return good;
+}
+
+/* The norm of all gradients, which are clipped to it where that is wanted. */
+static bool clip(tarn_trainer *t, tarn__figures *figures)
+{
+    tarn__mark(t, TARN__PHASE_UPDATE);
+    figures->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
+    return figures->norm != NULL;
+}
+
+bool tarn__language_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
+{
+    figures->loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
+    for (int64_t i = 0; i < 2 && i < t->batch_size / t->micro_batch; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        bool good = scope && figures->loss && add_micro_batch(t, fields, tarn_scalar(0.5), figures->loss);
+        tarn_scope_close(scope);
+        if (!good)
+            return false;
+    }
+    return clip(t, figures);
+}
+
+bool tarn__language_gradients(tarn_trainer *t, tarn__figures *figures)
+{
+    *figures = (tarn__figures){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
+    int64_t at_once = t->chats ? t->batch_size : t->micro_batch;
+    for (int64_t done = 0; figures->loss && done < t->batch_size; done += at_once) {
+        tarn_scope *scope = tarn_scope_open();
+        bool good = scope && (t->chats ? add_chats : add_windows)(t, figures->loss);
+        tarn_scope_close(scope);
+        if (!good)
+            return false;
+        tarn__progress_in_step(t, done + at_once);
+    }
+    return clip(t, figures);
+}

@@ -1,0 +1,199 @@
+/* lm_eval.c: a language model of a run in use: judged, writing a sample, and kept in folders that transformers, or of adapters PEFT, opens. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <tarn/generate.h>
+#include <tarn/lora.h>
+#include <tarn/model.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "base/memory.h"
+#include "train/tasks/finetune.h"
+#include "train/run_folder.h"
+
+/* ---- evaluation ---------------------------------------------------------------------------------------------------------------- */
+
+/* Sums on the device, f64 []: of the losses, and of the targets that count. */
+static bool add_batch(tarn_module *model, tarn_tensor *const *fields, int field_count, tarn_tensor *losses, tarn_tensor *counts)
+{
+    tarn_tensor *count = tarn__language_counted(fields[1], TARN_F64);
+    tarn_tensor *loss = tarn_cast(tarn__language_loss("trainer_run", model, fields, field_count), TARN_F64);
+    return tarn_add_inplace(losses, tarn_mul(loss, count)) && tarn_add_inplace(counts, count);
+}
+
+static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count, tarn_tensor *losses, tarn_tensor *counts)
+{
+    for (bool more = true; more;) {
+        tarn_tensor *fields[TARN_MAX_FIELDS];
+        tarn_scope *scope = tarn_scope_open();
+        more = scope && tarn_loader_next(loader, fields) && add_batch(model, fields, field_count, losses, counts);
+        tarn_scope_close(scope);
+    }
+    return !tarn_failed();
+}
+
+bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
+                             tarn_text_evaluation *evaluation)
+{
+    if (tarn_failed())
+        return false;
+    tarn_device device = tarn_device_of(tarn_module_parameter(model, 0));
+    bool was_training = tarn_module_is_training(model);
+    tarn_loader *loader = tarn_loader_new(windows, &(tarn_loader_options){.batch_size = batch_size, .workers = workers, .device = device});
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *losses = tarn_zeros(TARN_SCALAR, TARN_F64, device), *counts = tarn_zeros(TARN_SCALAR, TARN_F64, device);
+    tarn_module_train(model, false);
+    tarn_no_grad_open();
+    bool good = loader && !tarn_failed() && add_batches(model, loader, tarn_dataset_field_count(windows), losses, counts);
+    tarn_no_grad_close();
+    double tokens = good ? tarn_item(counts) : 0, loss = good ? tarn_item(losses) / tokens : NAN;
+    tarn_scope_close(scope);
+    tarn_loader_free(loader);
+    tarn__error_record error; /* the mode comes back after a failure too */
+    tarn__error_save(&error);
+    tarn_module_train(model, was_training);
+    tarn__error_restore(&error);
+    *evaluation = (tarn_text_evaluation){(int64_t)tokens, loss, exp(loss)};
+    return !tarn_failed() || tarn__raise_within(function);
+}
+
+/* ---- what it writes, and where it is kept ---------------------------------------------------------------------------------------- */
+
+/* The first document to judge by, up to its first answer. Returns how many tokens that is, at most `most`; -1 with an error. */
+static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t most)
+{
+    size_t bytes = sizeof(int32_t) * (size_t)t->options.context;
+    int32_t *room = tarn__alloc(4 * bytes), *targets = room + t->options.context;
+    if (!room)
+        return -1;
+    tarn__chats_rows row = {room, targets, room + 2 * t->options.context, room + 3 * t->options.context};
+    int64_t count = tarn__chats_batch(t->chats, TARN__CHATS_VALIDATION, 0, 1, &row) ? 0 : -1;
+    for (; count >= 0 && count < most; count++) {
+        ids[count] = row.ids[count];
+        if (targets[count] >= 0)
+            break;
+    }
+    tarn__release(room, 4 * bytes);
+    return count < 0 ? -1 : count < most ? count + 1 : most;
+}
+
+/* What a sample begins with: the end of the text before, a new line, or the first token there is to judge by. */
+static int32_t first_token(const tarn_trainer *t)
+{
+    const tarn__stretch *s = &t->corpus.validation;
+    int32_t token = tarn_tokenizer_end_of_text(t->corpus.tokenizer);
+    if (token < 0)
+        token = tarn_tokenizer_find(t->corpus.tokenizer, "\n", 1);
+    if (token < 0 && s->ids)
+        token = s->ids[0];
+    else if (token < 0)
+        tarn_tokens_read(s->mapped, 0, 1, &token);
+    return token;
+}
+
+/* Leaves out numbers that the model has room for, but the tokenizer no token. Returns how many are left. */
+static int64_t drop_unknown(const tarn_tokenizer *tokenizer, int32_t *ids, int64_t count)
+{
+    int64_t kept = 0, known = tarn_tokenizer_count(tokenizer);
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < known && tarn_tokenizer_piece(tokenizer, ids[i], NULL))
+            ids[kept++] = ids[i];
+    return kept;
+}
+
+char *tarn__language_sample(tarn_trainer *t, size_t *length)
+{
+    const tarn_train_options *o = &t->options;
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *room = tarn_zeros(TARN_SHAPE(o->sample + o->context), TARN_I32, tarn_device_cpu());
+    int32_t *ids = room ? tarn_data(room) : NULL, *prompt = ids ? ids + o->sample : NULL;
+    int64_t given = ids && t->chats ? first_prompt(t, prompt, o->context) : 1;
+    if (ids && !t->chats)
+        prompt[0] = first_token(t);
+    tarn_generate_options options = {
+        .tokens = o->sample, .temperature = t->chats ? 0 : 0.8, .seed = (uint64_t)(o->seed + t->place.step), .slide = true};
+    int64_t count = !ids || given < 0 ? -1 : o->context < 2 ? 0 : tarn_generate(t->model, prompt, given, ids, &options);
+    if (count > 0)
+        count = drop_unknown(t->corpus.tokenizer, ids, count);
+    char *text = ids && count >= 0 ? tarn_tokenizer_decode(t->corpus.tokenizer, ids, count, length) : NULL;
+    tarn_scope_close(scope);
+    return text;
+}
+
+/* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. That comes first: a tokenizer with a chat template, or
+ * tokens that begin and end a text, says all of it in a file of its own in that place. */
+bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
+{
+    tarn__path path;
+    tarn__document *document = tarn__document_new(function);
+    bool good = document && tarn__document_set_text(document, "tokenizer_class", "PreTrainedTokenizerFast") &&
+                (tarn__path_exists(folder) || tarn__folder_make(function, folder)) &&
+                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) && tarn_tokenizer_save(t->corpus.tokenizer, folder);
+    tarn__document_free(document);
+    return good;
+}
+
+static bool save_as(const tarn_trainer *t, const char *name)
+{
+    tarn__path path;
+    return tarn__language_save_tokenizer("trainer_run", t, tarn__path_in(t->options.out, name, &path)) &&
+           (t->options.lora ? tarn_lora_save(t->model, path.text, t->options.base) : tarn_model_write(t->model, path.text));
+}
+
+bool tarn__language_save_best(const tarn_trainer *t)
+{
+    return save_as(t, "best");
+}
+
+/* A whole checkpoint in a folder of its own below the run's, which can be resumed by itself. */
+static bool write_kept(tarn_trainer *t, const char *name)
+{
+    char *out = t->options.out, own[sizeof(t->options.out)];
+    tarn__path path;
+    if (strlen(out) + strlen(name) + 2 > sizeof(own))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the name of the folder '%s/%s' is too long", out, name);
+    memcpy(own, out, sizeof(own));
+    snprintf(out, sizeof(own), "%s", tarn__path_in(own, name, &path));
+    bool good = (tarn__path_exists(out) || tarn__folder_make("trainer_run", out)) && tarn__language_save_tokenizer("trainer_run", t, out) &&
+                tarn__config_write("trainer_run", t) && tarn__adapters_begin(t) && tarn__checkpoint_save(t);
+    memcpy(out, own, sizeof(own));
+    return good;
+}
+
+/* A run was resumed in the folder: it is left alone. */
+static bool is_in_use(const tarn_trainer *t, const char *name)
+{
+    tarn__path folder, path;
+    return tarn__path_exists(tarn__path_in(tarn__path_in(t->options.out, name, &folder), "metrics.jsonl", &path));
+}
+
+/* The same; the folder gets its name when it is whole, so that a kill leaves none that looks like a checkpoint. */
+static bool keep_as(tarn_trainer *t, const char *name)
+{
+    char new_name[80];
+    tarn__path from, to;
+    snprintf(new_name, sizeof(new_name), "%s" TARN__FOLDER_NEW, name);
+    if (is_in_use(t, name))
+        return true;
+    if (!write_kept(t, new_name))
+        return false;
+    tarn__folder_drop(t->options.out, name);
+    return tarn__file_rename("trainer_run", tarn__path_in(t->options.out, new_name, &from), tarn__path_in(t->options.out, name, &to));
+}
+
+bool tarn__language_keep(tarn_trainer *t)
+{
+    char name[40];
+    int64_t number = (t->place.step + t->eval_every - 1) / t->eval_every, too_old = (number - t->options.keep) * t->eval_every;
+    if (!t->options.keep)
+        return true;
+    snprintf(name, sizeof(name), "step-%" PRId64, t->place.step);
+    if (!keep_as(t, name))
+        return false;
+    snprintf(name, sizeof(name), "step-%" PRId64, too_old);
+    if (too_old > 0 && !is_in_use(t, name))
+        tarn__folder_drop(t->options.out, name);
+    return true;
+}

@@ -1,0 +1,142 @@
+/* lora_run.c: adapters in a run's folder, which is one that PEFT opens, and the proof that what they stand beside has not changed. */
+#include <stdio.h>
+#include <string.h>
+#include <tarn/convert.h>
+#include <tarn/lora.h>
+
+#include "base/error.h"
+#include "base/os/files.h"
+#include "formats/safetensors.h"
+#include "nn/module.h"
+#include "train/tasks/finetune.h"
+
+#define PREFIX "base_model.model." /* before every name in PEFT's files */
+#define NOTED "frozen.json"
+
+/* ---- files ----------------------------------------------------------------------------------------------------------------- */
+
+typedef struct filing {
+    const tarn_module *model;
+    tarn_safetensors_writer *writer;
+    const tarn_safetensors *file;
+    int count;
+    bool good;
+} filing;
+
+static bool name_of(const filing *f, const tarn__parameter *parameter, char *name, size_t room)
+{
+    const char *own = tarn__name_from(f->model, parameter);
+    return (size_t)snprintf(name, room, PREFIX "%s", own) < room ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s…' is too long for a file", own);
+}
+
+static bool save_one(const tarn__parameter *parameter, void *ctx)
+{
+    filing *f = ctx;
+    char name[512];
+    if (parameter->tensor->requires_grad)
+        f->good = name_of(f, parameter, name, sizeof(name)) && tarn_safetensors_add(f->writer, name, parameter->tensor);
+    return f->good;
+}
+
+bool tarn__adapters_save(const tarn_trainer *t, const char *path)
+{
+    filing f = {.model = t->model, .writer = tarn_safetensors_create(path)};
+    f.good = f.writer && tarn_safetensors_add_metadata(f.writer, "format", "pt") && tarn_safetensors_add_checksums(f.writer);
+    if (f.good)
+        tarn__module_walk(t->model, save_one, &f);
+    if (f.good)
+        return tarn_safetensors_finish(f.writer) || tarn__raise_within("trainer_run");
+    tarn_safetensors_cancel(f.writer);
+    return tarn__raise_within("trainer_run");
+}
+
+static bool load_one(const tarn__parameter *parameter, void *ctx)
+{
+    filing *f = ctx;
+    char name[512];
+    if (!parameter->tensor->requires_grad)
+        return true;
+    f->good = name_of(f, parameter, name, sizeof(name)) && tarn_safetensors_read_into(f->file, name, parameter->tensor);
+    f->count++;
+    return f->good;
+}
+
+bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path)
+{
+    tarn_safetensors *file = tarn_safetensors_open(path);
+    filing f = {.model = t->model, .file = file, .good = file && tarn__safetensors_verify(function, file)};
+    tarn_no_grad_open(); /* parameters are written to */
+    if (f.good)
+        tarn__module_walk(t->model, load_one, &f);
+    tarn_no_grad_close();
+    if (f.good && f.count != tarn_safetensors_count(file))
+        f.good = tarn__raise(TARN_ERROR_FORMAT, "'%s' has %d tensors, but the adapters of this run are %d", path,
+                             tarn_safetensors_count(file), f.count);
+    tarn_safetensors_close(file);
+    return f.good || tarn__raise_within(function);
+}
+
+/* ---- what is frozen -------------------------------------------------------------------------------------------------------- */
+
+bool tarn__frozen_begin(const char *function, tarn_trainer *t)
+{
+    tarn__path path, place;
+    tarn__frozen before = {0};
+    const char *folder = t->options.out;
+    if (!t->options.lora)
+        return true;
+    if (!tarn__frozen_take(function, t->model, &t->frozen))
+        return false;
+    if (!t->is_resumed)
+        return true;
+    if (!tarn__path_exists(tarn__path_in(folder, NOTED, &path)) && !tarn__path_exists(tarn__path_in(folder, "trainer.json", &place)) &&
+        !tarn__path_exists(tarn__path_in(folder, "trainer.json.next", &place)))
+        return true; /* it was stopped before it began */
+    bool good =
+        tarn__frozen_read(function, path.text, &before) && tarn__frozen_same(function, &t->frozen, &before, t->options.base, path.text);
+    tarn__frozen_free(&before);
+    return good;
+}
+
+bool tarn__adapters_begin(const tarn_trainer *t)
+{
+    tarn__path path;
+    return !t->options.lora || (tarn__frozen_write("trainer_run", &t->frozen, tarn__path_in(t->options.out, NOTED, &path)) &&
+                                (tarn_lora_save(t->model, t->options.out, t->options.base) || tarn__raise_within("trainer_run")));
+}
+
+bool tarn__frozen_end(const char *function, const tarn_trainer *t)
+{
+    tarn__frozen now = {0};
+    if (!t->frozen.count)
+        return true;
+    bool good = tarn__frozen_take(function, t->model, &now) &&
+                tarn__frozen_same(function, &now, &t->frozen, t->options.base, "the model as the run began");
+    tarn__frozen_free(&now);
+    return good;
+}
+
+/* ---- merged ---------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    bool is_gguf = strcmp(o->merge, "gguf") == 0;
+    const char *tokenizer = tarn_tokenizer_kind(t->corpus.tokenizer);
+    return !is_gguf || strcmp(tokenizer, "bpe") == 0 || strcmp(tokenizer, "spm") == 0 ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: merge is gguf, but GGUF has no form for a tokenizer of %s; merge to a folder", function,
+                       tokenizer);
+}
+
+bool tarn__adapters_merge(const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    tarn__path best, to;
+    if (!o->merge[0])
+        return true;
+    tarn__path_in(o->out, strcmp(o->merge, "gguf") == 0 ? "merged.gguf" : "merged", &to);
+    return tarn_model_convert(o->base, to.text, NULL,
+                              &(tarn_convert_options){.replace = true, .adapter = tarn__path_in(o->out, "best", &best)}) ||
+           tarn__raise_within("trainer_run");
+}
