@@ -3,7 +3,7 @@
 
 #include "cli/blas.h"
 #include "cli/cli.h"
-#include "cli/sentence.h"
+#include "cli/messages.h"
 #include "tarn_features.h"
 
 static const char *const backends[] = {"cpu", "cuda", "opencl"};

@@ -6,7 +6,7 @@
 
 #include "cli/blas.h"
 #include "cli/cli.h"
-#include "cli/sentence.h"
+#include "cli/messages.h"
 
 typedef struct command {
     const char *name; /* one word, or two */

@@ -2,7 +2,7 @@
 #include "cli/options.h"
 
 #include "cli/run_options.h"
-#include "cli/sentence.h"
+#include "cli/messages.h"
 
 #include <ctype.h>
 #include <errno.h>

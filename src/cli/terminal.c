@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/sentence.h"
+#include "cli/messages.h"
 
 int tarn__complain(const char *command)
 {

@@ -1,0 +1,164 @@
+/* bench_matmul.c: `tarn bench matmul`: square products by a plain loop, by BLAS called directly with all threads, and by tarn. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tarn/ops.h>
+#include <time.h>
+
+#include "cli/bench/timer.h"
+#include "cli/blas.h"
+
+#define LARGEST_NAIVE 1024
+
+typedef struct product {
+    int64_t n;
+    tarn_dtype dtype;
+    tarn_tensor *a, *b, *c; /* c is where BLAS and the loop write */
+} product;
+
+static bool run_tarn(void *ctx, int i)
+{
+    product *p = ctx;
+    (void)i;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = tarn_matmul(p->a, p->b) != NULL;
+    tarn_scope_close(scope);
+    return good;
+}
+
+/* The three loops as they are first written: rows, columns, sum. */
+#define NAIVE(type)                                                                                                                       \
+    static void naive_##type(int64_t n, const type *a, const type *b, type *c)                                                           \
+    {                                                                                                                                     \
+        for (int64_t i = 0; i < n; i++)                                                                                                   \
+            for (int64_t j = 0; j < n; j++) {                                                                                             \
+                type sum = 0;                                                                                                             \
+                for (int64_t k = 0; k < n; k++)                                                                                           \
+                    sum += a[i * n + k] * b[k * n + j];                                                                                   \
+                c[i * n + j] = sum;                                                                                                       \
+            }                                                                                                                             \
+    }
+NAIVE(float)
+NAIVE(double)
+
+static bool run_naive(void *ctx, int i)
+{
+    product *p = ctx;
+    (void)i;
+    if (p->dtype == TARN_F32)
+        naive_float(p->n, tarn_data(p->a), tarn_data(p->b), tarn_data(p->c));
+    else
+        naive_double(p->n, tarn_data(p->a), tarn_data(p->b), tarn_data(p->c));
+    return true;
+}
+
+static bool run_blas(void *ctx, int i)
+{
+    product *p = ctx;
+    (void)i;
+    if (p->dtype == TARN_F32)
+        tarn__blas_square_f32(p->n, tarn_data(p->a), tarn_data(p->b), tarn_data(p->c));
+    else
+        tarn__blas_square_f64(p->n, tarn_data(p->a), tarn_data(p->b), tarn_data(p->c));
+    return true;
+}
+
+/* BLAS gets all threads while it is measured, and goes back to the single one that tarn uses it with. Its threads spin for a while after
+ * a product and would take the cores from whoever comes next. */
+static bool with_blas_threads(tarn__meter *meter, bool (*step)(tarn__meter *, tarn_device), tarn_device device)
+{
+    tarn__blas_set_threads(tarn_threads());
+    bool good = step(meter, device);
+    tarn__blas_set_threads(1);
+    nanosleep(&(struct timespec){0, 60 * 1000 * 1000}, NULL);
+    return good;
+}
+
+static bool measure(product *p, tarn_device device, int64_t runs, tarn__product *found)
+{
+    bool plain = tarn_device_equal(device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
+    bool has_blas = plain && !tarn__blas_missing() && tarn__blas_fits(tarn_threads()), has_naive = plain && p->n <= LARGEST_NAIVE;
+    tarn__meter *meters = calloc(3, sizeof(*meters)), *own = meters, *blas = meters + 1, *naive = meters + 2;
+    if (!meters)
+        return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
+    *own = (tarn__meter){.work = run_tarn, .ctx = p, .sets = 1};
+    *blas = (tarn__meter){.work = run_blas, .ctx = p, .sets = 1};
+    *naive = (tarn__meter){.work = run_naive, .ctx = p, .sets = 1, .turns = 1};
+    bool good = tarn__meter_start(own, device) && (!has_blas || with_blas_threads(blas, tarn__meter_start, device));
+    for (int64_t i = 0; good && i < runs; i++)
+        good = (!has_blas || with_blas_threads(blas, tarn__meter_run, device)) && tarn__meter_run(own, device);
+    for (int i = 0; good && has_naive && i < (p->n <= 256 ? 5 : 1); i++)
+        good = tarn__meter_run(naive, device);
+    *found = (tarn__product){tarn__meter_median(own), tarn__meter_median(blas), tarn__meter_median(naive), tarn__meter_spread(own),
+                             tarn__meter_spread(blas)};
+    free(meters);
+    return good;
+}
+
+bool tarn__measure_product(int64_t n, tarn_dtype dtype, tarn_device device, int64_t runs, tarn__product *found)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn_shape shape = TARN_SHAPE(n, n);
+    product p = {.n = n, .dtype = dtype};
+    p.a = tarn_normal(shape, 0, 1, dtype, device);
+    p.b = tarn_normal(shape, 0, 1, dtype, device);
+    p.c = tarn_zeros(shape, dtype, device);
+    bool good = !tarn_failed() && measure(&p, device, runs, found);
+    tarn_scope_close(scope);
+    return good;
+}
+
+static void print_row(int64_t n, tarn_dtype dtype, const tarn__product *r)
+{
+    double flops = 2.0 * (double)n * (double)n * (double)n / 1e3;
+    printf("%6lld %-6s %12s %12s %12.1f %12s %12s %7.0f%%\n", (long long)n, tarn_dtype_name(dtype), tarn__cell(flops / r->naive, 2),
+           tarn__cell(flops / r->blas, 1), flops / r->tarn, tarn__cell(r->blas / r->tarn, 3), tarn__cell(r->naive / r->tarn, 1),
+           100 * r->tarn_spread);
+    fflush(stdout);
+}
+
+static void print_json(int64_t n, tarn_dtype dtype, const tarn__product *r)
+{
+    double flops = 2.0 * (double)n * (double)n * (double)n;
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "op", "matmul");
+    tarn__json_text(&json, "dtype", tarn_dtype_name(dtype));
+    tarn__json_shape(&json, "shape", TARN_SHAPE(n, n, n));
+    tarn__json_whole(&json, "threads", tarn_threads());
+    tarn__json_real(&json, "fwd_us", r->tarn, 2);
+    tarn__json_real(&json, "fwd_spread", r->tarn_spread, 3);
+    tarn__json_real(&json, "tflops", flops / r->tarn / 1e6, 4);
+    tarn__json_real(&json, "gflops", flops / r->tarn / 1e3, 2);
+    tarn__json_real(&json, "blas_us", r->blas, 2);
+    tarn__json_real(&json, "blas_spread", r->blas_spread, 3);
+    tarn__json_real(&json, "blas_gflops", flops / r->blas / 1e3, 2);
+    tarn__json_real(&json, "fwd_of_blas", r->blas / r->tarn, 3);
+    tarn__json_real(&json, "naive_us", r->naive, 2);
+    tarn__json_real(&json, "naive_gflops", flops / r->naive / 1e3, 2);
+    tarn__json_real(&json, "fwd_of_naive", r->naive / r->tarn, 2);
+    tarn__json_end(&json);
+}
+
+int tarn__bench_matmul(const tarn__options *options)
+{
+    char name[32];
+    if (!options->json) {
+        printf("matrix products on %s, %d threads, %s; median of %lld runs, GFLOP/s\n\n",
+               tarn_device_name(options->device, name, sizeof(name)), tarn_threads(),
+               tarn__blas_missing() ? "no BLAS" : "OpenBLAS", (long long)options->runs);
+        tarn__heading("%6s %-6s %12s %12s %12s %12s %12s %8s", "size", "dtype", "plain loop", "BLAS", "tarn", "tarn/BLAS", "tarn/loop",
+                      "spread");
+    }
+    for (int i = 0; i < options->size_count; i++) {
+        tarn__product found;
+        tarn_dtype dtype = options->dtypes[0].dtype;
+        if (!tarn__measure_product(options->sizes[i], dtype, options->device, options->runs, &found))
+            return tarn__complain("bench matmul");
+        if (options->json)
+            print_json(options->sizes[i], dtype, &found);
+        else
+            print_row(options->sizes[i], dtype, &found);
+    }
+    return TARN__DONE;
+}

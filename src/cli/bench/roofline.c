@@ -1,0 +1,82 @@
+/* roofline.c: see yardstick.h. */
+#include "cli/bench/yardstick.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tarn/ops.h>
+
+#include "cli/bench/bench_case.h"
+
+enum { RUNS = 5 };
+
+typedef struct factors {
+    tarn_tensor *a, *b;
+} factors;
+
+static bool run_product(void *ctx, int i)
+{
+    const factors *f = ctx;
+    (void)i;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = tarn_matmul(f->a, f->b) != NULL;
+    tarn_scope_close(scope);
+    return good;
+}
+
+/* Operations a second of a square product; NaN with an error pending. */
+static double measure_product(int64_t rows, tarn_dtype dtype, tarn_device device)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn__meter *meter = calloc(1, sizeof(*meter));
+    factors f = {tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device), tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device)};
+    bool good = meter && f.a && f.b;
+    if (good) {
+        *meter = (tarn__meter){.work = run_product, .ctx = &f, .sets = 1};
+        good = tarn__meter_start(meter, device);
+    }
+    for (int i = 0; good && i < RUNS; i++)
+        good = tarn__meter_run(meter, device);
+    double time = good ? tarn__meter_median(meter) : (double)NAN;
+    free(meter);
+    tarn_scope_close(scope);
+    return 2e6 * pow((double)rows, 3) / time;
+}
+
+/* Large enough for the device to be at its best, small enough to be done in a moment: also on a CPU by way of OpenCL. */
+bool tarn__yardstick_measure(tarn_device device, const char *precision, tarn__yardstick *y)
+{
+    tarn__copies copies = {.device = device, .runs = RUNS};
+    tarn_device_info info;
+    if (!tarn_device_query(device, &info))
+        return false;
+    bool on_cpu = strcmp(info.type, "cpu") == 0;
+    int64_t bytes = on_cpu ? (int64_t)32 << 20 : (int64_t)1 << 30;
+    double peak = tarn_peak_of(device, precision);
+    y->peak = peak > 0 ? peak : (double)NAN;
+    y->rows = on_cpu ? 1024 : 8192;
+    tarn_set_tf32(strcmp(precision, "tf32") == 0);
+    y->product = measure_product(y->rows, strcmp(precision, "bf16") == 0 ? TARN_BF16 : TARN_F32, device);
+    tarn_set_tf32(false);
+    y->copy = tarn_failed() ? (double)NAN : (double)bytes * 1e6 / tarn__copy_time(&copies, bytes);
+    return !tarn_failed();
+}
+
+void tarn__print_memory_kinds(const tarn_memory_kinds *m)
+{
+    printf("  %-10s %s at most:", "memory", tarn__bytes_text(m->peak));
+    printf(" parameters %s, gradients %s, optimizer %s, activations %s, workspace %s\n", tarn__bytes_text(m->parameters),
+           tarn__bytes_text(m->gradients), tarn__bytes_text(m->state), tarn__bytes_text(m->activations), tarn__bytes_text(m->workspace));
+}
+
+void tarn__json_memory_kinds(tarn__json *json, const tarn_memory_kinds *m)
+{
+    tarn__json_open(json, "memory", '{');
+    tarn__json_whole(json, "peak", m->peak);
+    tarn__json_whole(json, "parameters", m->parameters);
+    tarn__json_whole(json, "gradients", m->gradients);
+    tarn__json_whole(json, "optimizer", m->state);
+    tarn__json_whole(json, "activations", m->activations);
+    tarn__json_whole(json, "workspace", m->workspace);
+    tarn__json_close(json, '}');
+}

@@ -1,0 +1,369 @@
+/* chat.c: `tarn chat`: a conversation with a language model, line by line, from a terminal or a pipe.
+ *
+ * The whole conversation is put together by the model's own template for each answer; the writer finds what it knows of it already, so only what is new is
+ * computed. Ctrl-C ends an answer, not the program: what was said so far stays. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/input.h"
+#include "cli/lm/lm_common.h"
+
+#define USUAL_CONTEXT 4096 /* tokens, where the model has more */
+#define ROOM_FOR_ANSWER 4  /* a part of the context that is free after turns were forgotten: a fourth */
+
+/* What was said, in order; a system's words are the first message, where there are any. */
+typedef struct history {
+    tarn_chat_message *messages; /* contents are owned */
+    int count, room;
+} history;
+
+typedef struct chat {
+    tarn_run_weights weights; /* that are used */
+    const tarn__options *options;
+    tarn_kv kv;
+    bool forgets;  /* the oldest turns, when the context is full */
+    bool is_asked; /* somebody types */
+    tarn_module *model;
+    tarn_tokenizer *tokenizer;
+    tarn_writer *writer;
+    int64_t context;
+    history history;
+    int32_t stop;
+    uint64_t seed;
+    int status;
+    bool is_broken; /* no further question can be answered */
+} chat;
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+/* ---- what was said --------------------------------------------------------------------------------------------------------- */
+
+static int no_memory(chat *c)
+{
+    c->is_broken = true;
+    fprintf(stderr, "tarn chat: out of memory\n");
+    return TARN__FAILED;
+}
+
+/* Takes a copy of the content. */
+static bool say(history *h, const char *role, const char *content)
+{
+    if (h->count == h->room) {
+        int room = h->room ? 2 * h->room : 16;
+        tarn_chat_message *messages = realloc(h->messages, (size_t)room * sizeof(*messages));
+        if (!messages)
+            return false;
+        h->messages = messages;
+        h->room = room;
+    }
+    char *copy = strdup(content);
+    if (copy)
+        h->messages[h->count++] = (tarn_chat_message){.role = role, .content = copy};
+    return copy != NULL;
+}
+
+/* Takes back `count` messages from `first`. */
+static void unsay(history *h, int first, int count)
+{
+    for (int i = first; i < first + count; i++)
+        free((void *)(uintptr_t)h->messages[i].content);
+    if (count > 0)
+        memmove(h->messages + first, h->messages + first + count, sizeof(*h->messages) * (size_t)(h->count - first - count));
+    h->count -= count;
+}
+
+/* How many messages come before the first turn: the system's. */
+static int heading_of(const history *h)
+{
+    return h->count > 0 && strcmp(h->messages[0].role, "system") == 0;
+}
+
+/* ---- an answer ------------------------------------------------------------------------------------------------------------- */
+
+/* The tokens of the conversation up to where the answer begins. NULL with an error. */
+static int32_t *encode(const chat *c, int64_t *count)
+{
+    return tarn_chat_encode(tarn_writer_tokenizer(c->writer), c->history.messages, c->history.count, true, count);
+}
+
+static int complain(chat *c)
+{
+    c->is_broken = true;
+    return tarn__complain("chat");
+}
+
+/* Makes room by forgetting the oldest turns, a question and its answer each. NULL: there is none left to forget, or with an error. */
+static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
+{
+    int turns = 0, first = heading_of(&c->history);
+    int64_t most = c->context - c->context / ROOM_FOR_ANSWER;
+    while (tokens && *count > most && c->history.count - first > 2) {
+        unsay(&c->history, first, 2);
+        turns++;
+        tarn_tokenizer_release(tokens);
+        tokens = encode(c, count);
+    }
+    if (tokens && turns > 0)
+        fprintf(stderr, "(the context of %lld tokens was full: the oldest %d turn%s forgotten)\n", (long long)c->context, turns,
+                turns > 1 ? "s are" : " is");
+    return tokens;
+}
+
+/* The conversation does not fit: the last question is taken back. Where turns are forgotten, there is none left but the question. */
+static void refuse(chat *c, int64_t count)
+{
+    fprintf(stderr, "tarn chat: the %s %lld tokens, and the context is %lld: there is no room for an answer; the question was left out. %s\n",
+            c->forgets ? "question alone takes" : "conversation has", (long long)count, (long long)c->context,
+            c->forgets ? "Ask a shorter one, or take a larger --context" : "/reset begins anew; without --no-slide (--on-full refuse) the oldest turns are forgotten");
+    unsay(&c->history, c->history.count - 1, 1);
+    c->status = c->is_asked ? c->status : TARN__FAILED;
+}
+
+/* How many tokens of the conversation are the system's words, which stay when the window slides; 0: none that could be told apart, or too many. */
+static int64_t heading_tokens(const chat *c, const int32_t *tokens, int64_t count)
+{
+    int64_t length = 0, same = 0;
+    if (heading_of(&c->history) == 0)
+        return 0;
+    int32_t *heading = tarn_chat_encode(tarn_writer_tokenizer(c->writer), c->history.messages, 1, false, &length);
+    while (heading && same < length && same < count && heading[same] == tokens[same])
+        same++;
+    tarn_tokenizer_release(heading);
+    tarn_clear_error(); /* of templates that have no place for a system alone */
+    return same <= (c->context - 1) / 2 ? same : 0;
+}
+
+static bool begin(chat *c, const int32_t *tokens, int64_t count)
+{
+    const tarn__options *o = c->options;
+    int64_t left = c->context - count;
+    const tarn_generate_options how = {.tokens = c->forgets ? (o->tokens ? o->tokens : c->context) : o->tokens < left ? o->tokens : 0,
+                                       .slide = c->forgets,
+                                       .keep = c->forgets ? heading_tokens(c, tokens, count) : 0,
+                                       .temperature = o->temperature,
+                                       .top_k = o->top_k,
+                                       .top_p = o->top_p,
+                                       .min_p = o->min_p,
+                                       .repeat_penalty = o->repeat_penalty,
+                                       .repeat_window = o->repeat_window,
+                                       .seed = c->seed++,
+                                       .stop = &c->stop,
+                                       .stop_count = c->stop >= 0};
+    return tarn_writer_prompt(c->writer, 0, tokens, count, &how);
+}
+
+/* Prints the answer as it comes; a copy of it, which the caller frees. NULL: there was no memory. */
+static char *print_answer(const chat *c, tarn_piece *piece)
+{
+    char *text = calloc(1, 1);
+    size_t length = 0;
+    bool has_slid = false;
+    while (text && !interrupted && !ferror(stdout) && tarn_writer_next(c->writer, piece)) {
+        tarn__print_written(piece->text, piece->length);
+        fflush(stdout);
+        char *longer = realloc(text, length + piece->length + 1);
+        if (!longer)
+            free(text);
+        text = longer;
+        if (text) {
+            memcpy(text + length, piece->text, piece->length);
+            text[length += piece->length] = 0;
+        }
+        has_slid = has_slid || piece->slid;
+    }
+    printf("\n");
+    if (has_slid)
+        fprintf(stderr, "(the context of %lld tokens was full: the answer went on from its last %lld%s)\n", (long long)c->context,
+                (long long)(c->context / 2), heading_of(&c->history) ? " and the system's words" : "");
+    return text;
+}
+
+/* The same, and remembers it. */
+static bool listen(chat *c)
+{
+    tarn_piece piece = {0};
+    int64_t length = 0;
+    char *text = print_answer(c, &piece);
+    tarn_writer_stop(c->writer, 0);
+    bool is_full = piece.end == TARN_END_LENGTH && tarn_writer_tokens(c->writer, 0, &length) && !c->forgets && length == c->context;
+    if (is_full)
+        fprintf(stderr, "(the context of %lld tokens is full: the answer ends here)\n", (long long)c->context);
+    else if (piece.end == TARN_END_LENGTH && c->forgets && !c->options->tokens)
+        fprintf(stderr, "(the answer has %lld tokens, and ends here; --tokens allows more)\n", (long long)c->context);
+    bool good = text && !tarn_failed() && say(&c->history, "assistant", text);
+    free(text);
+    return good;
+}
+
+static void answer(chat *c, const char *question)
+{
+    int64_t count = 0;
+    interrupted = 0; /* from here on: while the question is being read, too */
+    if (!say(&c->history, "user", question)) {
+        c->status = no_memory(c);
+        return;
+    }
+    int32_t *tokens = encode(c, &count);
+    if (tokens && c->forgets && count >= c->context - c->context / ROOM_FOR_ANSWER)
+        tokens = forget(c, tokens, &count);
+    if (tokens && count >= c->context)
+        refuse(c, count);
+    else if (!tokens || !begin(c, tokens, count) || !listen(c))
+        c->status = tarn_failed() ? complain(c) : no_memory(c);
+    tarn_tokenizer_release(tokens);
+}
+
+/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+
+/* Begins anew, with the same words of the system, or with others. */
+static void reset(chat *c, const char *system)
+{
+    int kept = system ? 0 : heading_of(&c->history);
+    unsay(&c->history, kept, c->history.count - kept);
+    if (system && system[0] && !say(&c->history, "system", system))
+        c->status = no_memory(c);
+}
+
+/* A line that begins with a slash. False: the end. */
+static bool command(chat *c, const char *line)
+{
+    if (strcmp(line, "/exit") == 0)
+        return false;
+    if (strcmp(line, "/reset") == 0)
+        reset(c, NULL);
+    else if (strncmp(line, "/system", 7) == 0 && (line[7] == ' ' || !line[7]))
+        reset(c, line[7] ? line + 8 : "");
+    else
+        fprintf(stderr, "%s: there is /reset (begin anew), /system TEXT (begin anew, and tell the model that first) and /exit\n", tarn__shown(line));
+    return true;
+}
+
+/* A line of so many bytes is a text; one that would end at a byte inside is left out, not cut. */
+static bool is_text(chat *c, const char *line, size_t length)
+{
+    if (strlen(line) == length)
+        return true;
+    fprintf(stderr, "tarn chat: the question has a zero byte inside, and was left out\n");
+    c->status = c->is_asked ? c->status : TARN__FAILED;
+    return false;
+}
+
+/* The next line without its end, in memory that is used again; NULL: there is none. */
+static char *read_line(chat *c, tarn__input *line)
+{
+    for (;;) {
+        if (c->is_asked)
+            fprintf(stderr, "> ");
+        errno = 0;
+        if (tarn__input_line(line, stdin)) {
+            while (line->length > 0 && (line->text[line->length - 1] == '\n' || line->text[line->length - 1] == '\r'))
+                line->text[--line->length] = 0;
+            if (is_text(c, line->text, line->length))
+                return line->text;
+            continue;
+        }
+        if (errno == EFBIG) {
+            fprintf(stderr, "tarn chat: a line is longer than %s\n", tarn__bytes_text((int64_t)TARN__LINE_MOST));
+            c->status = TARN__FAILED;
+        }
+        if (errno != EINTR)
+            return NULL;
+        clearerr(stdin);
+        fprintf(stderr, "\n(/exit ends the conversation)\n");
+    }
+}
+
+static void talk(chat *c)
+{
+    tarn__input memory = {0};
+    char *line;
+    bool goes_on = true;
+    while (goes_on && !c->is_broken && !ferror(stdout) && (line = read_line(c, &memory)) != NULL)
+        if (line[0] == '/')
+            goes_on = command(c, line);
+        else if (line[0])
+            answer(c, line);
+    free(memory.text);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------------------------- */
+
+static bool open_writer(chat *c)
+{
+    const tarn__options *o = c->options;
+    tarn_model_facts facts;
+    c->model = tarn__language_model(o, &c->weights);
+    c->tokenizer = c->model ? tarn__language_tokenizer(o) : NULL;
+    if (c->tokenizer && o->template_name && !tarn_tokenizer_set_chat(c->tokenizer, o->template_name))
+        return false;
+    if (!c->tokenizer || !tarn_chat_name(c->tokenizer) || !tarn_model_facts_of(c->model, &facts))
+        return false;
+    c->context = o->context ? o->context : facts.context < USUAL_CONTEXT ? facts.context : USUAL_CONTEXT;
+    c->stop = tarn_chat_end(c->tokenizer);
+    c->writer = tarn_writer_new(c->model, c->tokenizer, &(tarn_writer_options){.context = c->context, .kv = c->kv, .chunk = o->chunk});
+    return c->writer != NULL;
+}
+
+/* Reads are interrupted, too: no SA_RESTART. */
+static void catch_interrupts(void)
+{
+    struct sigaction action = {.sa_handler = interrupt};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+static int run(chat *c)
+{
+    if (!open_writer(c)) {
+        bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
+        tarn__complain("chat");
+        return misused ? TARN__MISUSED : TARN__FAILED;
+    }
+    if (c->options->system && !say(&c->history, "system", c->options->system))
+        return no_memory(c);
+    catch_interrupts();
+    if (c->is_asked)
+        fprintf(stderr, "%s, room for %lld tokens; /reset, /system TEXT, /exit; Ctrl-C ends an answer\n", tarn_chat_name(c->tokenizer),
+                (long long)c->context);
+    talk(c);
+    return c->status;
+}
+
+int tarn__chat(const tarn__options *options)
+{
+    chat c = {.options = options, .is_asked = isatty(STDIN_FILENO), .seed = (uint64_t)options->seed, .status = TARN__DONE};
+    const char *on_full = options->on_full ? options->on_full : options->no_slide ? "refuse" : "forget";
+    c.forgets = strcmp(on_full, "forget") == 0;
+    if (options->no_slide && c.forgets) {
+        fprintf(stderr, "tarn chat: --no-slide and --on-full forget exclude each other; give one\n");
+        return TARN__MISUSED;
+    }
+    if (!c.forgets && strcmp(on_full, "refuse") != 0) {
+        fprintf(stderr, "tarn chat: --on-full: '%s' is none of refuse and forget\n", on_full);
+        return TARN__MISUSED;
+    }
+    if (options->repeat_window && options->repeat_penalty == 1) {
+        fprintf(stderr, "tarn chat: --repeat-window needs --repeat-penalty\n");
+        return TARN__MISUSED;
+    }
+    int status = tarn__language_options("chat", options, &c.kv);
+    if (status == TARN__DONE)
+        status = tarn__checkpoint_use("chat", options, &c.weights);
+    if (status == TARN__DONE)
+        status = run(&c);
+    unsay(&c.history, 0, c.history.count);
+    free(c.history.messages);
+    tarn_writer_free(c.writer);
+    tarn_tokenizer_free(c.tokenizer);
+    tarn_module_free(c.model);
+    return status;
+}

@@ -1,0 +1,134 @@
+/* eval.c: `tarn eval`: how well a run's model does, class by class, or how well it foretells text. */
+#include <stdlib.h>
+#include <tarn/lora.h>
+
+#include "cli/lm/lm_common.h"
+
+typedef struct findings {
+    tarn_evaluation all;
+    int64_t *samples, *right; /* of each class */
+} findings;
+
+static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const findings *f)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "model", tarn_run_kind(run));
+    tarn__json_text(&json, "data", data);
+    tarn__checkpoint_json(&json, options);
+    tarn__json_whole(&json, "samples", f->all.samples);
+    tarn__json_real(&json, "loss", f->all.loss, 6);
+    tarn__json_real(&json, "accuracy", f->all.accuracy, 6);
+    tarn__json_open(&json, "classes", '[');
+    for (int64_t i = 0; i < tarn_run_classes(run); i++) {
+        tarn__json_open(&json, NULL, '{');
+        tarn__json_text(&json, "name", tarn_run_class_name(run, i));
+        tarn__json_whole(&json, "samples", f->samples[i]);
+        tarn__json_whole(&json, "right", f->right[i]);
+        tarn__json_close(&json, '}');
+    }
+    tarn__json_close(&json, ']');
+    tarn__json_end(&json);
+}
+
+static void print_table(const tarn_run *run, const char *data, const findings *f)
+{
+    tarn__heading("%s on %s", tarn_run_kind(run), data);
+    printf("  %-16s %8s %8s %9s\n", "class", "samples", "right", "share");
+    for (int64_t i = 0; i < tarn_run_classes(run); i++)
+        if (f->samples[i])
+            printf("  %-16s %8lld %8lld %7.2f %%\n", tarn__shown(tarn_run_class_name(run, i)), (long long)f->samples[i], (long long)f->right[i],
+                   100.0 * (double)f->right[i] / (double)f->samples[i]);
+    printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
+}
+
+/* What the library found wrong: the caller's fault, or not. */
+static int complain(void)
+{
+    bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
+    tarn__complain("eval");
+    return misused ? TARN__MISUSED : TARN__FAILED;
+}
+
+static int evaluate(const tarn__options *options, tarn_run *run)
+{
+    int64_t classes = tarn_run_classes(run);
+    findings f = {.samples = calloc((size_t)classes, sizeof(int64_t)), .right = calloc((size_t)classes, sizeof(int64_t))};
+    int status = TARN__DONE;
+    if (!f.samples || !f.right) {
+        fprintf(stderr, "tarn eval: out of memory\n");
+        status = TARN__FAILED;
+    } else if (!tarn_run_evaluate(run, options->data, options->batch_size, &f.all, f.samples, f.right)) {
+        status = complain();
+    } else {
+        const char *data = options->data ? options->data : tarn_run_data(run);
+        if (options->json)
+            print_json(options, run, data, &f);
+        else
+            print_table(run, data, &f);
+    }
+    free(f.samples);
+    free(f.right);
+    return status;
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+
+enum { TOKENS_AT_ONCE = 16384 };
+
+static void print_text(const tarn__options *options, const tarn_run *run, const tarn_text_evaluation *e)
+{
+    const char *data = options->data ? options->data : tarn_run_data(run);
+    if (!options->json) {
+        tarn__heading("%s on %s", tarn_run_kind(run), data);
+        printf("loss %.4f, perplexity %.4f over %lld tokens\n", e->loss, e->perplexity, (long long)e->tokens);
+        return;
+    }
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "model", tarn_run_kind(run));
+    tarn__json_text(&json, "data", data);
+    tarn__checkpoint_json(&json, options);
+    tarn__json_whole(&json, "tokens", e->tokens);
+    tarn__json_real(&json, "loss", e->loss, 6);
+    tarn__json_real(&json, "perplexity", e->perplexity, 6);
+    tarn__json_end(&json);
+}
+
+/* Windows are long: fewer of them than samples go through a model at once. */
+static int evaluate_text(const tarn__options *options, tarn_run *run)
+{
+    tarn_model_facts facts;
+    tarn_text_evaluation evaluation;
+    if (!tarn_model_facts_of(tarn_run_model(run), &facts))
+        return tarn__complain("eval");
+    int64_t most = TOKENS_AT_ONCE / facts.context > 0 ? TOKENS_AT_ONCE / facts.context : 1;
+    if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most, &evaluation))
+        return complain();
+    print_text(options, run, &evaluation);
+    return TARN__DONE;
+}
+
+int tarn__eval(const tarn__options *options)
+{
+    tarn_kv none;
+    if (tarn__language_options("eval", options, &none) != TARN__DONE)
+        return TARN__MISUSED;
+    tarn_run_weights weights;
+    int found = tarn__checkpoint_use("eval", options, &weights);
+    if (found != TARN__DONE)
+        return found;
+    const tarn_run_open_options how = {
+        .device_layers = options->gpu_layers, .chat_template = options->template_name, .checkpoint = weights.checkpoint};
+    tarn_run *run = tarn_run_open_with(options->words[0], options->device, &how);
+    if (!run)
+        return complain();
+    if (options->adapter && !tarn_lora_load(tarn_run_model(run), options->adapter)) {
+        tarn__complain("eval");
+        tarn_run_close(run);
+        return TARN__FAILED;
+    }
+    int status = tarn_run_is_text(run) ? evaluate_text(options, run) : evaluate(options, run);
+    tarn_run_close(run);
+    return status;
+}

@@ -1,0 +1,213 @@
+/* train.c: `tarn train`: says what it is going to do, trains, shows how it goes, and can be stopped at any step. */
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "cli/train/train_memory.h"
+#include "cli/train/train_plan.h"
+#include "cli/train_show.h"
+
+/* Seconds in which signals are one request to stop. Somebody at a keyboard is quicker than programs that try again. */
+#define ONE_REQUEST 1.0
+#define ONE_KEY 0.3
+
+/* The trainer that a signal stops, and whether a line is on the terminal meanwhile. */
+static tarn_trainer *running;
+static volatile sig_atomic_t is_drawn;
+
+/* What follows the run on a terminal begins a line. A terminal that takes no more does not keep the program: the next signal ends it. */
+static void end_now(int number)
+{
+    sigset_t all;
+    sigfillset(&all);
+    signal(number, SIG_DFL);
+    if (is_drawn) {
+        sigprocmask(SIG_UNBLOCK, &all, NULL);
+        if (write(STDOUT_FILENO, "\n", 1) != 1)
+            is_drawn = 0;
+    }
+    raise(number);
+}
+
+/* The first signal saves and stops; a second one ends the program as ever, but for one that comes with the first: programs that end others tell them, and their group. */
+static void stop(int number)
+{
+    static volatile sig_atomic_t is_stopping;
+    static struct timespec first;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!is_stopping) {
+        first = now;
+        is_stopping = 1;
+        tarn_trainer_stop(running);
+        tarn__progress_stopping();
+    } else if ((double)(now.tv_sec - first.tv_sec) + (double)(now.tv_nsec - first.tv_nsec) * 1e-9 > (number == SIGINT ? ONE_KEY : ONE_REQUEST)) {
+        end_now(number);
+    }
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART};
+    sigfillset(&action.sa_mask); /* the handler is not interrupted by the other signal */
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* ---- the end --------------------------------------------------------------------------------------------------------------- */
+
+/* A run that reached its end has written what --merge asks for. */
+static bool is_merged(const tarn_train_plan *p, const tarn_train_result *r)
+{
+    return p->options.merge[0] && r->end != TARN_TRAIN_STOPPED;
+}
+
+static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
+{
+    static const char *const ends[] = {
+        [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "event", ends[r->end]);
+    tarn__json_whole(&json, "step", r->step);
+    tarn__json_whole(&json, "best_step", r->best_step);
+    tarn__json_real(&json, "best_loss", r->best_step ? r->best_loss : NAN, 6);
+    if (!p->is_text)
+        tarn__json_real(&json, "best_accuracy", r->best_step ? r->best_accuracy : NAN, 6);
+    tarn__json_real(&json, "seconds", r->seconds, 3);
+    tarn__json_text(&json, "folder", p->folder);
+    if (is_merged(p, r)) {
+        tarn__json_text(&json, "merged", strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged");
+        tarn__json_text(&json, "checkpoint", "best");
+    }
+    tarn__json_end(&json);
+}
+
+static void print_end(const tarn_train_plan *p, const tarn_train_result *r, const tarn__display *d)
+{
+    if (d->quiet)
+        return;
+    if (d->json) {
+        print_end_json(p, r);
+        return;
+    }
+    if (r->end == TARN_TRAIN_STOPPED)
+        printf("stopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", (long long)r->step,
+               tarn__shown(p->folder));
+    else if (r->end == TARN_TRAIN_PATIENCE)
+        printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step, (long long)p->options.patience);
+    if (r->best_step && p->is_text)
+        printf("best: validation loss %.4f, after step %lld; %.1f s in all\n", r->best_loss, (long long)r->best_step, r->seconds);
+    else if (r->best_step)
+        printf("best: %.2f %% right, validation loss %.4f, after step %lld; %.1f s in all\n", 100 * r->best_accuracy, r->best_loss,
+               (long long)r->best_step, r->seconds);
+    if (is_merged(p, r))
+        printf("merged: %s/%s, from the best weights, step %lld\n", p->folder, strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged",
+               (long long)r->best_step);
+}
+
+/* Options that do not fit together or name nothing are misuse; a disk or a device that fails is not. */
+static int refused(void)
+{
+    int misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
+    tarn__complain("train");
+    return misused ? TARN__MISUSED : TARN__FAILED;
+}
+
+/* What the library tells: how it gets on, for the line at the bottom, or what is to be read. */
+static void tell(tarn_log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    if (level < TARN_LOG_NOTICE) {
+        tarn__progress_say(text);
+        return;
+    }
+    tarn__progress_pause();
+    fprintf(stderr, "tarn: %s\n", text);
+    tarn__progress_resume();
+}
+
+static void show_plan(const tarn__options *options, const tarn_train_plan *plan)
+{
+    tarn__progress_pause();
+    if (options->json)
+        tarn__train_plan_print_json(plan);
+    else
+        tarn__train_plan_print(plan, strcmp(options->train.device, "auto") == 0 || (!options->resume && !options->train.device[0]));
+    tarn__progress_resume();
+}
+
+/* Trains, with the line at the bottom, which is gone afterwards. */
+static bool train(tarn_trainer *trainer, tarn__display *d, tarn_train_result *result)
+{
+    running = trainer;
+    is_drawn = d->terminal && !d->json && !d->quiet;
+    catch_signals();
+    tarn__progress_watch(trainer);
+    bool good = tarn_trainer_run(trainer, tarn__train_show, d, result);
+    tarn__progress_close();
+    is_drawn = 0;
+    return good;
+}
+
+/* The line at the bottom is gone before the sentence is there. */
+static int failed(void)
+{
+    tarn__progress_close();
+    return tarn__complain("train");
+}
+
+static int run(const tarn__options *options, tarn_trainer *trainer)
+{
+    tarn_train_plan plan;
+    tarn_train_result result;
+    tarn__display d = {options->json, options->quiet, tarn__on_terminal()};
+    if (!tarn_trainer_plan(trainer, &plan))
+        return failed();
+    if (!options->quiet)
+        show_plan(options, &plan);
+    if (options->dry_run)
+        return TARN__DONE;
+    if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps ? options->profile_steps : 10))
+        return failed();
+    if (!train(trainer, &d, &result))
+        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__out_of_memory(&plan) : failed();
+    print_end(&plan, &result, &d);
+    return options->profile ? tarn__train_profile(&plan, result.profiled, !d.quiet && !d.json) : TARN__DONE;
+}
+
+int tarn__train(const tarn__options *options)
+{
+    if (options->resume && options->word_count) {
+        fprintf(stderr, "tarn train: --resume takes its configuration from the run; leave out '%s'\n", tarn__shown(options->words[0]));
+        return TARN__MISUSED;
+    }
+    if (options->resume && options->zero) {
+        fprintf(stderr, "tarn train: %s: 0 is no change: with --resume a run keeps what it has; give another value, or begin a new run\n", options->zero);
+        return TARN__MISUSED;
+    }
+    if (options->profile_steps && !options->profile) {
+        fprintf(stderr, "tarn train: --profile-steps belongs to --profile\n");
+        return TARN__MISUSED;
+    }
+    tarn__progress_open(tarn__on_terminal() && !options->json && !options->quiet, options->quiet);
+    if (!options->quiet)
+        tarn_set_log(tell, NULL);
+    tarn_trainer *trainer = options->dry_run  ? tarn_trainer_imagine(options->resume, &options->train)
+                            : options->resume ? tarn_trainer_resume(options->resume, &options->train)
+                                              : tarn_trainer_new(&options->train);
+    if (!trainer) {
+        tarn__progress_close();
+        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__refuse_memory() : refused();
+    }
+    tarn__progress_say("");
+    int status = run(options, trainer);
+    tarn__progress_close();
+    running = NULL;
+    tarn_trainer_free(trainer);
+    return status;
+}

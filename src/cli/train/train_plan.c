@@ -1,0 +1,194 @@
+/* train_plan.c: what a run is going to do, before it begins. */
+#define _XOPEN_SOURCE 700 /* open_memstream() */
+#include "cli/train/train_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/json.h"
+#include "cli/train/train_memory.h"
+
+enum { INDENT = 14 }; /* of what follows a heading such as "device" */
+
+static const char *shape_text(tarn_shape shape, char *text, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < shape.rank && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? " × " : "", (long long)shape.size[i]);
+    return text;
+}
+
+static void print_chats(FILE *to, const tarn_train_plan *p)
+{
+    fprintf(to, "  data        %s: %lld documents to train on (%lld tokens, %lld of them learnt, in %lld rows), %lld to judge by\n", tarn__shown(p->options.data),
+           (long long)p->training_documents, (long long)p->training_tokens, (long long)p->answer_tokens, (long long)p->training_samples,
+           (long long)p->validation_documents);
+    if (p->documents_cut)
+        fprintf(to, "              %lld documents were longer than the context, and cut\n", (long long)p->documents_cut);
+}
+
+static void print_data(FILE *to, const tarn_train_plan *p)
+{
+    char shape[80];
+    const tarn_train_options *o = &p->options;
+    if (!p->is_text) {
+        fprintf(to, "  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n", tarn__shown(o->data),
+               (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)), (long long)p->validation_samples,
+               (long long)p->classes);
+        return;
+    }
+    if (p->is_chats)
+        print_chats(to, p);
+    else
+        fprintf(to, "  data        %s: %lld tokens to train on, %lld to judge by\n", tarn__shown(o->data), (long long)p->training_tokens,
+               (long long)p->validation_tokens);
+    fprintf(to, "  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
+    if (o->kv_heads != o->heads)
+        fprintf(to, " (of keys %lld)", (long long)o->kv_heads);
+    fprintf(to, ", width %lld, context %lld, vocabulary %lld, inner %lld, dropout %g\n", (long long)o->width, (long long)o->context,
+           (long long)p->classes, (long long)o->inner, o->dropout);
+    if (p->chosen[0])
+        fprintf(to, "              chosen %s\n", p->chosen);
+}
+
+static void print_steps(FILE *to, const tarn_train_plan *p)
+{
+    const tarn_train_options *o = &p->options;
+    int64_t batch = p->is_text || o->batch_size < p->training_samples ? o->batch_size : p->training_samples;
+    fprintf(to, "  steps       %lld to %lld, %lld %s in each, %lld in an epoch\n", (long long)p->first_step, (long long)p->steps,
+           (long long)batch, p->is_text ? "windows" : "samples", (long long)p->steps_in_epoch);
+    if (p->is_text && o->micro_batch < batch)
+        fprintf(to, "              %lld at a time, gradients added up\n", (long long)o->micro_batch);
+    if (p->captures)
+        fprintf(to, "              recorded once, then repeated as a whole\n");
+}
+
+/* "learning rate 0.1, times 0.1 every 30 epochs" */
+static void print_rate(FILE *to, const tarn_train_options *o)
+{
+    fprintf(to, "  optimizer   %s, learning rate %g, ", o->optimizer, o->lr);
+    if (strcmp(o->schedule, "step") != 0)
+        fprintf(to, "%s\n", o->schedule);
+    else
+        fprintf(to, "times %g every %lld %s\n", o->drop_factor, (long long)(o->drop_every ? o->drop_every : o->drop_epochs),
+               o->drop_every ? "steps" : "epochs");
+}
+
+/* Where the weights come from, and what becomes of them. */
+static void print_base(FILE *to, const tarn_train_options *o)
+{
+    if (o->base[0])
+        fprintf(to, "  weights     %s%s%s\n", tarn__shown(o->base), o->quantize[0] ? ", linear layers as " : "", o->quantize);
+    if (o->lora)
+        fprintf(to, "  adapters    rank %lld, alpha %g, dropout %g, in %s\n", (long long)o->lora, o->lora_alpha, o->lora_dropout,
+               o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
+}
+
+/* "; taken by auto (cuda, opencl missing)": backends that auto would have preferred. `tarn info` has the reasons. Without CUDA a GPU of another maker
+ * lacks nothing. */
+static void print_choice(FILE *to, const tarn_device_info *info)
+{
+    bool on_cpu = strcmp(info->name, "cpu") == 0, is_nvidia = strstr(info->vendor, "NVIDIA") != NULL;
+    bool no_cuda = (on_cpu || is_nvidia) && tarn_backend_missing("cuda")[0], no_opencl = on_cpu && tarn_backend_missing("opencl")[0];
+    fprintf(to, "; taken by auto%s%s%s%s%s", no_cuda || no_opencl ? " (" : "", no_cuda ? "cuda" : "", no_cuda && no_opencl ? ", " : "",
+           no_opencl ? "opencl" : "", no_cuda || no_opencl ? " missing)" : "");
+}
+
+static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
+{
+    const tarn_train_options *o = &p->options;
+    tarn_device_info info = {.description = ""};
+    tarn_device_query(tarn_device_parse(p->device), &info);
+    fprintf(to, "  device      %s, %s; %s", p->device, info.description[0] ? info.description : "unknown processor",
+            o->precision);
+    if (is_auto)
+        print_choice(to, &info);
+    fprintf(to, "\n");
+    print_data(to, p);
+    print_base(to, o);
+    fprintf(to, "  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);
+    tarn__print_memory(to, p);
+    print_rate(to, o);
+    print_steps(to, p);
+    fprintf(to, "  folder      %s\n", tarn__shown(p->folder));
+}
+
+void tarn__train_plan_print(const tarn_train_plan *p, bool is_auto)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *lines = open_memstream(&text, &length);
+    tarn__heading("%s %s", p->first_step ? "going on with" : p->options.base[0] ? "fine-tuning" : "training", p->options.model);
+    if (lines) {
+        print_lines(lines, p, is_auto);
+        fclose(lines);
+        tarn__print_wrapped(text, INDENT);
+        free(text);
+    } else {
+        print_lines(stdout, p, is_auto);
+    }
+    fflush(stdout);
+}
+
+/* "fits": [{"settings": "micro_batch=4", "memory_needed": 123}]; only of a run that does not fit. */
+static void print_fits_json(tarn__json *json, const tarn_train_plan *p)
+{
+    if (!p->fit_count)
+        return;
+    tarn__json_open(json, "fits", '[');
+    for (int i = 0; i < p->fit_count; i++) {
+        tarn__json_open(json, NULL, '{');
+        tarn__json_text(json, "settings", p->fits[i].settings);
+        tarn__json_whole(json, "memory_needed", p->fits[i].memory_needed);
+        tarn__json_close(json, '}');
+    }
+    tarn__json_close(json, ']');
+}
+
+void tarn__train_plan_print_json(const tarn_train_plan *p)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "event", "plan");
+    tarn__json_text(&json, "model", p->options.model);
+    tarn__json_text(&json, "data", p->options.data);
+    tarn__json_text(&json, "device", p->device);
+    tarn__json_text(&json, "precision", p->options.precision);
+    tarn__json_shape(&json, "input", p->input);
+    tarn__json_whole(&json, "classes", p->classes);
+    tarn__json_whole(&json, "training_samples", p->training_samples);
+    tarn__json_whole(&json, "validation_samples", p->validation_samples);
+    if (p->is_text) {
+        tarn__json_whole(&json, "training_tokens", p->training_tokens);
+        tarn__json_whole(&json, "validation_tokens", p->validation_tokens);
+    }
+    if (p->chosen[0])
+        tarn__json_text(&json, "chosen", p->chosen);
+    tarn__json_whole(&json, "trained", p->trained);
+    tarn__json_whole(&json, "frozen", p->frozen);
+    if (p->is_chats) {
+        tarn__json_whole(&json, "training_documents", p->training_documents);
+        tarn__json_whole(&json, "validation_documents", p->validation_documents);
+        tarn__json_whole(&json, "answer_tokens", p->answer_tokens);
+        tarn__json_whole(&json, "documents_cut", p->documents_cut);
+    }
+    if (p->options.base[0])
+        tarn__json_text(&json, "base", p->options.base);
+    if (p->options.lora)
+        tarn__json_whole(&json, "lora", p->options.lora);
+    tarn__json_whole(&json, "weight_bytes", p->weight_bytes);
+    tarn__json_whole(&json, "gradient_bytes", p->gradient_bytes);
+    tarn__json_whole(&json, "state_bytes", p->state_bytes);
+    tarn__json_whole(&json, "activation_bytes", p->activation_bytes);
+    tarn__json_whole(&json, "memory_needed", p->memory_needed);
+    tarn__json_whole(&json, "memory_min", p->memory_min);
+    tarn__json_whole(&json, "memory_free", p->memory_free);
+    print_fits_json(&json, p);
+    tarn__json_whole(&json, "first_step", p->first_step);
+    tarn__json_whole(&json, "steps", p->steps);
+    tarn__json_whole(&json, "steps_in_epoch", p->steps_in_epoch);
+    tarn__json_bool(&json, "captures", p->captures);
+    tarn__json_text(&json, "folder", p->folder);
+    tarn__json_end(&json);
+}

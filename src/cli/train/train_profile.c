@@ -1,0 +1,185 @@
+/* train_profile.c: `tarn train --profile`: where the time of a step went, as a table and as profile.json. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli/messages.h"
+#include "cli/bench/yardstick.h"
+
+enum { MOST_ROWS = 512, PRINTED = 24 };
+
+typedef struct report {
+    tarn_profile_summary sum;
+    tarn_profile_row row[MOST_ROWS];
+    int64_t rows;
+    double steps;
+    tarn__yardstick yardstick;
+    tarn_memory_kinds memory;
+} report;
+
+/* Milliseconds of a step. */
+static double ms_of(const report *r, double microseconds)
+{
+    return microseconds / 1e3 / r->steps;
+}
+
+/* How long the yardstick would need for a row's bytes or operations, whichever takes longer, beside what it took. */
+static double of_roofline(const report *r, const tarn_profile_row *row)
+{
+    double least = fmax(row->bytes / r->yardstick.copy, row->operations / r->yardstick.product) * 1e6;
+    return row->device_microseconds > 0 && least > 0 ? least / row->device_microseconds : (double)NAN;
+}
+
+/* Of kernels; other work has no direction. */
+static const char *direction_of(const tarn_profile_row *row)
+{
+    return row->kind > TARN_PROFILE_KERNEL ? "" : row->is_backward ? "backward" : "forward";
+}
+
+static const char *function_of(const tarn_profile_row *row)
+{
+    return row->function ? row->function : "";
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+
+static void print_row(const report *r, const tarn_profile_row *row)
+{
+    double seconds = row->device_microseconds / 1e6;
+    bool is_known = seconds > 0;
+    printf("  %-20.20s %-20.20s %-8s %7.0f %10.3f %6.1f %% %9s %9s %9s\n", function_of(row), row->name, direction_of(row),
+           (double)row->calls / r->steps, ms_of(r, row->device_microseconds), 100 * row->device_microseconds / r->sum.microseconds,
+           tarn__cell(is_known ? row->bytes / seconds / 1e9 : (double)NAN, 0),
+           tarn__cell(is_known && row->operations > 0 ? row->operations / seconds / 1e12 : (double)NAN, 2), tarn__cell(of_roofline(r, row), 2));
+}
+
+static void print_rows(const report *r)
+{
+    tarn_profile_row others = {.name = "", .function = "others"};
+    tarn__heading("  %-20s %-20s %-8s %7s %10s %8s %9s %9s %9s", "operation", "kernel", "", "calls", "ms", "share", "GB/s", "TFLOP/s", "roofline");
+    for (int64_t i = 0; i < r->rows; i++) {
+        const tarn_profile_row *row = &r->row[i];
+        if (row->kind == TARN_PROFILE_WAIT || !(row->device_microseconds > 0))
+            continue;
+        if (i < PRINTED) {
+            print_row(r, row);
+            continue;
+        }
+        others.calls += row->calls;
+        others.device_microseconds += row->device_microseconds;
+    }
+    if (others.calls)
+        printf("  %-50s %7.0f %10.3f %6.1f %%\n", "others", (double)others.calls / r->steps, ms_of(r, others.device_microseconds),
+               100 * others.device_microseconds / r->sum.microseconds);
+}
+
+static void print_table(const report *r, const tarn_train_plan *plan)
+{
+    tarn__heading("profile of %.0f steps: %.3f ms each, the device busy for %.1f %%", r->steps, ms_of(r, r->sum.microseconds), 100 * r->sum.busy);
+    for (int i = 0; i < TARN_PARTS; i++)
+        if (r->sum.part[i] > 0)
+            printf("  %-20s %10.3f ms %6.1f %%\n", tarn_profile_part_name((tarn_profile_part)i), ms_of(r, r->sum.part[i] * r->sum.microseconds),
+                   100 * r->sum.part[i]);
+    print_rows(r);
+    printf("  %-10s a copy moves %s GB/s, a product of %lld rows reaches %s TFLOP/s\n", "roofline", tarn__cell(r->yardstick.copy / 1e9, 0),
+           (long long)r->yardstick.rows, tarn__cell(r->yardstick.product / 1e12, 2));
+    tarn__print_memory_kinds(&r->memory);
+    if (r->sum.lost)
+        printf("  %lld records were lost: look at fewer steps\n", (long long)r->sum.lost);
+    printf("  %-10s %s/trace.json, for chrome://tracing or ui.perfetto.dev\n", "trace", tarn__shown(plan->folder));
+}
+
+/* ---- profile.json ---------------------------------------------------------------------------------------------------------- */
+
+static void write_row(tarn__json *json, const report *r, const tarn_profile_row *row)
+{
+    static const char *const kinds[TARN_PROFILE_KINDS] = {"matmul", "convolution", "attention", "kernel", "captured step",
+                                                          "copy",   "loader copy", "wait",      "span"};
+    tarn__json_open(json, NULL, '{');
+    tarn__json_text(json, "operation", row->function);
+    tarn__json_text(json, "name", row->name);
+    tarn__json_text(json, "kind", kinds[row->kind]);
+    tarn__json_bool(json, "backward", row->is_backward);
+    tarn__json_real(json, "calls", (double)row->calls / r->steps, 3);
+    tarn__json_real(json, "device_ms", ms_of(r, row->device_microseconds), 6);
+    tarn__json_real(json, "host_ms", ms_of(r, row->host_microseconds), 6);
+    tarn__json_real(json, "share", row->device_microseconds / r->sum.microseconds, 6);
+    tarn__json_real(json, "bytes", row->bytes / r->steps, 0);
+    tarn__json_real(json, "operations", row->operations / r->steps, 0);
+    tarn__json_real(json, "gbps", row->bytes / row->device_microseconds / 1e3, 3);
+    tarn__json_real(json, "tflops", row->operations / row->device_microseconds / 1e6, 4);
+    tarn__json_real(json, "of_roofline", of_roofline(r, row), 4);
+    tarn__json_close(json, '}');
+}
+
+static void write_report(FILE *to, const report *r, const tarn_train_plan *plan)
+{
+    tarn__json json = {to, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "model", plan->options.model);
+    tarn__json_text(&json, "device", plan->device);
+    tarn__json_text(&json, "precision", plan->options.precision);
+    tarn__json_whole(&json, "steps", (int64_t)r->steps);
+    tarn__json_real(&json, "step_ms", ms_of(r, r->sum.microseconds), 4);
+    tarn__json_real(&json, "busy", r->sum.busy, 6);
+    tarn__json_whole(&json, "records", r->sum.records);
+    tarn__json_whole(&json, "lost", r->sum.lost);
+    tarn__json_open(&json, "parts", '{');
+    for (int i = 0; i < TARN_PARTS; i++)
+        tarn__json_real(&json, tarn_profile_part_name((tarn_profile_part)i), r->sum.part[i], 9);
+    tarn__json_close(&json, '}');
+    tarn__json_real(&json, "copy_gbps", r->yardstick.copy / 1e9, 1);
+    tarn__json_real(&json, "product_tflops", r->yardstick.product / 1e12, 3);
+    tarn__json_memory_kinds(&json, &r->memory);
+    tarn__json_open(&json, "rows", '[');
+    for (int64_t i = 0; i < r->rows; i++)
+        write_row(&json, r, &r->row[i]);
+    tarn__json_close(&json, ']');
+    tarn__json_end(&json);
+}
+
+/* Under another name first, so that profile.json is whole wherever it is. */
+static int write_file(const report *r, const tarn_train_plan *plan)
+{
+    char path[1100], unfinished[1110];
+    snprintf(path, sizeof(path), "%s/profile.json", plan->folder);
+    snprintf(unfinished, sizeof(unfinished), "%s.new", path);
+    FILE *to = fopen(unfinished, "w");
+    if (to)
+        write_report(to, r, plan);
+    bool good = to && !ferror(to);
+    good = to && fclose(to) == 0 && good && rename(unfinished, path) == 0;
+    if (good)
+        return TARN__DONE;
+    fprintf(stderr, "tarn train: '%s' could not be written: %s\n", tarn__shown(path), strerror(errno));
+    if (to)
+        remove(unfinished);
+    return TARN__FAILED;
+}
+
+/* Where there is no memory left beside the run's, nothing is measured, and figures have nothing to be held against. */
+static void measure_beside(report *r, const tarn_train_plan *plan)
+{
+    if (tarn__yardstick_measure(tarn_device_parse(plan->device), plan->options.precision, &r->yardstick))
+        return;
+    char why[TARN__SENTENCE_ROOM];
+    fprintf(stderr, "tarn train: the device's speed could not be measured: %s\n", tarn__error_sentence("train", why, sizeof(why)));
+}
+
+int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
+{
+    static report r; /* too large for the stack */
+    if (steps == 0) {
+        fprintf(stderr, "tarn train: the run ended before a profile could be taken\n");
+        return TARN__FAILED;
+    }
+    r = (report){.steps = (double)steps, .yardstick = {.product = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};
+    r.memory = tarn_memory_kinds_of(tarn_device_parse(plan->device)); /* before the yardstick takes its own */
+    if (!tarn_profile_summarize(&r.sum, r.row, MOST_ROWS))
+        return tarn__complain("train");
+    r.rows = r.sum.rows < MOST_ROWS ? r.sum.rows : MOST_ROWS;
+    measure_beside(&r, plan);
+    if (prints)
+        print_table(&r, plan);
+    return write_file(&r, plan);
+}

@@ -1,0 +1,123 @@
+/* train_progress.c: how a training run goes, as it is shown: a line that is written over on a terminal, lines in a pipe, or objects. */
+#include "cli/train_show.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/progress.h"
+
+/* In what `unit` says, a second. */
+static double speed_of(const tarn_train_report *r)
+{
+    return r->is_text ? r->tokens_per_second : r->images_per_second;
+}
+
+static void print_report_json(const tarn_train_report *r)
+{
+    tarn__json json = {stdout, false};
+    bool evaluation = r->kind == TARN_REPORT_EVALUATION;
+    char speed[32];
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_text(&json, "event", r->kind == TARN_REPORT_SAMPLE ? "sample" : evaluation ? "evaluation" : "training");
+    tarn__json_whole(&json, "step", r->step);
+    tarn__json_whole(&json, "epoch", r->epoch);
+    if (r->kind == TARN_REPORT_SAMPLE) {
+        tarn__json_bytes(&json, "text", r->text, r->text_length);
+        tarn__json_end(&json);
+        return;
+    }
+    tarn__json_real(&json, "loss", r->loss, 6);
+    if (!r->is_text)
+        tarn__json_real(&json, "accuracy", r->accuracy, 6);
+    if (evaluation) {
+        tarn__json_bool(&json, "best", r->is_best);
+    } else {
+        tarn__json_real(&json, "lr", r->lr, 9);
+        if (r->is_text)
+            tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
+        snprintf(speed, sizeof(speed), "%s_per_second", r->unit);
+        tarn__json_real(&json, speed, speed_of(r), 1);
+        tarn__json_whole(&json, "memory", r->memory);
+        tarn__json_real(&json, "validation", r->validation, 6);
+        tarn__json_real(&json, "of_peak", r->share_of_peak > 0 ? r->share_of_peak : (double)NAN, 4);
+        tarn__json_real(&json, "busy", r->busy > 0 ? r->busy : (double)NAN, 4);
+        tarn__json_real(&json, "seconds_left", r->seconds_left, 1);
+    }
+    tarn__json_real(&json, "seconds", r->seconds, 3);
+    tarn__json_end(&json);
+}
+
+/* A line as it grows, ASCII alone, so that bytes are columns. */
+typedef struct text {
+    char at[512];
+    size_t used;
+} text;
+
+static void add(text *to, const char *format, ...) TARN_PRINTF(2, 3);
+
+static void add(text *to, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(to->at + to->used, sizeof(to->at) - to->used, format, arguments);
+    va_end(arguments);
+    to->used += length > 0 ? (size_t)length : 0;
+    to->used = to->used < sizeof(to->at) ? to->used : sizeof(to->at) - 1;
+}
+
+/* What is known of: the last validation, how near to the peak, how busy the device is; and the memory. */
+static void add_known(text *to, const tarn_train_report *r)
+{
+    if (!isnan(r->validation))
+        add(to, "  validation %.4f", r->validation);
+    if (r->share_of_peak > 0)
+        add(to, "  %.1f %% of peak", 100 * r->share_of_peak);
+    if (r->busy > 0)
+        add(to, "  %.0f %% busy", 100 * r->busy);
+    add(to, "  %s", tarn__bytes_text(r->memory));
+}
+
+/* A report in a line of its own; a sample takes several. */
+static void print_report(const tarn_train_report *r)
+{
+    if (r->kind == TARN_REPORT_SAMPLE) {
+        printf("--- sample ---\n");
+        tarn__print_written(r->text, r->text_length);
+        printf("\n---\n");
+        return;
+    }
+    char right[32] = "", left[32];
+    text known = {.used = 0};
+    if (!r->is_text)
+        snprintf(right, sizeof(right), "  %.2f %% right", 100 * r->accuracy);
+    if (r->kind == TARN_REPORT_EVALUATION) {
+        printf("step %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss,
+               right, r->is_best ? "  (best)" : "");
+        return;
+    }
+    if (r->is_text)
+        add(&known, "  norm %.3f", r->gradient_norm);
+    add(&known, "  %.0f %s/s", speed_of(r), r->unit);
+    add_known(&known, r);
+    printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step, (long long)r->steps, (long long)r->epoch,
+           (long long)r->epochs, r->loss, right, r->lr, known.at, tarn__time_text(r->seconds_left, left));
+}
+
+void tarn__train_show(const tarn_train_report *r, void *ctx)
+{
+    const tarn__display *d = ctx;
+    if (d->quiet)
+        return;
+    if (d->terminal && !d->json && r->kind == TARN_REPORT_TRAINING) {
+        tarn__progress_report(r);
+        return;
+    }
+    tarn__progress_pause();
+    if (d->json)
+        print_report_json(r);
+    else
+        print_report(r);
+    tarn__progress_resume();
+}

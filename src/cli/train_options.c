@@ -1,0 +1,112 @@
+/* train_options.c: the options of a training run as flags. */
+#include "cli/run_options.h"
+
+#include "cli/messages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+/* "batch_size" → "batch-size" */
+static const char *flag_of(const char *name, char *flag, size_t size)
+{
+    snprintf(flag, size, "%s", name);
+    for (char *c = flag; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return flag;
+}
+
+/* True when a command has an option of a run: a step has no data, no end and no folder. */
+static bool has(tarn__command command, const char *name)
+{
+    static const char *const of_a_step[] = {"model",   "hidden", "optimizer", "clip_norm", "seed",        "device",   "workers",   "layers",
+                                            "heads",   "kv_heads", "width", "inner", "context",   "vocab",     "dropout",     "micro_batch", "precision", "recompute", "capture",
+                                            "lora", "lora_alpha", "lora_dropout", "lora_targets"};
+    if (command == TARN__TRAIN)
+        return true;
+    for (size_t i = 0; command == TARN__BENCH_TRAIN && i < sizeof(of_a_step) / sizeof(of_a_step[0]); i++)
+        if (strcmp(of_a_step[i], name) == 0)
+            return true;
+    return false;
+}
+
+bool tarn__run_option_find(tarn__command command, const char *flag, size_t length, tarn_option *option)
+{
+    char name[32];
+    for (int i = 0; i < tarn_train_option_count(); i++) {
+        if (!tarn_train_option(i, option))
+            return false;
+        flag_of(option->name, name, sizeof(name));
+        if (strlen(name) == length && memcmp(name, flag, length) == 0)
+            return has(command, option->name);
+    }
+    return false;
+}
+
+int tarn__run_option_names(tarn__command command, const char **names)
+{
+    static char flags[TARN__RUN_OPTIONS][32];
+    int count = 0;
+    tarn_option option;
+    for (int i = 0; i < tarn_train_option_count() && count < TARN__RUN_OPTIONS && tarn_train_option(i, &option); i++)
+        if (has(command, option.name)) {
+            names[count] = flag_of(option.name, flags[count], sizeof(flags[count]));
+            count++;
+        }
+    return count;
+}
+
+/* The library's sentence without the name of its function; keys stay as the file has them. */
+static const char *sentence(const char *function)
+{
+    const char *at = strstr(tarn_error(), function);
+    return at ? at + strlen(function) : tarn_error();
+}
+
+static bool is_zero(const tarn_option *option, const char *text)
+{
+    return (option->type == TARN_OPTION_WHOLE || option->type == TARN_OPTION_REAL) && strtod(text, NULL) == 0;
+}
+
+int tarn__run_option_set(const char *command_name, const tarn_option *option, const char *text, tarn__options *options)
+{
+    char problem[TARN__SENTENCE_ROOM];
+    if (tarn_train_options_set(&options->train, option->name, text)) {
+        options->zero = is_zero(option, text) ? option->name : options->zero;
+        return TARN__DONE;
+    }
+    fprintf(stderr, "tarn %s: %s\n", command_name, tarn__error_sentence(command_name, problem, sizeof(problem)));
+    return TARN__MISUSED;
+}
+
+int tarn__run_options_file(const char *path, tarn__options *options)
+{
+    if (tarn_train_options_load(&options->train, path))
+        return TARN__DONE;
+    int status = tarn_error_code() == TARN_ERROR_UNSUPPORTED ? TARN__FAILED : TARN__MISUSED;
+    const char *problem = sentence("train_options_load: ");
+    bool names_it = strstr(problem, tarn__shown(path)) != NULL;
+    fprintf(stderr, "tarn train: %s%s%s\n", names_it ? "" : tarn__shown(path), names_it ? "" : ": ", problem);
+    tarn_clear_error();
+    return status;
+}
+
+void tarn__run_options_help(tarn__command command)
+{
+    tarn_option option;
+    for (int i = 0; i < tarn_train_option_count() && tarn_train_option(i, &option); i++) {
+        char flag[32], left[192], bounds[64] = "";
+        if (!has(command, option.name))
+            continue;
+        snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "",
+                 option.value ? option.value : "");
+        if (option.type != TARN_OPTION_TEXT && option.type != TARN_OPTION_WORD && option.type != TARN_OPTION_FLAG)
+            snprintf(bounds, sizeof(bounds), ", from %.16g to %.16g", option.low, option.high);
+        printf("  %-22s%s %s%s", left, strlen(left) > 22 ? "\n                        " : "", option.help, bounds);
+        if (option.otherwise[0] && option.type != TARN_OPTION_FLAG)
+            printf(" [%s]", option.otherwise);
+        printf("\n");
+    }
+}
