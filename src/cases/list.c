@@ -1,6 +1,6 @@
 /* list.c: the list of cases. Element-wise operations get theirs from elementwise.def, so a new row there has its cases at once (a binary
  * one says below what its backward moves); what has kinks, poles or branches beyond that follows with inputs of its own. */
-#include "cases/words.h"
+#include "cases/case_macros.h"
 
 #define B TARN__B
 #define S TARN__S

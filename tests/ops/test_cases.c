@@ -493,7 +493,7 @@ static void plain_calls_give_the_same_bits(void **state)
         tarn__case_fn call = one.bench ? tarn__case_direct(&one) : NULL;
         tarn_tensor *in[TARN__CASE_INPUTS], *out[TARN__CASE_OUTPUTS];
         if (one.bench && !call)
-            fail_msg("%s is measured, but has no plain call in src/cases/direct.c", one.operation);
+            fail_msg("%s is measured, but has no plain call in src/cases/direct_calls.c", one.operation);
         if (!call)
             continue;
         tarn_scope *scope = tarn_scope_open();

@@ -1,4 +1,4 @@
-/* words.h: the words that cases are written with. */
+/* case_macros.h: the words that cases are written with. */
 #ifndef TARN__CASES_WORDS_H
 #define TARN__CASES_WORDS_H
 

@@ -1,8 +1,8 @@
-/* model.c: the measured rows at the sizes of a model: GPT-2's widths (768, 3072, a vocabulary of 50304 of which 50257 are used) for 32768 tokens,
+/* model_sizes.c: the measured rows at the sizes of a model: GPT-2's widths (768, 3072, a vocabulary of 50304 of which 50257 are used) for 32768 tokens,
  * square products, images for what moves elements; then rows of sizes that no letter has, attention's and those of images in networks. */
 #include <string.h>
 
-#include "cases/words.h"
+#include "cases/case_macros.h"
 
 enum { B = 1, S, R, C, K, T, V, H, W, U };
 

@@ -1,4 +1,4 @@
-/* direct.c: the measured cases as plain calls of the public functions: looking an operation up by its name takes longer than running it on
+/* direct_calls.c: the measured cases as plain calls of the public functions: looking an operation up by its name takes longer than running it on
  * a few elements. */
 #include <math.h>
 #include <string.h>
