@@ -51,8 +51,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_ARM=1)
     if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # which says what the processor has
-        tarn_arm_level(dotprod blocks_arm.c -march=armv8.2-a+dotprod)
-        tarn_arm_level(i8mm blocks_arm.c -march=armv8.2-a+dotprod+i8mm)
-        tarn_arm_level(bf16 matmul_arm.c -march=armv8.2-a+bf16)
+        tarn_arm_level(dotprod quant/quant_matmul_arm.c -march=armv8.2-a+dotprod)
+        tarn_arm_level(i8mm quant/quant_matmul_arm.c -march=armv8.2-a+dotprod+i8mm)
+        tarn_arm_level(bf16 matmul/matmul_bf16_arm.c -march=armv8.2-a+bf16)
     endif()
 endif()

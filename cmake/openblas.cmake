@@ -1,4 +1,4 @@
-# OpenBLAS, by TARN_BLAS. A shared library is loaded at the first matrix product (src/backends/cpu/blas_library.c says why), an archive is
+# OpenBLAS, by TARN_BLAS. A shared library is loaded at the first matrix product (src/backends/cpu/matmul/blas_library.c says why), an archive is
 # linked. Defines
 #   tarn_openblas         include folders for whoever calls it (empty when it is absent)
 #   TARN_OPENBLAS_FILE    the shared library's name at run time: its soname, after its folder where the loader would not look

@@ -2,7 +2,7 @@
  * Levels that the build or this processor lacks are skipped. */
 #include <math.h>
 
-#include "backends/cpu/level.h"
+#include "backends/cpu/runtime/level.h"
 #include "support/check.h"
 
 #if defined(TARN__HAVE_DOTPROD) || defined(TARN__HAVE_I8MM) || defined(TARN__HAVE_BF16)

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../src/backends/cpu/convert.h"
-#include "../../src/backends/cpu/vmath.h"
+#include "../../src/backends/cpu/common/convert.h"
+#include "../../src/backends/cpu/common/vmath.h"
 
 #define TILE 4096
 #define STEP 1021

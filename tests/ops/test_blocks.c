@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backends/cpu/level.h"
+#include "backends/cpu/runtime/level.h"
 #include "base/quant/quant.h"
 #include "support/blocks.h"
 #include "support/scratch.h"

@@ -9,7 +9,7 @@
 
 #include <tarn/tarn.h>
 
-/* As src/backends/cpu/backend.c has them. */
+/* As src/backends/cpu/runtime/backend.c has them. */
 static const char *const names[] = {
 #if defined(__x86_64__)
     "base",

@@ -6,7 +6,7 @@
 #include "backends/cuda/dropout.cuh"
 #include "backends/cuda/element.cuh"
 
-/* ---- functions of backends/cpu/vmath.h, for the numbers that occur here ------------------------------------------------------------ */
+/* ---- functions of backends/cpu/common/vmath.h, for the numbers that occur here ------------------------------------------------------------ */
 
 /* log u for 2^-25 <= u < 1. */
 __device__ __forceinline__ float log_of_unit(float u)

@@ -1,7 +1,7 @@
 /* element.cl: one element on its way between storage and computation, for kernels that take any layout and dtype.
  *
  * A program computes in one type, C: float (COMPUTES_F32), double (COMPUTES_F64) or long (COMPUTES_I64); the host names it. GET brings an element of
- * dtype T there and PUT takes it back by the CPU's rules (backends/cpu/convert.h): rounded once, integers saturate, NaN as an integer is 0, u8 is the
+ * dtype T there and PUT takes it back by the CPU's rules (backends/cpu/common/convert.h): rounded once, integers saturate, NaN as an integer is 0, u8 is the
  * low byte, bool is x != 0. INDEX is the type of places: int where all of them fit. */
 
 #define GET(T, pointer, index) ((C)LOAD(T, pointer, index))

@@ -2,7 +2,7 @@
  * numbers of a counter.
  *
  * DRAWS_uniform, DRAWS_normal or DRAWS_dropout says what becomes of them, T is the dtype. Uniform numbers and dropout have the CPU's bits, and with f64
- * normals have them as well: the polynomials of backends/cpu/vmath.h in the same order. */
+ * normals have them as well: the polynomials of backends/cpu/common/vmath.h in the same order. */
 #include "element.cl"
 #include "philox.cl"
 

@@ -1,0 +1,406 @@
+/* attention.c: softmax(q · kᵀ · scale) · v and its gradients, without the weights of all rows ever being in memory.
+ *
+ * A unit is one head of k and v of one batch, with all the heads of q that look at it. A piece of work is a unit, or, where there are few units, a
+ * part of its blocks of rows: how many parts depends on the shape alone. A piece packs its keys and values once, in f32 (f64 for f64), as products
+ * want them, and goes through its blocks in order; where only a few rows look at a key, nothing is packed. A block of rows has all its weights at
+ * once, in chunks of at most KEY_CHUNK keys, in memory that stays in the second-level cache: forward scales its sums down whenever a later chunk
+ * has a larger weight; backward, where there are several chunks, makes the weights twice, first for the sum over a row that each of them needs.
+ * Gradients of k and v are summed in the order of the blocks, then in the order of the parts: the bits do not depend on threads.
+ *
+ * Backward takes nothing from the rounded result: it makes the weights again, from the logarithms that forward kept, and divides by their sum, so that
+ * the rounding of the logarithm does not count. */
+#include "backends/cpu/common/rows.h"
+#include "backends/cpu/common/scratch.h"
+#include "backends/cpu/common/transpose4.h"
+#include "base/quant/quant.h"
+#include "base/philox.h"
+
+#define STRIP 64
+#define MAX_PANEL 32
+#define ROW_BLOCK 64
+#define SHORT_BLOCK 32   /* of a short triangle, half of which a longer one would waste */
+#define SHORT_ROWS 256
+#define KEY_CHUNK 1920   /* a multiple of 48: chunks of keys end where tiles end */
+#define DEPTH_BLOCK 256  /* terms of a product that are taken at a time */
+#define THIN_ROWS 3
+#define ENOUGH_PIECES 16
+#define PIECE_WORK (INT64_C(1) << 17) /* multiplications that are worth a thread */
+
+/* Rows of a tile of a product: with two vectors each they keep the processor busy, and most sizes are multiples. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define TILE_ROWS 8
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row)
+#elif defined(__AVX__)
+#define TILE_ROWS 6
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice)
+#else
+#define TILE_ROWS 4
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0)
+#endif
+
+static int64_t rounded_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- what there is to do --------------------------------------------------------------------------------------------------- */
+
+/* A tensor (B, heads, rows, D), or without D. */
+typedef struct cube {
+    char *base; /* NULL: not there */
+    tarn_dtype dtype;
+    int64_t size;
+    int64_t stride[4];
+    const char *scale; /* of codes: f16, one for each TARN__CODES_GROUP of a row; NULL: elements are what they are */
+    int64_t scale_stride[4];
+} cube;
+
+static cube cube_of(const tarn__view *view)
+{
+    cube c = {0};
+    if (!view)
+        return c;
+    c = (cube){.base = tarn__view_at(view), .dtype = view->dtype, .size = (int64_t)tarn__dtype_bytes(view->dtype)};
+    for (int i = 0; i < view->rank; i++)
+        c.stride[i] = view->stride[i];
+    return c;
+}
+
+/* The same of codes, with scales; NULL: of elements. */
+static cube coded_cube_of(const tarn__view *view, const tarn__view *scale)
+{
+    cube c = cube_of(view);
+    c.scale = scale ? tarn__view_at(scale) : NULL;
+    for (int i = 0; scale && i < 4; i++)
+        c.scale_stride[i] = scale->stride[i];
+    return c;
+}
+
+/* Where the scales of a row begin. */
+static const char *scales_of(const cube *c, int64_t batch, int64_t head, int64_t row)
+{
+    return c->scale + (batch * c->scale_stride[0] + head * c->scale_stride[1] + row * c->scale_stride[2]) * (int64_t)sizeof(uint16_t);
+}
+
+/* The scale of a group of the row. */
+static float scale_of(const cube *c, const char *scales, int64_t group)
+{
+    uint16_t half;
+    memcpy(&half, scales + group * c->scale_stride[3] * (int64_t)sizeof(half), sizeof(half));
+    return tarn__f16_to_f32(half);
+}
+
+static char *row_of(const cube *c, int64_t batch, int64_t head, int64_t row)
+{
+    return c->base + (batch * c->stride[0] + head * c->stride[1] + row * c->stride[2]) * c->size;
+}
+
+typedef struct job {
+    int64_t batches, heads, kv_heads, group, rows, keys, depth; /* B, H, KV, H / KV, T, S, D */
+    double scale;
+    bool causal;
+    const tarn__random *random; /* NULL: no dropout */
+    const tarn__view *lengths;
+    const tarn__view *starts; /* (B, T), or NULL: rows attend from the first key on */
+    cube q, k, v, y, log_sum, g, gq, gk, gv;
+    int64_t row_block, blocks; /* of each head */
+    int64_t parts;             /* of each unit */
+    int64_t wide;              /* D filled up to whole vectors */
+    int64_t chunk, line;       /* keys of a chunk, and how far its rows are apart */
+    bool backward;
+    bool thin;     /* so few rows look at a key that packing would not pay */
+    char *partial; /* (units, parts, 2, keys + a tile, wide): sums of gk and gv, where there are several parts */
+    slots slots;
+} job;
+
+static int64_t valid_keys(const job *j, int64_t batch)
+{
+    int64_t length = j->keys;
+    if (j->lengths) {
+        const tarn__view *l = j->lengths;
+        int64_t at = l->rank > 0 && l->shape[0] > 1 ? batch * l->stride[0] : 0;
+        tarn__load[l->dtype][COMPUTE_I64]((char *)tarn__view_at(l) + at * (int64_t)tarn__dtype_bytes(l->dtype), 1, &length, 1);
+    }
+    return length < 0 ? 0 : least(length, j->keys);
+}
+
+/* Lengths are checked before any thread starts, so that the first wrong one is the one reported. */
+static void check_lengths(const job *j, tarn__fault *fault)
+{
+    int64_t count = j->lengths ? tarn__view_count(j->lengths) : 0;
+    for (int64_t i = 0; i < count && !fault->raised; i++) {
+        int64_t length, stride = j->lengths->rank > 0 ? j->lengths->stride[0] : 0;
+        const char *from = (char *)tarn__view_at(j->lengths) + i * stride * (int64_t)tarn__dtype_bytes(j->lengths->dtype);
+        tarn__load[j->lengths->dtype][COMPUTE_I64](from, 1, &length, 1);
+        if (length < 0 || length > j->keys)
+            *fault = (tarn__fault){1, fault->function, length, j->keys};
+    }
+}
+
+static int64_t start_at(const job *j, int64_t batch, int64_t row)
+{
+    int64_t start;
+    const tarn__view *s = j->starts;
+    const char *from = (char *)tarn__view_at(s) + (batch * s->stride[0] + row * s->stride[1]) * (int64_t)tarn__dtype_bytes(s->dtype);
+    tarn__load[s->dtype][COMPUTE_I64](from, 1, &start, 1);
+    return start;
+}
+
+static void check_starts(const job *j, tarn__fault *fault)
+{
+    for (int64_t batch = 0; j->starts && batch < j->batches; batch++)
+        for (int64_t row = 0; row < j->rows && !fault->raised; row++) {
+            int64_t start = start_at(j, batch, row);
+            if (start < 0 || start > j->keys)
+                *fault = (tarn__fault){1, fault->function, start, j->keys};
+        }
+}
+
+/* A block of rows of one head of q: what it looks at. */
+typedef struct block {
+    int64_t batch, head, first, rows;
+    int64_t valid; /* keys that are there */
+    int64_t from;  /* none of its rows attends to a key before this one, where a tile begins */
+    int64_t keys;  /* nor to this one and those behind it */
+} block;
+
+/* Keys up to which row i of a block attends. */
+static int64_t keys_of(const job *j, const block *b, int64_t i)
+{
+    int64_t keys = j->causal ? b->valid - j->rows + b->first + i + 1 : b->valid;
+    return keys < 0 ? 0 : least(keys, b->valid);
+}
+
+/* The first key that row i of a block attends to; those before it count for nothing. A start outside the keys was reported. */
+static int64_t start_of(const job *j, const block *b, int64_t i)
+{
+    int64_t start = j->starts ? start_at(j, b->batch, b->first + i) : 0;
+    return start < 0 ? 0 : least(start, j->keys);
+}
+
+/* The keys of a chunk from `begin` that row i attends to: from `first` up to `end`, counted from the chunk's first; none: both are 0. */
+typedef struct reach {
+    int64_t first, end;
+} reach;
+
+static reach reach_of(const job *j, const block *b, int64_t i, int64_t begin, int64_t chunk)
+{
+    int64_t first = start_of(j, b, i) - begin, end = least(keys_of(j, b, i) - begin, chunk);
+    first = first < 0 ? 0 : first;
+    return first < end ? (reach){first, end} : (reach){0, 0};
+}
+
+static bool attends_to_none(const job *j, const block *b, int64_t i)
+{
+    return start_of(j, b, i) >= keys_of(j, b, i);
+}
+
+/* Where the first start of a block's rows lies, rounded down to where tiles, and counters of dropout, begin. */
+static int64_t first_start(const job *j, const block *b)
+{
+    int64_t first = j->starts ? b->keys : 0;
+    for (int64_t i = 0; j->starts && i < b->rows; i++)
+        first = least(first, start_of(j, b, i));
+    return first / MAX_PANEL * MAX_PANEL;
+}
+
+/* Block number `at` of a unit: all blocks of one head, then those of the next. */
+static block block_of(const job *j, int64_t unit, int64_t at)
+{
+    block b = {.batch = unit / j->kv_heads, .head = unit % j->kv_heads * j->group + at / j->blocks, .first = at % j->blocks * j->row_block};
+    b.rows = least(j->row_block, j->rows - b.first);
+    b.valid = valid_keys(j, b.batch);
+    b.keys = keys_of(j, &b, b.rows - 1);
+    b.from = first_start(j, &b);
+    return b;
+}
+
+/* The part of a unit's blocks that a piece does. */
+static void blocks_of(const job *j, int64_t piece, int64_t *begin, int64_t *end)
+{
+    int64_t all = j->group * j->blocks, part = piece % j->parts;
+    *begin = all * part / j->parts;
+    *end = all * (part + 1) / j->parts;
+}
+
+/* What dropout makes of the weights of n keys from `begin` (a multiple of 8) of one row: 0, or 1 / (1 - p). */
+static void draw_factors(const job *j, const block *b, int64_t i, int64_t begin, int64_t n, float *factor)
+{
+    uint64_t number = (uint64_t)((b->batch * j->heads + b->head) * j->rows + b->first + i);
+    uint64_t counter = j->random->offset + number * (uint64_t)((j->keys + 7) / 8) + (uint64_t)begin / 8;
+    uint32_t limit = tarn__limit_16(j->random->a), word[4];
+    float keep = (float)(0x1p16 / (0x1p16 - limit));
+    for (int64_t s = 0; s < n; s++) {
+        if (s % 8 == 0)
+            tarn__philox(j->random->seed, counter + (uint64_t)s / 8, word);
+        factor[s] = tarn__half_word(word[s % 8 / 2], s % 2) < limit ? 0 : keep;
+    }
+}
+
+/* n codes of a row, as bytes one behind the other. */
+static const uint8_t *codes_of(const char *from, int64_t stride, uint8_t *held, int64_t n)
+{
+    if (stride == 1)
+        return (const uint8_t *)from;
+    for (int64_t i = 0; i < n; i++)
+        held[i] = (uint8_t)from[i * stride];
+    return held;
+}
+
+#define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
+
+#define T float
+#define EXP tarn__exp_f32
+#define COMPUTE COMPUTE_F32
+#define NATIVE TARN_F32
+#define SQUARE 4
+#define NAMED(x) x##_f32
+#include "backends/cpu/attention/attention_tile.inc"
+
+#define T double
+#define EXP tarn__exp_f64
+#define COMPUTE COMPUTE_F64
+#define NATIVE TARN_F64
+#define SQUARE 2
+#define NAMED(x) x##_f64
+#include "backends/cpu/attention/attention_tile.inc"
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+static bool is_wide(const job *j)
+{
+    return j->q.dtype == TARN_F64;
+}
+
+/* Rows in blocks of nearly equal size, and units in parts so that several threads find work. */
+static void cut(job *j)
+{
+    int64_t most_rows = j->causal && j->rows < SHORT_ROWS ? SHORT_BLOCK : ROW_BLOCK;
+    j->blocks = (j->rows + most_rows - 1) / most_rows;
+    j->row_block = j->blocks > 0 ? rounded_up((j->rows + j->blocks - 1) / j->blocks, TILE_ROWS) : 0;
+    j->blocks = j->row_block > 0 ? (j->rows + j->row_block - 1) / j->row_block : 0;
+    int64_t units = j->batches * j->kv_heads, most = j->group * j->blocks;
+    j->parts = units > 0 ? (ENOUGH_PIECES + units - 1) / units : 1;
+    j->parts = j->parts > most ? most : j->parts;
+    j->parts = j->parts < 1 ? 1 : j->parts;
+    int64_t panel = 2 * VECTOR_BYTES / (is_wide(j) ? 8 : 4);
+    j->wide = rounded_up(j->depth, panel);
+    j->chunk = least(j->keys, KEY_CHUNK);
+    j->line = rounded_up(j->chunk, panel) + panel;
+    j->thin = !j->backward && j->group * j->rows <= THIN_ROWS;
+}
+
+/* Inputs q, k, v, lengths and for the gradient y, logarithms, g; behind them starts, where the kernel takes them. */
+static void describe(const tarn__call *call, bool backward, job *j)
+{
+    const tarn__attention *params = call->params;
+    const tarn__view *q = call->in[0], *k = call->in[1];
+    *j = (job){.batches = q->shape[0], .heads = q->shape[1], .kv_heads = k->shape[1], .rows = q->shape[2], .keys = k->shape[2], .depth = q->shape[3],
+               .scale = params->scale, .causal = params->causal, .random = params->random.a > 0 ? &params->random : NULL, .lengths = call->in[3],
+               .backward = backward, .q = cube_of(q), .k = cube_of(k), .v = cube_of(call->in[2])};
+    j->group = j->kv_heads > 0 ? j->heads / j->kv_heads : 0;
+    j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL; /* attention_stored has 6, of which none are */
+    if (backward) {
+        j->log_sum = cube_of(call->in[5]), j->g = cube_of(call->in[6]);
+        j->gq = cube_of(call->out[0]), j->gk = cube_of(call->out[1]), j->gv = cube_of(call->out[2]);
+    } else {
+        j->y = cube_of(call->out[0]), j->log_sum = cube_of(call->outputs > 1 ? call->out[1] : NULL);
+    }
+    cut(j);
+}
+
+/* Cuts the scratch up; without memory it counts the bytes. */
+static size_t carve_all(job *j, char *memory, size_t bytes)
+{
+    carver c = {.memory = memory, .size = bytes};
+    size_t each = is_wide(j) ? 8 : 4;
+    int64_t pieces = j->batches * j->kv_heads * j->parts;
+    if (j->backward && j->parts > 1)
+        j->partial = carve(&c, (size_t)(pieces * 2 * (j->keys + TILE_ROWS) * j->wide) * each);
+    j->slots = carve_slots(&c, is_wide(j) ? slot_bytes_f64(j) : slot_bytes_f32(j), slot_count(pieces));
+    return c.used;
+}
+
+static size_t scratch_of(const tarn__call *call, bool backward)
+{
+    job j;
+    describe(call, backward, &j);
+    return carve_all(&j, NULL, 0);
+}
+
+static int64_t grain_of(const job *j)
+{
+    int64_t work = j->group * j->rows * j->keys * j->depth / j->parts + 1;
+    return (PIECE_WORK + work - 1) / work;
+}
+
+static size_t forward_scratch(const tarn__call *call)
+{
+    return scratch_of(call, false);
+}
+
+static size_t backward_scratch(const tarn__call *call)
+{
+    return scratch_of(call, true);
+}
+
+static void kernel_attention(const tarn__call *call)
+{
+    job j;
+    describe(call, false, &j);
+    carve_all(&j, call->scratch, call->scratch_bytes);
+    check_lengths(&j, call->fault);
+    check_starts(&j, call->fault);
+    int64_t pieces = j.batches * j.kv_heads * j.parts;
+    tarn__parallel_for(pieces, grain_of(&j), is_wide(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
+}
+
+/* The same with k and v as a cache stores them: q, k, v, lengths, and scales of k and v where those are codes. */
+static void describe_stored(const tarn__call *call, job *j)
+{
+    describe(call, false, j);
+    j->k = coded_cube_of(call->in[1], call->in[4]);
+    j->v = coded_cube_of(call->in[2], call->in[5]);
+}
+
+static size_t stored_scratch(const tarn__call *call)
+{
+    job j;
+    describe_stored(call, &j);
+    return carve_all(&j, NULL, 0);
+}
+
+static void kernel_attention_stored(const tarn__call *call)
+{
+    job j;
+    describe_stored(call, &j);
+    carve_all(&j, call->scratch, call->scratch_bytes);
+    check_lengths(&j, call->fault);
+    int64_t pieces = j.batches * j.kv_heads * j.parts;
+    tarn__parallel_for(pieces, grain_of(&j), is_wide(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
+}
+
+static void kernel_attention_grad(const tarn__call *call)
+{
+    job j;
+    describe(call, true, &j);
+    carve_all(&j, call->scratch, call->scratch_bytes);
+    int64_t units = j.batches * j.kv_heads;
+    tarn__parallel_for(units * j.parts, grain_of(&j), is_wide(&j) ? backward_pieces_f64 : backward_pieces_f32, &j);
+    if (j.parts > 1)
+        tarn__parallel_for(units * j.keys, (ROWS_GRAIN + j.wide * j.parts) / (j.wide * j.parts + 1), is_wide(&j) ? combine_f64 : combine_f32, &j);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, forward_scratch};
+    rows[TARN__K_attention_stored] = (tarn__kernel_row){kernel_attention_stored, TARN__FLOATS | TARN__BIT(TARN_U8), stored_scratch};
+    rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, backward_scratch};
+    rows[TARN__K_attention_starts] = rows[TARN__K_attention];
+    rows[TARN__K_attention_starts_grad] = rows[TARN__K_attention_grad];
+}

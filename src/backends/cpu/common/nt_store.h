@@ -1,0 +1,56 @@
+/* nt_store.h: writing past the caches: the processor need not read what it is about to overwrite, which saves a third of the traffic of an
+ * addition and half of that of a fill. Whoever has streamed calls tarn__stream_end() before others may read. */
+#ifndef TARN__STREAM_H
+#define TARN__STREAM_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "backends/cpu/common/convert.h"
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* Results of at least this many bytes stream: the caches could not hold them anyway. AArch64 sees by itself that whole lines are written. */
+#if defined(__aarch64__)
+#define TARN__STREAM_MIN INT64_MAX
+#else
+#define TARN__STREAM_MIN ((int64_t)32 << 20)
+#endif
+
+/* `to` is aligned to 64 bytes. */
+TARN__UNUSED static void tarn__stream(char *to, const char *from, int64_t bytes)
+{
+    int64_t i = 0;
+#if defined(__AVX512F__)
+    for (; i + 64 <= bytes; i += 64)
+        _mm512_stream_si512((__m512i *)(void *)(to + i), _mm512_loadu_si512((const void *)(from + i)));
+#elif defined(__AVX__)
+    for (; i + 32 <= bytes; i += 32)
+        _mm256_stream_si256((__m256i *)(void *)(to + i), _mm256_loadu_si256((const __m256i *)(const void *)(from + i)));
+#elif defined(__SSE2__)
+    for (; i + 16 <= bytes; i += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+#endif
+    memcpy(to + i, from + i, (size_t)(bytes - i));
+}
+
+/* One line of 64 bytes again and again; `to` is aligned as above. */
+TARN__UNUSED static void tarn__stream_repeated(char *to, const char *line, int64_t bytes)
+{
+    for (; bytes >= 64; bytes -= 64, to += 64)
+        tarn__stream(to, line, 64);
+    memcpy(to, line, (size_t)bytes);
+}
+
+TARN__UNUSED static void tarn__stream_end(void)
+{
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+#endif

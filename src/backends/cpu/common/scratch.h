@@ -1,0 +1,82 @@
+/* scratch.h: scratch memory cut into pieces: tables and buffers of a call, and a slot for each piece of work that may run at once. */
+#ifndef TARN__SLOTS_H
+#define TARN__SLOTS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "backends/cpu/runtime/level.h"
+
+/* Room for as many pieces of work as run at once. Which piece gets which makes no difference to it. */
+typedef struct slots {
+    char *memory;
+    size_t bytes; /* of one */
+    int count;
+    _Atomic int *taken; /* 1: in use */
+    bool *used;         /* was taken before, by this call: what it holds is the last piece's */
+} slots;
+
+/* `used` may be NULL. */
+static inline char *slot_take(const slots *s, int *which, bool *used)
+{
+    for (int i = 0;; i = (i + 1) % s->count)
+        if (!atomic_load_explicit(&s->taken[i], memory_order_relaxed) && !atomic_exchange_explicit(&s->taken[i], 1, memory_order_acquire)) {
+            *which = i;
+            if (used)
+                *used = s->used[i];
+            s->used[i] = true;
+            return s->memory + (size_t)i * s->bytes;
+        }
+}
+
+static inline void slot_give(const slots *s, int which)
+{
+    atomic_store_explicit(&s->taken[which], 0, memory_order_release);
+}
+
+/* Hands out pieces of the scratch one after the other, aligned; with no memory it only counts. */
+typedef struct carver {
+    char *memory;
+    size_t size, used;
+} carver;
+
+static inline size_t aligned_bytes(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static inline void *carve(carver *c, size_t bytes)
+{
+    void *piece = c->memory ? c->memory + c->used : NULL;
+    c->used += aligned_bytes(bytes);
+    return piece;
+}
+
+static inline size_t slot_marks(int count)
+{
+    return aligned_bytes(sizeof(_Atomic int) * (size_t)count) + aligned_bytes(sizeof(bool) * (size_t)count);
+}
+
+/* The last piece. Threads may have become more since the scratch was counted: there are as many slots as fit. */
+static inline slots carve_slots(carver *c, size_t bytes, int count)
+{
+    slots s = {.bytes = aligned_bytes(bytes), .count = count};
+    while (c->memory && s.count > 1 && c->used + slot_marks(s.count) + s.bytes * (size_t)s.count > c->size)
+        s.count--;
+    s.taken = carve(c, sizeof(*s.taken) * (size_t)s.count);
+    s.used = carve(c, sizeof(*s.used) * (size_t)s.count);
+    s.memory = carve(c, s.bytes * (size_t)s.count);
+    for (int i = 0; s.taken && i < s.count; i++)
+        atomic_init(&s.taken[i], 0), s.used[i] = false;
+    return s;
+}
+
+/* As many slots as pieces that can run at once. */
+static inline int slot_count(int64_t pieces)
+{
+    int threads = tarn_threads();
+    return pieces < 1 ? 1 : pieces < threads ? (int)pieces : threads;
+}
+
+#endif

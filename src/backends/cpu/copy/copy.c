@@ -1,0 +1,390 @@
+/* copy.c: copying with any strides and dtypes, filling, counting up.
+ *
+ * Copies within one dtype move bytes. Three cases, by the innermost axis of the target: both sides dense (memcpy of rows); the source dense
+ * along another axis (a transposition, done in blocks that fit the cache so that both sides use whole lines); anything else (element by
+ * element). Copies that convert go through the element-wise engine. */
+#include <string.h>
+
+#include "backends/cpu/common/convert.h"
+#include "backends/cpu/copy/copy_rows.h"
+#include "backends/cpu/common/nt_store.h"
+#include "backends/cpu/elementwise/elementwise_loops.h"
+#include "backends/cpu/copy/transpose8.h"
+
+#define GRAIN_BYTES (256 * 1024)
+#define ROW_GRAIN_BYTES (64 * 1024) /* of rows, which cost more a byte than a plain copy */
+#define BLOCK 32 /* a block of 32 × 32 elements of 8 bytes fits the first-level cache twice */
+
+typedef struct copy_plan {
+    tarn__nest nest; /* operand 0 is the target, 1 the source */
+    char *to;
+    const char *from;
+    int64_t size;
+    int inner;   /* axes of the nest that one job covers: 1, or 2 for a transposition */
+    bool stream; /* a source that is repeated, and so stays in the caches, is written past them */
+} copy_plan;
+
+/* rows × columns elements; the target is dense along columns, the source along rows. */
+static void transpose_block(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+{
+#define MOVE(type)                                                                                                                        \
+    for (int64_t r = 0; r < rows; r++)                                                                                                   \
+        for (int64_t c = 0; c < columns; c++)                                                                                            \
+            ((type *)to)[r * to_row + c] = ((const type *)from)[c * from_column + r];
+    BY_SIZE(size, MOVE)
+#undef MOVE
+}
+
+/* The same of a whole number of tiles. */
+static void turn_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+{
+#if TARN__TURNS_TILES
+    for (int64_t r = 0; r < rows; r += TILE_SIDE)
+        for (int64_t c = 0; c < columns; c += TILE_SIDE) {
+            char *place = to + (r * to_row + c) * size;
+            const char *tile = from + (c * from_column + r) * size;
+            if (size == 4)
+                turn_tile_4((uint32_t *)(void *)place, to_row, (const uint32_t *)(const void *)tile, from_column);
+            else
+                turn_tile_2((uint16_t *)(void *)place, to_row, (const uint16_t *)(const void *)tile, from_column);
+        }
+#else
+    transpose_block(to, to_row, from, from_column, rows, columns, size);
+#endif
+}
+
+/* A block as whole tiles, where there are any for its elements; then the rows below them, and the columns beside them. */
+static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+{
+    bool has_tiles = TARN__TURNS_TILES && (size == 4 || size == 2);
+    int64_t down = has_tiles ? rows / TILE_SIDE * TILE_SIDE : 0, across = has_tiles ? columns / TILE_SIDE * TILE_SIDE : 0;
+    if (down > 0 && across > 0)
+        turn_tiles(to, to_row, from, from_column, down, across, size);
+    else
+        down = across = 0;
+    if (across < columns && down > 0)
+        transpose_block(to + across * size, to_row, from + across * from_column * size, from_column, down, columns - across, size);
+    if (down < rows)
+        transpose_block(to + down * to_row * size, to_row, from + down * size, from_column, rows - down, columns, size);
+}
+
+static void transpose_slab(const copy_plan *p, char *to, const char *from)
+{
+    int r = p->nest.rank - 2, c = p->nest.rank - 1;
+    int64_t rows = p->nest.shape[r], columns = p->nest.shape[c], to_row = p->nest.stride[0][r], from_column = p->nest.stride[1][c];
+    for (int64_t i = 0; i < rows; i += BLOCK)
+        for (int64_t j = 0; j < columns; j += BLOCK) {
+            int64_t h = rows - i < BLOCK ? rows - i : BLOCK, w = columns - j < BLOCK ? columns - j : BLOCK;
+            transpose_in_tiles(to + (i * to_row + j) * p->size, to_row, from + (j * from_column + i) * p->size, from_column, h, w, p->size);
+        }
+}
+
+/* Where a job begins on both sides, in elements, and its index on each axis before the inner ones. */
+typedef struct position {
+    int64_t index[TARN_MAX_RANK];
+    int64_t to, from;
+} position;
+
+static void go_to(const copy_plan *p, position *at, int64_t job)
+{
+    at->to = at->from = 0;
+    for (int i = p->nest.rank - p->inner - 1; i >= 0; i--) {
+        at->index[i] = job % p->nest.shape[i];
+        job /= p->nest.shape[i];
+        at->to += at->index[i] * p->nest.stride[0][i];
+        at->from += at->index[i] * p->nest.stride[1][i];
+    }
+}
+
+/* Goes `by` jobs on, not beyond the end of the innermost axis that jobs are counted on. */
+static void go_on(const copy_plan *p, position *at, int64_t by)
+{
+    for (int i = p->nest.rank - p->inner - 1; i >= 0; i--, by = 1) {
+        at->to += by * p->nest.stride[0][i];
+        at->from += by * p->nest.stride[1][i];
+        at->index[i] += by;
+        if (at->index[i] < p->nest.shape[i])
+            return;
+        at->to -= at->index[i] * p->nest.stride[0][i];
+        at->from -= at->index[i] * p->nest.stride[1][i];
+        at->index[i] = 0;
+    }
+}
+
+static void transpose_range(const copy_plan *p, int64_t begin, int64_t end)
+{
+    position at;
+    go_to(p, &at, begin);
+    for (int64_t k = begin; k < end; k++, go_on(p, &at, 1))
+        transpose_slab(p, p->to + at.to * p->size, p->from + at.from * p->size);
+}
+
+/* Rows, as many at a time as lie at equal distances. */
+static void copy_row_range(const copy_plan *p, int64_t begin, int64_t end)
+{
+    int last = p->nest.rank - 1, before = last - 1;
+    row_moves m = {.n = p->nest.shape[last], .size = p->size, .to_stride = p->nest.stride[0][last], .from_stride = p->nest.stride[1][last],
+                   .stream = p->stream};
+    if (before >= 0)
+        m.to_row = p->nest.stride[0][before] * p->size, m.from_row = p->nest.stride[1][before] * p->size;
+    position at;
+    go_to(p, &at, begin);
+    for (int64_t k = begin; k < end; k += m.rows, go_on(p, &at, m.rows)) {
+        m.to = p->to + at.to * p->size;
+        m.from = p->from + at.from * p->size;
+        int64_t alike = before >= 0 ? p->nest.shape[before] - at.index[before] : 1;
+        m.rows = alike < end - k ? alike : end - k;
+        move_rows(&m);
+    }
+}
+
+static void copy_range(int64_t begin, int64_t end, void *ctx)
+{
+    const copy_plan *p = ctx;
+    (p->inner == 2 ? transpose_range : copy_row_range)(p, begin, end);
+    if (p->stream)
+        tarn__stream_end();
+}
+
+static void copy_bytes(int64_t begin, int64_t end, void *ctx)
+{
+    const copy_plan *p = ctx;
+    memcpy(p->to + begin, p->from + begin, (size_t)(end - begin));
+}
+
+/* Cuts the axis before a slab so that one job is about ROW_GRAIN_BYTES: splits long rows into pieces as an axis of their own. */
+static void split_axis(tarn__nest *nest, int axis, int64_t pieces)
+{
+    int64_t piece = nest->shape[axis] / pieces;
+    for (int i = nest->rank; i > axis; i--) {
+        nest->shape[i] = nest->shape[i - 1];
+        for (int k = 0; k < 2; k++)
+            nest->stride[k][i] = nest->stride[k][i - 1];
+    }
+    nest->shape[axis] = pieces;
+    nest->shape[axis + 1] = piece;
+    for (int k = 0; k < 2; k++)
+        nest->stride[k][axis] = nest->stride[k][axis + 1] * piece;
+    nest->rank++;
+}
+
+/* The largest number of equal pieces, up to `wanted`, that an axis can be cut into. */
+static int64_t even_pieces(int64_t size, int64_t wanted)
+{
+    wanted = wanted < size ? wanted : size;
+    while (wanted > 1 && size % wanted != 0)
+        wanted--;
+    return wanted < 1 ? 1 : wanted;
+}
+
+/* A source that is repeated is repeated piece by piece, each while it is in a near cache. */
+static void repeat_pieces(tarn__nest *nest, int pieces)
+{
+    int repeats = pieces - 1;
+    if (repeats < 0 || nest->stride[1][repeats] != 0)
+        return;
+    int64_t shape = nest->shape[repeats];
+    nest->shape[repeats] = nest->shape[pieces];
+    nest->shape[pieces] = shape;
+    for (int k = 0; k < 2; k++) {
+        int64_t stride = nest->stride[k][repeats];
+        nest->stride[k][repeats] = nest->stride[k][pieces];
+        nest->stride[k][pieces] = stride;
+    }
+}
+
+static void choose_transposition(copy_plan *p)
+{
+    tarn__nest *nest = &p->nest;
+    int last = nest->rank - 1;
+    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->stride[1][last] == 1 || nest->stride[1][last] == 0)
+        return;
+    int across = -1;
+    for (int i = 0; i < last; i++)
+        if (nest->stride[1][i] == 1 && nest->shape[i] >= 4)
+            across = i;
+    if (across < 0)
+        return;
+    int64_t size = nest->shape[across], to = nest->stride[0][across];
+    for (int i = across; i < last - 1; i++) {
+        nest->shape[i] = nest->shape[i + 1];
+        nest->stride[0][i] = nest->stride[0][i + 1];
+        nest->stride[1][i] = nest->stride[1][i + 1];
+    }
+    nest->shape[last - 1] = size;
+    nest->stride[0][last - 1] = to;
+    nest->stride[1][last - 1] = 1;
+    p->inner = 2;
+}
+
+static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
+{
+    copy_plan p = {.to = tarn__view_at(to), .from = tarn__view_at(from), .size = (int64_t)tarn__dtype_bytes(to->dtype), .inner = 1};
+    const tarn__view *views[] = {to, from};
+    tarn__nest_make(&p.nest, 2, views);
+    if (p.nest.count == 0)
+        return;
+    if (p.nest.rank == 0 || (p.nest.rank == 1 && p.nest.stride[0][0] == 1 && p.nest.stride[1][0] == 1)) {
+        tarn__parallel_for(p.nest.count * p.size, GRAIN_BYTES, copy_bytes, &p);
+        return;
+    }
+    choose_transposition(&p);
+    for (int i = 0; i < p.nest.rank; i++)
+        p.stream |= p.nest.stride[1][i] == 0 && p.nest.count * p.size >= TARN__STREAM_MIN;
+    int64_t job = p.size;
+    for (int i = p.nest.rank - p.inner; i < p.nest.rank; i++)
+        job *= p.nest.shape[i];
+    int first = p.nest.rank - p.inner;
+    if (job > ROW_GRAIN_BYTES && p.nest.rank < TARN_MAX_RANK) {
+        int64_t pieces = even_pieces(p.nest.shape[first], job / ROW_GRAIN_BYTES);
+        job /= pieces;
+        split_axis(&p.nest, first, pieces);
+        if (p.inner == 1)
+            repeat_pieces(&p.nest, first);
+    }
+    int64_t jobs = p.nest.count * p.size / job, grain = ROW_GRAIN_BYTES / job;
+    tarn__parallel_for(jobs, grain > 0 ? grain : 1, copy_range, &p);
+}
+
+/* ---- converting ------------------------------------------------------------------------------------------------------------ */
+
+static void identity_4(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    (void)params;
+    if (in[0] != out[0])
+        memcpy(out[0], in[0], (size_t)n * 4);
+}
+
+static void identity_8(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    (void)params;
+    if (in[0] != out[0])
+        memcpy(out[0], in[0], (size_t)n * 8);
+}
+
+/* Both sides dense, and one of them in the type computed in: no tile between them. */
+typedef struct conversion {
+    char *to;
+    const char *from;
+    int64_t to_size, from_size;
+    tarn__load_fn load;   /* NULL where `from` is in that type, which is stored then */
+    tarn__store_fn store;
+} conversion;
+
+static void convert_range(int64_t begin, int64_t end, void *ctx)
+{
+    const conversion *c = ctx;
+    char *to = c->to + begin * c->to_size;
+    const char *from = c->from + begin * c->from_size;
+    if (c->load)
+        c->load(from, 1, to, end - begin);
+    else
+        c->store(from, to, 1, end - begin);
+}
+
+static bool convert_dense(const tarn__view *to, const tarn__view *from, int compute)
+{
+    static const tarn_dtype native[] = {[COMPUTE_F32] = TARN_F32, [COMPUTE_F64] = TARN_F64, [COMPUTE_I64] = TARN_I64};
+    conversion c = {.to = tarn__view_at(to), .from = tarn__view_at(from), .to_size = (int64_t)tarn__dtype_bytes(to->dtype),
+                    .from_size = (int64_t)tarn__dtype_bytes(from->dtype), .store = tarn__store[to->dtype][compute]};
+    tarn__nest nest;
+    tarn__nest_make(&nest, 2, (const tarn__view *[]){to, from});
+    if (to->dtype == native[compute])
+        c.load = tarn__load[from->dtype][compute];
+    else if (from->dtype != native[compute])
+        return false;
+    if (nest.rank != 1 || nest.stride[0][0] != 1 || nest.stride[1][0] != 1 || nest.count * c.to_size >= TARN__STREAM_MIN)
+        return false;
+    tarn__parallel_for(nest.count, GRAIN_BYTES / 8, convert_range, &c);
+    return true;
+}
+
+static void kernel_copy(const tarn__call *call)
+{
+    tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
+    if (from == to) {
+        copy_same_dtype(call->out[0], call->in[0]);
+        return;
+    }
+    /* Integers go through i64, so that nothing is lost; f64 to a narrow float is rounded once. */
+    int compute = !tarn__is_float(from) ? COMPUTE_I64 : from == TARN_F64 || to == TARN_F64 ? COMPUTE_F64 : COMPUTE_F32;
+    if (convert_dense(call->out[0], call->in[0], compute))
+        return;
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? identity_4 : identity_8, .compute = compute};
+    TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
+}
+
+/* ---- filling --------------------------------------------------------------------------------------------------------------- */
+
+static void kernel_fill(const tarn__call *call)
+{
+    const tarn__fill *fill = call->params;
+    tarn__elementwise constant = {.constants = 1, .constant = {fill->value}};
+    int compute = tarn__compute_of(call->out[0]->dtype);
+    if (call->out[0]->dtype == TARN_BOOL)
+        constant.constant[0].integer = fill->value.real != 0;
+    tarn__call with = *call;
+    with.inputs = 1;
+    with.in[0] = NULL;
+    with.params = &constant;
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? identity_4 : identity_8, .compute = compute};
+    TARN__AT_LEVEL(tarn__run_tiles)(&with, &job);
+}
+
+/* The number first, then the elements over it. */
+static void kernel_spread(const tarn__call *call)
+{
+    const tarn__spread *spread = call->params;
+    tarn__fill fill = {.value = spread->value};
+    tarn__call part = *call;
+    part.inputs = 0;
+    part.params = &fill;
+    kernel_fill(&part);
+    tarn__view window = *call->out[0];
+    for (int i = 0; i < window.rank; i++) {
+        window.offset += spread->begin[i] * window.stride[i];
+        window.shape[i] = call->in[0]->shape[i];
+        window.stride[i] *= spread->step[i];
+    }
+    part.inputs = 1;
+    part.out[0] = &window;
+    if (tarn__view_count(&window) > 0)
+        kernel_copy(&part);
+}
+
+typedef struct arange_job {
+    const tarn__view *view;
+    const tarn__fill *fill;
+} arange_job;
+
+static void arange_range(int64_t begin, int64_t end, void *ctx)
+{
+    const arange_job *job = ctx;
+    char *base = tarn__view_at(job->view);
+    int64_t stride = job->view->stride[0], size = (int64_t)tarn__dtype_bytes(job->view->dtype);
+    const tarn__fill *f = job->fill;
+    bool real = tarn__is_float(job->view->dtype);
+    for (int64_t i = begin; i < end; i++) {
+        double x = f->value.real + (double)i * f->step.real;
+        int64_t k = f->step.real == (double)f->step.integer ? f->value.integer + i * f->step.integer : (int64_t)x;
+        void *to = base + i * stride * size;
+        if (real)
+            tarn__store[job->view->dtype][COMPUTE_F64](&x, to, 1, 1);
+        else
+            tarn__store[job->view->dtype][COMPUTE_I64](&k, to, 1, 1);
+    }
+}
+
+static void kernel_arange(const tarn__call *call)
+{
+    arange_job job = {call->out[0], call->params};
+    tarn__parallel_for(call->out[0]->shape[0], 16384, arange_range, &job);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
+    rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};
+    rows[TARN__K_spread] = (tarn__kernel_row){kernel_spread, TARN__ALL, NULL};
+    rows[TARN__K_arange] = (tarn__kernel_row){kernel_arange, TARN__NUMBERS, NULL};
+}

@@ -1,0 +1,67 @@
+/* transpose8.h: tiles of 8 × 8 elements turned over their diagonal in vectors: a load and a store for 8 elements each, where element by element takes
+ * 16. For elements of 4 and 2 bytes; on levels without AVX2 there are no tiles. Included by copy.c. */
+#ifndef TARN__TRANSPOSE_TILES_H
+#define TARN__TRANSPOSE_TILES_H
+
+#include <stdint.h>
+
+#define TILE_SIDE 8 /* rows and columns of a tile */
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#define TARN__TURNS_TILES 1
+
+/* The low halves of two vectors side by side, and the high ones. */
+#define LOW_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x20)
+#define HIGH_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x31)
+
+/* Pairs of lines are interleaved, then pairs of pairs, then halves exchanged: 24 instructions beside loads and stores for 64 elements. Strides in elements. */
+static inline void turn_tile_4(uint32_t *to, int64_t to_row, const uint32_t *from, int64_t from_column)
+{
+    __m256 line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
+    for (int i = 0; i < TILE_SIDE; i++)
+        line[i] = _mm256_loadu_ps((const float *)(const void *)(from + i * from_column));
+    for (int i = 0; i < TILE_SIDE; i += 2) {
+        pair[i] = _mm256_unpacklo_ps(line[i], line[i + 1]);
+        pair[i + 1] = _mm256_unpackhi_ps(line[i], line[i + 1]);
+    }
+    for (int i = 0; i < TILE_SIDE; i += 4)
+        for (int k = 0; k < 2; k++) {
+            four[i + 2 * k] = _mm256_shuffle_ps(pair[i + k], pair[i + 2 + k], 0x44);
+            four[i + 2 * k + 1] = _mm256_shuffle_ps(pair[i + k], pair[i + 2 + k], 0xee);
+        }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps((float *)(void *)(to + i * to_row), LOW_HALVES(four[i], four[i + 4]));
+        _mm256_storeu_ps((float *)(void *)(to + (i + 4) * to_row), HIGH_HALVES(four[i], four[i + 4]));
+    }
+}
+
+/* The same with elements of 2 bytes, in vectors of 16. */
+static inline void turn_tile_2(uint16_t *to, int64_t to_row, const uint16_t *from, int64_t from_column)
+{
+    __m128i line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
+    for (int i = 0; i < TILE_SIDE; i++)
+        line[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + i * from_column));
+    for (int i = 0; i < TILE_SIDE; i += 2) {
+        pair[i] = _mm_unpacklo_epi16(line[i], line[i + 1]);
+        pair[i + 1] = _mm_unpackhi_epi16(line[i], line[i + 1]);
+    }
+    for (int i = 0; i < TILE_SIDE; i += 4)
+        for (int k = 0; k < 2; k++) {
+            four[i + 2 * k] = _mm_unpacklo_epi32(pair[i + k], pair[i + 2 + k]);
+            four[i + 2 * k + 1] = _mm_unpackhi_epi32(pair[i + k], pair[i + 2 + k]);
+        }
+    for (int i = 0; i < 4; i++) {
+        _mm_storeu_si128((__m128i *)(void *)(to + 2 * i * to_row), _mm_unpacklo_epi64(four[i], four[i + 4]));
+        _mm_storeu_si128((__m128i *)(void *)(to + (2 * i + 1) * to_row), _mm_unpackhi_epi64(four[i], four[i + 4]));
+    }
+}
+
+#undef LOW_HALVES
+#undef HIGH_HALVES
+
+#else
+#define TARN__TURNS_TILES 0
+#endif
+
+#endif

@@ -1,0 +1,280 @@
+/* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32 tiles; those for f64 and i64 come
+ * from elementwise_f64.c. */
+#include <math.h>
+
+#include "backends/cpu/common/convert.h"
+#include "backends/cpu/elementwise/elementwise_wide.h"
+#include "backends/cpu/elementwise/fast_f64.h"
+#include "backends/cpu/common/vec.h"
+#include "backends/cpu/elementwise/tiles.inc"
+#include "backends/cpu/common/vmath.h"
+
+#include "backends/cpu/elementwise/math.inc"
+
+/* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
+
+/* WIDE rows between f32 tiles: everything in between is f64. Their gradients are written without y, which no WIDE row needs. */
+#define NEAR_VALUE_TILE(name, value)                                                                                                      \
+    TILE_HEAD(tile_##name)                                                                                                               \
+    {                                                                                                                                    \
+        SCALARS;                                                                                                                         \
+        const float *X = in[0];                                                                                                          \
+        float *Y = out[0];                                                                                                               \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real x = (real)X[i];                                                                                                   \
+            Y[i] = (float)(value);                                                                                                       \
+        }                                                                                                                                \
+    }
+#define NEAR_GRAD_TILE(name, gradient)                                                                                                    \
+    TILE_HEAD(tile_##name##_grad)                                                                                                        \
+    {                                                                                                                                    \
+        SCALARS;                                                                                                                         \
+        const float *X = in[0], *G = in[1];                                                                                              \
+        float *Y = out[0];                                                                                                               \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
+        {                                                                                                                                \
+            const real x = (real)X[i], g = (real)G[i];                                                                                   \
+            Y[i] = (float)(gradient);                                                                                                    \
+        }                                                                                                                                \
+    }
+
+/* f32: every row, with gradients; WIDE rows apart. */
+#define COMPARE(name, value) COMPARE_TILE(name, value)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
+    PAIR_TILE(name, value) REPEATED_TILE(name, value)                                                                                     \
+    PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
+#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, value, gradient)
+#define VALUE_PLAIN(name, value) VALUE_TILE(name, value)
+#define VALUE_WIDE(name, value)
+#define GRAD_PLAIN(name, value, gradient) GRAD_TILE(name, value, gradient)
+#define GRAD_WIDE(name, value, gradient)
+
+#define T f32
+#define real float
+#include "base/kernel/elementwise.def"
+WHERE_TILE
+#undef T
+#undef real
+
+#undef COMPARE
+#undef BINARY
+#undef VALUE_PLAIN
+#undef VALUE_WIDE
+#undef GRAD_PLAIN
+#undef GRAD_WIDE
+#undef UNARY
+#undef GELU_GRAD
+#undef GELU_ERF_GRAD
+#undef SILU_GRAD
+#define COMPARE(name, value)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb)
+#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, gradient)
+#define VALUE_PLAIN(name, value)
+#define VALUE_WIDE(name, value) NEAR_VALUE_TILE(name, value)
+#define GRAD_PLAIN(name, gradient)
+#define GRAD_WIDE(name, gradient) NEAR_GRAD_TILE(name, gradient)
+#define GELU_GRAD(x) TARN__GELU_ROOT_NEAR(x, gelu_grad_near(x))
+#define GELU_ERF_GRAD(x) TARN__GELU_ERF_ROOT_NEAR(x, gelu_erf_grad_near(x))
+#define SILU_GRAD(x) TARN__SILU_ROOT_NEAR(x, silu_grad_near(x))
+
+#define T near
+#define ABS_near fabs
+#define real double
+#include "base/kernel/elementwise.def"
+#undef T
+#undef real
+
+#undef UNARY
+#undef BINARY
+#undef COMPARE
+#include "backends/cpu/elementwise/fast_paths.inc"
+#include "backends/cpu/elementwise/vec_kernels.inc"
+#include "backends/cpu/elementwise/sqrt_avx512.inc"
+#include "backends/cpu/elementwise/arm_math.inc"
+#include "backends/cpu/elementwise/arm_select.inc"
+#include "backends/cpu/elementwise/arm_div.inc"
+#include "backends/cpu/elementwise/arm_pow.inc"
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+enum { PLAIN = 0, WIDE = 1, BYTES = 2, PASSES = 3 };
+
+/* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may not). */
+static int compute_of(const tarn__call *call, int typed)
+{
+    tarn_dtype dtype = call->out[0] ? call->out[0]->dtype : call->out[1]->dtype;
+    for (int k = call->inputs - 1; k >= typed; k--)
+        if (call->in[k])
+            dtype = call->in[k]->dtype;
+    return tarn__compute_of(dtype);
+}
+
+/* Rows whose bits do not depend on the instructions: choices, copies and one operation. What is left after whole vectors
+ * need not be computed as one more (elementwise_loops.c). Of two NaN a sum or a product has the first; compilers may exchange them: in
+ * f32 they do not, and in f64 they do. tests/ops/test_special_values.c holds it. */
+enum { SIMPLE = 1, SIMPLE_F32 = 2 };
+static const unsigned char simple[TARN__KERNEL_COUNT] = {
+#define ROW(name) [TARN__K_##name] = SIMPLE
+    ROW(neg), ROW(neg_grad), ROW(abs), ROW(sign), ROW(sign_grad), ROW(relu), ROW(relu_grad), ROW(clamp), ROW(clamp_grad),
+    ROW(leaky_relu), ROW(leaky_relu_grad), ROW(add_grad), ROW(add_grad_a), ROW(add_grad_b), ROW(sub), ROW(sub_grad),
+    ROW(sub_grad_a), ROW(sub_grad_b), ROW(maximum), ROW(minimum), ROW(where), ROW(where_grad),
+#undef ROW
+    [TARN__K_add] = SIMPLE_F32, [TARN__K_mul] = SIMPLE_F32,
+};
+
+static bool is_simple(tarn__kernel kernel, int compute)
+{
+    return simple[kernel] == SIMPLE || (simple[kernel] == SIMPLE_F32 && compute == COMPUTE_F32);
+}
+
+static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, tarn__tile_fn repeated, int mode, int typed)
+{
+    const tarn__wide_tile *wide = &tarn__wide_tiles[kernel];
+    int compute = compute_of(call, typed);
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? wide->f64 : wide->i64, .compute = compute,
+                          .bool_output = mode == BYTES, .simple = is_simple(kernel, compute), .passes = mode == PASSES,
+                          .repeated = compute == COMPUTE_F32 ? repeated : NULL};
+    TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
+}
+
+#define F32_PLAIN(name) tile_##name##_f32
+#define F32_BYTES(name) tile_##name##_f32
+#define F32_WIDE(name) tile_##name##_near
+#define KERNEL(name, repeated, mode)                                                                                                      \
+    static void kernel_##name(const tarn__call *call) { run(call, TARN__K_##name, F32_##mode(name), repeated, mode, 0); }
+
+#define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, NULL, pv) KERNEL(name##_grad, NULL, pg)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
+    KERNEL(name, repeated_##name##_f32, PLAIN) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
+#define COMPARE(name, value) KERNEL(name, NULL, BYTES)
+#if TARN__PACK
+#define tile_exp_f32 packed_exp
+#define tile_exp_grad_f32 packed_exp_grad
+#define tile_exp2_f32 packed_exp2
+#define tile_log_f32 packed_log
+#define tile_sin_f32 packed_sin
+#define tile_sin_grad_f32 packed_sin_grad
+#define tile_cos_f32 packed_cos
+#define tile_cos_grad_f32 packed_cos_grad
+#define tile_tanh_f32 packed_tanh
+#define tile_tanh_grad_near packed_tanh_grad
+#define tile_sigmoid_f32 packed_sigmoid
+#define tile_sigmoid_grad_near packed_sigmoid_grad
+#define tile_silu_f32 packed_silu
+#define tile_silu_grad_near packed_silu_grad
+#define tile_gelu_near packed_gelu
+#define tile_gelu_grad_near packed_gelu_grad
+#define tile_gelu_erf_near packed_gelu_erf
+#define tile_gelu_erf_grad_near packed_gelu_erf_grad
+#else
+#define tile_sigmoid_grad_near calm_sigmoid_grad
+#define tile_tanh_grad_near calm_tanh_grad
+#define tile_exp_f32 calm_exp_f32
+#define tile_sigmoid_f32 calm_sigmoid_f32
+#define tile_silu_f32 calm_silu_f32
+#define tile_exp_grad_f32 guarded_exp_grad_f32
+#define tile_sin_f32 guarded_sin_f32
+#define tile_cos_f32 guarded_cos_f32
+#define tile_sin_grad_f32 guarded_sin_grad_f32
+#define tile_cos_grad_f32 guarded_cos_grad_f32
+#endif
+#if TARN__PACK == 16
+#define tile_sqrt_f32 packed_sqrt
+#define tile_rsqrt_f32 packed_rsqrt
+#endif
+#if TARN__PACK != 4 /* AArch64 has its own: arm_math.inc, arm_div.inc */
+#define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
+#define tile_softplus_grad_f32 guarded_softplus_grad_f32
+#define tile_div_grad_f32 guarded_div_grad_f32
+#define tile_div_grad_b_f32 guarded_div_grad_b_f32
+#define tile_mod_f32 guarded_mod_f32
+#define tile_mod_grad_f32 guarded_mod_grad_f32
+#define tile_mod_grad_b_f32 guarded_mod_grad_b_f32
+#endif
+#define repeated_mod_f32 NULL
+#define repeated_pow_f32 NULL
+#include "base/kernel/elementwise.def"
+#undef UNARY
+#undef BINARY
+#undef COMPARE
+
+/* Made of silu's tiles, which have their own forms at each level. */
+static void tile_swiglu(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *up = in[1];
+    float *y = out[0];
+    tile_silu_f32(n, in, out, params);
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] *= up[i];
+}
+
+static void tile_swiglu_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const float *up = in[1], *g = in[2];
+    float *ggate = out[0], *gup = out[1];
+    tile_silu_grad_near(n, (const void *[]){in[0], g}, &out[0], params);
+    tile_silu_f32(n, in, &out[1], params);
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
+    {
+        ggate[i] *= up[i];
+        gup[i] *= g[i];
+    }
+}
+
+static void kernel_swiglu(const tarn__call *call)
+{
+    run(call, TARN__K_swiglu, tile_swiglu, NULL, PASSES, 0);
+}
+
+static void kernel_swiglu_grad(const tarn__call *call)
+{
+    run(call, TARN__K_swiglu_grad, tile_swiglu_grad, NULL, PASSES, 0);
+}
+
+static void kernel_where(const tarn__call *call)
+{
+    run(call, TARN__K_where, tile_where_f32, NULL, PLAIN, 1);
+}
+
+static void kernel_where_grad(const tarn__call *call)
+{
+    run(call, TARN__K_where_grad, tile_where_grad_f32, NULL, PLAIN, 1);
+}
+
+#if !TARN__PACK
+static bool is_half(const tarn__view *x)
+{
+    return x && (x->dtype == TARN_BF16 || x->dtype == TARN_F16);
+}
+
+static void kernel_gelu_erf_any(const tarn__call *call)
+{
+    run(call, TARN__K_gelu_erf, is_half(call->in[0]) ? half_gelu_erf : tile_gelu_erf_near, NULL, WIDE, 0);
+}
+
+static void kernel_gelu_erf_grad_any(const tarn__call *call)
+{
+    run(call, TARN__K_gelu_erf_grad, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, NULL, WIDE, 0);
+}
+#endif
+
+#define DTYPES_FLOAT TARN__FLOATS
+#define DTYPES_NUMBER TARN__ALL
+
+void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
+{
+#define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, NULL};
+#define UNARY(name, dtypes, ...) ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS)
+#define BINARY(name, dtypes, ...)                                                                                                         \
+    ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
+#define COMPARE(name, ...) ROW(name, TARN__ALL)
+#include "base/kernel/elementwise.def"
+    ROW(where, TARN__ALL)
+    ROW(where_grad, TARN__ALL)
+    ROW(swiglu, TARN__FLOATS)
+    ROW(swiglu_grad, TARN__FLOATS)
+#if !TARN__PACK
+    rows[TARN__K_gelu_erf].run = kernel_gelu_erf_any;
+    rows[TARN__K_gelu_erf_grad].run = kernel_gelu_erf_grad_any;
+#endif
+}

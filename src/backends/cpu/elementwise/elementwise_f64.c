@@ -1,0 +1,80 @@
+/* elementwise_f64.c: the expressions of elementwise.def in f64 and i64, which only checks and counts need: compiled for fewer levels than f32
+ * (level.h), and held by kernel, so that elementwise.c finds them. */
+#include <math.h>
+
+#include "backends/cpu/common/convert.h"
+#include "backends/cpu/elementwise/elementwise_wide.h"
+#include "backends/cpu/elementwise/fast_f64.h"
+#include "backends/cpu/common/vec.h"
+#include "backends/cpu/elementwise/tiles.inc"
+#include "backends/cpu/common/vmath.h"
+
+#include "backends/cpu/elementwise/math.inc"
+
+/* f64: every row, with gradients. */
+#define COMPARE(name, value) COMPARE_TILE(name, value)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
+    PAIR_TILE(name, value) PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
+#define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_TILE(name, value) GRAD_TILE(name, value, gradient)
+
+#define T f64
+#define real double
+#include "base/kernel/elementwise.def"
+WHERE_TILE
+PAIR_TILE(swiglu, SILU(a) * b)
+PAIR_BOTH_TILE(swiglu, g * SILU_GRAD(a) * b, g * SILU(a))
+#undef T
+#undef real
+
+CHOOSE_FORMS(double, f64)
+TRIG_TILES(sin, double, f64, trig_f64(X[i], 0), G[i] * trig_f64(X[i], 1))
+TRIG_TILES(cos, double, f64, trig_f64(X[i], 1), -G[i] * trig_f64(X[i], 0))
+DIV_TILES(double, long double, f64, 1e-150, 1e150)
+
+#undef UNARY
+#undef BINARY
+
+/* i64: the rows that have integers, no gradients. */
+#define UNARY(name, dtypes, pv, pg, value, gradient) UNARY_##dtypes(name, value)
+#define UNARY_FLOAT(name, value)
+#define UNARY_NUMBER(name, value) VALUE_TILE(name, value)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb) BINARY_##dtypes(name, value)
+#define BINARY_FLOAT(name, value)
+#define BINARY_NUMBER(name, value) PAIR_TILE(name, value)
+
+#define T i64
+#define real int64_t
+#undef ISNAN
+#define ISNAN(x) 0
+#include "base/kernel/elementwise.def"
+WHERE_TILE
+#undef T
+#undef real
+
+#undef UNARY
+#undef BINARY
+#undef COMPARE
+
+/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+
+#define tile_sin_f64 guarded_sin_f64
+#define tile_cos_f64 guarded_cos_f64
+#define tile_sin_grad_f64 guarded_sin_grad_f64
+#define tile_cos_grad_f64 guarded_cos_grad_f64
+#define tile_div_grad_f64 guarded_div_grad_f64
+#define tile_div_grad_b_f64 guarded_div_grad_b_f64
+
+#define INTEGER_FLOAT(name) NULL
+#define INTEGER_NUMBER(name) tile_##name##_i64
+#define ROW(name, i64) [TARN__K_##name] = {tile_##name##_f64, i64},
+#define UNARY(name, dtypes, ...) ROW(name, INTEGER_##dtypes(name)) ROW(name##_grad, NULL)
+#define BINARY(name, dtypes, ...) ROW(name, INTEGER_##dtypes(name)) ROW(name##_grad, NULL) ROW(name##_grad_a, NULL) ROW(name##_grad_b, NULL)
+#define COMPARE(name, value) ROW(name, tile_##name##_i64)
+
+const tarn__wide_tile tarn__wide_tiles[TARN__KERNEL_COUNT] = {
+#include "base/kernel/elementwise.def"
+    ROW(where, tile_where_i64)
+    ROW(where_grad, tile_where_grad_i64)
+    ROW(swiglu, NULL)
+    ROW(swiglu_grad, NULL)
+};

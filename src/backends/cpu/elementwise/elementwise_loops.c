@@ -1,0 +1,427 @@
+/* elementwise_loops.c: the element-wise engine's loops. */
+#include "backends/cpu/elementwise/elementwise_loops.h"
+
+#include <string.h>
+
+#include "backends/cpu/common/convert.h"
+#include "backends/cpu/elementwise/two_forms.h"
+#include "backends/cpu/common/nt_store.h"
+
+#define TILE 1024
+#define GRAIN (32 * TILE)   /* elements a thread takes at a time */
+#define CHUNKS 64           /* of a large call, if its tiles may be long: then a thread takes up to 8 grains at a time */
+#if defined(__aarch64__)    /* its f32 rows look at packs and not at tiles (vec_kernels.inc, arm_select.inc), and results do not stream */
+#define LONG_TILES 1
+#else
+#define LONG_TILES 0
+#endif
+#define ROW_MIN 128         /* rows at least this long are tiled one by one, so that their elements can be used in place */
+
+typedef struct operand {
+    char *base;
+    int64_t size;          /* bytes of an element */
+    const int64_t *stride; /* in the nest */
+    bool linear;           /* element k of the nest lies at base + k · size */
+    bool native;           /* its dtype is the one computed in */
+    bool constant;
+    tarn__number value;
+    tarn__load_fn load;
+    tarn__store_fn store;
+} operand;
+
+typedef struct plan {
+    tarn__nest nest;
+    const tarn__tile_job *job;
+    const tarn__elementwise *params;
+    int inputs, outputs;
+    int64_t tile, grain; /* elements of a tile, and of what a thread takes at a time */
+    bool by_row;
+    bool plain_rows; /* by row, in two axes, and every operand in place */
+    bool stream; /* write linear results past the caches */
+    bool is_exact; /* simple, integers, or comparisons: the same bits whatever the instructions are */
+    bool repeated; /* input 1 is one element for all of a tile, and the job has a form for that */
+    operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
+} plan;
+
+static void store_bytes(const void *from, void *to, int64_t stride, int64_t n)
+{
+    const uint8_t *source = from;
+    uint8_t *target = to;
+    for (int64_t i = 0; i < n; i++)
+        target[i * stride] = source[i];
+}
+
+static const tarn_dtype native_dtype[] = {TARN_F32, TARN_F64, TARN_I64};
+
+static operand describe(const plan *p, const tarn__view *view, int k)
+{
+    operand o = {.base = tarn__view_at(view), .size = (int64_t)tarn__dtype_bytes(view->dtype), .stride = p->nest.stride[k],
+                 .linear = tarn__nest_is_dense(&p->nest, k), .native = view->dtype == native_dtype[p->job->compute],
+                 .load = tarn__load[view->dtype][p->job->compute], .store = tarn__store[view->dtype][p->job->compute]};
+    return o;
+}
+
+/* The position of element `at` of the nest, as an index for each axis. */
+static void locate(const tarn__nest *nest, int64_t at, int64_t *index)
+{
+    for (int i = nest->rank - 1; i >= 0; i--) {
+        index[i] = at % nest->shape[i];
+        at /= nest->shape[i];
+    }
+}
+
+static int64_t element_offset(const operand *o, const int64_t *index, int rank)
+{
+    int64_t offset = 0;
+    for (int i = 0; i < rank; i++)
+        offset += index[i] * o->stride[i];
+    return offset;
+}
+
+static void advance(const tarn__nest *nest, int64_t *index, int64_t by)
+{
+    int i = nest->rank - 1;
+    for (index[i] += by; i > 0 && index[i] >= nest->shape[i]; i--) {
+        index[i] = 0;
+        index[i - 1]++;
+    }
+}
+
+/* Moves n elements from the position `at` between an operand and a tile, row by row. */
+static void move_rows(const plan *p, const operand *o, const int64_t *at, char *tile, int64_t tile_size, int64_t n, bool storing)
+{
+    int64_t index[TARN_MAX_RANK], inner = p->nest.shape[p->nest.rank - 1], stride = o->stride[p->nest.rank - 1];
+    memcpy(index, at, sizeof(index));
+    for (int64_t done = 0; done < n;) {
+        int64_t here = inner - index[p->nest.rank - 1];
+        here = here < n - done ? here : n - done;
+        char *place = o->base + element_offset(o, index, p->nest.rank) * o->size;
+        if (storing)
+            o->store(tile + done * tile_size, place, stride, here);
+        else
+            o->load(place, stride, tile + done * tile_size, here);
+        done += here;
+        advance(&p->nest, index, here);
+    }
+}
+
+/* Where the operand's n elements lie already as the tile wants them; NULL where they do not. */
+static char *in_place(const plan *p, const operand *o, int64_t begin, const int64_t *index)
+{
+    if (!o->native)
+        return NULL;
+    if (o->linear)
+        return o->base + begin * o->size;
+    if (p->by_row && o->stride[p->nest.rank - 1] == 1)
+        return o->base + element_offset(o, index, p->nest.rank) * o->size;
+    return NULL;
+}
+
+static void fill_constant(int compute, tarn__number value, void *tile)
+{
+    for (int i = 0; i < TILE; i++)
+        if (compute == COMPUTE_F32)
+            ((float *)tile)[i] = (float)value.real;
+        else if (compute == COMPUTE_F64)
+            ((double *)tile)[i] = value.real;
+        else
+            ((int64_t *)tile)[i] = value.integer;
+}
+
+typedef struct buffers {
+    _Alignas(64) char tile[TARN__MAX_OPERANDS][TILE * 8];
+    _Alignas(64) char narrow[TILE * 8];
+    const void *in[TARN__MAX_OPERANDS];
+    void *out[TARN__MAX_OUTPUTS];
+    const char *held[TARN__MAX_OPERANDS]; /* where the elements in an input's tile come from, when they are the beginning of one row */
+    int64_t held_count[TARN__MAX_OPERANDS];
+} buffers;
+
+/* Brings n elements of an input that lies in rows into its tile. A row that is repeated is still there from the last time. */
+static void load_rows(const plan *p, buffers *b, int k, int64_t size, int64_t n, const int64_t *index)
+{
+    const operand *o = &p->in[k];
+    const char *from = p->by_row ? o->base + element_offset(o, index, p->nest.rank) * o->size : NULL;
+    if (from && from == b->held[k] && n <= b->held_count[k])
+        return;
+    move_rows(p, o, index, b->tile[k], size, n, false);
+    b->held[k] = from;
+    b->held_count[k] = n;
+}
+
+/* Input 1 of a tile that needs one element of it. */
+static const void *repeated_element(const plan *p, buffers *b, const int64_t *index)
+{
+    const operand *o = &p->in[1];
+    const char *from = o->base + element_offset(o, index, p->nest.rank) * o->size;
+    if (o->native)
+        return from;
+    o->load(from, 1, b->tile[1], 1);
+    return b->tile[1];
+}
+
+/* A linear result of a streaming call: converted into a buffer if it must be, then written out. */
+static void stream_result(const operand *o, buffers *b, int k, int64_t begin, int64_t n)
+{
+    const char *from = b->out[k];
+    if (!o->native) {
+        o->store(b->out[k], b->narrow, 1, n);
+        from = b->narrow;
+    }
+    tarn__stream(o->base + begin * o->size, from, n * o->size);
+}
+
+static bool streams(const plan *p, const operand *o, int64_t begin)
+{
+    return p->stream && o->linear && ((uintptr_t)(o->base + begin * o->size) & 63) == 0;
+}
+
+/* ---- tiles of any length by whole vectors ---- */
+
+#define WHOLE TARN__WHOLE_TILE
+
+typedef struct rest {
+    _Alignas(64) char in[TARN__MAX_OPERANDS][WHOLE * 8];
+    _Alignas(64) char out[TARN__MAX_OUTPUTS][WHOLE * 8];
+} rest;
+
+/* The sizes of what is copied are known where these are inlined: a copy is one or two vectors then. */
+#define RESTS(real, t, rare)                                                                                           \
+    /* n elements, fewer than a whole vector, followed by copies of the first */                                       \
+    static inline void hold_few_##t(real *to, const real *from, int64_t n)                                             \
+    {                                                                                                                  \
+        for (int i = 0; i < WHOLE; i++)                                                                                \
+            to[i] = from[0];                                                                                           \
+        for (int64_t i = 1; i < n; i++)                                                                                \
+            to[i] = from[i];                                                                                           \
+    }                                                                                                                  \
+    /* fewer elements than a whole vector */                                                                           \
+    rare static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, void *const *out)\
+    {                                                                                                                  \
+        rest r;                                                                                                        \
+        const void *from[TARN__MAX_OPERANDS];                                                                          \
+        void *to[TARN__MAX_OUTPUTS];                                                                                   \
+        for (int k = 0; k < p->inputs; k++) {                                                                          \
+            from[k] = r.in[k];                                                                                         \
+            hold_few_##t((real *)r.in[k], in[k], k == 1 && p->repeated ? 1 : n);                                       \
+        }                                                                                                              \
+        for (int k = 0; k < p->outputs; k++)                                                                           \
+            to[k] = r.out[k];                                                                                          \
+        tile(WHOLE, from, to, p->params);                                                                              \
+        for (int k = 0; k < p->outputs; k++)                                                                           \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                ((real *)out[k])[i] = ((const real *)r.out[k])[i];                                                     \
+    }                                                                                                                  \
+    /* more: those left over are computed with the ones before them, whose results are the same again. Operands are    \
+     * held first, since an output may be the same memory */                                                           \
+    rare static void run_with_rest_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in,            \
+                                  void *const *out)                                                                    \
+    {                                                                                                                  \
+        rest r;                                                                                                        \
+        const void *from[TARN__MAX_OPERANDS];                                                                          \
+        void *to[TARN__MAX_OUTPUTS];                                                                                   \
+        for (int k = 0; k < p->inputs; k++) {                                                                          \
+            from[k] = r.in[k];                                                                                         \
+            if (k == 1 && p->repeated)                                                                                 \
+                memcpy(r.in[k], in[k], sizeof(real));                                                                  \
+            else                                                                                                       \
+                memcpy(r.in[k], (const real *)in[k] + n - WHOLE, sizeof(real) * WHOLE);                                \
+        }                                                                                                              \
+        for (int k = 0; k < p->outputs; k++)                                                                           \
+            to[k] = r.out[k];                                                                                          \
+        tile(n - n % WHOLE, in, out, p->params);                                                                       \
+        tile(WHOLE, from, to, p->params);                                                                              \
+        for (int k = 0; k < p->outputs; k++)                                                                           \
+            memcpy((real *)out[k] + n - WHOLE, r.out[k], sizeof(real) * WHOLE);                                        \
+    }                                                                                                                  \
+    static inline void run_any_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in,                \
+                                   void *const *out)                                                                   \
+    {                                                                                                                  \
+        if (n < WHOLE)                                                                                                 \
+            run_few_##t(p, tile, n, in, out);                                                                          \
+        else                                                                                                           \
+            run_with_rest_##t(p, tile, n, in, out);                                                                    \
+    }
+RESTS(float, f32, )
+RESTS(double, f64, TARN__RARE)
+
+static inline void call_tile(const plan *p, int64_t n, const void *const *in, void *const *out)
+{
+    const tarn__tile_fn tile = p->repeated ? p->job->repeated : p->job->tile;
+    if (n % WHOLE == 0 || p->is_exact)
+        tile(n, in, out, p->params);
+    else if (p->job->compute == COMPUTE_F32)
+        run_any_f32(p, tile, n, in, out);
+    else
+        run_any_f64(p, tile, n, in, out);
+}
+
+static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const int64_t *index)
+{
+    int64_t size = p->job->compute == COMPUTE_F32 ? 4 : 8;
+    for (int k = 0; k < p->inputs; k++) {
+        const operand *o = &p->in[k];
+        if (o->constant)
+            continue;
+        if (k == 1 && p->repeated) {
+            b->in[1] = repeated_element(p, b, index);
+            continue;
+        }
+        b->in[k] = in_place(p, o, begin, index);
+        if (b->in[k])
+            continue;
+        b->in[k] = b->tile[k];
+        if (o->linear)
+            o->load(o->base + begin * o->size, 1, b->tile[k], n);
+        else
+            load_rows(p, b, k, size, n, index);
+    }
+    char *held[TARN__MAX_OUTPUTS];
+    for (int k = 0; k < p->outputs; k++) {
+        held[k] = streams(p, &p->out[k], begin) ? NULL : in_place(p, &p->out[k], begin, index);
+        b->out[k] = held[k] ? held[k] : b->tile[p->inputs + k];
+    }
+    call_tile(p, n, b->in, b->out);
+    for (int k = 0; k < p->outputs; k++) {
+        const operand *o = &p->out[k];
+        if (held[k])
+            continue;
+        if (streams(p, o, begin))
+            stream_result(o, b, k, begin, n);
+        else if (o->linear)
+            o->store(b->out[k], o->base + begin * o->size, 1, n);
+        else
+            move_rows(p, o, index, b->out[k], p->job->bool_output ? 1 : size, n, true);
+    }
+}
+
+/* A nest of rows whose operands all lie in place: nothing is looked up but where a row begins. */
+static void run_rows(const plan *p, buffers *b, int64_t begin, int64_t end)
+{
+    const int64_t inner = p->nest.shape[1];
+    int64_t row = begin / inner, column = begin % inner;
+    while (begin < end) {
+        int64_t n = inner - column < end - begin ? inner - column : end - begin;
+        n = n < TILE ? n : TILE;
+        for (int k = 0; k < p->inputs; k++)
+            if (!p->in[k].constant)
+                b->in[k] = p->in[k].base + (row * p->in[k].stride[0] + column * p->in[k].stride[1]) * p->in[k].size;
+        for (int k = 0; k < p->outputs; k++)
+            b->out[k] = p->out[k].base + (row * p->out[k].stride[0] + column * p->out[k].stride[1]) * p->out[k].size;
+        call_tile(p, n, b->in, b->out);
+        begin += n;
+        column += n;
+        if (column == inner)
+            column = 0, row++;
+    }
+}
+
+static void run_range(int64_t begin, int64_t end, void *ctx)
+{
+    const plan *p = ctx;
+    buffers b;
+    int64_t index[TARN_MAX_RANK] = {0};
+    for (int k = 0; k < p->inputs; k++) {
+        b.held[k] = NULL;
+        if (p->in[k].constant) {
+            fill_constant(p->job->compute, p->in[k].value, b.tile[k]);
+            b.in[k] = b.tile[k];
+        }
+    }
+    if (p->plain_rows) {
+        run_rows(p, &b, begin, end);
+        return;
+    }
+    locate(&p->nest, begin, index);
+    while (begin < end) {
+        int64_t n = end - begin < p->tile ? end - begin : p->tile;
+        if (p->by_row) {
+            int64_t row = p->nest.shape[p->nest.rank - 1] - index[p->nest.rank - 1];
+            n = row < n ? row : n;
+        }
+        run_tile(p, &b, begin, n, index);
+        begin += n;
+        if (p->by_row)
+            advance(&p->nest, index, n);
+        else if (p->nest.rank > 1)
+            locate(&p->nest, begin, index);
+        else
+            index[0] = begin;
+    }
+    if (p->stream)
+        tarn__stream_end();
+}
+
+/* No operand needs a buffer: each is one piece of memory, or one element. */
+static bool all_in_place(const plan *p)
+{
+    bool all = true;
+    for (int k = 0; k < p->inputs; k++)
+        all &= (k == 1 && p->repeated) ? p->nest.rank == 1 : !p->in[k].constant && p->in[k].native && p->in[k].linear;
+    for (int k = 0; k < p->outputs; k++)
+        all &= p->out[k].native && p->out[k].linear;
+    return all;
+}
+
+static bool rows_in_place(const plan *p)
+{
+    bool all = true;
+    if (!p->by_row || p->nest.rank != 2 || p->stream)
+        return false;
+    for (int k = 0; k < p->inputs; k++)
+        all &= p->in[k].constant || (p->in[k].native && (p->in[k].stride[1] == 1 || (k == 1 && p->repeated)));
+    for (int k = 0; k < p->outputs; k++)
+        all &= p->out[k].native && p->out[k].stride[1] == 1;
+    return all;
+}
+
+/* A tile in place may be as long as what a thread takes: to begin again costs time in which the memory rests. */
+static void choose_lengths(plan *p)
+{
+    p->tile = TILE;
+    p->grain = GRAIN;
+    if (LONG_TILES && p->job->compute == COMPUTE_F32 && !p->job->passes && all_in_place(p)) {
+        int64_t grains = p->nest.count / (CHUNKS * GRAIN);
+        p->grain = GRAIN * (grains < 1 ? 1 : grains > 8 ? 8 : grains);
+        p->tile = p->grain;
+    }
+}
+
+void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_job *job)
+{
+    plan p; /* filled in field by field: clearing it would cost more than the work of a small operation */
+    p.job = job;
+    p.params = call->params;
+    const tarn__view *views[TARN__MAX_OPERANDS];
+    int used = 0;
+    for (int k = 0; k < call->outputs; k++)
+        if (call->out[k])
+            views[used++] = call->out[k];
+    p.outputs = used;
+    for (int k = 0; k < call->inputs; k++)
+        views[used++] = call->in[k];
+    p.inputs = call->inputs;
+    tarn__nest_make(&p.nest, used, views);
+    if (p.nest.count == 0)
+        return;
+    for (int k = 0; k < p.outputs; k++) {
+        p.out[k] = describe(&p, views[k], k);
+        if (job->bool_output) {
+            p.out[k].native = true;
+            p.out[k].store = store_bytes;
+        }
+    }
+    for (int k = 0; k < p.inputs; k++) {
+        if (call->in[k])
+            p.in[k] = describe(&p, call->in[k], p.outputs + k);
+        else
+            p.in[k] = (operand){.constant = true, .value = p.params->constant[k]};
+    }
+    p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
+    p.is_exact = job->simple || job->compute == COMPUTE_I64 || job->bool_output;
+    p.stream = p.nest.count * p.out[0].size >= TARN__STREAM_MIN;
+    p.repeated = job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
+    p.plain_rows = rows_in_place(&p);
+    choose_lengths(&p);
+    tarn__parallel_for(p.nest.count, p.grain, run_range, &p);
+}

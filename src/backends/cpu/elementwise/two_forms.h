@@ -1,0 +1,105 @@
+/* two_forms.h: rows of elementwise.def that have two forms: one that holds for almost every element, and one for those
+ * that are `far`. A tile without far elements takes the first. In any other each element has the form that is its
+ * own, so that no result depends on its neighbours. */
+#ifndef TARN__FORMS_H
+#define TARN__FORMS_H
+
+#include "backends/cpu/elementwise/elementwise_loops.h"
+
+/* What few tiles need: compiled for size. */
+#if defined(__GNUC__)
+#define TARN__RARE __attribute__((noinline, cold))
+#else
+#define TARN__RARE
+#endif
+
+#define FORMS_AT_ONCE 256 /* elements that are computed in both forms: a multiple of TARN__WHOLE_TILE */
+
+/* Which of n elements are far. */
+typedef void (*tarn__mark_fn)(int64_t n, const void *const *in, unsigned char *far);
+
+typedef struct tarn__forms {
+    int inputs, outputs;
+    tarn__tile_fn near, far;
+    tarn__mark_fn mark;
+} tarn__forms;
+
+/* A tile with far elements. Results are written when both forms have read their operands, which may be the same
+ * memory. */
+#define CHOOSE_FORMS(real, t) \
+    TARN__RARE TARN__UNUSED static void choose_part_##t(const tarn__forms *f, int64_t n,                               \
+                                                        const void *const *in, void *const *out,                       \
+                                             const unsigned char *is_far, const tarn__elementwise *params) \
+    { \
+        _Alignas(64) real near[2][FORMS_AT_ONCE], far[2][FORMS_AT_ONCE]; \
+        f->near(n, in, (void *[]){near[0], near[1]}, params); \
+        f->far(n, in, (void *[]){far[0], far[1]}, params); \
+        for (int k = 0; k < f->outputs; k++) { \
+            real *to = out[k]; \
+            for (int64_t i = 0; i < n; i++) \
+                to[i] = is_far[i] ? far[k][i] : near[k][i]; \
+        } \
+    } \
+    TARN__RARE TARN__UNUSED static void choose_##t(const tarn__forms *f, int64_t n, const void *const *in,             \
+                                                   void *const *out,                                                   \
+                                        const tarn__elementwise *params) \
+    { \
+        for (int64_t first = 0; first < n; first += FORMS_AT_ONCE) { \
+            const int64_t count = n - first < FORMS_AT_ONCE ? n - first : FORMS_AT_ONCE; \
+            const void *from[3]; \
+            void *to[2]; \
+            unsigned char is_far[FORMS_AT_ONCE]; \
+            for (int k = 0; k < f->inputs; k++) \
+                from[k] = (const real *)in[k] + first; \
+            for (int k = 0; k < f->outputs; k++) \
+                to[k] = (real *)out[k] + first; \
+            f->mark(count, from, is_far); \
+            choose_part_##t(f, count, from, to, is_far, params); \
+        } \
+    }
+
+/* A row in the forms near_tile and far_tile. `is_far` says it of element i of X, the first operand, and Z, the
+ * second. */
+#define TWO_FORMS(name, real, t, inputs, outputs, near_tile, far_tile, is_far) \
+    TARN__RARE static void mark_##name(int64_t n, const void *const *in, unsigned char *far)                           \
+    { \
+        const real *X = in[0], *Z = in[(inputs) > 1]; \
+        (void)Z; \
+        for (int64_t i = 0; i < n; i++) \
+            far[i] = (unsigned char)(is_far); \
+    } \
+    static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
+    { \
+        static const tarn__forms forms = {inputs, outputs, near_tile, far_tile, mark_##name}; \
+        const real *X = in[0], *Z = in[(inputs) > 1]; \
+        int any = 0; \
+        (void)Z; \
+        for (int64_t i = 0; i < n; i++) \
+            any |= (is_far); \
+        if (any) \
+            choose_##t(&forms, n, in, out, params); \
+        else \
+            near_tile(n, in, out, params); \
+    }
+
+/* A form of one result, from element i of X and Z; G is the last operand. */
+#define FORM_TILE(name, real, inputs, value) \
+    static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
+    { \
+        const real *X = in[0], *Z = in[(inputs) > 1], *G = in[(inputs)-1]; \
+        real *Y = out[0]; \
+        (void)Z, (void)G, (void)params; \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = (value); \
+    }
+
+/* The same where it calls the C library, or runs in long double. */
+#define RARE_FORM_TILE(name, real, inputs, value)                                                                      \
+    TARN__RARE static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)   \
+    { \
+        const real *X = in[0], *Z = in[(inputs) > 1], *G = in[(inputs)-1]; \
+        real *Y = out[0]; \
+        (void)Z, (void)G, (void)params; \
+        for (int64_t i = 0; i < n; i++) Y[i] = (value); \
+    }
+
+#endif

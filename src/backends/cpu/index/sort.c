@@ -1,0 +1,316 @@
+/* sort.c: sort and topk along an axis.
+ *
+ * Elements become unsigned keys whose order is the one asked for: NaN the largest, -0 and 0 equal, all bits turned round when descending.
+ * Pairs of key and index are then sorted by key, stably; values are fetched by index, so that their bits stay as they are.
+ *
+ * Long lines are sorted digit by digit (least significant first), short ones by insertion. A small topk keeps the k best of a line in a
+ * heap with the worst on top; a large one sorts the line. Lines are shared out among threads; each chunk takes one of as many pieces of
+ * scratch as there are threads. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "backends/cpu/runtime/level.h"
+
+#define GRAIN 8192      /* elements a thread takes at a time */
+#define TILE 256        /* keys made at a time */
+#define INSERTION 40    /* lines up to this length are sorted by insertion */
+#define HEAP_SHARE 16   /* the heap is used when k is at most this part of the line */
+#define MOST_SLOTS 256
+
+typedef struct pair {
+    uint64_t key;
+    int64_t index;
+} pair;
+
+/* How a dtype's bits become a key. */
+typedef struct order {
+    int size;          /* bytes */
+    uint64_t sign;     /* the bit that negative numbers have; 0: there are none */
+    uint64_t infinity; /* bits of it, 0 for integers: what is above is NaN */
+    uint64_t flip;     /* all bits of the dtype when descending, else 0 */
+} order;
+
+typedef struct line_job {
+    tarn__nest nest; /* x, values, indices across the axis */
+    order order;
+    char *x, *values; /* values and indices may be NULL */
+    int64_t *indices;
+    int64_t length, taken;                      /* of x and of the results along the axis */
+    int64_t x_step, values_step, indices_step;
+    bool heap;
+    char *scratch;
+    int64_t slots, slot_bytes;
+    atomic_flag taken_slot[MOST_SLOTS];
+} line_job;
+
+/* ---- keys ------------------------------------------------------------------------------------------------------------------ */
+
+static order order_of(tarn_dtype dtype, bool descending)
+{
+    order o = {.size = (int)tarn__dtype_bytes(dtype)};
+    uint64_t all = UINT64_MAX >> (64 - 8 * o.size);
+    o.sign = dtype == TARN_U8 || dtype == TARN_BOOL ? 0 : all / 2 + 1;
+    o.infinity = dtype == TARN_F32    ? 0x7f800000u
+                 : dtype == TARN_F64  ? UINT64_C(0x7ff0000000000000)
+                 : dtype == TARN_BF16 ? 0x7f80u
+                 : dtype == TARN_F16  ? 0x7c00u
+                                      : 0;
+    o.flip = descending ? all : 0;
+    return o;
+}
+
+/* Negative floats grow with falling bits, so theirs are turned round; everything else moves above them. */
+static uint64_t key_of(const order *o, uint64_t bits)
+{
+    if (o->infinity) {
+        uint64_t magnitude = bits & (o->sign - 1);
+        if (magnitude > o->infinity)
+            return (o->sign | (o->sign - 1)) ^ o->flip;
+        if (magnitude == 0)
+            return o->sign ^ o->flip;
+        if (bits & o->sign)
+            return (~bits & (o->sign | (o->sign - 1))) ^ o->flip;
+    }
+    return (bits ^ o->sign) ^ o->flip;
+}
+
+static void load_keys(const order *o, const char *from, int64_t step, int64_t n, uint64_t *keys)
+{
+    const order local = *o;
+#define LOAD(type)                                                                                                                        \
+    for (int64_t i = 0; i < n; i++)                                                                                                      \
+        keys[i] = key_of(&local, ((const type *)from)[i * step]);
+    if (o->size == 4) {
+        LOAD(uint32_t)
+    } else if (o->size == 2) {
+        LOAD(uint16_t)
+    } else if (o->size == 8) {
+        LOAD(uint64_t)
+    } else {
+        LOAD(uint8_t)
+    }
+#undef LOAD
+}
+
+/* ---- sorting a line -------------------------------------------------------------------------------------------------------- */
+
+static void insertion_sort(pair *line, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++) {
+        pair one = line[i];
+        int64_t k = i;
+        for (; k > 0 && line[k - 1].key > one.key; k--)
+            line[k] = line[k - 1];
+        line[k] = one;
+    }
+}
+
+/* One pass: `from` to `to`, stably by the digit at `shift`; `at` counts each digit's pairs and is used up. False, and nothing is moved,
+ * when all have the same digit. */
+static bool move_by_digit(const pair *from, pair *to, int64_t n, int shift, int64_t *at)
+{
+    if (at[(from[0].key >> shift) & 255] == n)
+        return false;
+    int64_t next = 0;
+    for (int d = 0; d < 256; d++) {
+        int64_t count = at[d];
+        at[d] = next;
+        next += count;
+    }
+    for (int64_t i = 0; i < n; i++)
+        to[at[(from[i].key >> shift) & 255]++] = from[i];
+    return true;
+}
+
+/* Sorts n pairs; `spare` has room for as many. Returns where the result is. */
+static pair *sort_pairs(pair *line, pair *spare, int64_t n, int digits)
+{
+    if (n <= INSERTION) {
+        insertion_sort(line, n);
+        return line;
+    }
+    int64_t counts[8][256];
+    memset(counts, 0, sizeof(counts[0]) * (size_t)digits);
+    for (int64_t i = 0; i < n; i++)
+        for (int d = 0; d < digits; d++)
+            counts[d][(line[i].key >> (8 * d)) & 255]++;
+    for (int d = 0; d < digits; d++)
+        if (move_by_digit(line, spare, n, 8 * d, counts[d])) {
+            pair *other = line;
+            line = spare;
+            spare = other;
+        }
+    return line;
+}
+
+static const pair *sorted_line(const line_job *job, const char *x, pair *room)
+{
+    uint64_t keys[TILE];
+    for (int64_t i = 0; i < job->length; i += TILE) {
+        int64_t n = job->length - i < TILE ? job->length - i : TILE;
+        load_keys(&job->order, x + i * job->x_step * job->order.size, job->x_step, n, keys);
+        for (int64_t k = 0; k < n; k++)
+            room[i + k] = (pair){keys[k], i + k};
+    }
+    return sort_pairs(room, room + job->length, job->length, job->order.size);
+}
+
+/* ---- the k best of a line -------------------------------------------------------------------------------------------------- */
+
+static bool comes_after(pair a, pair b)
+{
+    return a.key > b.key || (a.key == b.key && a.index > b.index);
+}
+
+/* Puts `one` at the top of a heap of n and lets it sink to its place. */
+static void sink_down(pair *heap, int64_t n, pair one)
+{
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && comes_after(heap[child + 1], heap[child]))
+            child++;
+        if (!comes_after(heap[child], one))
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = one;
+}
+
+static void rise_up(pair *heap, int64_t i, pair one)
+{
+    for (; i > 0 && comes_after(one, heap[(i - 1) / 2]); i = (i - 1) / 2)
+        heap[i] = heap[(i - 1) / 2];
+    heap[i] = one;
+}
+
+/* An element equal to the worst that is kept comes later in the line, so only a smaller key replaces it. */
+static const pair *best_of_line(const line_job *job, const char *x, pair *heap)
+{
+    uint64_t keys[TILE];
+    int64_t held = 0, k = job->taken;
+    for (int64_t i = 0; i < job->length; i += TILE) {
+        int64_t n = job->length - i < TILE ? job->length - i : TILE;
+        load_keys(&job->order, x + i * job->x_step * job->order.size, job->x_step, n, keys);
+        for (int64_t j = 0; j < n; j++)
+            if (held < k)
+                rise_up(heap, held++, (pair){keys[j], i + j});
+            else if (keys[j] < heap[0].key)
+                sink_down(heap, k, (pair){keys[j], i + j});
+    }
+    for (int64_t last = k - 1; last > 0; last--) {
+        pair worst = heap[0];
+        sink_down(heap, last, heap[last]);
+        heap[last] = worst;
+    }
+    return heap;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+
+static void write_line(const line_job *job, const pair *sorted, const char *x, char *values, int64_t *indices)
+{
+    if (job->indices)
+        for (int64_t i = 0; i < job->taken; i++)
+            indices[i * job->indices_step] = sorted[i].index;
+    if (!job->values)
+        return;
+#define MOVE(type)                                                                                                                        \
+    for (int64_t i = 0; i < job->taken; i++)                                                                                             \
+        ((type *)values)[i * job->values_step] = ((const type *)x)[sorted[i].index * job->x_step];
+    if (job->order.size == 4) {
+        MOVE(uint32_t)
+    } else if (job->order.size == 2) {
+        MOVE(uint16_t)
+    } else if (job->order.size == 8) {
+        MOVE(uint64_t)
+    } else {
+        MOVE(uint8_t)
+    }
+#undef MOVE
+}
+
+static int64_t take_slot(line_job *job)
+{
+    for (int64_t i = 0;; i = (i + 1) % job->slots)
+        if (!atomic_flag_test_and_set_explicit(&job->taken_slot[i], memory_order_acquire))
+            return i;
+}
+
+static void line_range(int64_t begin, int64_t end, void *ctx)
+{
+    line_job *job = ctx;
+    int64_t slot = take_slot(job);
+    pair *room = (pair *)(job->scratch + slot * job->slot_bytes);
+    for (int64_t line = begin; line < end; line++) {
+        int64_t offset[3] = {0}, rest = line;
+        for (int i = job->nest.rank - 1; i >= 0; i--) {
+            for (int k = 0; k < 3; k++)
+                offset[k] += rest % job->nest.shape[i] * job->nest.stride[k][i];
+            rest /= job->nest.shape[i];
+        }
+        const char *x = job->x + offset[0] * job->order.size;
+        write_line(job, job->heap ? best_of_line(job, x, room) : sorted_line(job, x, room), x,
+                   job->values ? job->values + offset[1] * job->order.size : NULL, job->indices ? job->indices + offset[2] : NULL);
+    }
+    atomic_flag_clear_explicit(&job->taken_slot[slot], memory_order_release);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+static int64_t taken_of(const tarn__call *call)
+{
+    int axis = ((const tarn__along *)call->params)->axis;
+    return tarn__axis_size(call->out[0] ? call->out[0] : call->out[1], axis);
+}
+
+static bool by_heap(int64_t length, int64_t taken)
+{
+    return taken <= length / HEAP_SHARE;
+}
+
+static int64_t slot_bytes(const tarn__call *call)
+{
+    int64_t length = tarn__axis_size(call->in[0], ((const tarn__along *)call->params)->axis), taken = taken_of(call);
+    return (int64_t)sizeof(pair) * (by_heap(length, taken) ? taken : 2 * length);
+}
+
+static int64_t line_count(const tarn__call *call)
+{
+    int64_t length = tarn__axis_size(call->in[0], ((const tarn__along *)call->params)->axis);
+    return length > 0 ? tarn__view_count(call->in[0]) / length : 0;
+}
+
+static size_t scratch(const tarn__call *call)
+{
+    int64_t lines = line_count(call), slots = tarn_threads();
+    slots = slots < MOST_SLOTS ? slots : MOST_SLOTS;
+    return (size_t)(slot_bytes(call) * (lines < slots ? lines : slots));
+}
+
+static void run(const tarn__call *call)
+{
+    const tarn__along *along = call->params;
+    const tarn__view *x = call->in[0], *values = call->out[0], *indices = call->outputs > 1 ? call->out[1] : NULL;
+    int axis = along->axis;
+    line_job job = {.order = order_of(x->dtype, along->reverse != 0), .x = tarn__view_at(x),
+                    .values = values ? tarn__view_at(values) : NULL, .indices = indices ? tarn__view_at(indices) : NULL,
+                    .length = tarn__axis_size(x, axis), .taken = taken_of(call), .x_step = tarn__axis_stride(x, axis),
+                    .values_step = tarn__axis_stride(values, axis), .indices_step = tarn__axis_stride(indices, axis), .scratch = call->scratch, .slot_bytes = slot_bytes(call)};
+    if (job.length == 0 || job.taken == 0)
+        return;
+    job.heap = by_heap(job.length, job.taken);
+    job.slots = (int64_t)call->scratch_bytes / job.slot_bytes;
+    for (int i = 0; i < MOST_SLOTS; i++)
+        atomic_flag_clear_explicit(&job.taken_slot[i], memory_order_relaxed);
+    tarn__view rests[] = {tarn__view_across(x, axis, x), values ? tarn__view_across(values, axis, values) : *x,
+                          indices ? tarn__view_across(indices, axis, indices) : *x};
+    tarn__nest_make(&job.nest, 3, (const tarn__view *[]){&rests[0], values ? &rests[1] : NULL, indices ? &rests[2] : NULL});
+    int64_t grain = GRAIN / job.length;
+    tarn__parallel_for(job.nest.count, grain > 0 ? grain : 1, line_range, &job);
+}
+
+void TARN__AT_WIDE_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_sort] = (tarn__kernel_row){run, TARN__ALL, scratch};
+    rows[TARN__K_topk] = (tarn__kernel_row){run, TARN__ALL, scratch};
+}

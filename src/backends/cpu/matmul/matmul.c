@@ -1,0 +1,454 @@
+/* matmul.c: matrix products.
+ *
+ * One product is a list of batches of c = alpha · a @ b + beta · c + bias. It is run in one of six ways, chosen by shape, dtype and layout
+ * alone, never by the number of threads:
+ *
+ *   parts     a long k with little output: parts of k are products of their own, added up in order
+ *   thin      few rows or few columns: bound by reading the large operand once
+ *   blas      f32 or f64 that OpenBLAS can read as it lies and is faster with: tiles of the output, each one call on one thread
+ *   small     many batches of small matrices, or one: each by one thread
+ *   blocked   everything else of floating type: gemm.inc; 16-bit types are converted as they are packed and rounded once at the end
+ *   integers  summed in i64 */
+#include "backends/cpu/matmul/blas.h"
+#include "backends/cpu/common/convert.h"
+#include "backends/cpu/runtime/level.h"
+#include "backends/cpu/common/transpose4.h"
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define LONGEST_LINE 512
+#define STRIP 64
+#define THIN_ROWS 4
+#define THIN_AHEAD 4 /* dot products, after which a line that is asked for now is needed */
+#define PACKED_BYTES (INT64_C(64) << 20)
+#define PACK_GRAIN 16384               /* elements packed at a time */
+#define SMALL_TILE (INT64_C(2) << 20)  /* multiplications below which a tile is not cut further */
+#define ENOUGH_TILES 16
+#define BLAS_WORK 32768                /* multiplications from which on a call to BLAS pays */
+
+#if defined(__aarch64__)
+#define PANELS_TOGETHER 32 /* packed by a thread, where there are enough of them */
+#else
+#define PANELS_TOGETHER 1
+#endif
+#define DEALT_ROWS 8 /* that are packed for all panels before the next ones */
+
+/* Rows of the register tile: with two vectors each they fill the registers, less three. Of a matrix as it lies, row i begins at a pointer and none, one or two
+ * rows behind it: few registers for many rows. */
+#if defined(__aarch64__)
+#define MR 8 /* as many as fma_lane.h loads */
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row)
+#elif defined(__AVX512F__)
+#define MR 12
+#define EACH_ROW(X) \
+    X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row) X(8, a6, twice) X(9, a9, 0) \
+        X(10, a9, row) X(11, a9, twice)
+#elif defined(__AVX__)
+#define MR 6
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice)
+#else
+#define MR 4
+#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0)
+#endif
+#if defined(__aarch64__)
+#define FEW_COLUMNS 0 /* up to which packing a costs more than it saves: never, where rows are multiplied by lanes */
+#else
+#define FEW_COLUMNS 1024
+#endif
+#define MAX_PANEL 32
+
+typedef struct matrix {
+    char *base; /* NULL: none */
+    tarn_dtype dtype;
+    int64_t down, across; /* strides from row to row and from column to column */
+    int64_t batch[TARN_MAX_RANK];
+} matrix;
+
+typedef struct product {
+    int64_t m, n, k, batches;
+    int batch_rank;
+    int64_t batch_shape[TARN_MAX_RANK];
+    matrix a, b, c, bias; /* bias: (m, n), its rows all the same place */
+    double alpha, beta;
+    int64_t splits, split_length; /* of k; 1: none */
+    int64_t thin_columns;
+    int64_t tile_rows, tile_columns; /* blas */
+    char *scratch;
+    const char *function; /* for errors */
+} product;
+
+static int64_t ceiling(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static char *element(const product *p, const matrix *x, int64_t batch, int64_t row, int64_t column)
+{
+    int64_t offset = row * x->down + column * x->across;
+    for (int i = p->batch_rank - 1; i >= 0; i--) {
+        offset += batch % p->batch_shape[i] * x->batch[i];
+        batch /= p->batch_shape[i];
+    }
+    return x->base + offset * (int64_t)tarn__dtype_bytes(x->dtype);
+}
+
+#define T float
+#define COMPUTE COMPUTE_F32
+#define NATIVE TARN_F32
+#define SQUARE 4
+#define NAMED(x) x##_f32
+#if defined(__AVX512F__)
+#define WIDEN_BF16(from) (vector_f32) _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from))), 16)
+#define WIDEN_F16(from) (vector_f32) _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from)))
+#elif defined(__AVX2__)
+#define WIDEN_BF16(from) (vector_f32) _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(from))), 16)
+#define WIDEN_F16(from) (vector_f32) _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from)))
+#elif defined(__aarch64__)
+#define WIDEN_BF16(from) (vector_f32) vshll_n_u16(vld1_u16(from), 16)
+#define WIDEN_F16(from) (vector_f32) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)))
+#endif
+#include "backends/cpu/matmul/gemm.inc"
+#undef WIDEN_BF16
+#undef WIDEN_F16
+
+#define T double
+#define COMPUTE COMPUTE_F64
+#define NATIVE TARN_F64
+#define SQUARE 2
+#define NAMED(x) x##_f64
+#include "backends/cpu/matmul/gemm.inc"
+
+/* ---- what there is to do --------------------------------------------------------------------------------------------------- */
+
+static matrix describe_matrix(const tarn__view *view, int rank)
+{
+    matrix x = {.base = tarn__view_at(view), .dtype = view->dtype};
+    for (int i = 0; i < rank; i++) {
+        int own = i - (rank - view->rank);
+        int64_t stride = own < 0 || view->shape[own] == 1 ? 0 : view->stride[own];
+        *(i == rank - 2 ? &x.down : i == rank - 1 ? &x.across : &x.batch[i]) = stride;
+    }
+    /* A line of one element may be taken to lie any way; packing and BLAS like this one. */
+    int64_t rows = view->shape[view->rank - 2], columns = view->shape[view->rank - 1];
+    if (columns == 1)
+        x.across = 1;
+    if (rows == 1)
+        x.down = columns > 1 && x.across != 1 ? 1 : columns;
+    return x;
+}
+
+static void exchange(matrix *x)
+{
+    int64_t down = x->down;
+    x->down = x->across;
+    x->across = down;
+}
+
+/* cᵀ = bᵀ @ aᵀ: a product with few columns becomes one with few rows. */
+static void transpose(product *p)
+{
+    matrix a = p->a;
+    int64_t m = p->m;
+    p->a = p->b, p->b = a;
+    p->m = p->n, p->n = m;
+    exchange(&p->a), exchange(&p->b), exchange(&p->c), exchange(&p->bias);
+}
+
+static product describe(const tarn__call *call)
+{
+    const tarn__matmul *params = call->params;
+    const tarn__view *c = call->out[0], *a = call->in[0];
+    int rank = c->rank;
+    product p = {.m = c->shape[rank - 2], .n = c->shape[rank - 1], .k = a->shape[a->rank - 1], .batches = 1, .batch_rank = rank - 2,
+                 .alpha = params->alpha, .beta = params->beta, .splits = 1, .scratch = call->scratch, .function = call->function};
+    for (int i = 0; i < rank - 2; i++) {
+        p.batch_shape[i] = c->shape[i];
+        p.batches *= c->shape[i];
+    }
+    p.a = describe_matrix(a, rank);
+    p.b = describe_matrix(call->in[1], rank);
+    p.c = describe_matrix(c, rank);
+    if (call->inputs > 2 && call->in[2]) {
+        const tarn__view *bias = call->in[2];
+        p.bias = (matrix){.base = tarn__view_at(bias), .dtype = bias->dtype, .across = p.n > 1 ? bias->stride[bias->rank - 1] : 0};
+    }
+    return p;
+}
+
+/* ---- BLAS ------------------------------------------------------------------------------------------------------------------ */
+
+/* True when rows, or columns, lie one after the other without overlapping. */
+static bool is_plain(const matrix *x, tarn_dtype native, int64_t rows, int64_t columns, bool *transposed, int64_t *ld)
+{
+    bool by_row = x->across == 1 && x->down >= columns, by_column = x->down == 1 && x->across >= rows;
+    *transposed = !by_row;
+    *ld = by_row ? x->down : x->across;
+    *ld = *ld > 1 ? *ld : 1;
+    return x->dtype == native && (by_row || by_column) && *ld < INT32_MAX;
+}
+
+/* On AArch64 gemm.inc is faster than OpenBLAS, but where one side is so short that packing is most of the work. */
+static bool blas_pays_in_f32(const product *p)
+{
+#if defined(__aarch64__)
+    int64_t few = least(p->m, p->n), many = p->m + p->n - few;
+    return few < 64 && many >= 512;
+#else
+    (void)p;
+    return true;
+#endif
+}
+
+static bool describe_blas(const product *p, tarn__blas_call *call)
+{
+    tarn_dtype native = p->a.dtype;
+    bool transposed;
+    return (native == TARN_F64 || (native == TARN_F32 && blas_pays_in_f32(p))) && is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
+           is_plain(&p->b, native, p->k, p->n, &call->transpose_b, &call->ldb) &&
+           is_plain(&p->c, native, p->m, p->n, &transposed, &call->ldc) && !transposed && p->k < INT32_MAX &&
+           tarn__blas_suits(VECTOR_BYTES);
+}
+
+static void add_bias(const product *p, int64_t batch, int64_t row, int64_t column, int64_t rows, int64_t columns)
+{
+    product line = *p;
+    line.alpha = 1, line.beta = 0;
+    for (int64_t j = 0; j < columns; j += LONGEST_LINE)
+        for (int64_t i = 0; i < rows; i++) {
+            int64_t n = least(columns - j, LONGEST_LINE);
+            char *to = element(p, &p->c, batch, row + i, column + j);
+            if (p->c.dtype == TARN_F32)
+                store_line_f32(&line, batch, row + i, column + j, (float *)(void *)to, n);
+            else
+                store_line_f64(&line, batch, row + i, column + j, (double *)(void *)to, n);
+        }
+}
+
+static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
+{
+    const product *p = ctx;
+    tarn__blas_call call = {0};
+    describe_blas(p, &call);
+    call.k = p->k, call.alpha = p->alpha, call.beta = p->beta;
+    for (int64_t down = ceiling(p->m, p->tile_rows), across = ceiling(p->n, p->tile_columns); begin < end; begin++) {
+        int64_t batch = begin / (down * across), row = begin / across % down * p->tile_rows, column = begin % across * p->tile_columns;
+        call.m = least(p->m - row, p->tile_rows);
+        call.n = least(p->n - column, p->tile_columns);
+        call.a = element(p, &p->a, batch, row, 0);
+        call.b = element(p, &p->b, batch, 0, column);
+        call.c = element(p, &p->c, batch, row, column);
+        if (p->c.dtype == TARN_F32)
+            tarn__blas_sgemm(&call);
+        else
+            tarn__blas_dgemm(&call);
+        if (p->bias.base)
+            add_bias(p, batch, row, column, call.m, call.n);
+    }
+}
+
+/* Large tiles, since each call packs its operands anew; halved until several threads find work. */
+static void run_blas(product *p)
+{
+    if (!tarn__blas_prepare(p->function))
+        return;
+    p->tile_rows = least(p->m, 512);
+    p->tile_columns = least(p->n, 2048);
+    while (p->batches * ceiling(p->m, p->tile_rows) * ceiling(p->n, p->tile_columns) < 4 &&
+           p->tile_rows * p->tile_columns * p->k > 4 * SMALL_TILE)
+        *(p->tile_rows >= p->tile_columns ? &p->tile_rows : &p->tile_columns) /= 2;
+    int64_t tiles = p->batches * ceiling(p->m, p->tile_rows) * ceiling(p->n, p->tile_columns);
+    tarn__parallel_for(tiles, ceiling(SMALL_TILE / 2, p->tile_rows * p->tile_columns * p->k + 1), run_blas_tiles, p);
+}
+
+/* ---- integers -------------------------------------------------------------------------------------------------------------- */
+
+#define INTEGER_ROWS 8
+
+static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const product *p = ctx;
+    int64_t sum[INTEGER_ROWS][LONGEST_LINE], line[LONGEST_LINE], left;
+    int64_t down = ceiling(p->m, INTEGER_ROWS), across = ceiling(p->n, LONGEST_LINE), alpha = (int64_t)p->alpha, beta = (int64_t)p->beta;
+    for (; begin < end; begin++) {
+        int64_t batch = begin / (down * across), row = begin / across % down * INTEGER_ROWS, column = begin % across * LONGEST_LINE;
+        int64_t rows = least(p->m - row, INTEGER_ROWS), n = least(p->n - column, LONGEST_LINE);
+        memset(sum, 0, sizeof(sum));
+        for (int64_t k = 0; k < p->k; k++) {
+            tarn__load[p->b.dtype][COMPUTE_I64](element(p, &p->b, batch, k, column), p->b.across, line, n);
+            for (int64_t i = 0; i < rows; i++) {
+                tarn__load[p->a.dtype][COMPUTE_I64](element(p, &p->a, batch, row + i, k), 1, &left, 1);
+                for (int64_t j = 0; j < n; j++)
+                    sum[i][j] += left * line[j];
+            }
+        }
+        for (int64_t i = 0; i < rows; i++) {
+            char *to = element(p, &p->c, batch, row + i, column);
+            memset(line, 0, sizeof(line));
+            if (beta != 0)
+                tarn__load[p->c.dtype][COMPUTE_I64](to, p->c.across, line, n);
+            for (int64_t j = 0; j < n; j++)
+                sum[i][j] = alpha * sum[i][j] + beta * line[j];
+            if (p->bias.base)
+                tarn__load[p->bias.dtype][COMPUTE_I64](element(p, &p->bias, batch, row + i, column), p->bias.across, line, n);
+            for (int64_t j = 0; p->bias.base && j < n; j++)
+                sum[i][j] += line[j];
+            tarn__store[p->c.dtype][COMPUTE_I64](sum[i], to, p->c.across, n);
+        }
+    }
+}
+
+static void run_integers(product *p)
+{
+    int64_t work = INTEGER_ROWS * least(p->n, LONGEST_LINE) * p->k + 1;
+    tarn__parallel_for(p->batches * ceiling(p->m, INTEGER_ROWS) * ceiling(p->n, LONGEST_LINE), ceiling(PACK_GRAIN, work), run_integer_rows, p);
+}
+
+/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+
+#define LONG_K 4096
+#define LITTLE_OUTPUT 16384
+
+/* Up to 64 parts of k, each long enough that adding up the parts costs nothing beside it. */
+static void choose_splits(product *p)
+{
+    p->splits = 1;
+    if (p->batches != 1 || p->k < LONG_K || p->m * p->n > LITTLE_OUTPUT)
+        return;
+    int64_t sixty_fourth = ceiling(p->k, 64);
+    p->split_length = sixty_fourth > LONG_K / 2 ? sixty_fourth : LONG_K / 2;
+    p->splits = ceiling(p->k, p->split_length);
+}
+
+/* Parts first to first + count of k, each a batch, into the partial sums. */
+static product part_of(const product *p, int64_t first, int64_t count, int64_t length)
+{
+    product part = *p;
+    int64_t size = p->a.dtype == TARN_F64 ? 8 : 4, begin = first * p->split_length;
+    part.k = length;
+    part.batches = part.batch_shape[0] = count;
+    part.batch_rank = 1;
+    part.a.base = element(p, &p->a, 0, 0, begin);
+    part.b.base = element(p, &p->b, 0, begin, 0);
+    part.a.batch[0] = p->split_length * p->a.across;
+    part.b.batch[0] = p->split_length * p->b.down;
+    part.c = (matrix){.base = p->scratch + first * p->m * p->n * size, .dtype = size == 8 ? TARN_F64 : TARN_F32, .down = p->n, .across = 1};
+    part.c.batch[0] = p->m * p->n;
+    part.bias.base = NULL;
+    part.alpha = 1, part.beta = 0, part.splits = 1;
+    part.scratch = p->scratch + p->splits * p->m * p->n * size;
+    return part;
+}
+
+/* One thread's work: rows and columns are few, and there are other batches for the other threads, or it is too little to share. */
+static bool is_small(const product *p)
+{
+    return p->m <= 128 && p->n <= 128 && (p->batches >= 4 || p->m * p->n * p->k < SMALL_TILE);
+}
+
+static bool is_thin(const product *p)
+{
+    return p->m <= THIN_ROWS || p->n <= THIN_ROWS;
+}
+
+enum way { THIN, BLAS, SMALL, BLOCKED };
+
+static enum way way_of(const product *p)
+{
+    tarn__blas_call call;
+    if (is_thin(p))
+        return THIN;
+    if (p->m * p->n * p->k >= BLAS_WORK && describe_blas(p, &call))
+        return BLAS;
+    return is_small(p) ? SMALL : BLOCKED;
+}
+
+static size_t scratch_whole(const product *p)
+{
+    if (way_of(p) != BLOCKED)
+        return 0;
+    return p->a.dtype == TARN_F64 ? gemm_scratch_f64(p) : gemm_scratch_f32(p);
+}
+
+static void run_thin(product *p)
+{
+    if (p->m > THIN_ROWS)
+        transpose(p);
+    int64_t by_work = ceiling(4 * PACK_GRAIN, p->k + 1);
+    p->thin_columns = by_work < 16 ? 16 : least(by_work, LONGEST_LINE);
+    if (p->b.down != 1 || p->b.across == 1)
+        p->thin_columns = LONGEST_LINE;
+    int64_t chunks = p->batches * ceiling(p->n, p->thin_columns), work = least(p->n, p->thin_columns) * p->k + 1;
+    tarn__parallel_for(chunks, ceiling(PACK_GRAIN, work), p->a.dtype == TARN_F64 ? run_thin_f64 : run_thin_f32, p);
+}
+
+static void run_whole(product *p)
+{
+    bool wide = p->a.dtype == TARN_F64;
+    switch (way_of(p)) {
+    case THIN:
+        run_thin(p);
+        break;
+    case BLAS:
+        run_blas(p);
+        break;
+    case SMALL:
+        tarn__parallel_for(p->batches, ceiling(SMALL_TILE / 4, p->m * p->n * p->k + 1), wide ? run_small_f64 : run_small_f32, p);
+        break;
+    case BLOCKED:
+        (wide ? gemm_f64 : gemm_f32)(p);
+        break;
+    }
+}
+
+static void run_parts(product *p)
+{
+    int64_t whole = p->k / p->split_length, left = p->k % p->split_length;
+    product part = part_of(p, 0, whole, p->split_length);
+    run_whole(&part);
+    if (left > 0) {
+        part = part_of(p, whole, 1, left);
+        run_whole(&part);
+    }
+    tarn__parallel_for(p->m, ceiling(PACK_GRAIN, p->n * p->splits), p->a.dtype == TARN_F64 ? combine_f64 : combine_f32, p);
+}
+
+static size_t matmul_scratch(const tarn__call *call)
+{
+    product p = describe(call);
+    if (!tarn__is_float(p.a.dtype) || p.m * p.n * p.k * p.batches == 0)
+        return 0;
+    choose_splits(&p);
+    if (p.splits == 1)
+        return scratch_whole(&p);
+    product part = part_of(&p, 0, p.k / p.split_length, p.split_length), last = part_of(&p, 0, 1, p.split_length);
+    size_t first = scratch_whole(&part), second = scratch_whole(&last);
+    return (size_t)(p.splits * p.m * p.n) * (p.a.dtype == TARN_F64 ? 8 : 4) + (first > second ? first : second);
+}
+
+static void kernel_matmul(const tarn__call *call)
+{
+    product p = describe(call);
+    if (p.m * p.n * p.batches == 0)
+        return;
+    if (!tarn__is_float(p.a.dtype)) {
+        run_integers(&p);
+        return;
+    }
+    choose_splits(&p);
+    if (p.splits > 1)
+        run_parts(&p);
+    else
+        run_whole(&p);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
+}

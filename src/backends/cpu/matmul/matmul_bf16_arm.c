@@ -1,0 +1,263 @@
+/* matmul_bf16_arm.c: products of bf16 on AArch64 processors that multiply bf16, where both operands lie along k, as x and the weight of a layer do: c = a @ b + bias, a (m, k)
+ * by rows, b (k, n) by columns. Every other product is left to the kernel that was there before.
+ *
+ * The instructions add two products, which are exact, then the sum so far, in f32; what does not fit is rounded to odd, not to the nearest, and numbers below 2^-126 count as 0.
+ * Few rows of a are bound by reading b once, and multiplied as it lies. For more, a is laid out once, and b some columns and a stretch of k at a time, so that a vector
+ * holds four elements of two lines, and one instruction makes 2 × 2 results of two vectors. What a result is made of, and in which order, depends on shapes alone. */
+#include <arm_neon.h>
+
+#include "backends/cpu/quant/quant_matmul.h"
+
+#define FEW_ROWS 4
+#define FEW_COLUMNS 64 /* fewer are split along k, or turned round, by the other kernel */
+#define COLUMNS MOST_COLUMNS
+#define LINES 8               /* of a or b, laid side by side */
+#define EIGHT 8               /* elements of k that are laid out at a time */
+#define BUNCH (LINES * EIGHT) /* elements: [half of the eight][pair of lines][4 of the first, 4 of the second] */
+#define STRETCH 64            /* bunches: eight rows of a and 32 columns lie in the first-level cache */
+#define AHEAD 40960           /* bytes of b after which it is asked for, into the second-level cache */
+#define BUNCHES(k) (((k) + EIGHT - 1) / EIGHT)
+
+typedef float sums[LINES / 2][LINES / 2][4]; /* [pair of b's lines][pair of a's]{b 0 · a 0, b 0 · a 1, b 1 · a 0, b 1 · a 1} */
+
+typedef struct job {
+    product p;
+    int64_t k, bunches, a_step, b_step; /* steps from line to line */
+    const uint16_t *a, *b;
+    uint16_t *laid; /* a: (rows / 8, bunches, BUNCH) */
+    slots panels;
+} job;
+
+static const uint16_t *a_line(const job *j, int64_t row)
+{
+    return j->a + row * j->a_step;
+}
+
+/* The last one in the place of those that are not there. */
+static const uint16_t *b_line(const job *j, int64_t column)
+{
+    return j->b + least(column, j->p.out - 1) * j->b_step;
+}
+
+static inline bfloat16x8_t load_8(const uint16_t *from)
+{
+    return vreinterpretq_bf16_u16(vld1q_u16(from));
+}
+
+/* ---- few rows -------------------------------------------------------------------------------------------------------------- */
+
+/* One line of a by four of b. */
+static void multiply_lines(const uint16_t *a, const uint16_t *const *b, int64_t k, float *to)
+{
+    float32x4_t sum[4][2] = {{vdupq_n_f32(0)}};
+    int64_t i = 0;
+    for (; i + 2 * EIGHT <= k; i += 2 * EIGHT) {
+        bfloat16x8_t a0 = load_8(a + i), a1 = load_8(a + i + EIGHT);
+        __builtin_prefetch((const char *)(b[0] + 4 * i) + AHEAD, 0, 2);
+        __builtin_prefetch((const char *)(b[0] + 4 * i) + AHEAD + 64, 0, 2);
+        for (int r = 0; r < 4; r++) {
+            sum[r][0] = vbfdotq_f32(sum[r][0], a0, load_8(b[r] + i));
+            sum[r][1] = vbfdotq_f32(sum[r][1], a1, load_8(b[r] + i + EIGHT));
+        }
+    }
+    for (; i < k; i += EIGHT) {
+        uint16_t rest[5][EIGHT] = {{0}};
+        size_t bytes = sizeof(uint16_t) * (size_t)least(k - i, EIGHT);
+        memcpy(rest[4], a + i, bytes);
+        for (int r = 0; r < 4; r++) {
+            memcpy(rest[r], b[r] + i, bytes);
+            sum[r][0] = vbfdotq_f32(sum[r][0], load_8(rest[4]), load_8(rest[r]));
+        }
+    }
+    float32x4_t each[4];
+    for (int r = 0; r < 4; r++)
+        each[r] = vaddq_f32(sum[r][0], sum[r][1]);
+    vst1q_f32(to, vpaddq_f32(vpaddq_f32(each[0], each[1]), vpaddq_f32(each[2], each[3])));
+}
+
+static void multiply_few(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    float values[FEW_ROWS][COLUMNS];
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS);
+        for (int64_t i = 0; i < n; i += 4) {
+            const uint16_t *b[] = {b_line(j, column + i), b_line(j, column + i + 1), b_line(j, column + i + 2), b_line(j, column + i + 3)};
+            for (int64_t r = 0; r < j->p.rows; r++)
+                multiply_lines(a_line(j, r), b, j->k, values[r] + i);
+        }
+        for (int64_t r = 0; r < j->p.rows; r++)
+            store_results(&j->p, r, column, values[r], n);
+    }
+}
+
+/* ---- many rows ------------------------------------------------------------------------------------------------------------- */
+
+/* n elements of two lines, of pair `pair`; what is missing of the last eight is 0. */
+static void lay_pair(const uint16_t *first, const uint16_t *second, int64_t n, int pair, uint16_t *to)
+{
+    uint16_t rest[2][EIGHT] = {{0}};
+    for (int64_t i = 0; i < n; i += EIGHT, to += BUNCH) {
+        if (n - i < EIGHT) {
+            memcpy(rest[0], first + i, sizeof(uint16_t) * (size_t)(n - i));
+            memcpy(rest[1], second + i, sizeof(uint16_t) * (size_t)(n - i));
+        }
+        uint64x2_t a = vreinterpretq_u64_u16(vld1q_u16(n - i < EIGHT ? rest[0] : first + i));
+        uint64x2_t b = vreinterpretq_u64_u16(vld1q_u16(n - i < EIGHT ? rest[1] : second + i));
+        vst1q_u16(to + pair * EIGHT, vreinterpretq_u16_u64(vzip1q_u64(a, b)));
+        vst1q_u16(to + BUNCH / 2 + pair * EIGHT, vreinterpretq_u16_u64(vzip2q_u64(a, b)));
+    }
+}
+
+/* Eight rows of a each; the last one in the place of those that are not there. */
+static void lay_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    for (int64_t i = begin; i < end; i++)
+        for (int pair = 0; pair < LINES / 2; pair++) {
+            int64_t row = i * LINES + 2 * pair, last = j->p.count - 1;
+            lay_pair(a_line(j, j->p.first + least(row, last)), a_line(j, j->p.first + least(row + 1, last)), j->k, pair,
+                     j->laid + i * j->bunches * BUNCH);
+        }
+}
+
+/* Eight columns by `pairs` pairs of rows, from `first` on. */
+static inline __attribute__((always_inline)) void add_tile(const uint16_t *b, const uint16_t *a, int64_t bunches, int first, int pairs,
+                                                           sums to)
+{
+    float32x4_t sum[LINES / 2][LINES / 2];
+    for (int v = 0; v < LINES / 2; v++)
+        for (int u = 0; u < pairs; u++)
+            sum[v][u] = vld1q_f32(to[v][first + u]);
+    for (int64_t i = 0; i < 2 * bunches; i++, a += BUNCH / 2, b += BUNCH / 2) {
+        bfloat16x8_t of_b[] = {load_8(b), load_8(b + EIGHT), load_8(b + 2 * EIGHT), load_8(b + 3 * EIGHT)};
+        for (int u = 0; u < pairs; u++) {
+            bfloat16x8_t of_a = load_8(a + (first + u) * EIGHT);
+            for (int v = 0; v < LINES / 2; v++)
+                sum[v][u] = vbfmmlaq_f32(sum[v][u], of_b[v], of_a);
+        }
+    }
+    for (int v = 0; v < LINES / 2; v++)
+        for (int u = 0; u < pairs; u++)
+            vst1q_f32(to[v][first + u], sum[v][u]);
+}
+
+static void multiply_tile(const uint16_t *b, const uint16_t *a, int64_t bunches, int64_t rows, sums to)
+{
+    if (rows > LINES - 2)
+        add_tile(b, a, bunches, 0, LINES / 2, to);
+    else
+        for (int u = 0; u < (rows + 1) / 2; u++)
+            add_tile(b, a, bunches, u, 1, to);
+}
+
+/* Bunches `at` to `at` + `count` of n columns. The next ones, or those of the next columns, are asked for. */
+static void lay_columns(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, uint16_t *panel)
+{
+    int64_t k = least(j->k - at * EIGHT, count * EIGHT), ahead = at + count < j->bunches ? k : COLUMNS * j->b_step - at * EIGHT;
+    for (int64_t i = 0; i < n; i += 2) {
+        const uint16_t *first = b_line(j, column + i) + at * EIGHT, *second = b_line(j, column + i + 1) + at * EIGHT;
+        for (int64_t line = 0; line < k; line += 32) {
+            __builtin_prefetch(first + ahead + line, 0, 2);
+            __builtin_prefetch(second + ahead + line, 0, 2);
+        }
+        lay_pair(first, second, k, (int)(i % LINES / 2), panel + i / LINES * STRETCH * BUNCH);
+    }
+}
+
+static void multiply_many(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    int slot;
+    uint16_t *panel = (void *)slot_take(&j->panels, &slot, NULL);
+    sums each[ROW_TILE / LINES][COLUMNS / LINES];
+    float line[COLUMNS];
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS), laid = (n + LINES - 1) / LINES * LINES;
+        memset(each, 0, sizeof(each));
+        for (int64_t at = 0; at < j->bunches; at += STRETCH) {
+            int64_t count = least(j->bunches - at, STRETCH);
+            lay_columns(j, column, laid, at, count, panel);
+            for (int64_t r = 0; r < j->p.count; r += LINES)
+                for (int64_t i = 0; i < n; i += LINES)
+                    multiply_tile(panel + i / LINES * STRETCH * BUNCH, j->laid + (r / LINES * j->bunches + at) * BUNCH, count,
+                                  least(j->p.count - r, LINES), each[r / LINES][i / LINES]);
+        }
+        for (int64_t r = 0; r < j->p.count; r++) {
+            for (int64_t i = 0; i < n; i++)
+                line[i] = each[r / LINES][i / LINES][i % LINES / 2][r % LINES / 2][i % 2 * 2 + r % 2];
+            store_results(&j->p, j->p.first + r, column, line, n);
+        }
+    }
+    slot_give(&j->panels, slot);
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------------------------------ */
+
+static tarn__kernel_row other; /* as it was before */
+
+static bool suits(const tarn__call *call)
+{
+    const tarn__matmul *params = call->params;
+    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0], *bias = call->inputs > 2 ? call->in[2] : NULL;
+    return params->alpha == 1 && params->beta == 0 && a->rank == 2 && b->rank == 2 && c->rank == 2 && (!bias || bias->rank == 1) &&
+           a->dtype == TARN_BF16 && b->dtype == TARN_BF16 && tarn__is_float(c->dtype) && c->dtype != TARN_F64 &&
+           (!bias || (tarn__is_float(bias->dtype) && bias->dtype != TARN_F64)) && a->stride[1] == 1 && b->stride[0] == 1 &&
+           a->shape[0] > 0 && a->shape[1] > 0 && b->shape[1] >= FEW_COLUMNS;
+}
+
+static job describe(const tarn__call *call, carver *c)
+{
+    const tarn__view *a = call->in[0], *b = call->in[1];
+    job j = {
+        .p = {.bias = call->inputs > 2 ? call->in[2] : NULL, .y = call->out[0], .rows = a->shape[0], .in = a->shape[1], .out = b->shape[1]},
+        .k = a->shape[1],
+        .bunches = BUNCHES(a->shape[1]),
+        .a_step = a->stride[0],
+        .b_step = b->stride[1],
+        .a = tarn__view_at(a),
+        .b = tarn__view_at(b)};
+    if (j.p.rows > FEW_ROWS) {
+        j.laid = carve(c, sizeof(uint16_t) * (size_t)(BUNCH * j.bunches * ((least(j.p.rows, ROW_TILE) + LINES - 1) / LINES)));
+        j.panels = carve_slots(c, sizeof(uint16_t) * STRETCH * BUNCH * COLUMNS / LINES, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
+    }
+    return j;
+}
+
+static size_t matmul_scratch(const tarn__call *call)
+{
+    carver c = {0};
+    if (!suits(call))
+        return other.scratch(call);
+    describe(call, &c);
+    return c.used;
+}
+
+static void kernel_matmul(const tarn__call *call)
+{
+    if (!suits(call)) {
+        other.run(call);
+        return;
+    }
+    carver c = {.memory = call->scratch, .size = call->scratch_bytes};
+    job j = describe(call, &c);
+    int64_t pieces = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = 2 * j.k * COLUMNS + 1;
+    if (j.p.rows <= FEW_ROWS) {
+        tarn__parallel_for(pieces, 1 + LEAST_BYTES / bytes, multiply_few, &j);
+        return;
+    }
+    for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
+        j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
+        tarn__parallel_for((j.p.count + LINES - 1) / LINES, 1 + 16384 / (LINES * j.k), lay_rows, &j);
+        tarn__parallel_for(pieces, 1 + LEAST_BYTES / (bytes * j.p.count), multiply_many, &j);
+    }
+}
+
+void TARN__PASTE(tarn__cpu_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
+
+void TARN__PASTE(tarn__cpu_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
+{
+    other = rows[TARN__K_matmul];
+    rows[TARN__K_matmul].run = kernel_matmul;
+    rows[TARN__K_matmul].scratch = matmul_scratch;
+}

@@ -1,0 +1,130 @@
+/* groupnorm.c: groupnorm, over the channels of a group and all that lies behind them, and its gradient. The engine of channel_stats.h measures every
+ * channel of every part of the batch; the channels of a group are put together here. */
+#include <math.h>
+
+#include "backends/cpu/norm/channel_stats.h"
+
+typedef struct job {
+    tarn__channels c;
+    int64_t groups, members; /* channels of a group */
+    double values;           /* that share a mean */
+} job;
+
+static void describe(const tarn__call *call, const tarn__view *to, const tarn__view *g, job *j)
+{
+    const tarn__view *x = call->in[0];
+    j->groups = ((const tarn__groupnorm *)call->params)->groups;
+    j->members = x->shape[1] / j->groups;
+    int64_t sets = x->shape[0] * j->groups, values = sets > 0 ? tarn__view_count(x) / sets : 0;
+    j->values = (double)values;
+    TARN__AT_LEVEL(tarn__channels_make)(&j->c, true, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype),
+                                        (const tarn__view *[TARN__CHANNEL_OPERANDS]){x, to, g});
+}
+
+/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+
+/* Scratch: the engine's, and for each channel of each part mean, sum of squared distances (which becomes the factor), bias. */
+static size_t scratch_groupnorm(const tarn__call *call)
+{
+    job j;
+    describe(call, call->out[0], NULL, &j);
+    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channels_scratch)(&j.c) + 3 * j.c.batches * j.c.channels);
+}
+
+/* Group number `set`, counted over all parts: the numbers of its channels from the measures of them. */
+static void settle_group(const tarn__call *call, const job *j, int64_t set, double *mean, double *scale, double *bias)
+{
+    double middle = 0, squares = 0;
+    for (int64_t i = 0; i < j->members; i++)
+        tarn__merge_moments(&middle, &squares, (double)(i * j->c.count), mean[i], scale[i], (double)j->c.count);
+    double rstd = 1 / sqrt(squares / j->values + ((const tarn__groupnorm *)call->params)->epsilon);
+    if (call->out[1]) {
+        ((double *)tarn__view_at(call->out[1]))[set] = middle;
+        ((double *)tarn__view_at(call->out[2]))[set] = rstd;
+    }
+    for (int64_t i = 0; i < j->members; i++) {
+        int64_t channel = set % j->groups * j->members + i;
+        mean[i] = middle;
+        scale[i] = rstd * number_at(call->in[1], channel, 1);
+        bias[i] = number_at(call->in[2], channel, 0);
+    }
+}
+
+static void kernel_groupnorm(const tarn__call *call)
+{
+    job j;
+    describe(call, call->out[0], NULL, &j);
+    int64_t all = j.c.batches * j.c.channels;
+    double *mean = call->scratch, *scale = mean + all, *bias = scale + all;
+    if (j.values == 0)
+        return;
+    TARN__AT_LEVEL(tarn__channels_measure)(&j.c, mean, scale, bias + all);
+    for (int64_t set = 0; set < j.c.batches * j.groups; set++)
+        settle_group(call, &j, set, mean + set * j.members, scale + set * j.members, bias + set * j.members);
+    TARN__AT_LEVEL(tarn__channels_normalise)(&j.c, &(tarn__channel_numbers){.mean = mean, .scale = scale, .bias = bias});
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+
+/* Scratch: the engine's, and for each channel of each part mean, 1 / deviation, factor, and two sums. */
+static size_t scratch_groupnorm_grad(const tarn__call *call)
+{
+    job j;
+    describe(call, call->out[0], call->in[4], &j);
+    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channels_scratch)(&j.c) + 5 * j.c.batches * j.c.channels);
+}
+
+static void put_sums(const tarn__call *call, const job *j, const double *sum, const double *product)
+{
+    for (int64_t i = 0; i < j->c.channels; i++) {
+        double all = 0, products = 0;
+        for (int64_t b = 0; b < j->c.batches; b++) {
+            all += sum[b * j->c.channels + i];
+            products += product[b * j->c.channels + i];
+        }
+        put_number(call->out[1], i, products);
+        put_number(call->out[2], i, all);
+    }
+}
+
+/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight: the means, times rstd, in place of the sums of a group's channels. */
+static void average_group(const job *j, const double *scale, double *sum, double *product)
+{
+    double all = 0, products = 0;
+    for (int64_t i = 0; i < j->members; i++) {
+        all += sum[i] * scale[i];
+        products += product[i] * scale[i];
+    }
+    for (int64_t i = 0; i < j->members; i++) {
+        sum[i] = all / j->values;
+        product[i] = products / j->values;
+    }
+}
+
+static void kernel_groupnorm_grad(const tarn__call *call)
+{
+    job j;
+    describe(call, call->out[0], call->in[4], &j);
+    int64_t all = j.c.batches * j.c.channels;
+    double *mean = call->scratch, *rstd = mean + all, *scale = rstd + all, *sum = scale + all, *product = sum + all;
+    for (int64_t i = 0; i < all; i++) {
+        mean[i] = ((const double *)tarn__view_at(call->in[2]))[i / j.members];
+        rstd[i] = ((const double *)tarn__view_at(call->in[3]))[i / j.members];
+        scale[i] = rstd[i] * number_at(call->in[1], i % j.c.channels, 1);
+    }
+    tarn__channel_numbers numbers = {.mean = mean, .rstd = rstd, .scale = scale};
+    TARN__AT_LEVEL(tarn__channels_sums)(&j.c, &numbers, sum, product, product + all);
+    put_sums(call, &j, sum, product);
+    if (!call->out[0])
+        return;
+    for (int64_t set = 0; set < j.c.batches * j.groups; set++)
+        average_group(&j, scale + set * j.members, sum + set * j.members, product + set * j.members);
+    numbers.first = sum, numbers.second = product;
+    TARN__AT_LEVEL(tarn__channels_grad)(&j.c, &numbers);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_groupnorm)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_groupnorm] = (tarn__kernel_row){kernel_groupnorm, TARN__FLOATS, scratch_groupnorm};
+    rows[TARN__K_groupnorm_grad] = (tarn__kernel_row){kernel_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad};
+}

@@ -1,0 +1,132 @@
+/* optimizer.c: the updates of parameters. Each element is read and written once; the formulas are those of optim/sgd.c and optim/adam.c.
+ *
+ * The optimizer hands over flat, dense buffers, which are updated where they lie; any other layout goes through tiles. */
+#include <math.h>
+#include <string.h>
+
+#include "backends/cpu/common/convert.h"
+#include "backends/cpu/runtime/level.h"
+
+#define TILE 1024
+#define GRAIN (16 * TILE)
+
+/* In the order of the nest: what is written first. */
+enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
+
+/* One tile of n elements; tile[k] is dense, in the type computed in, NULL where there is no such operand. The gradient counts `factor` times. */
+typedef void (*tile_fn)(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor);
+
+#define TILES(type, root)                                                                                                                \
+    static void sgd_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor)                                   \
+    {                                                                                                                                    \
+        type *restrict p = tile[PARAMETER];                                                                                              \
+        const type *restrict gradient = tile[GRADIENT];                                                                                  \
+        type lr = (type)s->now.lr, decay = (type)s->decay, by = (type)factor;                                                            \
+        for (int64_t i = 0; i < n; i++)                                                                                                  \
+            p[i] -= lr * (decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i]);                                              \
+    }                                                                                                                                    \
+    static void momentum_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor)                              \
+    {                                                                                                                                    \
+        type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST];                                                                   \
+        const type *restrict gradient = tile[GRADIENT];                                                                                  \
+        bool first = s->now.step == 1, nesterov = s->nesterov;                                                                           \
+        type lr = (type)s->now.lr, decay = (type)s->decay, momentum = (type)s->beta1, take = (type)(1 - s->dampening), by = (type)factor;\
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            type g = decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i];                                                    \
+            m[i] = first ? g : momentum * m[i] + take * g;                                                                               \
+            p[i] -= lr * (nesterov ? g + momentum * m[i] : m[i]);                                                                        \
+        }                                                                                                                                \
+    }                                                                                                                                    \
+    static void adamw_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor)                                 \
+    {                                                                                                                                    \
+        type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST], *restrict v = tile[SECOND];                                       \
+        const type *restrict gradient = tile[GRADIENT];                                                                                  \
+        type take1 = (type)(1 - s->beta1), beta2 = (type)s->beta2, take2 = (type)(1 - s->beta2), epsilon = (type)s->epsilon;             \
+        type keep = (type)s->now.keep, size = (type)s->now.size, scale = (type)s->now.scale, decay = (type)s->decay, by = (type)factor;  \
+        for (int64_t i = 0; i < n; i++) {                                                                                                \
+            type g = decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i];                                                    \
+            m[i] += (g - m[i]) * take1;                                                                                                  \
+            v[i] = beta2 * v[i] + take2 * g * g;                                                                                         \
+            p[i] = keep * p[i] - size * m[i] / (root(v[i]) * scale + epsilon);                                                           \
+        }                                                                                                                                \
+    }
+TILES(float, sqrtf)
+TILES(double, sqrt)
+
+typedef struct work {
+    const tarn__view *view[OPERANDS];
+    tarn__nest nest;
+    int compute;
+    tile_fn tile;
+    const tarn__optimizer_step *step;
+    double factor;
+} work;
+
+/* Element `at` of operand k, as an offset in elements; *room is how many follow it in its row. */
+static int64_t locate(const work *w, int k, int64_t at, int64_t *room)
+{
+    int64_t offset = 0;
+    *room = w->nest.rank ? w->nest.shape[w->nest.rank - 1] - at % w->nest.shape[w->nest.rank - 1] : 1;
+    for (int i = w->nest.rank - 1; i >= 0; i--) {
+        offset += at % w->nest.shape[i] * w->nest.stride[k][i];
+        at /= w->nest.shape[i];
+    }
+    return offset;
+}
+
+static void update_range(int64_t begin, int64_t end, void *ctx)
+{
+    const work *w = ctx;
+    _Alignas(64) char buffer[OPERANDS][TILE * 8];
+    for (int64_t n; begin < end; begin += n) {
+        char *place[OPERANDS];
+        void *tile[OPERANDS] = {0};
+        n = end - begin < TILE ? end - begin : TILE;
+        for (int k = 0; k < OPERANDS; k++) {
+            const tarn__view *view = w->view[k];
+            if (!view)
+                continue;
+            int64_t room, inner = w->nest.rank ? w->nest.stride[k][w->nest.rank - 1] : 1;
+            place[k] = (char *)tarn__view_at(view) + locate(w, k, begin, &room) * (int64_t)tarn__dtype_bytes(view->dtype);
+            n = room < n ? room : n;
+            bool in_place = inner == 1 && view->dtype == (w->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
+            tile[k] = in_place ? place[k] : buffer[k];
+            if (!in_place)
+                tarn__load[view->dtype][w->compute](place[k], inner, buffer[k], n);
+        }
+        w->tile(n, tile, w->step, w->factor);
+        for (int k = 0; k < GRADIENT; k++)
+            if (tile[k] == buffer[k])
+                tarn__store[w->view[k]->dtype][w->compute](tile[k], place[k], w->nest.rank ? w->nest.stride[k][w->nest.rank - 1] : 1, n);
+    }
+}
+
+static void update(const tarn__call *call, tile_fn single, tile_fn twice)
+{
+    work w = {.step = call->params, .factor = call->in[1] ? *(const double *)tarn__view_at(call->in[1]) : 1};
+    w.view[GRADIENT] = call->in[0];
+    for (int k = 0; k < call->outputs; k++)
+        w.view[k] = call->out[k];
+    w.compute = w.view[GRADIENT]->dtype == TARN_F64 ? COMPUTE_F64 : COMPUTE_F32;
+    w.tile = w.compute == COMPUTE_F64 ? twice : single;
+    tarn__nest_make(&w.nest, OPERANDS, w.view);
+    tarn__parallel_for(w.nest.count, GRAIN, update_range, &w);
+}
+
+static void kernel_sgd(const tarn__call *call)
+{
+    bool has_momentum = call->outputs > 1 && call->out[1];
+    update(call, has_momentum ? momentum_float : sgd_float, has_momentum ? momentum_double : sgd_double);
+}
+
+static void kernel_adamw(const tarn__call *call)
+{
+    update(call, adamw_float, adamw_double);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_optimizer)(tarn__kernel_row *rows)
+{
+    uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64); /* of the gradient */
+    rows[TARN__K_sgd] = (tarn__kernel_row){kernel_sgd, dtypes, NULL};
+    rows[TARN__K_adamw] = (tarn__kernel_row){kernel_adamw, dtypes, NULL};
+}

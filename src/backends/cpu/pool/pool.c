@@ -1,0 +1,336 @@
+/* pool.c: pooling of images: the largest element or the average of each window.
+ *
+ * Results are made in lines: of columns, or of channels where these lie next to each other. The largest element of a window is the first of equal
+ * ones; NaN is larger than everything; what lies outside the image does not count. Its number in the window, row by row, is kept for backward. The
+ * gradient is summed up band by band of the image in wide numbers, window after window in order, and rounded once. */
+#include <math.h>
+
+#include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/scratch.h"
+
+#define LINE 256
+#define GRAIN 4096                        /* elements read before a piece is worth a hand-over */
+#define CHANNELS_AT_ONCE 64               /* of a patch of channels-last images */
+#define PATCH_BYTES (INT64_C(256) << 10)
+#define NONE 255                          /* a place of one byte where a window is empty */
+#define SMALL (INT64_C(1) << 29)          /* a few such numbers can be added up in 32 bits */
+
+typedef struct pool {
+    const tarn__view *image, *result, *places; /* x and y, or their gradients; the largest elements' numbers, u8 or i32, or NULL */
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    bool largest, exclude_padding;
+    bool by_channel;            /* lines run along channels */
+    int64_t pieces;             /* of a row of columns, or of the channels, each a line */
+    int64_t rows, sets_of_rows; /* of short columns: those that a line takes, and how often */
+    int64_t band, bands, sets;  /* backward: rows of a patch, patches of an image, sets of channels */
+    bool is_half;               /* backward: windows of 2 x 2 side by side, which are all of the image, in lines of columns */
+    bool is_small;              /* backward: places are bytes, and those in a plane can be counted in 32 bits */
+    slots slots;
+} pool;
+
+/* Results from (image, channel, row, column) on: `count` along channels, or along columns in each of `rows` rows. */
+typedef struct line {
+    int64_t image, channel, row, column, rows, count;
+} line;
+
+typedef struct patch_at {
+    int64_t image, channel, channels, row, rows;
+} patch_at;
+
+static int64_t ceiling(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- windows ------------------------------------------------------------------------------------------------------------------- */
+
+/* Of `count` neighbours, `stride` apart and the first at `column`, those inside the image. */
+static void columns_inside(const pool *p, int64_t column, int64_t count, int64_t *low, int64_t *high)
+{
+    int64_t stride = p->stride[1], width = p->image->shape[3];
+    *low = column < 0 ? least(count, ceiling(-column, stride)) : 0;
+    *high = column >= width ? *low : most(*low, least(count, (width - 1 - column) / stride + 1));
+}
+
+/* How long a window is on an axis, padding counted or not. */
+static int64_t window_length(const pool *p, int axis, int64_t at)
+{
+    int64_t begin = at * p->stride[axis] - p->padding[axis], size = p->image->shape[2 + axis];
+    int64_t end = least(begin + p->kernel[axis], size + p->padding[axis]);
+    return p->exclude_padding ? most(1, least(end, size) - most(begin, 0)) : end - begin;
+}
+
+/* The first row of results whose window ends at `row` or below, and the first whose window begins there or below. */
+static int64_t first_window(const pool *p, int64_t row)
+{
+    int64_t reach = (p->kernel[0] - 1) * p->dilation[0], distance = row + p->padding[0] - reach;
+    return distance <= 0 ? 0 : ceiling(distance, p->stride[0]);
+}
+
+static int64_t last_window(const pool *p, int64_t row)
+{
+    return least(p->result->shape[2], ceiling(row + p->padding[0], p->stride[0]));
+}
+
+/* ---- lines --------------------------------------------------------------------------------------------------------------------- */
+
+static line line_at(const pool *p, int64_t number)
+{
+    const tarn__view *y = p->result;
+    int64_t piece = number % p->pieces * LINE, outer = number / p->pieces;
+    if (p->by_channel) {
+        int64_t row = outer / y->shape[3];
+        return (line){row / y->shape[2], piece, row % y->shape[2], outer % y->shape[3], 1, least(y->shape[1] - piece, LINE)};
+    }
+    int64_t plane = outer / p->sets_of_rows, row = outer % p->sets_of_rows * p->rows;
+    return (line){plane / y->shape[1], plane % y->shape[1], row, piece, least(y->shape[2] - row, p->rows), least(y->shape[3] - piece, LINE)};
+}
+
+static void *line_place(const tarn__view *view, const line *l)
+{
+    return (char *)tarn__view_at(view) + (l->image * view->stride[0] + l->channel * view->stride[1] + l->row * view->stride[2] +
+                                          l->column * view->stride[3]) * (int64_t)tarn__dtype_bytes(view->dtype);
+}
+
+static int64_t line_stride(const pool *p, const tarn__view *view)
+{
+    return view->stride[p->by_channel ? 1 : 3];
+}
+
+static void store_bytes(const int32_t *at, uint8_t *to, int64_t stride, int64_t n)
+{
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = (uint8_t)at[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i * stride] = (uint8_t)at[i];
+}
+
+static void store_places(const pool *p, const line *l, const int32_t *at)
+{
+    int32_t *to = line_place(p->places, l);
+    int64_t stride = line_stride(p, p->places);
+    if (p->places->dtype == TARN_U8)
+        store_bytes(at, (uint8_t *)(void *)to, stride, l->count);
+    else
+        for (int64_t i = 0; i < l->count; i++)
+            to[i * stride] = at[i];
+}
+
+/* The first row or column of a window that lies inside the image; -1: none does. */
+static int64_t first_inside(const pool *p, int axis, int64_t at)
+{
+    int64_t begin = at * p->stride[axis] - p->padding[axis], skipped = begin < 0 ? ceiling(-begin, p->dilation[axis]) : 0;
+    return skipped < p->kernel[axis] && begin + skipped * p->dilation[axis] < p->image->shape[2 + axis] ? skipped : -1;
+}
+
+/* The number of each window's first element inside the image, which is the largest of equal ones. */
+static void first_places(const pool *p, const line *l, int32_t *at)
+{
+    for (int64_t r = 0; r < l->rows; r++) {
+        int64_t row = first_inside(p, 0, l->row + r);
+        for (int64_t i = 0; i < l->count; i++) {
+            int64_t column = first_inside(p, 1, l->column + (p->by_channel ? 0 : i));
+            at[r * l->count + i] = row < 0 || column < 0 ? -1 : (int32_t)(row * p->kernel[1] + column);
+        }
+    }
+}
+
+/* How far element `number` of a window lies behind its first one in the plane. */
+static int64_t distance_of(const pool *p, int64_t number)
+{
+    return number / p->kernel[1] * p->dilation[0] * p->image->shape[3] + number % p->kernel[1] * p->dilation[1];
+}
+
+/* Where a window begins in its plane: before it, if in the padding. */
+static int64_t window_begin(const pool *p, int64_t row, int64_t column)
+{
+    return (row * p->stride[0] - p->padding[0]) * p->image->shape[3] + column * p->stride[1] - p->padding[1];
+}
+
+/* Places of a line's windows in a patch, from bytes, the first window beginning at `begin` of it. Vectors divide by products. */
+static void find_places(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict place)
+{
+    const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1; /* exact below 256 */
+    const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across, step = p->by_channel ? 0 : (uint32_t)p->stride[1];
+    const int64_t stride = line_stride(p, p->places), n = l->count;
+    uint8_t dense[LINE];
+    for (int64_t r = 0; r < l->rows; r++, at += p->places->stride[2], place += n, begin += p->stride[0] * p->image->shape[3]) {
+        const uint8_t *restrict numbers = stride == 1 ? at : dense;
+        for (int64_t i = 0; stride != 1 && i < n; i++)
+            dense[i] = at[i * stride];
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t number = numbers[i], row = number * inverse >> 16, first = (uint32_t)begin + (uint32_t)i * step;
+            place[i] = number == NONE ? INT32_MIN : (int32_t)(first + row * down + number * across);
+        }
+    }
+}
+
+static patch_at patch_number(const pool *p, int64_t number)
+{
+    int64_t band = number % p->bands, set = number / p->bands % p->sets, wide = p->by_channel ? CHANNELS_AT_ONCE : 1;
+    return (patch_at){number / p->bands / p->sets, set * wide, least(p->image->shape[1] - set * wide, wide), band * p->band,
+                      least(p->image->shape[2] - band * p->band, p->band)};
+}
+
+#define T float
+#define BITS uint32_t
+#define COMPUTE COMPUTE_F32
+#define NATIVE TARN_F32
+#define NAMED(x) x##_f32
+#include "backends/cpu/pool/pool_lines.inc"
+#undef T
+#undef BITS
+#undef COMPUTE
+#undef NATIVE
+#undef NAMED
+
+#define T double
+#define BITS uint64_t
+#define COMPUTE COMPUTE_F64
+#define NATIVE TARN_F64
+#define NAMED(x) x##_f64
+#include "backends/cpu/pool/pool_lines.inc"
+
+/* ---- kernels ------------------------------------------------------------------------------------------------------------------- */
+
+/* Channels lie next to each other and columns do not. */
+static bool lies_by_channel(const tarn__view *x)
+{
+    return x->shape[1] > 1 && x->stride[1] == 1 && (x->shape[3] == 1 || x->stride[3] != 1);
+}
+
+static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *places, bool largest)
+{
+    const tarn__pool2d *params = call->params;
+    pool p = {.image = image, .result = result, .places = places, .largest = largest, .exclude_padding = params->exclude_padding,
+              .by_channel = lies_by_channel(image)};
+    for (int axis = 0; axis < 2; axis++) {
+        p.kernel[axis] = params->kernel[axis];
+        p.stride[axis] = params->stride[axis];
+        p.padding[axis] = params->padding[axis];
+        p.dilation[axis] = params->dilation[axis];
+    }
+    p.pieces = ceiling(result->shape[p.by_channel ? 1 : 3], LINE);
+    p.rows = most(1, least(LINE / result->shape[3], result->shape[2]));
+    p.sets_of_rows = ceiling(result->shape[2], p.rows);
+    return p;
+}
+
+static void run_forward(const tarn__call *call, const tarn__view *places, bool largest)
+{
+    const tarn__view *y = call->out[0];
+    if (tarn__view_count(y) == 0)
+        return;
+    pool p = describe(call, call->in[0], y, places, largest);
+    int64_t lines = y->shape[0] * p.pieces * (p.by_channel ? y->shape[2] * y->shape[3] : y->shape[1] * p.sets_of_rows);
+    int64_t work = p.kernel[0] * p.kernel[1] * (8 + (p.by_channel ? least(LINE, y->shape[1]) : p.rows * least(LINE, y->shape[3])));
+    tarn__parallel_for(lines, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_lines_f64 : pool_lines_f32, &p);
+}
+
+static void choose_patches(pool *p, int64_t size)
+{
+    const tarn__view *x = p->image;
+    int64_t wide = p->by_channel ? CHANNELS_AT_ONCE : 1;
+    p->sets = ceiling(x->shape[1], wide);
+    p->band = most(1, least(x->shape[2], PATCH_BYTES / (size * wide * x->shape[3])));
+    p->is_half = p->is_half && p->band > 1;
+    p->band -= p->is_half ? p->band % 2 : 0;
+    p->bands = ceiling(x->shape[2], p->band);
+}
+
+static bool halves(const pool *p)
+{
+    bool is_good = !p->by_channel && p->places->stride[3] == 1 && p->places->stride[2] == p->places->shape[3];
+    for (int axis = 0; axis < 2; axis++)
+        is_good = is_good && p->kernel[axis] == 2 && p->stride[axis] == 2 && p->padding[axis] == 0 && p->dilation[axis] == 1 &&
+                  2 * p->result->shape[2 + axis] == p->image->shape[2 + axis];
+    return is_good;
+}
+
+static bool is_small(const pool *p)
+{
+    int64_t width = p->image->shape[3], rows = p->image->shape[2] + p->kernel[0] * p->dilation[0];
+    return p->places->dtype == TARN_U8 && rows < SMALL / width && p->kernel[1] * p->dilation[1] < SMALL && p->stride[1] < SMALL / LINE;
+}
+
+/* The image's gradient is the output; places come before the result's gradient. */
+static pool describe_backward(const tarn__call *call, bool largest, carver *c)
+{
+    const tarn__view *gx = call->out[0];
+    int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4;
+    pool p = describe(call, gx, call->in[0], largest ? call->in[1] : NULL, largest);
+    p.is_half = largest && halves(&p);
+    p.is_small = largest && is_small(&p);
+    choose_patches(&p, size);
+    int64_t wide = p.by_channel ? CHANNELS_AT_ONCE : 1;
+    p.slots = carve_slots(c, (size_t)(size * wide * p.band * gx->shape[3]), slot_count(gx->shape[0] * p.sets * p.bands));
+    return p;
+}
+
+static size_t backward_scratch(const tarn__call *call, bool largest)
+{
+    carver counter = {0};
+    if (tarn__view_count(call->out[0]) > 0)
+        describe_backward(call, largest, &counter);
+    return counter.used;
+}
+
+static void run_backward(const tarn__call *call, bool largest)
+{
+    if (tarn__view_count(call->out[0]) == 0)
+        return;
+    carver scratch = {.memory = call->scratch, .size = call->scratch_bytes};
+    pool p = describe_backward(call, largest, &scratch);
+    int64_t patches = p.image->shape[0] * p.sets * p.bands, work = p.band * p.image->shape[3] * (p.by_channel ? CHANNELS_AT_ONCE : 1);
+    tarn__parallel_for(patches, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? spread_patches_f64 : spread_patches_f32, &p);
+}
+
+static void kernel_max_pool2d(const tarn__call *call)
+{
+    run_forward(call, call->out[1], true);
+}
+
+static void kernel_avg_pool2d(const tarn__call *call)
+{
+    run_forward(call, NULL, false);
+}
+
+static size_t max_pool2d_grad_scratch(const tarn__call *call)
+{
+    return backward_scratch(call, true);
+}
+
+static void kernel_max_pool2d_grad(const tarn__call *call)
+{
+    run_backward(call, true);
+}
+
+static size_t avg_pool2d_grad_scratch(const tarn__call *call)
+{
+    return backward_scratch(call, false);
+}
+
+static void kernel_avg_pool2d_grad(const tarn__call *call)
+{
+    run_backward(call, false);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_pool)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_max_pool2d] = (tarn__kernel_row){kernel_max_pool2d, TARN__FLOATS, NULL};
+    rows[TARN__K_max_pool2d_grad] = (tarn__kernel_row){kernel_max_pool2d_grad, TARN__FLOATS, max_pool2d_grad_scratch};
+    rows[TARN__K_avg_pool2d] = (tarn__kernel_row){kernel_avg_pool2d, TARN__FLOATS, NULL};
+    rows[TARN__K_avg_pool2d_grad] = (tarn__kernel_row){kernel_avg_pool2d_grad, TARN__FLOATS, avg_pool2d_grad_scratch};
+}

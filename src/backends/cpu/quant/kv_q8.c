@@ -1,0 +1,103 @@
+/* kv_q8.c: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0 is, bit for bit, but for a group that is not finite. */
+#include "backends/cpu/common/rows.h"
+#include "base/quant/quant.h"
+
+#define GROUP TARN__CODES_GROUP
+
+typedef struct job {
+    const tarn__view *x, *codes, *scales; /* x: the numbers, read or written */
+} job;
+
+/* Where group `at` of row (b, h, t) begins, of a view whose last axis has `each` elements a group. */
+static char *group_of(const tarn__view *view, int64_t row, int64_t group, int64_t each)
+{
+    int64_t t = row % view->shape[2], h = row / view->shape[2] % view->shape[1], b = row / view->shape[2] / view->shape[1];
+    int64_t offset = b * view->stride[0] + h * view->stride[1] + t * view->stride[2] + group * each * view->stride[3];
+    return (char *)tarn__view_at(view) + offset * (int64_t)tarn__dtype_bytes(view->dtype);
+}
+
+/* Of magnitudes, NaN being the largest of all. */
+static float largest_of(const float *x, int64_t n)
+{
+    uint32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = tarn__float_bits(x[i]) & 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    return tarn__float_from(most);
+}
+
+/* 1 / scale; 0 where there is none, and where the scale says that all is lost. */
+static float inverse(float scale)
+{
+    float inverted = scale != 0 ? 1 / scale : 0;
+    return isfinite(inverted) ? inverted : 0;
+}
+
+/* Rounded to the nearest, ties away from 0. */
+static void round_codes(const float *x, float inverted, int64_t n, uint8_t *code)
+{
+    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
+    {
+        float value = x[i] * inverted;
+        int32_t whole = (int32_t)value;
+        float rest = value - (float)whole;
+        code[i] = (uint8_t)(whole + (rest >= 0.5f) - (rest <= -0.5f) + TARN__CODES_ZERO);
+    }
+}
+
+static void encode_groups(int64_t at, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    int64_t depth = j->x->shape[3], groups = j->scales->shape[3];
+    float held[GROUP];
+    uint8_t code[GROUP];
+    for (; at < end; at++) {
+        int64_t row = at / groups, group = at % groups, n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP;
+        tarn__load[j->x->dtype][COMPUTE_F32](group_of(j->x, row, group, GROUP), j->x->stride[3], held, n);
+        float scale = largest_of(held, n) / 127;
+        uint16_t half = tarn__f32_to_f16(scale);
+        if (isfinite(scale))
+            round_codes(held, inverse(scale), n, code);
+        else
+            memset(code, TARN__CODES_ZERO, sizeof(code));
+        memcpy(group_of(j->scales, row, group, 1), &half, sizeof(half));
+        char *to = group_of(j->codes, row, group, GROUP);
+        for (int64_t i = 0; i < n; i++)
+            to[i * j->codes->stride[3]] = (char)code[i];
+    }
+}
+
+static void decode_groups(int64_t at, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    int64_t depth = j->x->shape[3], groups = j->scales->shape[3];
+    float held[GROUP];
+    for (; at < end; at++) {
+        int64_t row = at / groups, group = at % groups, n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP, step = j->codes->stride[3];
+        const uint8_t *code = (const uint8_t *)group_of(j->codes, row, group, GROUP);
+        uint16_t half;
+        memcpy(&half, group_of(j->scales, row, group, 1), sizeof(half));
+        float scale = tarn__f16_to_f32(half);
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) held[i] = (float)((int32_t)code[i * step] - TARN__CODES_ZERO) * scale;
+        tarn__store[j->x->dtype][COMPUTE_F32](held, group_of(j->x, row, group, GROUP), j->x->stride[3], n);
+    }
+}
+
+static void kernel_codes_encode(const tarn__call *call)
+{
+    job j = {call->in[0], call->out[0], call->out[1]};
+    tarn__parallel_for(tarn__view_count(j.scales), ROWS_GRAIN / GROUP, encode_groups, &j);
+}
+
+static void kernel_codes_decode(const tarn__call *call)
+{
+    job j = {call->out[0], call->in[0], call->in[1]};
+    tarn__parallel_for(tarn__view_count(j.scales), ROWS_GRAIN / GROUP, decode_groups, &j);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_codes)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_codes_encode] = (tarn__kernel_row){kernel_codes_encode, TARN__FLOATS, NULL};
+    rows[TARN__K_codes_decode] = (tarn__kernel_row){kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
+}

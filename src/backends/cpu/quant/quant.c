@@ -1,0 +1,226 @@
+/* quant.c: weights that hold blocks: taken apart, made, and multiplied as they are.
+ *
+ * matmul_blocks rounds x to 8 bits, so its result is within sum |w| · s / 2 of the product with the weight that the blocks stand for, s being the largest of 32
+ * neighbours of x divided by 127, and the sum going over them all. One row of x is multiplied by the blocks as they are read: the memory's speed is what counts. For more rows
+ * some rows of the weight are unpacked into a panel, which all rows of x (ROW_TILE of them at a time) are multiplied by. What a result is made of, and in which order,
+ * depends on its row and column alone. */
+#include "backends/cpu/quant/dot.h"
+
+#include "backends/cpu/quant/quant_matmul.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define ROWS_AT_ONCE 4
+#define PANEL 16      /* rows of the weight in a piece of work */
+#define STRETCH 8     /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
+#define AHEAD 4096    /* bytes of the weight that are asked for before they are needed: left alone, the processor reads half as fast */
+
+/* [dtype - TARN_Q8_0] */
+typedef struct engine {
+    float (*multiply[4])(const char *blocks, int64_t in, const x_chunk *x);
+    void (*open[4])(const char *blocks, int64_t in, w_chunk *to);
+    void (*multiply_opened)(const w_chunk *w, int64_t chunks, const x_chunk *x, int64_t step, int64_t rows, float *to);
+    bool unsigned_only;
+} engine;
+
+/* ---- engines --------------------------------------------------------------------------------------------------------------- */
+
+#if defined(__AVX2__)
+#define NAMED(x) x##_avx2
+#define ENGINE
+#define UNSIGNED_ONLY false
+#include "backends/cpu/quant/dot_avx2.inc"
+#include "backends/cpu/quant/dot_rows.inc"
+#undef NAMED
+#undef ENGINE
+#undef UNSIGNED_ONLY
+#else
+#define NAMED(x) x##_plain
+#define ENGINE
+#define UNSIGNED_ONLY false
+#include "backends/cpu/quant/dot_generic.inc"
+#include "backends/cpu/quant/dot_rows.inc"
+#undef NAMED
+#undef ENGINE
+#undef UNSIGNED_ONLY
+#endif
+
+#if defined(__AVX512F__)
+#define NAMED(x) x##_vnni
+#define ENGINE __attribute__((target("avx512vnni")))
+#define UNSIGNED_ONLY true
+#include "backends/cpu/quant/dot_vnni.inc"
+#include "backends/cpu/quant/dot_rows.inc"
+#undef NAMED
+#undef ENGINE
+#undef UNSIGNED_ONLY
+#endif
+
+static const engine *best_engine(void)
+{
+#if defined(__AVX512F__)
+    if (__builtin_cpu_supports("avx512vnni"))
+        return &engine_vnni;
+#endif
+#if defined(__AVX2__)
+    return &engine_avx2;
+#else
+    return &engine_plain;
+#endif
+}
+
+/* ---- matmul_blocks --------------------------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    product p;
+    int64_t chunks;
+    const engine *how;
+    x_chunk *rounded; /* (count, chunks) */
+    slots panels;
+} job;
+
+static void round_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    int shift = shift_of(j->p.w->dtype, j->how->unsigned_only);
+    _Alignas(64) float line[CHUNK];
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t i = 0; i < j->chunks; i++) {
+            memset(line, 0, sizeof(line));
+            load_x(&j->p, j->p.first + r, i * CHUNK, line, least(j->p.in - i * CHUNK, CHUNK));
+            round_chunk(line, shift, j->p.w->dtype == TARN_Q4_K, &j->rounded[r * j->chunks + i]);
+        }
+}
+
+static void multiply_row(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    float values[PANEL];
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t column = piece * PANEL, n = least(j->p.out - column, PANEL);
+        for (int64_t i = 0; i < n; i++)
+            values[i] = j->how->multiply[j->p.type](row_of(j->p.w, column + i), j->p.in, j->rounded);
+        store_results(&j->p, j->p.first, column, values, n);
+    }
+}
+
+static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, int64_t n)
+{
+    float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, line[PANEL];
+    for (int64_t k = 0; k < j->chunks; k += STRETCH)
+        for (int64_t r = 0; r < j->p.count; r += ROWS_AT_ONCE)
+            for (int64_t i = 0; i < n; i++)
+                j->how->multiply_opened(panel + i * j->chunks + k, least(j->chunks - k, STRETCH), j->rounded + r * j->chunks + k, j->chunks,
+                                        least(j->p.count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
+    for (int64_t r = 0; r < j->p.count; r++) {
+        for (int64_t i = 0; i < n; i++)
+            line[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
+        store_results(&j->p, j->p.first + r, column, line, n);
+    }
+}
+
+static void multiply_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    int slot;
+    w_chunk *panel = (void *)slot_take(&j->panels, &slot, NULL);
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t column = piece * PANEL, n = least(j->p.out - column, PANEL);
+        for (int64_t i = 0; i < n; i++)
+            j->how->open[j->p.type](row_of(j->p.w, column + i), j->p.in, panel + i * j->chunks);
+        multiply_panel(j, panel, column, n);
+    }
+    slot_give(&j->panels, slot);
+}
+
+static job describe(const tarn__call *call, carver *c)
+{
+    job j = {.p = describe_product(call), .how = best_engine()};
+    j.chunks = chunks_of(j.p.in);
+    j.rounded = carve(c, sizeof(x_chunk) * (size_t)(least(j.p.rows, ROW_TILE) * j.chunks));
+    if (j.p.rows > 1)
+        j.panels = carve_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
+    return j;
+}
+
+static size_t matmul_blocks_scratch(const tarn__call *call)
+{
+    carver c = {0};
+    describe(call, &c);
+    return c.used;
+}
+
+static void kernel_matmul_blocks(const tarn__call *call)
+{
+    carver c = {.memory = call->scratch, .size = call->scratch_bytes};
+    if (tarn__view_count(call->out[0]) == 0)
+        return;
+    job j = describe(call, &c);
+    int64_t pieces = (j.p.out + PANEL - 1) / PANEL, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * PANEL + 1;
+    for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
+        j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
+        tarn__parallel_for(j.p.count, 1 + 16384 / (j.p.in + 1), round_rows, &j);
+        if (j.p.rows == 1)
+            tarn__parallel_for(pieces, 1 + LEAST_BYTES / bytes, multiply_row, &j);
+        else
+            tarn__parallel_for(pieces, 1 + LEAST_BYTES / (bytes * j.p.count), multiply_rows, &j);
+    }
+}
+
+/* ---- decode, encode -------------------------------------------------------------------------------------------------------- */
+
+typedef struct walk {
+    const tarn__view *blocks;
+    char *at;        /* the blocks' */
+    float *elements; /* dense */
+    int64_t columns;
+    bool encode;
+} walk;
+
+static char *blocks_row(const walk *w, int64_t row)
+{
+    const tarn__view *view = w->blocks;
+    int64_t offset = 0;
+    for (int i = view->rank - 2; i >= 0; i--) {
+        offset += row % view->shape[i] * view->stride[i];
+        row /= view->shape[i];
+    }
+    return w->at + tarn__bytes_of(view->dtype, offset);
+}
+
+static void convert_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const walk *w = ctx;
+    for (int64_t row = begin; row < end; row++)
+        if (w->encode)
+            tarn__blocks_encode(w->blocks->dtype, w->elements + row * w->columns, w->columns, blocks_row(w, row));
+        else
+            tarn__blocks_decode(w->blocks->dtype, blocks_row(w, row), w->columns, w->elements + row * w->columns);
+}
+
+static void convert(const tarn__view *blocks, const tarn__view *elements, bool encode)
+{
+    walk w = {blocks, tarn__view_at(blocks), tarn__view_at(elements), blocks->shape[blocks->rank - 1], encode};
+    int64_t count = tarn__view_count(blocks);
+    if (count > 0)
+        tarn__parallel_for(count / w.columns, 1 + (encode ? 1024 : 16384) / w.columns, convert_rows, &w);
+}
+
+static void kernel_blocks_decode(const tarn__call *call)
+{
+    convert(call->in[0], call->out[0], false);
+}
+
+static void kernel_blocks_encode(const tarn__call *call)
+{
+    convert(call->out[0], call->in[0], true);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_blocks)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_matmul_blocks] = (tarn__kernel_row){kernel_matmul_blocks, TARN__FLOATS | TARN__BLOCKS, matmul_blocks_scratch};
+    rows[TARN__K_blocks_decode] = (tarn__kernel_row){kernel_blocks_decode, TARN__BLOCKS, NULL};
+    rows[TARN__K_blocks_encode] = (tarn__kernel_row){kernel_blocks_encode, TARN__BIT(TARN_F32) | TARN__BLOCKS, NULL};
+}

@@ -1,0 +1,321 @@
+/* quant_matmul_arm.c: products with weights of blocks on AArch64 processors that multiply bytes: compiled for dotprod and for i8mm, and taken where the processor has them.
+ *
+ * x is rounded to 8 bits, 32 elements with one scale; quant.c says how far the result may be off. For four rows of the weight at a time, and each group of 32 elements,
+ * the sums of products are exact, also times the codes of the group (unpack_arm.h), and the blocks follow one after the other:
+ *
+ *   q8_0, q4_0   result += sum · (scale of x · scale of the block)
+ *   q4_k, q6_k   result += (Σ sum · code · scale of x) · scale of the block - (Σ least · (scale of x · sum of x)) · scale of the leasts
+ *
+ * One row of x is multiplied by the blocks as they are read: the memory's speed is what counts. For more rows, stretches of some rows of the weight are laid out in a
+ * panel (tile_arm.h), which all rows of x are multiplied by. What a result is made of, and in which order, depends on its row and column alone. */
+#include <math.h>
+
+#include "backends/cpu/quant/tile_arm.h"
+#include "backends/cpu/quant/quant_matmul.h"
+
+#define STRETCH 32           /* groups that are laid out at a time: they lie in the first-level cache with eight rows of x */
+#define COLUMNS MOST_COLUMNS /* rows of the weight in a panel, and in a piece of work */
+#define QUADS (COLUMNS / W_ROWS)
+#define AHEAD 40960          /* bytes of the weight after which it is asked for, into the second-level cache: four rows of 8192 elements, and some more */
+
+typedef struct job {
+    product p;
+    int64_t groups;
+    x_group *rounded; /* (rows / 8, groups); of a single row: q (groups, 32), scale (groups), sum (groups) */
+    int8_t *q;
+    float *scale, *sum;
+    slots panels;
+} job;
+
+/* ---- x --------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct rounded {
+    int8x16_t q[2];
+    float scale, sum;
+} rounded;
+
+/* 32 elements to 8 bits. Elements that are not finite make the scale NaN, and so the result; those all below 2^-118 count as 0. */
+static inline rounded round_group(const float *x, bool has_least)
+{
+    rounded to;
+    uint32x4_t most = vdupq_n_u32(0);
+    for (int i = 0; i < 8; i++)
+        most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + 4 * i))));
+    uint32_t bits = vmaxvq_u32(most);
+    bool finite = bits < 0x7f800000u, tiny = bits < 0x04800000u;
+    float largest = tarn__float_from(bits), inverse = finite && !tiny ? 127.0f / largest : 0;
+    for (int h = 0; h < 2; h++) {
+        int32x4_t q[4];
+        for (int i = 0; i < 4; i++)
+            q[i] = finite ? vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse)) : nothing();
+        to.q[h] = vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(q[0]), vmovn_s32(q[1]))), vmovn_s16(vcombine_s16(vmovn_s32(q[2]), vmovn_s32(q[3]))));
+    }
+    to.scale = !finite ? NAN : tiny ? 0 : largest / 127.0f;
+    to.sum = has_least ? to.scale * (float)(vaddlvq_s8(to.q[0]) + vaddlvq_s8(to.q[1])) : 0; /* may be infinite, and 0 times that would be NaN */
+    return to;
+}
+
+/* Row r of eight. */
+static void place_group(const rounded *from, int r, x_group *to)
+{
+    int8_t q[GROUP];
+    vst1q_s8(q, from->q[0]), vst1q_s8(q + 16, from->q[1]);
+    for (int t = 0; t < GROUP / X_STEP; t++)
+        memcpy(to->q + x_place(r, t), q + t * X_STEP, X_STEP);
+    set_x(to->scale[x_unit(r)], r, from->scale);
+    set_x(to->sum[x_unit(r)], r, from->sum);
+}
+
+#define LINE 256
+
+/* Rows 8 i to 8 i + 7 of the tile; those that are not there are 0. */
+static void round_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    float line[LINE];
+    bool has_least = j->p.w->dtype == TARN_Q4_K;
+    for (int64_t r = begin * X_ROWS; r < end * X_ROWS; r++)
+        for (int64_t k = 0; k < j->p.in; k += LINE) {
+            int64_t n = least(j->p.in - k, LINE);
+            if (r < j->p.count)
+                load_x(&j->p, j->p.first + r, k, line, n);
+            else
+                memset(line, 0, sizeof(line));
+            for (int64_t i = 0; i < n; i += GROUP) {
+                rounded group = round_group(line + i, has_least);
+                place_group(&group, (int)(r % X_ROWS), &j->rounded[r / X_ROWS * j->groups + (k + i) / GROUP]);
+            }
+        }
+}
+
+static void round_row(const job *j)
+{
+    float line[LINE];
+    for (int64_t k = 0; k < j->p.in; k += LINE) {
+        int64_t n = least(j->p.in - k, LINE);
+        load_x(&j->p, 0, k, line, n);
+        for (int64_t i = 0; i < n; i += GROUP) {
+            rounded group = round_group(line + i, j->p.w->dtype == TARN_Q4_K);
+            vst1q_s8(j->q + k + i, group.q[0]), vst1q_s8(j->q + k + i + 16, group.q[1]);
+            j->scale[(k + i) / GROUP] = group.scale, j->sum[(k + i) / GROUP] = group.sum;
+        }
+    }
+}
+
+/* ---- rows of the weight ---------------------------------------------------------------------------------------------------- */
+
+/* Four rows' sums, a lane each, of vectors whose lanes are parts of them. */
+static inline int32x4_t four_dots(int32x4_t *part)
+{
+    return vpaddq_s32(vpaddq_s32(part[0], part[1]), vpaddq_s32(part[2], part[3]));
+}
+
+/* What the result is so far, or what a block's groups add up to, and their leasts. */
+typedef struct parts {
+    float32x4_t sum, least;
+} parts;
+
+static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const numbers *n, int g, const job *j, int64_t at, enum kind kind)
+{
+    int8x16_t x[2] = {vld1q_s8(j->q + at * GROUP), vld1q_s8(j->q + at * GROUP + 16)};
+    int32x4_t first[W_ROWS], both[W_ROWS], dots;
+    for (int r = 0; r < W_ROWS; r++) {
+        first[r] = vdotq_s32(nothing(), w[r][0], x[0]);
+        both[r] = vdotq_s32(kind == HALVES ? nothing() : first[r], w[r][1], x[1]);
+    }
+    dots = four_dots(both);
+    if (kind == HALVES)
+        dots = vmlaq_s32(vmulq_s32(four_dots(first), half_code_of(n, g, 0)), dots, half_code_of(n, g, 1));
+    if (kind == LEASTS)
+        dots = vmulq_s32(dots, code_of(n, g));
+    float32x4_t wide = vcvtq_f32_s32(dots);
+    p->sum = kind == PLAIN ? vfmaq_f32(p->sum, wide, vmulq_n_f32(n->scale, j->scale[at])) : vfmaq_n_f32(p->sum, wide, j->scale[at]);
+    if (kind == LEASTS)
+        p->least = vfmaq_n_f32(p->least, least_of(n, g), j->sum[at]);
+}
+
+#define ONE(X, type, kind) X(type, 0, kind)
+#define EIGHT(X, type, kind) \
+    X(type, 0, kind) X(type, 1, kind) X(type, 2, kind) X(type, 3, kind) X(type, 4, kind) X(type, 5, kind) X(type, 6, kind) X(type, 7, kind)
+
+#define UNPACK(type, g)                                                                                                                   \
+    int8x16_t w[W_ROWS][2];                                                                                                               \
+    for (int r = 0; r < W_ROWS; r++)                                                                                                      \
+        group_##type(b[r], g, w[r]);
+#define MULTIPLY(type, g, kind)                                                                                                           \
+    {                                                                                                                                     \
+        UNPACK(type, g)                                                                                                                   \
+        add_group(&p, w, &n, g, j, at + (g), kind);                                                                                       \
+    }
+#define LAY(type, g, kind)                                                                                                                \
+    {                                                                                                                                     \
+        UNPACK(type, g)                                                                                                                   \
+        lay_group(w, &n, g, kind, &to[at + (g)]);                                                                                         \
+    }
+
+/* Four rows: by the single row of x, and `groups` groups of them into a panel, where `ahead` bytes on lies what is laid out next. */
+#define ROWS_OF(type, per_block, EACH, kind)                                                                                              \
+    static void multiply_##type(const char *const *row, const job *j, float *to)                                                          \
+    {                                                                                                                                     \
+        const tarn__##type *b[] = {(const void *)row[0], (const void *)row[1], (const void *)row[2], (const void *)row[3]};               \
+        float32x4_t sum = vdupq_n_f32(0);                                                                                                 \
+        for (int64_t at = 0; at < j->groups; at += (per_block)) {                                                                         \
+            numbers n;                                                                                                                    \
+            parts p = {(kind) == PLAIN ? sum : vdupq_n_f32(0), vdupq_n_f32(0)};                                                           \
+            for (int line = 0; line < W_ROWS * (int)sizeof(*b[0]); line += 64)                                                            \
+                __builtin_prefetch(row[0] + AHEAD + at / (per_block) * W_ROWS * (int64_t)sizeof(*b[0]) + line, 0, 2);                     \
+            numbers_##type(b, &n);                                                                                                        \
+            EACH(MULTIPLY, type, kind)                                                                                                    \
+            sum = (kind) == PLAIN ? p.sum : vfmaq_f32(sum, p.sum, n.scale);                                                               \
+            if ((kind) == LEASTS)                                                                                                         \
+                sum = vfmsq_f32(sum, p.least, n.least_scale);                                                                             \
+            b[0]++, b[1]++, b[2]++, b[3]++;                                                                                               \
+        }                                                                                                                                 \
+        vst1q_f32(to, sum);                                                                                                               \
+    }                                                                                                                                     \
+                                                                                                                                          \
+    static void open_##type(const char *const *row, int64_t ahead, int64_t groups, w_group *to)                                           \
+    {                                                                                                                                     \
+        const tarn__##type *b[] = {(const void *)row[0], (const void *)row[1], (const void *)row[2], (const void *)row[3]};               \
+        for (int64_t at = 0; at < groups; at += (per_block)) {                                                                            \
+            numbers n;                                                                                                                    \
+            for (int r = 0; r < W_ROWS; r++)                                                                                              \
+                for (int line = 0; line < (int)sizeof(*b[r]); line += 64)                                                                 \
+                    __builtin_prefetch((const char *)b[r] + ahead + line, 0, 2);                                                          \
+            numbers_##type(b, &n);                                                                                                        \
+            EACH(LAY, type, kind)                                                                                                         \
+            b[0]++, b[1]++, b[2]++, b[3]++;                                                                                               \
+        }                                                                                                                                 \
+    }
+
+ROWS_OF(q8_0, 1, ONE, PLAIN)
+ROWS_OF(q4_0, 1, ONE, PLAIN)
+ROWS_OF(q4_k, GROUPS, EIGHT, LEASTS)
+ROWS_OF(q6_k, GROUPS, EIGHT, HALVES)
+
+/* [dtype - TARN_Q8_0] */
+static const struct {
+    void (*multiply)(const char *const *row, const job *j, float *to);
+    void (*open)(const char *const *row, int64_t ahead, int64_t groups, w_group *to);
+    void (*tile)(const w_group *w, const x_group *x, int64_t count, int64_t rows, float to[W_UNITS][X_UNITS][4]);
+} ways[] = {{multiply_q8_0, open_q8_0, tile_plain},
+            {multiply_q4_0, open_q4_0, tile_plain},
+            {multiply_q4_k, open_q4_k, tile_leasts},
+            {multiply_q6_k, open_q6_k, tile_halves}};
+
+/* ---- products -------------------------------------------------------------------------------------------------------------- */
+
+static int64_t row_bytes(const job *j)
+{
+    return tarn__bytes_of(j->p.w->dtype, j->p.w->stride[0]);
+}
+
+/* Four rows from `column` on, of rows `bytes` apart; the last one in the place of those that are not there. */
+static void find_rows(const job *j, const char *rows, int64_t bytes, int64_t column, const char **row)
+{
+    for (int r = 0; r < W_ROWS; r++)
+        row[r] = rows + least(column + r, j->p.out - 1) * bytes;
+}
+
+static void multiply_row(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    const char *rows = row_of(j->p.w, 0), *row[W_ROWS];
+    int64_t bytes = row_bytes(j);
+    float values[COLUMNS];
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS);
+        for (int64_t i = 0; i < n; i += W_ROWS) {
+            find_rows(j, rows, bytes, column + i, row);
+            ways[j->p.type].multiply(row, j, values + i);
+        }
+        store_results(&j->p, 0, column, values, n);
+    }
+}
+
+/* Groups `at` to `at` + `count` of n rows from `column` on. What follows is asked for: the next groups of these rows, or the first ones of the next rows. */
+static void open_panel(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, w_group *panel)
+{
+    int64_t from = tarn__bytes_of(j->p.w->dtype, at * GROUP), length = tarn__bytes_of(j->p.w->dtype, count * GROUP), bytes = row_bytes(j);
+    int64_t ahead = at + count < j->groups ? length : COLUMNS * bytes - from;
+    const char *rows = row_of(j->p.w, 0) + from, *row[W_ROWS];
+    for (int64_t i = 0; i < n; i += W_ROWS) {
+        find_rows(j, rows, bytes, column + i, row);
+        ways[j->p.type].open(row, ahead, count, panel + i / W_ROWS * STRETCH);
+    }
+}
+
+static void multiply_rows(int64_t begin, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    int slot;
+    w_group *panel = (void *)slot_take(&j->panels, &slot, NULL);
+    float sums[ROW_TILE / X_ROWS][QUADS][W_UNITS][X_UNITS][4], line[COLUMNS];
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS);
+        memset(sums, 0, sizeof(sums));
+        for (int64_t at = 0; at < j->groups; at += STRETCH) {
+            int64_t count = least(j->groups - at, STRETCH);
+            open_panel(j, column, n, at, count, panel);
+            for (int64_t r = 0; r < j->p.count; r += X_ROWS)
+                for (int64_t i = 0; i < n; i += W_ROWS)
+                    ways[j->p.type].tile(panel + i / W_ROWS * STRETCH, j->rounded + r / X_ROWS * j->groups + at, count, least(j->p.count - r, X_ROWS),
+                                         sums[r / X_ROWS][i / W_ROWS]);
+        }
+        for (int64_t r = 0; r < j->p.count; r++) {
+            for (int64_t i = 0; i < n; i++)
+                line[i] = result_of(sums[r / X_ROWS][i / W_ROWS], (int)(i % W_ROWS), (int)(r % X_ROWS));
+            store_results(&j->p, j->p.first + r, column, line, n);
+        }
+    }
+    slot_give(&j->panels, slot);
+}
+
+static job describe(const tarn__call *call, carver *c)
+{
+    job j = {.p = describe_product(call)};
+    j.groups = j.p.in / GROUP;
+    if (j.p.rows == 1) {
+        j.q = carve(c, (size_t)j.p.in);
+        j.scale = carve(c, sizeof(float) * (size_t)j.groups);
+        j.sum = carve(c, sizeof(float) * (size_t)j.groups);
+        return j;
+    }
+    j.rounded = carve(c, sizeof(x_group) * (size_t)((least(j.p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j.groups));
+    j.panels = carve_slots(c, sizeof(w_group) * QUADS * STRETCH, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
+    return j;
+}
+
+static size_t matmul_blocks_scratch(const tarn__call *call)
+{
+    carver c = {0};
+    describe(call, &c);
+    return c.used;
+}
+
+static void kernel_matmul_blocks(const tarn__call *call)
+{
+    carver c = {.memory = call->scratch, .size = call->scratch_bytes};
+    if (tarn__view_count(call->out[0]) == 0)
+        return;
+    job j = describe(call, &c);
+    int64_t pieces = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * COLUMNS + 1;
+    if (j.p.rows == 1) {
+        round_row(&j);
+        tarn__parallel_for(pieces, 1 + LEAST_BYTES / bytes, multiply_row, &j);
+        return;
+    }
+    for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
+        j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
+        tarn__parallel_for((j.p.count + X_ROWS - 1) / X_ROWS, 1 + 16384 / (X_ROWS * j.p.in + 1), round_rows, &j);
+        tarn__parallel_for(pieces, 1 + LEAST_BYTES / (bytes * j.p.count), multiply_rows, &j);
+    }
+}
+
+void TARN__PASTE(tarn__cpu_blocks, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
+
+void TARN__PASTE(tarn__cpu_blocks, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_matmul_blocks].run = kernel_matmul_blocks;
+    rows[TARN__K_matmul_blocks].scratch = matmul_blocks_scratch;
+}

@@ -1,0 +1,263 @@
+/* tile_arm.h: four rows of a weight by eight rows of x, 32 elements at a time, with AArch64's products of bytes: of matrices of 2 by 8 where the level has
+ * them (i8mm), else of four bytes and a lane.
+ *
+ * Four results share a vector, a unit; both sides are laid so that one vector of each gives a unit's products, and their scales are written out lane by lane:
+ *
+ *   i8mm      w {row 2 v, row 2 v + 1} of 8 bytes, x {row 2 u, row 2 u + 1} of 8 bytes: lanes {w 0 · x 0, w 0 · x 1, w 1 · x 0, w 1 · x 1}
+ *   dotprod   w {row 0, 1, 2, 3} of 4 bytes, x a row of 4 bytes: lanes {w 0, w 1, w 2, w 3} · x u
+ *
+ * Sums of bytes are exact, and what follows is the same in both and in quant_matmul_arm.c for one row: so are the bits. */
+#ifndef TARN__CPU_BLOCKS_ARM_TILES_H
+#define TARN__CPU_BLOCKS_ARM_TILES_H
+
+#include <string.h>
+
+#include "backends/cpu/quant/unpack_arm.h"
+
+#define W_ROWS 4
+#define X_ROWS 8
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define W_UNITS 2
+#define X_UNITS 4
+#else
+#define W_UNITS 1
+#define X_UNITS 8
+#endif
+
+/* Eight rows of x. */
+typedef struct x_group {
+    _Alignas(64) int8_t q[X_ROWS * GROUP];
+    float scale[X_UNITS][4];
+    float sum[X_UNITS][4]; /* of q, times the scale: for LEASTS */
+} x_group;
+
+/* Four rows of a weight; the scales are those of the block, and stand in its first group. */
+typedef struct w_group {
+    _Alignas(64) int8_t q[W_ROWS * GROUP];
+    float scale[W_UNITS][4], least_scale[W_UNITS][4];
+    union {
+        struct {
+            int32_t code[W_UNITS][4];
+            float least[W_UNITS][4];
+        };
+        int32_t half[2][W_UNITS][4];
+    };
+} w_group;
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+
+/* Where row r of x has its bytes X_STEP · t on. */
+#define X_STEP 8
+static inline int x_place(int r, int t)
+{
+    return r / 2 * 2 * GROUP + t * 16 + r % 2 * 8;
+}
+
+static inline int x_unit(int r)
+{
+    return r / 2;
+}
+
+/* A number of row r in the unit's lanes that are the row's. */
+static inline void set_x(float *unit, int r, float value)
+{
+    unit[r % 2] = unit[2 + r % 2] = value;
+}
+
+/* The result of row i of the weight and row r of x. */
+static inline float result_of(float units[W_UNITS][X_UNITS][4], int i, int r)
+{
+    return units[i / 2][r / 2][i % 2 * 2 + r % 2];
+}
+
+static inline void lay_rows(int8x16_t row[W_ROWS][2], int8_t *to)
+{
+    for (int v = 0; v < W_UNITS; v++)
+        for (int h = 0; h < 2; h++) {
+            int64x2_t a = vreinterpretq_s64_s8(row[2 * v][h]), b = vreinterpretq_s64_s8(row[2 * v + 1][h]);
+            vst1q_s8(to + v * 64 + h * 32, vreinterpretq_s8_s64(vzip1q_s64(a, b)));
+            vst1q_s8(to + v * 64 + h * 32 + 16, vreinterpretq_s8_s64(vzip2q_s64(a, b)));
+        }
+}
+
+static inline void lay_floats(float32x4_t of_rows, float to[W_UNITS][4])
+{
+    vst1q_f32(to[0], vzip1q_f32(of_rows, of_rows)), vst1q_f32(to[1], vzip2q_f32(of_rows, of_rows));
+}
+
+static inline void lay_ints(int32x4_t of_rows, int32_t to[W_UNITS][4])
+{
+    vst1q_s32(to[0], vzip1q_s32(of_rows, of_rows)), vst1q_s32(to[1], vzip2q_s32(of_rows, of_rows));
+}
+
+/* The sums of 16 elements, half h of the group, are added. */
+static inline void add_half(int32x4_t dots[W_UNITS][X_UNITS], const int8_t *w, const int8_t *x, int h, int units)
+{
+    for (int t = 2 * h; t < 2 * h + 2; t++) {
+        int8x16_t w0 = vld1q_s8(w + 16 * t), w1 = vld1q_s8(w + 64 + 16 * t);
+        for (int u = 0; u < units; u++) {
+            int8x16_t of_x = vld1q_s8(x + 64 * u + 16 * t);
+            dots[0][u] = vmmlaq_s32(dots[0][u], w0, of_x);
+            dots[1][u] = vmmlaq_s32(dots[1][u], w1, of_x);
+        }
+    }
+}
+
+#else
+
+#define X_STEP 16
+static inline int x_place(int r, int t)
+{
+    return r * GROUP + t * 16;
+}
+
+static inline int x_unit(int r)
+{
+    return r;
+}
+
+static inline void set_x(float *unit, int r, float value)
+{
+    (void)r;
+    vst1q_f32(unit, vdupq_n_f32(value));
+}
+
+static inline float result_of(float units[W_UNITS][X_UNITS][4], int i, int r)
+{
+    return units[0][r][i];
+}
+
+static inline void lay_rows(int8x16_t row[W_ROWS][2], int8_t *to)
+{
+    for (int h = 0; h < 2; h++) {
+        int32x4_t a = vreinterpretq_s32_s8(row[0][h]), b = vreinterpretq_s32_s8(row[1][h]), c = vreinterpretq_s32_s8(row[2][h]),
+                  d = vreinterpretq_s32_s8(row[3][h]);
+        int64x2_t ab_even = vreinterpretq_s64_s32(vtrn1q_s32(a, b)), ab_odd = vreinterpretq_s64_s32(vtrn2q_s32(a, b));
+        int64x2_t cd_even = vreinterpretq_s64_s32(vtrn1q_s32(c, d)), cd_odd = vreinterpretq_s64_s32(vtrn2q_s32(c, d));
+        vst1q_s8(to + h * 64, vreinterpretq_s8_s64(vtrn1q_s64(ab_even, cd_even)));
+        vst1q_s8(to + h * 64 + 16, vreinterpretq_s8_s64(vtrn1q_s64(ab_odd, cd_odd)));
+        vst1q_s8(to + h * 64 + 32, vreinterpretq_s8_s64(vtrn2q_s64(ab_even, cd_even)));
+        vst1q_s8(to + h * 64 + 48, vreinterpretq_s8_s64(vtrn2q_s64(ab_odd, cd_odd)));
+    }
+}
+
+static inline void lay_floats(float32x4_t of_rows, float to[W_UNITS][4])
+{
+    vst1q_f32(to[0], of_rows);
+}
+
+static inline void lay_ints(int32x4_t of_rows, int32_t to[W_UNITS][4])
+{
+    vst1q_s32(to[0], of_rows);
+}
+
+static inline void add_half(int32x4_t dots[W_UNITS][X_UNITS], const int8_t *w, const int8_t *x, int h, int units)
+{
+    int8x16_t w0 = vld1q_s8(w + 64 * h), w1 = vld1q_s8(w + 64 * h + 16), w2 = vld1q_s8(w + 64 * h + 32), w3 = vld1q_s8(w + 64 * h + 48);
+    for (int u = 0; u < units; u++) {
+        int8x16_t of_x = vld1q_s8(x + GROUP * u + 16 * h);
+        dots[0][u] = vdotq_laneq_s32(dots[0][u], w0, of_x, 0);
+        dots[0][u] = vdotq_laneq_s32(dots[0][u], w1, of_x, 1);
+        dots[0][u] = vdotq_laneq_s32(dots[0][u], w2, of_x, 2);
+        dots[0][u] = vdotq_laneq_s32(dots[0][u], w3, of_x, 3);
+    }
+}
+
+#endif
+
+/* A group of four rows, and its numbers, into a panel. */
+static inline void lay_group(int8x16_t row[W_ROWS][2], const numbers *n, int g, enum kind kind, w_group *to)
+{
+    lay_rows(row, to->q);
+    if (g == 0)
+        lay_floats(n->scale, to->scale);
+    if (kind == LEASTS && g == 0)
+        lay_floats(n->least_scale, to->least_scale);
+    if (kind == LEASTS)
+        lay_ints(code_of(n, g), to->code), lay_floats(least_of(n, g), to->least);
+    if (kind == HALVES)
+        lay_ints(half_code_of(n, g, 0), to->half[0]), lay_ints(half_code_of(n, g, 1), to->half[1]);
+}
+
+#define EACH_UNIT                     \
+    for (int v = 0; v < W_UNITS; v++) \
+        for (int u = 0; u < units; u++)
+
+/* The sums of a group, times its codes. x begins at the first unit. */
+static inline void group_dots(int32x4_t dots[W_UNITS][X_UNITS], const w_group *w, const int8_t *x, int units, enum kind kind)
+{
+    int32x4_t half[W_UNITS][X_UNITS];
+    EACH_UNIT dots[v][u] = nothing();
+    add_half(dots, w->q, x, 0, units);
+    if (kind == HALVES)
+        EACH_UNIT half[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->half[0][v])), dots[v][u] = nothing();
+    add_half(dots, w->q, x, 1, units);
+    if (kind == HALVES)
+        EACH_UNIT dots[v][u] = vmlaq_s32(half[v][u], dots[v][u], vld1q_s32(w->half[1][v]));
+    if (kind == LEASTS)
+        EACH_UNIT dots[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->code[v]));
+}
+
+/* Units `first` to `first` + `units` of x, `count` groups, are added to the sums. */
+static inline __attribute__((always_inline)) void add_plain(const w_group *w, const x_group *x, int64_t count, int first, int units,
+                                                            float to[W_UNITS][X_UNITS][4])
+{
+    float32x4_t sum[W_UNITS][X_UNITS];
+    int32x4_t dots[W_UNITS][X_UNITS];
+    EACH_UNIT sum[v][u] = vld1q_f32(to[v][first + u]);
+    for (int64_t g = 0; g < count; g++) {
+        group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, PLAIN);
+        EACH_UNIT sum[v][u] = vfmaq_f32(sum[v][u], vcvtq_f32_s32(dots[v][u]), vmulq_f32(vld1q_f32(w[g].scale[v]), vld1q_f32(x[g].scale[first + u])));
+    }
+    EACH_UNIT vst1q_f32(to[v][first + u], sum[v][u]);
+}
+
+/* The same of blocks of eight groups. */
+static inline __attribute__((always_inline)) void add_blocks(const w_group *w, const x_group *x, int64_t count, int first, int units, enum kind kind,
+                                                             float to[W_UNITS][X_UNITS][4])
+{
+    float32x4_t part[W_UNITS][X_UNITS], least[W_UNITS][X_UNITS];
+    int32x4_t dots[W_UNITS][X_UNITS];
+    for (int64_t k = 0; k < count; k += GROUPS, w += GROUPS, x += GROUPS) {
+        EACH_UNIT part[v][u] = least[v][u] = vdupq_n_f32(0);
+        for (int g = 0; g < GROUPS; g++) {
+            group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, kind);
+            EACH_UNIT part[v][u] = vfmaq_f32(part[v][u], vcvtq_f32_s32(dots[v][u]), vld1q_f32(x[g].scale[first + u]));
+            if (kind == LEASTS)
+                EACH_UNIT least[v][u] = vfmaq_f32(least[v][u], vld1q_f32(w[g].least[v]), vld1q_f32(x[g].sum[first + u]));
+        }
+        EACH_UNIT {
+            float32x4_t sum = vfmaq_f32(vld1q_f32(to[v][first + u]), part[v][u], vld1q_f32(w->scale[v]));
+            vst1q_f32(to[v][first + u], kind == LEASTS ? vfmsq_f32(sum, least[v][u], vld1q_f32(w->least_scale[v])) : sum);
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void add_tile(const w_group *w, const x_group *x, int64_t count, int first, int units, enum kind kind,
+                                                           float to[W_UNITS][X_UNITS][4])
+{
+    if (kind == PLAIN)
+        add_plain(w, x, count, first, units, to);
+    else
+        add_blocks(w, x, count, first, units, kind, to);
+}
+#undef EACH_UNIT
+
+/* The same for the units that `rows` rows of x need. */
+#define TILE_OF(name, kind)                                                                                                               \
+    static void name(const w_group *w, const x_group *x, int64_t count, int64_t rows, float to[W_UNITS][X_UNITS][4])                      \
+    {                                                                                                                                     \
+        int units = x_unit((int)rows - 1) + 1;                                                                                            \
+        if (units == X_UNITS)                                                                                                             \
+            add_tile(w, x, count, 0, X_UNITS, kind, to);                                                                                  \
+        else                                                                                                                              \
+            for (int u = 0; u < units; u++)                                                                                               \
+                add_tile(w, x, count, u, 1, kind, to);                                                                                    \
+    }
+
+TILE_OF(tile_plain, PLAIN)
+TILE_OF(tile_leasts, LEASTS)
+TILE_OF(tile_halves, HALVES)
+#undef TILE_OF
+
+#endif

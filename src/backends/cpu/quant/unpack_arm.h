@@ -1,0 +1,157 @@
+/* unpack_arm.h: blocks on AArch64, four rows side by side, 32 elements of each at a time.
+ *
+ * group_TYPE() gives a group's bytes, signed; numbers_TYPE() what a block's sums are multiplied by, of four rows in four lanes. Bytes may be larger than the elements
+ * by a power of two, which the scale is smaller by: the upper half of a byte is as good a number as the lower one, and has a sign. */
+#ifndef TARN__CPU_BLOCKS_ARM_GROUPS_H
+#define TARN__CPU_BLOCKS_ARM_GROUPS_H
+
+#include <arm_neon.h>
+
+#include "base/quant/quant.h"
+#include "base/half.h"
+
+#define GROUP 32
+#define GROUPS 8 /* in a block of 256 elements; the others have one */
+
+/* What a dtype has beside a scale for each block: codes, whole numbers, for each group, or each half of it, that its sum is multiplied by; and leasts, with a scale of
+ * their own, that are subtracted times the sum of x. */
+enum kind { PLAIN, LEASTS, HALVES };
+
+typedef struct numbers {
+    float32x4_t scale, least_scale;
+    uint8x16_t byte[4]; /* four groups' of four rows each: LEASTS: codes, then leasts; HALVES: four halves' codes */
+} numbers;
+
+/* What sums begin with. gcc would copy a register of zeros, which keeps a vector unit busy as this does not. */
+static inline int32x4_t nothing(void)
+{
+    int32x4_t zeros;
+    __asm__ volatile("movi %0.4s, #0" : "=w"(zeros));
+    return zeros;
+}
+
+/* Four numbers of f16, gathered by the other half of the processor: vectors have enough to do. */
+static inline float32x4_t four_halves(uint16_t a, uint16_t b, uint16_t c, uint16_t d)
+{
+    uint64_t bits = (uint64_t)a | (uint64_t)b << 16 | (uint64_t)c << 32 | (uint64_t)d << 48;
+    return vcvt_f32_f16(vcreate_f16(bits));
+}
+
+#define SCALES_OF(b, name) four_halves((b)[0]->name, (b)[1]->name, (b)[2]->name, (b)[3]->name)
+
+/* Four rows of 16 bytes, turned: to[i] holds bytes 4 i to 4 i + 3, each of row 0 to 3. */
+static inline void turn_bytes(const uint8x16_t *row, uint8x16_t *to)
+{
+    uint8x16_t even_low = vzip1q_u8(row[0], row[2]), even_high = vzip2q_u8(row[0], row[2]);
+    uint8x16_t odd_low = vzip1q_u8(row[1], row[3]), odd_high = vzip2q_u8(row[1], row[3]);
+    to[0] = vzip1q_u8(even_low, odd_low), to[1] = vzip2q_u8(even_low, odd_low);
+    to[2] = vzip1q_u8(even_high, odd_high), to[3] = vzip2q_u8(even_high, odd_high);
+}
+
+/* Bytes 4 i to 4 i + 3, each in a lane of its own. */
+static inline uint32x4_t four_bytes(uint8x16_t bytes, int i)
+{
+    uint32x4_t where = {0xffffff00u, 0xffffff01u, 0xffffff02u, 0xffffff03u}; /* beyond the last: 0 */
+    return vreinterpretq_u32_u8(vqtbl1q_u8(bytes, vreinterpretq_u8_u32(vaddq_u32(where, vdupq_n_u32((uint32_t)i * 4)))));
+}
+
+/* LEASTS: the code, and the least, of group g. */
+static inline int32x4_t code_of(const numbers *n, int g)
+{
+    return vreinterpretq_s32_u32(four_bytes(n->byte[g / 4], g % 4));
+}
+
+static inline float32x4_t least_of(const numbers *n, int g)
+{
+    return vcvtq_f32_u32(four_bytes(n->byte[2 + g / 4], g % 4));
+}
+
+/* HALVES: the code of half h of group g. */
+static inline int32x4_t half_code_of(const numbers *n, int g, int h)
+{
+    int8x16_t bytes = vreinterpretq_s8_u8(n->byte[g / 2]);
+    int16x8_t both = g % 2 ? vmovl_high_s8(bytes) : vmovl_s8(vget_low_s8(bytes));
+    return h ? vmovl_high_s16(both) : vmovl_s16(vget_low_s16(both));
+}
+
+/* ---- q8_0 ------------------------------------------------------------------------------------------------------------------ */
+
+static inline void numbers_q8_0(const tarn__q8_0 *const *b, numbers *to)
+{
+    to->scale = SCALES_OF(b, scale);
+}
+
+static inline void group_q8_0(const tarn__q8_0 *b, int g, int8x16_t *to)
+{
+    (void)g;
+    to[0] = vld1q_s8(b->q), to[1] = vld1q_s8(b->q + 16);
+}
+
+/* ---- q4_0 ------------------------------------------------------------------------------------------------------------------ */
+
+static inline void numbers_q4_0(const tarn__q4_0 *const *b, numbers *to)
+{
+    to->scale = vmulq_n_f32(SCALES_OF(b, scale), 1.0f / 16);
+}
+
+/* A nibble less 8 is the nibble with its upper bit turned, read as a number with a sign. */
+static inline void group_q4_0(const tarn__q4_0 *b, int g, int8x16_t *to)
+{
+    (void)g;
+    uint8x16_t q = veorq_u8(vld1q_u8(b->q), vdupq_n_u8(0x88));
+    to[0] = vreinterpretq_s8_u8(vshlq_n_u8(q, 4));
+    to[1] = vreinterpretq_s8_u8(vandq_u8(q, vdupq_n_u8(0xf0)));
+}
+
+/* ---- q4_k ------------------------------------------------------------------------------------------------------------------ */
+
+/* The scales of groups 0 to 3, then 4 to 7, and the leasts in the same way: four of them of four rows each. */
+static inline void codes_of(const tarn__q4_k *const *b, uint8x16_t *codes)
+{
+    uint8x16_t row[4], turned[4], six = vdupq_n_u8(0x3f), upper = vdupq_n_u8(0x30);
+    for (int r = 0; r < 4; r++)
+        row[r] = vld1q_u8(b[r]->scales); /* the four bytes behind the scales are the block's own, too */
+    turn_bytes(row, turned);
+    codes[0] = vandq_u8(turned[0], six), codes[2] = vandq_u8(turned[1], six);
+    codes[1] = vorrq_u8(vandq_u8(turned[2], vdupq_n_u8(15)), vandq_u8(vshrq_n_u8(turned[0], 2), upper));
+    codes[3] = vorrq_u8(vshrq_n_u8(turned[2], 4), vandq_u8(vshrq_n_u8(turned[1], 2), upper));
+}
+
+static inline void numbers_q4_k(const tarn__q4_k *const *b, numbers *to)
+{
+    codes_of(b, to->byte);
+    to->scale = SCALES_OF(b, scale), to->least_scale = SCALES_OF(b, least);
+}
+
+static inline void group_q4_k(const tarn__q4_k *b, int g, int8x16_t *to)
+{
+    for (int i = 0; i < 2; i++) {
+        uint8x16_t both = vld1q_u8(b->q + g / 2 * 32 + i * 16);
+        to[i] = vreinterpretq_s8_u8(g % 2 ? vshrq_n_u8(both, 4) : vandq_u8(both, vdupq_n_u8(15)));
+    }
+}
+
+/* ---- q6_k ------------------------------------------------------------------------------------------------------------------ */
+
+static inline void numbers_q6_k(const tarn__q6_k *const *b, numbers *to)
+{
+    uint8x16_t codes[4];
+    for (int r = 0; r < 4; r++)
+        codes[r] = vreinterpretq_u8_s8(vld1q_s8(b[r]->scales));
+    turn_bytes(codes, to->byte);
+    to->scale = vmulq_n_f32(SCALES_OF(b, scale), 0.25f);
+}
+
+/* Four times the element: the low nibble at bit 2, the upper two bits above it, and 128 less by turning the uppermost. */
+static inline void group_q6_k(const tarn__q6_k *b, int g, int8x16_t *to)
+{
+    int half = g / 4, part = g % 4;
+    for (int i = 0; i < 2; i++) {
+        uint8x16_t low = vld1q_u8(b->low + half * 64 + part % 2 * 32 + i * 16), high = vld1q_u8(b->high + half * 32 + i * 16);
+        low = part / 2 ? vandq_u8(vshrq_n_u8(low, 2), vdupq_n_u8(0x3c)) : vshlq_n_u8(low, 2);
+        high = vshlq_u8(high, vdupq_n_s8((int8_t)(-2 * part)));
+        to[i] = vreinterpretq_s8_u8(veorq_u8(vsliq_n_u8(low, high, 6), vdupq_n_u8(0x80)));
+    }
+}
+
+#endif

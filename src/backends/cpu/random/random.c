@@ -1,0 +1,107 @@
+/* random.c: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4, whatever the layout, the
+ * number of threads, or the order in which elements are visited. */
+#include <math.h>
+
+#include "backends/cpu/random/dropout.h"
+#include "backends/cpu/runtime/level.h"
+#include "backends/cpu/common/vmath.h"
+
+#define GRAIN 16384 /* a multiple of four: chunks begin at a whole counter */
+
+typedef struct draw {
+    const tarn__view *to, *from; /* from: dropout's operand */
+    const tarn__random *random;
+    void (*tile)(const struct draw *d, const uint32_t *word, float *value, int n);
+} draw;
+
+static int64_t place(const tarn__view *view, int64_t at)
+{
+    int64_t offset = 0;
+    for (int i = view->rank - 1; i >= 0; i--) {
+        offset += at % view->shape[i] * view->stride[i];
+        at /= view->shape[i];
+    }
+    return offset;
+}
+
+static void uniform_tile(const draw *d, const uint32_t *word, float *value, int n)
+{
+    float low = (float)d->random->a, span = (float)(d->random->b - d->random->a), high = (float)d->random->b;
+    for (int i = 0; i < n; i++) {
+        float x = low + span * tarn__unit_f32(word[i]);
+        value[i] = x < high || span <= 0 ? x : low; /* rounding up would reach the excluded end */
+    }
+}
+
+/* Box and Muller: a pair of words gives a pair of normals. Always whole counters: value has room for them. */
+static void normal_tile(const draw *d, const uint32_t *word, float *value, int n)
+{
+    float mean = (float)d->random->a, deviation = (float)d->random->b;
+    for (int i = 0; i < n; i += 2) {
+        float u = ((float)(word[i] >> 8) + 0.5f) * 0x1p-24f, angle = tarn__unit_f32(word[i + 1]) * 6.283185307179586f;
+        float radius = sqrtf(-2.0f * tarn__log_f32(u));
+        value[i] = mean + deviation * (radius * tarn__cos_f32(angle));
+        value[i + 1] = mean + deviation * (radius * tarn__sin_f32(angle));
+    }
+}
+
+static void dropout_tile(const draw *d, const uint32_t *word, float *value, int n)
+{
+    drop_factors(d->random, word, value, n);
+}
+
+#define TILE DROP_TILE
+
+static void draw_range(int64_t begin, int64_t end, void *ctx)
+{
+    const draw *d = ctx;
+    uint32_t word[TILE];
+    float value[TILE];
+    char *to = tarn__view_at(d->to);
+    const char *from = d->from ? tarn__view_at(d->from) : NULL;
+    tarn_dtype dtype = d->to->dtype;
+    int64_t size = (int64_t)tarn__dtype_bytes(dtype);
+    bool dense = tarn__view_dense(d->to) && (!from || tarn__view_dense(d->from));
+    for (; begin < end; begin += TILE) {
+        int n = (int)(end - begin < TILE ? end - begin : TILE);
+        for (int i = 0; i < n; i += 4)
+            tarn__philox(d->random->seed, d->random->offset + (uint64_t)(begin + i) / 4, word + i);
+        d->tile(d, word, value, (n + 3) / 4 * 4);
+        if (from && dense)
+            drop_tile(dtype, from + begin * size, to + begin * size, value, n);
+        for (int i = 0; from && !dense && i < n; i++)
+            drop_tile(dtype, from + place(d->from, begin + i) * size, to + place(d->to, begin + i) * size, value + i, 1);
+        if (!from && dense)
+            tarn__store[dtype][COMPUTE_F32](value, to + begin * size, 1, n);
+        for (int i = 0; !from && !dense && i < n; i++)
+            tarn__store[dtype][COMPUTE_F32](value + i, to + place(d->to, begin + i) * size, 1, 1);
+    }
+}
+
+static void run(const tarn__call *call, void (*tile)(const draw *, const uint32_t *, float *, int))
+{
+    draw d = {call->out[0], call->inputs ? call->in[0] : NULL, call->params, tile};
+    tarn__parallel_for(tarn__view_count(call->out[0]), GRAIN, draw_range, &d);
+}
+
+static void kernel_uniform(const tarn__call *call)
+{
+    run(call, uniform_tile);
+}
+
+static void kernel_normal(const tarn__call *call)
+{
+    run(call, normal_tile);
+}
+
+static void kernel_dropout(const tarn__call *call)
+{
+    run(call, dropout_tile);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_uniform] = (tarn__kernel_row){kernel_uniform, TARN__FLOATS, NULL};
+    rows[TARN__K_normal] = (tarn__kernel_row){kernel_normal, TARN__FLOATS, NULL};
+    rows[TARN__K_dropout] = (tarn__kernel_row){kernel_dropout, TARN__FLOATS, NULL};
+}

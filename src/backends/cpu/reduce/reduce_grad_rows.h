@@ -1,0 +1,73 @@
+/* reduce_grad_rows.h: passes over results that lie in dense rows, beside an operand that does too and others that have one number a row: what a gradient
+ * of a reduction writes where the last axes are reduced. Rows are cut into pieces by size alone. */
+#ifndef TARN__DENSE_ROWS_H
+#define TARN__DENSE_ROWS_H
+
+#include "backends/cpu/runtime/level.h"
+#include "backends/cpu/common/nt_store.h"
+
+#define DENSE_SHORTEST 64 /* shorter rows are left to tiles */
+#define DENSE_PIECE 16384 /* elements */
+
+/* The result, x, then the others. */
+typedef struct dense_rows {
+    tarn__nest nest; /* the last axis is the row */
+    int operands;
+    const tarn__view *view[TARN__MAX_OPERANDS];
+    int64_t pieces; /* of a row */
+    /* n elements of a row: at[0] is where they go, at[1] x, the others are the row's numbers. */
+    void (*work)(char *const *at, int64_t n);
+} dense_rows;
+
+/* False where rows do not lie like that, where the first three differ in dtype, or where results stream past the caches, which is left to tiles too. */
+TARN__UNUSED static bool dense_rows_make(dense_rows *d, int operands, const tarn__view *const *views)
+{
+    tarn__nest_make(&d->nest, operands, views);
+    int last = d->nest.rank - 1;
+    if (views[0]->dtype != views[1]->dtype || views[0]->dtype != views[2]->dtype)
+        return false;
+    if (last < 0 || d->nest.count == 0 || d->nest.shape[last] < DENSE_SHORTEST ||
+        d->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__STREAM_MIN)
+        return false;
+    for (int k = 0; k < operands; k++)
+        if (d->nest.stride[k][last] != (k < 2 ? 1 : 0))
+            return false;
+    for (int k = 0; k < operands; k++)
+        d->view[k] = views[k];
+    d->operands = operands;
+    d->pieces = (d->nest.shape[last] + DENSE_PIECE - 1) / DENSE_PIECE;
+    return true;
+}
+
+/* Where an operand's row begins: a place in the axes before the last. */
+TARN__UNUSED static int64_t dense_row_offset(const tarn__nest *nest, int operand, int64_t row)
+{
+    int64_t offset = 0;
+    for (int i = nest->rank - 2; i >= 0; row /= nest->shape[i--])
+        offset += row % nest->shape[i] * nest->stride[operand][i];
+    return offset;
+}
+
+TARN__UNUSED static void dense_rows_range(int64_t begin, int64_t end, void *ctx)
+{
+    const dense_rows *d = ctx;
+    int last = d->nest.rank - 1;
+    for (; begin < end; begin++) {
+        char *at[TARN__MAX_OPERANDS];
+        int64_t first = begin % d->pieces * DENSE_PIECE, left = d->nest.shape[last] - first;
+        for (int k = 0; k < d->operands; k++) {
+            int64_t offset = dense_row_offset(&d->nest, k, begin / d->pieces) + (k < 2 ? first : 0);
+            at[k] = (char *)tarn__view_at(d->view[k]) + offset * (int64_t)tarn__dtype_bytes(d->view[k]->dtype);
+        }
+        d->work(at, left < DENSE_PIECE ? left : DENSE_PIECE);
+    }
+}
+
+TARN__UNUSED static void dense_rows_run(dense_rows *d, void (*work)(char *const *at, int64_t n))
+{
+    int64_t length = d->nest.shape[d->nest.rank - 1];
+    d->work = work;
+    tarn__parallel_for(d->nest.count / length * d->pieces, length < DENSE_PIECE ? (DENSE_PIECE + length - 1) / length : 1, dense_rows_range, d);
+}
+
+#endif

@@ -1,0 +1,457 @@
+/* reduce_loops.c: the loops of all reductions.
+ *
+ * After collapsing there are kept axes and reduced axes. One kept axis is the column axis, the others are outer. A task is one outer
+ * position, one tile of columns and one chunk of the reduced elements; all three are cut by size alone. Where there is more than one chunk,
+ * the states of each go to scratch and are merged in order by a second pass. There are chunks only where outer positions and tiles are too
+ * few to occupy many threads, so the scratch stays small. Tasks are counted as x lies in memory, so that a thread's share of them is what it
+ * had of x before. */
+#include "backends/cpu/reduce/reduce_loops.h"
+
+#include <string.h>
+
+#include "backends/cpu/common/convert.h"
+
+#define TASKS 64             /* with this many tasks there is no need for chunks */
+#define CHUNK (32 * 1024)    /* elements of a chunk, at least */
+#define GRAIN (32 * 1024)    /* elements a thread takes at a time, at least */
+#define SHORT_ROW 16         /* shorter rows are taken by columns, though these lie apart */
+#define SHORT_RUN 64         /* shorter runs are gathered before they are taken */
+#define CACHED (4 << 20)     /* bytes of x that are likely to be in a cache */
+#define CACHED_COLUMNS 256   /* columns of a tile then: fewer states to write, and to merge */
+#define NARROW 8             /* narrower tiles are taken by rows, though these lie apart */
+#define BUFFER (64 * 1024)   /* bytes for converted elements */
+#define LOADED_COLUMNS 1024  /* columns of a tile whose rows must be converted: TARN__ROWS of them in f32 fit the buffer */
+
+typedef struct plan {
+    const tarn__reduction *r;
+    const char *x, *aux;
+    char *y;
+    int64_t x_size, y_size, aux_size; /* bytes of an element */
+    bool other, direct;               /* elements are taken as they lie; in the reducer's other dtype */
+    bool by_columns;
+    int outer_rank, reduced_rank;
+    int64_t outer_shape[TARN_MAX_RANK], outer_x[TARN_MAX_RANK], outer_y[TARN_MAX_RANK], outer_aux[TARN_MAX_RANK];
+    int64_t reduced_shape[TARN_MAX_RANK], reduced_x[TARN_MAX_RANK]; /* at least one axis, the innermost last */
+    int64_t columns, column_x, column_y, column_aux;
+    int64_t rows;          /* reduced elements of an output; by columns in a widened plan: rows of `widening` elements */
+    int64_t count;         /* reduced elements of an output */
+    int64_t widening;      /* by columns: so many rows lie next to each other and are taken as one; 1: not */
+    int64_t last_widening; /* of the last row on the innermost reduced axis */
+    int64_t outer, tile, tiles, chunk, chunks;
+} plan;
+
+/* ---- planning -------------------------------------------------------------------------------------------------------------- */
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static bool is_reduced(const tarn__nest *nest, int axis)
+{
+    return nest->stride[1][axis] == 0;
+}
+
+static bool can_widen(const tarn__nest *nest, const tarn__reducer *op, int kept, int reduced)
+{
+    return op->widens && reduced >= 0 && kept == nest->rank - 1 && reduced == kept - 1 && nest->stride[0][kept] == 1 &&
+           nest->stride[0][reduced] == nest->shape[kept] && nest->shape[kept] <= LOADED_COLUMNS / 4 && nest->shape[reduced] >= 8;
+}
+
+/* Takes several rows as one where rows are narrow and lie next to each other. */
+static void widen(plan *p)
+{
+    int last = p->reduced_rank - 1;
+    int64_t size = p->reduced_shape[last];
+    p->widening = smaller(LOADED_COLUMNS / p->columns, size / 4);
+    p->last_widening = size % p->widening ? size % p->widening : p->widening;
+    p->reduced_shape[last] = divide_up(size, p->widening);
+    p->reduced_x[last] *= p->widening;
+    p->rows = p->rows / size * p->reduced_shape[last];
+}
+
+static bool choose_columns(const tarn__nest *nest, const tarn__reducer *op, int kept, int reduced)
+{
+    if (kept < 0 || !op->fold)
+        return false;
+    if (kept < nest->rank - 1)
+        return nest->shape[reduced] < SHORT_ROW;
+    return nest->shape[kept] >= NARROW || reduced < 0 || nest->shape[reduced] < SHORT_ROW || can_widen(nest, op, kept, reduced);
+}
+
+/* Columns of a tile, at most. From memory, long stretches of a row come faster. */
+static int64_t widest_tile(const plan *p)
+{
+    if (p->widening > 1)
+        return p->columns;
+    if (!p->by_columns)
+        return smaller(256, larger(1, TARN__PIECE / larger(1, p->count)));
+    if (!p->direct)
+        return LOADED_COLUMNS;
+    return p->count * p->columns * p->outer * p->x_size <= CACHED ? CACHED_COLUMNS : TARN__COLUMNS;
+}
+
+/* Tasks by size only. */
+static void cut(plan *p)
+{
+    int64_t most = widest_tile(p);
+    p->tiles = divide_up(p->columns, most);
+    p->tile = divide_up(p->columns, p->tiles);
+    if (p->tiles > 1 && p->tile > 64)
+        p->tile = smaller(most, divide_up(p->tile, 64) * 64);
+    p->tiles = divide_up(p->columns, p->tile);
+    int64_t tasks = p->outer * p->tiles, unit = p->by_columns ? TARN__ROWS : TARN__PIECE;
+    p->chunk = p->rows;
+    if (tasks < TASKS) {
+        int64_t chunks = smaller(divide_up(p->count * p->tile, CHUNK), divide_up(2 * TASKS, tasks));
+        p->chunk = divide_up(divide_up(p->rows, larger(1, chunks)), unit) * unit;
+    }
+    p->chunks = p->rows > p->chunk ? divide_up(p->rows, p->chunk) : 1;
+}
+
+/* Tells outer, column and reduced axes apart; `kept` is the axis of the columns, -1 when there is none. */
+static void sort_axes(plan *p, const tarn__nest *nest, int kept)
+{
+    for (int i = 0; i < nest->rank; i++) {
+        if (is_reduced(nest, i)) {
+            p->reduced_shape[p->reduced_rank] = nest->shape[i];
+            p->reduced_x[p->reduced_rank++] = nest->stride[0][i];
+            p->rows *= nest->shape[i];
+        } else if (i == kept) {
+            p->columns = nest->shape[i];
+            p->column_x = nest->stride[0][i], p->column_y = nest->stride[1][i], p->column_aux = nest->stride[2][i];
+        } else {
+            p->outer_shape[p->outer_rank] = nest->shape[i];
+            p->outer_x[p->outer_rank] = nest->stride[0][i], p->outer_y[p->outer_rank] = nest->stride[1][i];
+            p->outer_aux[p->outer_rank++] = nest->stride[2][i];
+            p->outer *= nest->shape[i];
+        }
+    }
+    if (p->reduced_rank == 0)
+        p->reduced_shape[p->reduced_rank++] = 1;
+    p->count = p->rows;
+}
+
+/* Whether elements can be taken as they lie: dense, in a dtype that the reducer reads, and many enough in one run. */
+static void choose_direct(plan *p)
+{
+    static const tarn_dtype native[] = {TARN_F32, TARN_F64, TARN_I64};
+    const tarn__reducer *op = p->r->reducer;
+    int last = p->reduced_rank - 1;
+    bool other = op->run_other && p->r->x->dtype == op->other;
+    bool dense = p->by_columns ? p->column_x == 1 || p->columns == 1 : p->reduced_x[last] == 1 || p->count == 1;
+    bool broken = !p->by_columns && last > 0 && p->reduced_shape[last] < SHORT_RUN;
+    p->direct = dense && !broken && (other || p->r->x->dtype == native[op->compute]);
+    p->other = p->direct && other;
+}
+
+/* False when there is no output. */
+static bool make_plan(plan *p, const tarn__reduction *r)
+{
+    const tarn__view *views[] = {r->x, r->y, r->aux};
+    tarn__nest nest;
+    tarn__nest_make(&nest, 3, views);
+    *p = (plan){.r = r, .x = tarn__view_at(r->x), .y = tarn__view_at(r->y), .columns = 1, .rows = 1, .widening = 1, .outer = 1};
+    p->x_size = (int64_t)tarn__dtype_bytes(r->x->dtype);
+    p->y_size = (int64_t)tarn__dtype_bytes(r->y->dtype);
+    if (r->aux) {
+        p->aux = tarn__view_at(r->aux);
+        p->aux_size = (int64_t)tarn__dtype_bytes(r->aux->dtype);
+    }
+    int kept = nest.rank - 1, reduced = nest.rank - 1;
+    while (kept >= 0 && is_reduced(&nest, kept))
+        kept--;
+    while (reduced >= 0 && !is_reduced(&nest, reduced))
+        reduced--;
+    sort_axes(p, &nest, kept);
+    if (p->columns * p->outer == 0)
+        return false;
+    p->by_columns = choose_columns(&nest, r->reducer, kept, reduced);
+    choose_direct(p);
+    if (p->by_columns && p->rows > 0 && can_widen(&nest, r->reducer, kept, reduced))
+        widen(p);
+    cut(p);
+    return true;
+}
+
+/* ---- a walk over the reduced elements -------------------------------------------------------------------------------------- */
+
+typedef struct walk {
+    int64_t index[TARN_MAX_RANK];
+    int64_t offset; /* of the element at the index, in elements of x */
+} walk;
+
+static void walk_to(const plan *p, walk *w, int64_t at)
+{
+    w->offset = 0;
+    for (int i = p->reduced_rank - 1; i >= 0; i--) {
+        w->index[i] = at % p->reduced_shape[i];
+        at /= p->reduced_shape[i];
+        w->offset += w->index[i] * p->reduced_x[i];
+    }
+}
+
+/* Goes `by` elements on, not beyond the end of the innermost axis. */
+static void walk_on(const plan *p, walk *w, int64_t by)
+{
+    int i = p->reduced_rank - 1;
+    w->index[i] += by;
+    w->offset += by * p->reduced_x[i];
+    for (; i > 0 && w->index[i] == p->reduced_shape[i]; i--) {
+        w->offset += p->reduced_x[i - 1] - w->index[i] * p->reduced_x[i];
+        w->index[i] = 0;
+        w->index[i - 1]++;
+    }
+}
+
+/* ---- one task -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct states {
+    _Alignas(64) tarn__wide first[TARN__COLUMNS];
+    _Alignas(64) tarn__wide second[TARN__COLUMNS];
+} states;
+
+typedef struct workspace {
+    tarn__columns columns;
+    states state, fresh;
+    _Alignas(64) tarn__wide aux[TARN__COLUMNS];
+    _Alignas(64) char buffer[BUFFER];
+} workspace;
+
+static int64_t compute_size(const plan *p)
+{
+    return p->r->reducer->compute == COMPUTE_F32 ? 4 : 8;
+}
+
+/* The reduced elements begin … end - 1 of one output, whose element 0 is at x, into a state. */
+static void run_row(const plan *p, workspace *w, const char *x, const void *aux, int64_t begin, int64_t end, tarn__wide *a, tarn__wide *b)
+{
+    const tarn__reducer *op = p->r->reducer;
+    int last = p->reduced_rank - 1;
+    int64_t start = begin, run = p->reduced_shape[last], stride = p->reduced_x[last], size = compute_size(p);
+    tarn__load_fn load = tarn__load[p->r->x->dtype][op->compute];
+    walk at;
+    if (begin < end)
+        walk_to(p, &at, begin);
+    while (begin < end) {
+        int64_t n = smaller(smaller(run - at.index[last], end - begin), TARN__PIECE);
+        if (p->direct) {
+            (p->other ? op->run_other : op->run)(a, b, x + at.offset * p->x_size, n, begin - start, aux);
+            walk_on(p, &at, n);
+            begin += n;
+            continue;
+        }
+        int64_t filled = 0, room = smaller(end - begin, TARN__PIECE);
+        for (; filled < room; filled += n) {
+            n = smaller(run - at.index[last], room - filled);
+            load(x + at.offset * p->x_size, stride, w->buffer + filled * size, n);
+            walk_on(p, &at, n);
+        }
+        op->run(a, b, w->buffer, filled, begin - start, aux);
+        begin += filled;
+    }
+}
+
+static void run_rows(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
+{
+    const tarn__reducer *op = p->r->reducer;
+    int64_t step = p->column_x * p->x_size, size = compute_size(p);
+    bool simple = p->direct && p->reduced_rank == 1 && end - begin <= TARN__PIECE && begin < end;
+    for (int64_t c = 0; c < width; c++, x += step) {
+        const void *aux = p->aux ? (const char *)w->aux + c * size : NULL;
+        tarn__wide *a = &w->state.first[c], *b = &w->state.second[c];
+        if (simple)
+            (p->other ? op->run_other : op->run)(a, b, x + begin * p->x_size, end - begin, 0, aux);
+        else
+            run_row(p, w, x, aux, begin, end, a, b);
+    }
+}
+
+/* Takes rows that are the last, narrower ones of a widened axis apart from the others. */
+static int rows_alike(const plan *p, const walk *at, int64_t most, int64_t *width)
+{
+    int last = p->reduced_rank - 1;
+    *width *= p->widening;
+    if (p->widening == 1 || p->last_widening == p->widening)
+        return (int)most;
+    int64_t before = p->reduced_shape[last] - 1 - at->index[last];
+    if (before > 0)
+        return (int)smaller(most, before);
+    *width = *width / p->widening * p->last_widening;
+    return 1;
+}
+
+/* Up to `most` rows from a position on, as pointers to dense elements. */
+static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int rows, int64_t width, const void **row)
+{
+    tarn__load_fn load = tarn__load[p->r->x->dtype][p->r->reducer->compute];
+    int64_t size = compute_size(p);
+    for (int i = 0; i < rows; i++) {
+        row[i] = x + at->offset * p->x_size;
+        if (!p->direct) {
+            char *loaded = w->buffer + i * width * size;
+            load(row[i], p->widening > 1 ? 1 : p->column_x, loaded, width);
+            row[i] = loaded;
+        }
+        walk_on(p, at, 1);
+    }
+}
+
+/* States of a widened tile: those of rows that were taken as one, merged. */
+static void narrow(const plan *p, states *state, int64_t width)
+{
+    tarn__wide *into[] = {state->first, state->second};
+    for (int64_t k = 1; k < p->widening; k++) {
+        const tarn__wide *from[] = {state->first + k * width, state->second + k * width};
+        p->r->reducer->merge(into, from, width, 1, 1);
+    }
+}
+
+static void fold_columns(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
+{
+    const tarn__reducer *op = p->r->reducer;
+    tarn__wide *state[] = {w->state.first, w->state.second}, *fresh[] = {w->fresh.first, w->fresh.second};
+    const void *row[TARN__ROWS];
+    int64_t whole = width * p->widening, start = begin, size = compute_size(p);
+    int64_t most = p->direct ? TARN__ROWS : smaller(TARN__ROWS, BUFFER / (whole * size));
+    walk at;
+    walk_to(p, &at, begin);
+    while (begin < end) {
+        int64_t block = smaller(TARN__BLOCK, end - begin);
+        op->open(&w->columns, whole);
+        for (int64_t done = 0; done < block;) {
+            int64_t here = width;
+            int rows = rows_alike(p, &at, smaller(most, block - done), &here);
+            fetch_rows(p, w, x, &at, rows, here, row);
+            (p->other ? op->fold_other : op->fold)(&w->columns, row, rows, here, done, p->aux ? w->aux : NULL);
+            done += rows;
+        }
+        bool first = begin == start;
+        op->close(&w->columns, whole, first ? state : fresh);
+        if (!first)
+            op->merge(state, (const tarn__wide *const *)fresh, whole, begin - start, block);
+        begin += block;
+    }
+    narrow(p, &w->state, width);
+}
+
+/* Where a task's columns are. */
+typedef struct place {
+    int64_t x, y, aux; /* elements from the first */
+    int64_t first;     /* number of the first output, in the order of outer positions and columns */
+    int64_t width;
+} place;
+
+static place locate(const plan *p, int64_t outer, int64_t tile)
+{
+    int64_t column = tile * p->tile;
+    place at = {column * p->column_x, column * p->column_y, column * p->column_aux, outer * p->columns + column,
+                smaller(p->tile, p->columns - column)};
+    for (int i = p->outer_rank - 1; i >= 0; i--) {
+        int64_t index = outer % p->outer_shape[i];
+        outer /= p->outer_shape[i];
+        at.x += index * p->outer_x[i];
+        at.y += index * p->outer_y[i];
+        at.aux += index * p->outer_aux[i];
+    }
+    return at;
+}
+
+static void store_results(const plan *p, states *state, const place *at)
+{
+    const tarn__reducer *op = p->r->reducer;
+    tarn__wide *part[] = {state->first, state->second};
+    if (op->finish)
+        op->finish(part, at->width, p->count, p->r->params);
+    tarn__store_fn store = tarn__store[p->r->y->dtype][op->integer_result ? COMPUTE_I64 : COMPUTE_F64];
+    store(part[op->result], p->y + at->y * p->y_size, p->column_y, at->width);
+    if (p->r->second)
+        tarn__store[TARN_F64][COMPUTE_F64](state->second, p->r->second + at->y, p->column_y, at->width);
+}
+
+/* Scratch holds [part][chunk][output]. */
+static tarn__wide *partial(const plan *p, int part, int64_t chunk, int64_t first)
+{
+    return (tarn__wide *)p->r->scratch + ((part * p->chunks + chunk) * p->outer * p->columns + first);
+}
+
+static void start_states(const tarn__reducer *op, states *state, int64_t width)
+{
+    for (int64_t c = 0; c < width; c++)
+        state->first[c] = op->start[0];
+    for (int64_t c = 0; op->parts > 1 && c < width; c++)
+        state->second[c] = op->start[1];
+}
+
+static void run_tasks(int64_t begin, int64_t end, void *ctx)
+{
+    const plan *p = ctx;
+    const tarn__reducer *op = p->r->reducer;
+    workspace w;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t rest = task / p->tiles, chunk = rest % p->chunks, first = chunk * p->chunk;
+        place at = locate(p, rest / p->chunks, task % p->tiles);
+        if (!p->by_columns || p->rows == 0)
+            start_states(op, &w.state, at.width);
+        if (p->aux)
+            tarn__load[p->r->aux->dtype][op->compute](p->aux + at.aux * p->aux_size, p->column_aux, w.aux, at.width);
+        const char *x = p->x + at.x * p->x_size;
+        int64_t end_row = smaller(p->rows, first + p->chunk);
+        (p->by_columns && p->rows > 0 ? fold_columns : run_rows)(p, &w, x, at.width, first, end_row);
+        if (p->chunks == 1) {
+            store_results(p, &w.state, &at);
+            continue;
+        }
+        memcpy(partial(p, 0, chunk, at.first), w.state.first, sizeof(tarn__wide) * (size_t)at.width);
+        if (op->parts > 1)
+            memcpy(partial(p, 1, chunk, at.first), w.state.second, sizeof(tarn__wide) * (size_t)at.width);
+    }
+}
+
+static void merge_tasks(int64_t begin, int64_t end, void *ctx)
+{
+    const plan *p = ctx;
+    const tarn__reducer *op = p->r->reducer;
+    states state;
+    tarn__wide *into[] = {state.first, state.second};
+    for (int64_t task = begin; task < end; task++) {
+        place at = locate(p, task / p->tiles, task % p->tiles);
+        start_states(op, &state, at.width);
+        for (int64_t chunk = 0, taken = 0; chunk < p->chunks; chunk++) {
+            int64_t rows = smaller(p->chunk, p->rows - taken);
+            const tarn__wide *from[] = {partial(p, 0, chunk, at.first), partial(p, op->parts - 1, chunk, at.first)};
+            op->merge(into, from, at.width, taken, rows);
+            taken += rows;
+        }
+        store_results(p, &state, &at);
+    }
+}
+
+size_t TARN__AT_LEVEL(tarn__fold_scratch)(const tarn__reduction *reduction)
+{
+    plan p;
+    if (!make_plan(&p, reduction) || p.chunks == 1)
+        return 0;
+    return sizeof(tarn__wide) * (size_t)(reduction->reducer->parts * p.chunks * p.outer * p.columns);
+}
+
+void TARN__AT_LEVEL(tarn__fold)(const tarn__reduction *reduction)
+{
+    plan p;
+    if (!make_plan(&p, reduction))
+        return;
+    int64_t elements = larger(1, p.chunk * p.tile * p.widening), grain = larger(1, GRAIN / elements);
+    tarn__parallel_for(p.outer * p.tiles * p.chunks, grain, run_tasks, &p);
+    if (p.chunks > 1)
+        tarn__parallel_for(p.outer * p.tiles, larger(1, GRAIN / (p.chunks * p.tile)), merge_tasks, &p);
+}

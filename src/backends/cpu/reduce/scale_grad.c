@@ -1,0 +1,191 @@
+/* scale_grad.c: the gradients of x · w where w is repeated along axes of x: gx = g · w and gw, the sums of g · x, in one pass over x and g.
+ *
+ * Two forms have loops of their own: w has one number for each row (the sums run along the innermost axis), and w is one row (the sums run
+ * over all rows; these are cut into chunks by their number alone, and the chunks' sums are added in order). ops/reduce/scale_grad.c asks for no other. */
+#include "backends/cpu/common/rows.h"
+#include "backends/cpu/common/nt_store.h"
+
+#define CHUNKS 64     /* of rows, at most */
+#define LEAST_ROWS 16 /* in a chunk */
+#define EXACT_ROWS 64 /* so many products are added in the type computed in before they go on in f64 */
+
+enum { X, G, GX, W, GW };
+
+typedef struct job {
+    row_set r; /* along the innermost axis; W and GW only where they have one number a row */
+    bool by_row, stream;
+    const tarn__view *w, *gw;
+    int64_t w_along, gw_along; /* where they are rows */
+    int64_t chunk, chunks, tiles;
+    double *partial; /* (chunks, length) */
+} job;
+
+/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+
+#define DEFINE_BLOCKS(T, NAME)                                                                                                            \
+    static void scale_##NAME(const void *from, const void *by, bool one, void *to, int64_t n)                                            \
+    {                                                                                                                                     \
+        const T *g = from, *w = by;                                                                                                       \
+        T *gx = to;                                                                                                                       \
+        if (one) {                                                                                                                        \
+            T factor = w[0];                                                                                                              \
+            TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) gx[i] = g[i] * factor;                                                      \
+        } else {                                                                                                                          \
+            TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) gx[i] = g[i] * w[i];                                                        \
+        }                                                                                                                                 \
+    }                                                                                                                                     \
+    static void add_products_##NAME(const void *from, const void *with, void *to, int64_t n)                                             \
+    {                                                                                                                                     \
+        const T *g = from, *x = with;                                                                                                     \
+        T *sum = to;                                                                                                                      \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) sum[i] += g[i] * x[i];                                                          \
+    }                                                                                                                                     \
+    static void move_sums_##NAME(void *from, double *to, int64_t n)                                                                      \
+    {                                                                                                                                     \
+        T *sum = from;                                                                                                                    \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                 \
+        {                                                                                                                                 \
+            to[i] += (double)sum[i];                                                                                                      \
+            sum[i] = 0;                                                                                                                   \
+        }                                                                                                                                 \
+    }
+
+DEFINE_BLOCKS(float, f32)
+DEFINE_BLOCKS(double, f64)
+
+static void scale(const job *j, const void *g, const void *w, bool one, void *gx, int64_t n)
+{
+    (j->r.compute == COMPUTE_F32 ? scale_f32 : scale_f64)(g, w, one, gx, n);
+}
+
+typedef struct buffers {
+    _Alignas(64) char x[BLOCK * 8], g[BLOCK * 8], gx[BLOCK * 8], narrow[BLOCK * 8], w[BLOCK * 8], sum[BLOCK * 8];
+    double wide[BLOCK];
+} buffers;
+
+/* n elements of a row of gx from the gradient and w, past the caches where the whole is too large for them. */
+static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t n, const void *g, const void *w, bool one)
+{
+    const operand *o = &j->r.operand[GX];
+    char *to = row + begin * o->size;
+    if (!j->stream || ((uintptr_t)to & 63) != 0) {
+        scale(j, g, w, one, place(&j->r, GX, row, begin, b->gx), n);
+        put_back(&j->r, GX, row, begin, n, b->gx);
+        return;
+    }
+    scale(j, g, w, one, b->gx, n);
+    bool native = is_native(&j->r, GX);
+    if (!native)
+        tarn__store[o->dtype][j->r.compute](b->gx, b->narrow, 1, n);
+    tarn__stream(to, native ? b->gx : b->narrow, n * o->size);
+}
+
+/* ---- one number of w a row --------------------------------------------------------------------------------------------------- */
+
+static void run_rows(int64_t first, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    const row_set *r = &j->r;
+    buffers b;
+    for (int64_t row = first; row < end; row++) {
+        const char *x = row_at(r, X, row), *g = row_at(r, G, row);
+        char *gx = row_at(r, GX, row);
+        double sum = 0;
+        tarn__load[r->operand[W].dtype][r->compute](row_at(r, W, row), 1, b.w, 1);
+        for (int64_t begin = 0; begin < r->length; begin += BLOCK) {
+            int64_t n = r->length - begin < BLOCK ? r->length - begin : BLOCK;
+            const void *from = fetch(r, G, g, begin, n, b.g), *with = fetch(r, X, x, begin, n, b.x);
+            sum += r->compute == COMPUTE_F32 ? block_dot_f32(from, with, n) : block_dot_f64(from, with, n);
+            if (gx)
+                write_gx(j, &b, gx, begin, n, from, b.w, true);
+        }
+        tarn__store[r->operand[GW].dtype][COMPUTE_F64](&sum, row_at(r, GW, row), 1, 1);
+    }
+    if (j->stream)
+        tarn__stream_end();
+}
+
+/* ---- w is one row ---------------------------------------------------------------------------------------------------------- */
+
+/* A task is a chunk of rows and a block of columns. */
+static void run_chunks(int64_t first, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    const row_set *r = &j->r;
+    buffers b;
+    for (int64_t task = first; task < end; task++) {
+        int64_t chunk = task / j->tiles, begin = task % j->tiles * BLOCK, n = r->length - begin < BLOCK ? r->length - begin : BLOCK;
+        int64_t row = chunk * j->chunk, stop = row + j->chunk < r->count ? row + j->chunk : r->count;
+        tarn__load[j->w->dtype][r->compute]((char *)tarn__view_at(j->w) + begin * j->w_along * (int64_t)tarn__dtype_bytes(j->w->dtype),
+                                            j->w_along, b.w, n);
+        memset(b.sum, 0, sizeof(b.sum));
+        memset(b.wide, 0, sizeof(b.wide));
+        for (int64_t done = 1; row < stop; row++, done++) {
+            char *gx = row_at(r, GX, row);
+            const void *from = fetch(r, G, row_at(r, G, row), begin, n, b.g), *with = fetch(r, X, row_at(r, X, row), begin, n, b.x);
+            (r->compute == COMPUTE_F32 ? add_products_f32 : add_products_f64)(from, with, b.sum, n);
+            if (gx)
+                write_gx(j, &b, gx, begin, n, from, b.w, false);
+            if (done % EXACT_ROWS == 0)
+                (r->compute == COMPUTE_F32 ? move_sums_f32 : move_sums_f64)(b.sum, b.wide, n);
+        }
+        (r->compute == COMPUTE_F32 ? move_sums_f32 : move_sums_f64)(b.sum, b.wide, n);
+        memcpy(j->partial + chunk * r->length + begin, b.wide, sizeof(double) * (size_t)n);
+    }
+    if (j->stream)
+        tarn__stream_end();
+}
+
+static void add_chunks(int64_t first, int64_t end, void *ctx)
+{
+    const job *j = ctx;
+    int64_t size = (int64_t)tarn__dtype_bytes(j->gw->dtype);
+    for (int64_t i = first; i < end; i++) {
+        double sum = 0;
+        for (int64_t chunk = 0; chunk < j->chunks; chunk++)
+            sum += j->partial[chunk * j->r.length + i];
+        tarn__store[j->gw->dtype][COMPUTE_F64](&sum, (char *)tarn__view_at(j->gw) + i * j->gw_along * size, 1, 1);
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------------------------------ */
+
+static void make_job(job *j, const tarn__call *call)
+{
+    const tarn__view *x = call->in[0], *w = call->in[1], *g = call->in[2], *gx = call->out[0], *gw = call->out[1];
+    int axis = tarn__view_innermost(x);
+    *j = (job){.by_row = gw->shape[axis] == 1, .w = w, .gw = gw, .w_along = w->stride[axis], .gw_along = gw->stride[axis]};
+    const tarn__view *views[] = {x, g, gx, j->by_row ? w : NULL, j->by_row ? gw : NULL};
+    rows_make(&j->r, axis, 5, views);
+    j->stream = gx && gx->stride[axis] == 1 && tarn__view_count(gx) * (int64_t)tarn__dtype_bytes(gx->dtype) >= TARN__STREAM_MIN;
+    j->chunk = (j->r.count + CHUNKS - 1) / CHUNKS;
+    j->chunk = j->chunk > LEAST_ROWS ? j->chunk : LEAST_ROWS;
+    j->chunks = (j->r.count + j->chunk - 1) / j->chunk;
+    j->tiles = (j->r.length + BLOCK - 1) / BLOCK;
+    j->partial = call->scratch;
+}
+
+static size_t scratch_scale_grad(const tarn__call *call)
+{
+    job j;
+    make_job(&j, call);
+    return j.by_row ? 0 : sizeof(double) * (size_t)(j.chunks * j.r.length);
+}
+
+static void kernel_scale_grad(const tarn__call *call)
+{
+    job j;
+    make_job(&j, call);
+    if (j.by_row) {
+        tarn__parallel_for(j.r.count, rows_grain(&j.r), run_rows, &j);
+        return;
+    }
+    int64_t elements = j.chunk * (j.r.length < BLOCK ? j.r.length : BLOCK);
+    tarn__parallel_for(j.chunks * j.tiles, 1 + ROWS_GRAIN / elements, run_chunks, &j);
+    tarn__parallel_for(j.r.length, 1 + ROWS_GRAIN / j.chunks, add_chunks, &j);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_scale_grad)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_scale_grad] = (tarn__kernel_row){kernel_scale_grad, TARN__FLOATS, scratch_scale_grad};
+}

@@ -1,0 +1,242 @@
+/* scan.c: running sums along an axis, in f64 (i64 for integers) whatever the dtype.
+ *
+ * By columns where another axis lies denser: a tile of running sums goes along the axis. By lines otherwise; where lines are few and long
+ * they are cut into chunks by size: first the sum of each chunk, then the sums before each, then all chunks. */
+#include "backends/cpu/common/convert.h"
+#include "backends/cpu/reduce/reduce_loops.h"
+
+#define TILE 1024          /* columns that run side by side, and elements of a line that are loaded at once */
+#define NARROW 16          /* fewer columns are taken as lines */
+#define CHUNK (32 * 1024)  /* elements of a line's chunk, and of a thread's share */
+#define FEW_LINES 64
+
+typedef union number {
+    double real;
+    int64_t integer;
+} number;
+
+typedef struct plan {
+    const char *x;
+    char *y;
+    int64_t x_size, y_size;
+    bool real;
+    bool plain; /* by columns: f32 to f32, dense rows */
+    tarn__load_fn load;
+    tarn__store_fn store;
+    int64_t length, along_x, along_y; /* the axis */
+    int64_t columns, column_x, column_y, tiles;
+    int rank; /* of the axes that are left */
+    int64_t shape[TARN_MAX_RANK], stride_x[TARN_MAX_RANK], stride_y[TARN_MAX_RANK];
+    int64_t outer, chunk, chunks;
+    number *before; /* [line][chunk]: the sum of the chunk, then of all before it */
+} plan;
+
+static int64_t magnitude(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
+
+static void make_plan(plan *p, const tarn__call *call)
+{
+    const tarn__view *x = call->in[0], *y = call->out[0];
+    const tarn__along *along = call->params;
+    bool real = tarn__is_float(x->dtype);
+    *p = (plan){.x = tarn__view_at(x), .y = tarn__view_at(y), .x_size = (int64_t)tarn__dtype_bytes(x->dtype),
+                .y_size = (int64_t)tarn__dtype_bytes(y->dtype), .real = real,
+                .load = tarn__load[x->dtype][real ? COMPUTE_F64 : COMPUTE_I64],
+                .store = tarn__store[y->dtype][real ? COMPUTE_F64 : COMPUTE_I64],
+                .length = 1, .columns = 1, .outer = 1, .before = call->scratch};
+    int axis = x->rank > 0 ? along->axis : -1, column = -1;
+    if (axis >= 0)
+        p->length = x->shape[axis], p->along_x = x->stride[axis], p->along_y = y->stride[axis];
+    for (int i = 0; i < x->rank; i++)
+        if (i != axis && x->shape[i] >= NARROW && magnitude(x->stride[i]) < magnitude(p->along_x) &&
+            (column < 0 || magnitude(x->stride[i]) <= magnitude(x->stride[column])))
+            column = i;
+    if (column >= 0)
+        p->columns = x->shape[column], p->column_x = x->stride[column], p->column_y = y->stride[column];
+    for (int i = 0; i < x->rank; i++)
+        if (i != axis && i != column) {
+            p->shape[p->rank] = x->shape[i];
+            p->stride_x[p->rank] = x->stride[i];
+            p->stride_y[p->rank++] = y->stride[i];
+            p->outer *= x->shape[i];
+        }
+    if (along->reverse && p->length > 0) {
+        p->x += (p->length - 1) * p->along_x * p->x_size;
+        p->y += (p->length - 1) * p->along_y * p->y_size;
+        p->along_x = -p->along_x;
+        p->along_y = -p->along_y;
+    }
+    p->plain = x->dtype == TARN_F32 && y->dtype == TARN_F32 && p->column_x == 1 && p->column_y == 1;
+    p->tiles = (p->columns + TILE - 1) / TILE;
+    p->chunk = p->columns == 1 && p->outer < FEW_LINES && p->length > 2 * CHUNK ? CHUNK : p->length;
+    p->chunks = p->chunk > 0 ? (p->length + p->chunk - 1) / p->chunk : 0;
+}
+
+static void locate(const plan *p, int64_t outer, const char **x, char **y)
+{
+    int64_t at_x = 0, at_y = 0;
+    for (int i = p->rank - 1; i >= 0; i--) {
+        int64_t index = outer % p->shape[i];
+        outer /= p->shape[i];
+        at_x += index * p->stride_x[i];
+        at_y += index * p->stride_y[i];
+    }
+    *x = p->x + at_x * p->x_size;
+    *y = p->y + at_y * p->y_size;
+}
+
+/* ---- by columns ------------------------------------------------------------------------------------------------------------ */
+
+static void add_row(double *restrict sum, const float *restrict x, float *restrict y, int64_t width)
+{
+    for (int64_t c = 0; c < width; c++) {
+        sum[c] += x[c];
+        y[c] = (float)sum[c];
+    }
+}
+
+static void scan_plain(const plan *p, const char *x, char *y, int64_t width)
+{
+    double sum[TILE] = {0};
+    for (int64_t i = 0; i < p->length; i++)
+        add_row(sum, (const float *)(const void *)x + i * p->along_x, (float *)(void *)y + i * p->along_y, width);
+}
+
+static void scan_columns(int64_t begin, int64_t end, void *ctx)
+{
+    const plan *p = ctx;
+    number sum[TILE], row[TILE];
+    for (int64_t task = begin; task < end; task++) {
+        const char *x;
+        char *y;
+        int64_t first = task % p->tiles * TILE, width = p->columns - first < TILE ? p->columns - first : TILE;
+        locate(p, task / p->tiles, &x, &y);
+        x += first * p->column_x * p->x_size;
+        y += first * p->column_y * p->y_size;
+        if (p->plain) {
+            scan_plain(p, x, y, width);
+            continue;
+        }
+        memset(sum, 0, sizeof(sum));
+        for (int64_t i = 0; i < p->length; i++) {
+            p->load(x + i * p->along_x * p->x_size, p->column_x, row, width);
+            if (p->real)
+                for (int64_t c = 0; c < width; c++)
+                    sum[c].real += row[c].real;
+            else
+                for (int64_t c = 0; c < width; c++)
+                    sum[c].integer += row[c].integer;
+            p->store(sum, y + i * p->along_y * p->y_size, p->column_y, width);
+        }
+    }
+}
+
+/* ---- by lines -------------------------------------------------------------------------------------------------------------- */
+
+/* Running sums of n numbers in place, after `before`, from the first or from the last; the chain of additions has one link for four elements.
+ * Returns the last sum. */
+#define FIRST(i) (i)
+#define LAST(i) (n - 1 - (i))
+#define SCAN(name, T, part, AT)                                                                                                           \
+    static number scan_##name(number *x, int64_t n, number before)                                                                        \
+    {                                                                                                                                     \
+        T sum = before.part;                                                                                                              \
+        int64_t i = 0;                                                                                                                    \
+        for (; i + 4 <= n; i += 4) {                                                                                                      \
+            T a = x[AT(i)].part, b = a + x[AT(i + 1)].part, c = b + x[AT(i + 2)].part, d = c + x[AT(i + 3)].part;                         \
+            x[AT(i)].part = sum + a;                                                                                                      \
+            x[AT(i + 1)].part = sum + b;                                                                                                  \
+            x[AT(i + 2)].part = sum + c;                                                                                                  \
+            x[AT(i + 3)].part = sum += d;                                                                                                 \
+        }                                                                                                                                 \
+        for (; i < n; i++)                                                                                                                \
+            x[AT(i)].part = sum += x[AT(i)].part;                                                                                         \
+        return (number){.part = sum};                                                                                                     \
+    }
+SCAN(real, double, real, FIRST)
+SCAN(integer, int64_t, integer, FIRST)
+SCAN(real_back, double, real, LAST)
+SCAN(integer_back, int64_t, integer, LAST)
+
+/* One chunk of a line, stored or only summed. */
+static number scan_chunk(const plan *p, int64_t task, number before, bool storing)
+{
+    const char *x;
+    char *y;
+    number tile[TILE];
+    int64_t i = task % p->chunks * p->chunk, end = i + p->chunk < p->length ? i + p->chunk : p->length;
+    locate(p, task / p->chunks, &x, &y);
+    bool back = p->along_x == -1 && p->along_y == -1; /* loaded and stored as it lies */
+    number (*scan)(number *, int64_t, number) = p->real ? back ? scan_real_back : scan_real : back ? scan_integer_back : scan_integer;
+    for (; i < end; i += TILE) {
+        int64_t n = end - i < TILE ? end - i : TILE, first = back ? i + n - 1 : i;
+        p->load(x + first * p->along_x * p->x_size, back ? 1 : p->along_x, tile, n);
+        before = scan(tile, n, before);
+        if (storing)
+            p->store(tile, y + first * p->along_y * p->y_size, back ? 1 : p->along_y, n);
+    }
+    return before;
+}
+
+static void sum_chunks(int64_t begin, int64_t end, void *ctx)
+{
+    const plan *p = ctx;
+    for (int64_t task = begin; task < end; task++)
+        p->before[task] = scan_chunk(p, task, (number){0}, false);
+}
+
+static void scan_chunks(int64_t begin, int64_t end, void *ctx)
+{
+    const plan *p = ctx;
+    for (int64_t task = begin; task < end; task++)
+        scan_chunk(p, task, p->chunks > 1 ? p->before[task] : (number){0}, true);
+}
+
+/* From the sum of each chunk to the sum of all before it. */
+static void sums_before(const plan *p)
+{
+    for (int64_t line = 0; line < p->outer; line++) {
+        number total = {0};
+        for (int64_t k = 0; k < p->chunks; k++) {
+            number *place = &p->before[line * p->chunks + k], own = *place;
+            *place = total;
+            if (p->real)
+                total.real += own.real;
+            else
+                total.integer += own.integer;
+        }
+    }
+}
+
+static size_t scratch_cumsum(const tarn__call *call)
+{
+    plan p;
+    make_plan(&p, call);
+    return p.chunks > 1 ? sizeof(number) * (size_t)(p.outer * p.chunks) : 0;
+}
+
+static void kernel_cumsum(const tarn__call *call)
+{
+    plan p;
+    make_plan(&p, call);
+    if (p.outer * p.columns * p.length == 0)
+        return;
+    if (p.columns > 1) {
+        int64_t share = CHUNK / (p.length * (p.columns < TILE ? p.columns : TILE));
+        tarn__parallel_for(p.outer * p.tiles, share > 0 ? share : 1, scan_columns, &p);
+        return;
+    }
+    int64_t share = CHUNK / p.chunk > 0 ? CHUNK / p.chunk : 1;
+    if (p.chunks > 1) {
+        tarn__parallel_for(p.outer * p.chunks, share, sum_chunks, &p);
+        sums_before(&p);
+    }
+    tarn__parallel_for(p.outer * p.chunks, share, scan_chunks, &p);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_scan)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_cumsum] = (tarn__kernel_row){kernel_cumsum, TARN__ALL, scratch_cumsum};
+}

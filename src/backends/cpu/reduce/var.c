@@ -1,0 +1,222 @@
+/* var.c: the variance. A state is a mean and the sum of squared distances from it.
+ *
+ * What is summed are the distances d = x - m from a centre m, and their squares; the sum of d corrects both numbers, since m is not the mean
+ * exactly. By rows m is the mean of the first vector, and one pass is enough; where that is farther from the mean than the elements are on
+ * average, digits would cancel, and a second pass has the mean for its centre. By columns a group of rows, small enough for the first or
+ * second cache, is read twice. Pieces are merged in f64 by the formula of Chan, Golub and LeVeque. */
+#include "backends/cpu/reduce/reduce_loops.h"
+#include "backends/cpu/elementwise/two_forms.h"
+#include "backends/cpu/common/vec_ext.h"
+
+/* Merges count_b elements into count ones; `share` is count_b / (count + count_b). */
+static inline void merge_one(double *mean, double *squares, double count, double mean_b, double squares_b, double share)
+{
+    double delta = mean_b - *mean;
+    *mean += delta * share;
+    *squares += squares_b + delta * delta * count * share;
+}
+
+#define ADD(a, b) ((a) + (b))
+#define PLUS(V, M, a, x) (a) += (x)
+#define PLAIN(x) (x)
+
+/* ---- by rows --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct distances {
+    double rest, squares;
+} distances;
+
+#define RUN(name, S, T, V, LOAD, GET)                                                                                                     \
+    static T mean_##name(const S *x, int64_t n)                                                                                           \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES };                                                            \
+        V v[TARN__STRANDS], y;                                                                                                            \
+        T sum;                                                                                                                            \
+        int64_t i = 0;                                                                                                                    \
+        for (int k = 0; k < TARN__STRANDS; k++)                                                                                           \
+            v[k] = (V){0};                                                                                                                \
+        for (; i + WIDTH <= n; i += WIDTH)                                                                                                \
+            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
+                LOAD(V, y, x + i + k * LANES);                                                                                            \
+                v[k] += y;                                                                                                                \
+            }                                                                                                                             \
+        for (; i + LANES <= n; i += LANES) {                                                                                              \
+            LOAD(V, y, x + i);                                                                                                            \
+            v[0] += y;                                                                                                                    \
+        }                                                                                                                                 \
+        TARN__STRANDS_JOIN(V, V, v, PLUS);                                                                                                \
+        TARN__LANES_FOLD(T, V, sum, v[0], ADD);                                                                                           \
+        for (; i < n; i++)                                                                                                                \
+            sum += GET(x[i]);                                                                                                             \
+        return sum / (T)n;                                                                                                                \
+    }                                                                                                                                     \
+    /* Sums of the distances from the centre, and of their squares. */                                                                    \
+    static distances around_##name(const S *x, int64_t n, T centre)                                                                       \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES };                                                            \
+        V d[TARN__STRANDS], s[TARN__STRANDS], y[TARN__STRANDS];                                                                           \
+        T sum_d, sum_s;                                                                                                                   \
+        int64_t i = 0;                                                                                                                    \
+        for (int k = 0; k < TARN__STRANDS; k++)                                                                                           \
+            d[k] = s[k] = (V){0};                                                                                                         \
+        for (; i + WIDTH <= n; i += WIDTH) {                                                                                              \
+            for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++)                                                                       \
+                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k);                                                                        \
+            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
+                LOAD(V, y[k], x + i + k * LANES);                                                                                         \
+                y[k] -= centre;                                                                                                           \
+            }                                                                                                                             \
+            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
+                d[k] += y[k];                                                                                                             \
+                s[k] += y[k] * y[k];                                                                                                      \
+            }                                                                                                                             \
+        }                                                                                                                                 \
+        TARN__STRANDS_JOIN(V, V, d, PLUS);                                                                                                \
+        TARN__STRANDS_JOIN(V, V, s, PLUS);                                                                                                \
+        TARN__LANES_FOLD(T, V, sum_d, d[0], ADD);                                                                                         \
+        TARN__LANES_FOLD(T, V, sum_s, s[0], ADD);                                                                                         \
+        distances sums = {sum_d, sum_s};                                                                                                  \
+        for (; i < n; i++) {                                                                                                              \
+            T away = GET(x[i]) - centre;                                                                                                  \
+            sums.rest += away;                                                                                                            \
+            sums.squares += away * away;                                                                                                  \
+        }                                                                                                                                 \
+        return sums;                                                                                                                      \
+    }                                                                                                                                     \
+    static void run_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                        \
+    {                                                                                                                                     \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
+        T centre = mean_##name(from, n < LANES ? n : LANES);                                                                              \
+        distances sums = around_##name(from, n, centre);                                                                                  \
+        (void)aux;                                                                                                                        \
+        if (!(sums.rest * sums.rest <= 0.5 * sums.squares * (double)n)) { /* NaN as well */                                               \
+            centre = mean_##name(from, n);                                                                                                \
+            sums = around_##name(from, n, centre);                                                                                        \
+        }                                                                                                                                 \
+        double rest = sums.rest / (double)n, squares = sums.squares - rest * sums.rest;                                                   \
+        merge_one(&a->real, &b->real, (double)at, (double)centre + rest, squares, (double)n / (double)(at + n));                          \
+    }
+
+/* ---- by columns ------------------------------------------------------------------------------------------------------------ */
+
+/* A few columns at a time, so that what is summed stays in registers while the rows pass by. Those left over are computed as
+ * a vector, too, so that a column has the same bits wherever it stands. */
+#define FOLD(name, S, T, V, LOAD)                                                                                      \
+    static inline void fold_few_##name(double *restrict a, double *restrict b,                                         \
+                                            const void *const *row, int rows, int64_t c, int lanes,                    \
+                                       double at)                                                                      \
+    {                                                                                                                  \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                        \
+        double count = rows, part = 1.0 / count, share = count / (at + count);                                         \
+        V sum = {0}, rest = {0}, squares = {0}, y;                                                                     \
+        S few[LANES] = {0};                                                                                            \
+        for (int r = 0; r < rows; r++) {                                                                               \
+            const S *from = (const S *)row[r] + c;                                                                     \
+            if (lanes < LANES)                                                                                         \
+                from = memcpy(few, from, sizeof(S) * (size_t)lanes);                                                   \
+            LOAD(V, y, from);                                                                                          \
+            sum += y;                                                                                                  \
+        }                                                                                                              \
+        sum *= (T)part;                                                                                                \
+        for (int r = 0; r < rows; r++) {                                                                               \
+            const S *from = (const S *)row[r] + c;                                                                     \
+            if (lanes < LANES)                                                                                         \
+                from = memcpy(few, from, sizeof(S) * (size_t)lanes);                                                   \
+            LOAD(V, y, from);                                                                                          \
+            y -= sum;                                                                                                  \
+            rest += y;                                                                                                 \
+            squares += y * y;                                                                                          \
+        }                                                                                                              \
+        T mean[LANES], d[LANES], s[LANES];                                                                             \
+        memcpy(mean, &sum, sizeof(sum));                                                                               \
+        memcpy(d, &rest, sizeof(rest));                                                                                \
+        memcpy(s, &squares, sizeof(squares));                                                                          \
+        for (int j = 0; j < lanes; j++) {                                                                              \
+            double e = (double)d[j] * part;                                                                            \
+            merge_one(&a[c + j], &b[c + j], at, (double)mean[j] + e, (double)s[j] - e * e * count, share);             \
+        }                                                                                                              \
+    }                                                                                                                  \
+    TARN__RARE static void fold_rest_##name(double *a, double *b, const void *const *row, int rows,                    \
+                                            int64_t c, int lanes,                                                      \
+                                            double at)                                                                 \
+    {                                                                                                                  \
+        fold_few_##name(a, b, row, rows, c, lanes, at);                                                                \
+    }                                                                                                                  \
+    static void fold_##name(tarn__columns *columns, const void *const *row, int rows,                                  \
+                                            int64_t width, int64_t at, const void *aux)                                \
+    {                                                                                                                  \
+        enum { LANES = sizeof(V) / sizeof(T) };                                                                        \
+        double *a = (double *)(void *)columns->first, *b = (double *)(void *)columns->second;                          \
+        int64_t c = 0;                                                                                                 \
+        (void)aux;                                                                                                     \
+        for (; c + LANES <= width; c += LANES)                                                                         \
+            fold_few_##name(a, b, row, rows, c, LANES, (double)at);                                                    \
+        if (c < width)                                                                                                 \
+            fold_rest_##name(a, b, row, rows, c, (int)(width - c), (double)at);                                         \
+    }
+
+RUN(f32, float, float, tarn__f32v, TARN__LANES_LOAD, PLAIN)
+RUN(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)
+RUN(f64, double, double, tarn__f64v, TARN__LANES_LOAD, PLAIN)
+FOLD(f32, float, float, tarn__f32v, TARN__LANES_LOAD)
+FOLD(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16)
+FOLD(f64, double, double, tarn__f64v, TARN__LANES_LOAD)
+
+static void open_columns(tarn__columns *columns, int64_t width)
+{
+    memset(columns->first, 0, sizeof(double) * (size_t)width);
+    memset(columns->second, 0, sizeof(double) * (size_t)width);
+}
+
+static void close_columns(const tarn__columns *columns, int64_t width, tarn__wide *const *state)
+{
+    memcpy(state[0], columns->first, sizeof(tarn__wide) * (size_t)width);
+    memcpy(state[1], columns->second, sizeof(tarn__wide) * (size_t)width);
+}
+
+static void merge(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)
+{
+    double share = (double)count_b / (double)(count_a + count_b);
+    for (int64_t c = 0; c < width; c++)
+        merge_one(&a[0][c].real, &a[1][c].real, (double)count_a, b[0][c].real, b[1][c].real, share);
+}
+
+/* As torch: a divisor below 0 counts as 0, which gives NaN or infinity. */
+static void finish(tarn__wide *const *state, int64_t width, int64_t count, const tarn__reduce *params)
+{
+    double divisor = (double)count - params->correction;
+    divisor = divisor < 0 ? 0 : divisor;
+    for (int64_t c = 0; c < width; c++)
+        state[1][c].real /= divisor;
+}
+
+#define REDUCER(name, COMPUTE)                                                                                                            \
+    .compute = COMPUTE, .parts = 2, .run = run_##name, .open = open_columns, .fold = fold_##name, .close = close_columns, .merge = merge, \
+    .finish = finish, .result = 1
+static const tarn__reducer reducers[] = {
+    {REDUCER(f32, COMPUTE_F32), .other = TARN_BF16, .run_other = run_bf16, .fold_other = fold_bf16},
+    {REDUCER(f64, COMPUTE_F64)},
+};
+
+static tarn__reduction describe(const tarn__call *call)
+{
+    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)], .x = call->in[0], .y = call->out[0],
+                             .params = call->params, .scratch = call->scratch};
+}
+
+static void kernel_var(const tarn__call *call)
+{
+    tarn__reduction r = describe(call);
+    TARN__AT_LEVEL(tarn__fold)(&r);
+}
+
+static size_t scratch_var(const tarn__call *call)
+{
+    tarn__reduction r = describe(call);
+    return TARN__AT_LEVEL(tarn__fold_scratch)(&r);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_variance)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_var] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
+}

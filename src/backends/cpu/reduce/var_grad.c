@@ -1,0 +1,103 @@
+/* var_grad.c: the gradient of a variance: the distance of every element from the mean, times g, which has the factor 2 / (count - correction) already.
+ * Two passes: the means in f64, by the kernel of sums, then one over x. */
+#include <pthread.h>
+
+#include "backends/cpu/reduce/reduce_grad_rows.h"
+#include "backends/cpu/runtime/level.h"
+#include "backends/cpu/elementwise/elementwise_loops.h"
+
+static tarn__kernel_row rows[TARN__KERNEL_COUNT];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void fill_rows(void)
+{
+    TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
+}
+
+static const tarn__kernel_row *sum_row(void)
+{
+    pthread_once(&once, fill_rows);
+    return &rows[TARN__K_sum];
+}
+
+/* The call that makes the means: f64, in g's shape, at the start of scratch. */
+typedef struct means {
+    tarn__view view;
+    tarn__reduce params;
+    tarn__call call;
+    size_t bytes;
+} means;
+
+static void describe_means(means *m, const tarn__call *call)
+{
+    m->view = *call->in[1];
+    m->view.memory = call->scratch;
+    m->view.offset = 0;
+    m->view.dtype = TARN_F64;
+    tarn__view_pack(&m->view);
+    int64_t outputs = tarn__view_count(&m->view);
+    m->params = (tarn__reduce){.scale = outputs > 0 ? (double)outputs / (double)tarn__view_count(call->in[0]) : 0};
+    m->call = *call;
+    m->call.inputs = m->call.outputs = 1;
+    m->call.reads_output = 0;
+    m->call.out[0] = &m->view;
+    m->call.params = &m->params;
+    m->call.params_bytes = sizeof(m->params);
+    m->bytes = sizeof(double) * (size_t)outputs;
+}
+
+static size_t scratch_var_grad(const tarn__call *call)
+{
+    means m;
+    describe_means(&m, call);
+    return m.bytes + (sum_row()->scratch ? sum_row()->scratch(&m.call) : 0);
+}
+
+/* in: x, g, mean. The same of a dense row. */
+#define TILE(name, T)                                                                                                                     \
+    static void tile_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                          \
+    {                                                                                                                                     \
+        const T *x = in[0], *g = in[1], *mean = in[2];                                                                                    \
+        T *y = out[0];                                                                                                                    \
+        (void)params;                                                                                                                     \
+        TARN__INDEPENDENT                                                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                                                   \
+            y[i] = (x[i] - mean[i]) * g[i];                                                                                               \
+    }                                                                                                                                     \
+    static void dense_##name(char *const *at, int64_t n)                                                                                  \
+    {                                                                                                                                     \
+        const T *x = (const T *)(const void *)at[1], g = *(const T *)(const void *)at[2], mean = (T) * (const double *)(const void *)at[3];\
+        T *y = (T *)(void *)at[0];                                                                                                        \
+        TARN__INDEPENDENT                                                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                                                   \
+            y[i] = (x[i] - mean) * g;                                                                                                     \
+    }
+
+TILE(f32, float)
+TILE(f64, double)
+
+static void kernel_var_grad(const tarn__call *call)
+{
+    means m;
+    if (tarn__view_count(call->out[0]) == 0)
+        return;
+    describe_means(&m, call);
+    m.call.scratch = (char *)call->scratch + m.bytes;
+    m.call.scratch_bytes = call->scratch_bytes - m.bytes;
+    sum_row()->run(&m.call);
+    int compute = tarn__compute_of(call->in[0]->dtype);
+    dense_rows dense;
+    if ((call->in[0]->dtype == TARN_F32 || call->in[0]->dtype == TARN_F64) &&
+        dense_rows_make(&dense, 4, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], &m.view})) {
+        dense_rows_run(&dense, compute == COMPUTE_F32 ? dense_f32 : dense_f64);
+        return;
+    }
+    tarn__elementwise none = {0};
+    tarn__call tiles = {.inputs = 3, .outputs = 1, .in = {call->in[0], call->in[1], &m.view}, .out = {call->out[0]}, .params = &none};
+    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_f32 : tile_f64, .compute = compute});
+}
+
+void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *table)
+{
+    table[TARN__K_var_grad] = (tarn__kernel_row){kernel_var_grad, TARN__FLOATS, scratch_var_grad};
+}

@@ -1,0 +1,29 @@
+/* table.c: the CPU's kernel table at one instruction level. */
+#include "backends/cpu/runtime/level.h"
+
+void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
+{
+    TARN__AT_LEVEL(tarn__cpu_elementwise)(rows);
+    TARN__AT_LEVEL(tarn__cpu_copy)(rows);
+    TARN__AT_LEVEL(tarn__cpu_random)(rows);
+    TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
+    TARN__AT_LEVEL(tarn__cpu_var_grad)(rows);
+    TARN__AT_WIDE_LEVEL(tarn__cpu_index)(rows);
+    TARN__AT_WIDE_LEVEL(tarn__cpu_sort)(rows);
+    TARN__AT_LEVEL(tarn__cpu_matmul)(rows);
+    TARN__AT_LEVEL(tarn__cpu_blocks)(rows);
+    TARN__AT_LEVEL(tarn__cpu_codes)(rows);
+    TARN__AT_LEVEL(tarn__cpu_fused)(rows);
+    TARN__AT_LEVEL(tarn__cpu_scale_grad)(rows);
+    TARN__AT_LEVEL(tarn__cpu_conv)(rows);
+    TARN__AT_LEVEL(tarn__cpu_pool)(rows);
+    TARN__AT_LEVEL(tarn__cpu_softmax)(rows);
+    TARN__AT_LEVEL(tarn__cpu_norm)(rows);
+    TARN__AT_LEVEL(tarn__cpu_batchnorm)(rows);
+    TARN__AT_LEVEL(tarn__cpu_groupnorm)(rows);
+    TARN__AT_LEVEL(tarn__cpu_attention)(rows);
+    TARN__AT_LEVEL(tarn__cpu_rope)(rows);
+    TARN__AT_LEVEL(tarn__cpu_loss)(rows);
+    TARN__AT_LEVEL(tarn__cpu_optimizer)(rows);
+    TARN__AT_LEVEL(tarn__cpu_clip)(rows);
+}

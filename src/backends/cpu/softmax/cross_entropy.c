@@ -1,0 +1,235 @@
+/* cross_entropy.c: the cross entropy of rows of logits, and its gradient with respect to them. The gradient makes softmax again from the logits and the
+ * log of their sum of exponentials. */
+#include "backends/cpu/softmax/exp_sum.h"
+#include "backends/cpu/common/rows.h"
+
+#define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
+#define EACH_BLOCK(begin, n, length)                                                                                                      \
+    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); begin += BLOCK)
+
+typedef struct maths {
+    double (*most)(const void *x, int64_t n);
+    double (*sum)(const void *x, int64_t n);
+    double (*exps)(const void *x, void *y, int64_t n, double most); /* y = exp(x - most); gives the sum */
+    void (*slopes)(void *y, int64_t n, double factor, double less, double g); /* y = (y · factor - less) · g */
+} maths;
+
+#define BLOCKS(T, type)                                                                                                                   \
+    static double most_##type(const void *x, int64_t n) { return (double)block_max_##type(x, n); }                                        \
+    static double sum_##type(const void *x, int64_t n) { return block_sum_##type(x, n); }                                                 \
+    static void slopes_##type(void *in_place, int64_t n, double factor, double less, double scale)                                        \
+    {                                                                                                                                     \
+        T *y = in_place, f = (T)factor, l = (T)less, g = (T)scale;                                                                        \
+        EACH y[i] = (y[i] * f - l) * g;                                                                                                   \
+    }                                                                                                                                     \
+    static const maths maths_##type = {most_##type, sum_##type, block_exps_##type, slopes_##type};
+
+BLOCKS(float, f32)
+BLOCKS(double, f64)
+
+enum { LOGITS, TARGET, LOSS, LOG_SUM, GRADIENT, SLOPES, OPERANDS }; /* of the three kernels: each has some of them */
+
+typedef struct job {
+    row_set r;
+    const maths *maths;
+    const tarn__cross_entropy *params;
+} job;
+
+static int64_t target_of(const job *j, int64_t row)
+{
+    int64_t target;
+    tarn__load[j->r.operand[TARGET].dtype][COMPUTE_I64](row_at(&j->r, TARGET, row), 1, &target, 1);
+    return target;
+}
+
+static bool counts(const job *j, int64_t target)
+{
+    return !(j->params->has_ignore && target == j->params->ignore) && target >= 0 && target < j->r.length;
+}
+
+static double number_at(const job *j, int k, const char *from)
+{
+    double value;
+    tarn__load[j->r.operand[k].dtype][COMPUTE_F64](from, 1, &value, 1);
+    return value;
+}
+
+static void write_number(const job *j, int k, char *to, double value)
+{
+    if (to)
+        tarn__store[j->r.operand[k].dtype][COMPUTE_F64](&value, to, 1, 1);
+}
+
+/* Element `at` of a row. */
+static char *element_of(const job *j, int k, char *row, int64_t at)
+{
+    return row + at * j->r.operand[k].along * j->r.operand[k].size;
+}
+
+/* ---- loss ------------------------------------------------------------------------------------------------------------------ */
+
+/* The logarithm of the sum of exponentials of a row whose target counts, and the loss. */
+static double measure_row(const job *j, char *in, int64_t target, char *buffer, double *loss)
+{
+    const row_set *r = &j->r;
+    double most = -(double)INFINITY, sum = 0, all = 0, smoothing = j->params->smoothing;
+    EACH_BLOCK(begin, n, r->length) {
+        const void *x = fetch(r, LOGITS, in, begin, n, buffer);
+        double here = j->maths->most(x, n);
+        most = here > most ? here : most;
+        all += smoothing > 0 ? j->maths->sum(x, n) : 0;
+    }
+    EACH_BLOCK(begin, n, r->length)
+        sum += j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), buffer, n, most);
+    double log_sum = log(sum);
+    *loss = log_sum - (number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - most);
+    if (smoothing > 0)
+        *loss = (1 - smoothing) * *loss + smoothing * (log_sum - (all / (double)r->length - most));
+    return most + log_sum;
+}
+
+static void loss_row(const job *j, int64_t row, char *buffer)
+{
+    const row_set *r = &j->r;
+    int64_t target = target_of(j, row);
+    double loss = 0, log_sum = counts(j, target) ? measure_row(j, row_at(r, LOGITS, row), target, buffer, &loss) : 0;
+    write_number(j, LOSS, row_at(r, LOSS, row), loss);
+    write_number(j, LOG_SUM, row_at(r, LOG_SUM, row), log_sum);
+}
+
+static void loss_rows(int64_t begin, int64_t end, void *ctx)
+{
+    _Alignas(64) char buffer[BLOCK * 8];
+    for (; begin < end; begin++)
+        loss_row(ctx, begin, buffer);
+}
+
+/* Targets are checked before any thread starts, so that the first wrong one is the one reported. */
+static void check_targets(const job *j, tarn__fault *fault)
+{
+    for (int64_t row = 0; row < j->r.count && !fault->raised; row++) {
+        int64_t target = target_of(j, row);
+        if (counts(j, target) || (j->params->has_ignore && target == j->params->ignore))
+            continue;
+        *fault = (tarn__fault){1, fault->function, target, j->r.length};
+    }
+}
+
+/* ---- gradient -------------------------------------------------------------------------------------------------------------- */
+
+static void clear_row(const job *j, char *to, char *buffer)
+{
+    EACH_BLOCK(begin, n, j->r.length) {
+        void *zeros = place(&j->r, SLOPES, to, begin, buffer);
+        memset(zeros, 0, (size_t)n * (j->r.compute == COMPUTE_F64 ? 8 : 4));
+        put_back(&j->r, SLOPES, to, begin, n, zeros);
+    }
+}
+
+/* g · (softmax - smoothing / C), and at the target 1 - smoothing less. The logarithm is subtracted in two parts, as f32 holds only one. */
+static void slope_row(const job *j, int64_t row, int64_t target, double log_sum, char *buffer)
+{
+    const row_set *r = &j->r;
+    char *in = row_at(r, LOGITS, row), *to = row_at(r, SLOPES, row);
+    double g = number_at(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
+    double share = exp(number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - log_sum); /* before slopes that take the logits' place */
+    double shift = r->compute == COMPUTE_F64 ? log_sum : (double)(float)log_sum, even = j->params->smoothing / (double)r->length;
+    EACH_BLOCK(begin, n, r->length) {
+        void *y = place(r, SLOPES, to, begin, buffer);
+        j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), y, n, shift);
+        j->maths->slopes(y, n, exp(shift - log_sum), even, g);
+        put_back(r, SLOPES, to, begin, n, y);
+    }
+    write_number(j, SLOPES, element_of(j, SLOPES, to, target), (share - even - (1 - j->params->smoothing)) * g);
+}
+
+static void grad_row(const job *j, int64_t row, char *buffer)
+{
+    int64_t target = target_of(j, row);
+    if (counts(j, target))
+        slope_row(j, row, target, number_at(j, LOG_SUM, row_at(&j->r, LOG_SUM, row)), buffer);
+    else
+        clear_row(j, row_at(&j->r, SLOPES, row), buffer);
+}
+
+static void grad_rows(int64_t begin, int64_t end, void *ctx)
+{
+    _Alignas(64) char buffer[BLOCK * 8];
+    for (; begin < end; begin++)
+        grad_row(ctx, begin, buffer);
+}
+
+/* ---- both --------------------------------------------------------------------------------------------------------------------- */
+
+/* While the row is in a cache. */
+static void both_row(const job *j, int64_t row, char *buffer)
+{
+    int64_t target = target_of(j, row);
+    double loss = 0;
+    if (counts(j, target))
+        slope_row(j, row, target, measure_row(j, row_at(&j->r, LOGITS, row), target, buffer, &loss), buffer);
+    else
+        clear_row(j, row_at(&j->r, SLOPES, row), buffer);
+    write_number(j, LOSS, row_at(&j->r, LOSS, row), loss);
+}
+
+static void both_rows(int64_t begin, int64_t end, void *ctx)
+{
+    _Alignas(64) char buffer[BLOCK * 8];
+    for (; begin < end; begin++)
+        both_row(ctx, begin, buffer);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+/* A view of one number a row as (rows, 1). */
+static tarn__view as_column(const tarn__view *view)
+{
+    tarn__view column = *view;
+    column.rank = 2;
+    column.shape[1] = 1;
+    column.stride[1] = 0;
+    return column;
+}
+
+static void run(const tarn__call *call, const tarn__view *const *views, tarn__range_fn rows)
+{
+    job j = {.params = call->params};
+    rows_make(&j.r, 1, OPERANDS, views);
+    j.r.count = j.r.nest.count; /* rows without classes have no right target */
+    j.maths = j.r.compute == COMPUTE_F64 ? &maths_f64 : &maths_f32;
+    if (rows != grad_rows)
+        check_targets(&j, call->fault);
+    tarn__parallel_for(j.r.count, rows_grain(&j.r), rows, &j);
+}
+
+static void kernel_cross_entropy(const tarn__call *call)
+{
+    tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), log_sum;
+    if (call->out[1])
+        log_sum = as_column(call->out[1]);
+    run(call, (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [LOG_SUM] = call->out[1] ? &log_sum : NULL},
+        loss_rows);
+}
+
+static void kernel_cross_entropy_grad(const tarn__call *call)
+{
+    tarn__view target = as_column(call->in[1]), log_sum = as_column(call->in[2]), g = as_column(call->in[3]);
+    run(call,
+        (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOG_SUM] = &log_sum, [GRADIENT] = &g, [SLOPES] = call->out[0]},
+        grad_rows);
+}
+
+static void kernel_cross_entropy_slopes(const tarn__call *call)
+{
+    tarn__view target = as_column(call->in[1]), g = as_column(call->in[2]), loss = as_column(call->out[0]);
+    run(call, (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [GRADIENT] = &g, [SLOPES] = call->out[1]},
+        both_rows);
+}
+
+void TARN__AT_LEVEL(tarn__cpu_loss)(tarn__kernel_row *rows)
+{
+    rows[TARN__K_cross_entropy] = (tarn__kernel_row){kernel_cross_entropy, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_grad] = (tarn__kernel_row){kernel_cross_entropy_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_slopes] = (tarn__kernel_row){kernel_cross_entropy_slopes, TARN__FLOATS, NULL};
+}
