@@ -1,0 +1,238 @@
+/* cudnn_attention_tune.c: the engine of an attention, chosen by running the candidates, and remembered on disk (autotune.h).
+ *
+ * The whole call is timed once with each of the engines that cuDNN's heuristics put first, piece by piece as it will run, and with our own kernels.
+ * The fastest that gives the same bits twice is taken. */
+#include <string.h>
+
+#include "backends/cuda/runtime/autotune.h"
+#include "backends/cuda/attention/cudnn_attention.h"
+
+#define MOST_TIMED 12 /* plans: all are compiled when they are made */
+#define BY_OWN 0      /* stands for an engine's identity */
+#define OWN_VERSION 2 /* of our own kernels, below 100: what was measured with others does not count */
+
+static tarn__cuda_choices *choices(void)
+{
+    static tarn__cuda_choices all = {.family = "attention", .key_bytes = sizeof(tarn__cudnn_attention), .value_bytes = sizeof(uint64_t)};
+    all.version = tarn__cudnn_open()->version() * 100 + OWN_VERSION;
+    return &all;
+}
+
+/* A plan whose workspace is not much more than the slopes of a piece. */
+static bool make_fitting_plan(int index, void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
+{
+    size_t room = tarn__cudnn_attention_room(index);
+    if (!tarn__cudnn_make_plan(handle, engine, plan))
+        return false;
+    if (plan->workspace <= room + room / 8)
+        return true;
+    tarn__cudnn_free_plan(plan);
+    return false;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct bench {
+    int index;
+    tarn__cudnn_attention_plan *of;
+    void *handle;
+    tarn__cudnn_plan plans[MOST_TIMED];
+    uint64_t identity[MOST_TIMED + 1]; /* the last candidate is our own */
+    int count;                         /* of plans */
+    char *memory;
+    size_t taken;                                /* bytes of it */
+    tarn__cudnn_attention_operands operands[2]; /* the second one's results are others */
+    void *own_scratch;
+    void *results[2];
+    size_t result_bytes;
+    int *differ;
+    cudaStream_t stream;
+} bench;
+
+/* A place in the memory: while there is none, only its size is counted. */
+static void *take(bench *t, size_t bytes)
+{
+    void *at = t->memory ? t->memory + t->taken : NULL;
+    t->taken += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+static tarn__view view_of(const bench *t, int which, void *memory)
+{
+    const tarn__cudnn_attention *a = &t->of->attention;
+    bool is_of_keys = which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK || which == TARN__ATTENTION_GV;
+    const int64_t *stride = a->stride[which];
+    return (tarn__view){.memory = memory, .dtype = (tarn_dtype)a->dtype, .rank = 4,
+                        .shape = {a->batches, is_of_keys ? a->kv_heads : a->heads, is_of_keys ? a->keys : a->rows, a->depth},
+                        .stride = {stride[0], stride[1], stride[2], 1}};
+}
+
+static tarn__view logarithms_of(const bench *t, void *memory)
+{
+    const tarn__cudnn_attention *a = &t->of->attention;
+    return (tarn__view){.memory = memory, .dtype = TARN_F32, .rank = 3, .shape = {a->batches, a->heads, a->rows},
+                        .stride = {a->heads * a->rows, a->rows, 1}};
+}
+
+/* Bytes from the first element to the last. */
+static size_t extent_of(const tarn__view *v)
+{
+    int64_t last = 0;
+    for (int i = 0; i < v->rank; i++)
+        last += (v->shape[i] - 1) * v->stride[i];
+    return (size_t)(last + 1) * tarn__dtype_bytes(v->dtype);
+}
+
+static void take_tensors(bench *t, int result, int first, int last)
+{
+    for (int i = first; i <= last; i++) {
+        tarn__view v = view_of(t, i, NULL);
+        t->operands[result].tensor[i] = take(t, extent_of(&v));
+    }
+}
+
+/* What the inputs need, then each of the results and what is used on the way. Gives the bytes of the inputs. */
+static size_t lay_out(bench *t)
+{
+    const tarn__cudnn_attention *a = &t->of->attention;
+    size_t rows = (size_t)(a->batches * a->heads * a->rows), workspace = 0;
+    int first = a->is_backward ? TARN__ATTENTION_GQ : TARN__ATTENTION_Y, last = a->is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y;
+    t->taken = 0;
+    take_tensors(t, 0, 0, first - 1);
+    size_t inputs = t->taken;
+    t->operands[0].logarithms = take(t, rows * sizeof(float));
+    t->operands[0].sums = take(t, rows * sizeof(float));
+    t->own_scratch = take(t, rows * 3 * sizeof(float)); /* as attention_grad.cu has it */
+    t->differ = take(t, sizeof(int));
+    for (int i = 0; i < t->count; i++)
+        workspace = t->plans[i].workspace > workspace ? t->plans[i].workspace : workspace;
+    t->operands[0].workspace = take(t, workspace);
+    t->operands[1] = t->operands[0];
+    for (int i = 0; i < 2; i++) {
+        size_t begin = t->taken;
+        take_tensors(t, i, first, last);
+        t->results[i] = t->operands[i].tensor[first];
+        t->result_bytes = t->taken - begin;
+    }
+    return inputs;
+}
+
+/* Memory of its own, taken and given back here, the inputs full of random numbers. */
+static bool open_bench(bench *t)
+{
+    const tarn__cudnn_attention *a = &t->of->attention;
+    lay_out(t);
+    size_t all = t->taken;
+    if (cudaMalloc((void **)&t->memory, all) != cudaSuccess) {
+        cudaGetLastError();
+        t->memory = NULL;
+        return false;
+    }
+    size_t inputs = lay_out(t), rows = (size_t)(a->batches * a->heads * a->rows);
+    return cudaMemsetAsync(t->memory, 0, all, t->stream) == cudaSuccess &&
+           tarn__cuda_noise(t->memory, inputs, (tarn_dtype)a->dtype, t->stream) &&
+           tarn__cuda_noise(t->operands[0].logarithms, rows * sizeof(float), TARN_F32, t->stream);
+}
+
+static void close_bench(bench *t)
+{
+    if (t->memory)
+        cudaFree(t->memory);
+    cudaGetLastError();
+}
+
+/* The same call by our own kernels. */
+static bool run_own(const bench *t, int result)
+{
+    const tarn__cudnn_attention *a = &t->of->attention;
+    const tarn__cudnn_attention_operands *at = &t->operands[result];
+    tarn__attention params = {.scale = a->scale, .causal = (int32_t)a->causal};
+    tarn__view v[TARN__ATTENTION_TENSORS], logarithms = logarithms_of(t, at->logarithms);
+    for (int i = 0; i < TARN__ATTENTION_TENSORS; i++)
+        v[i] = view_of(t, i, at->tensor[i]);
+    tarn__call call = {.in = {&v[0], &v[1], &v[2]}, .device = t->index, .stream = t->stream, .scratch = t->own_scratch, .function = "attention",
+                       .params = &params, .params_bytes = sizeof(params)};
+    if (a->is_backward) {
+        call.inputs = 7, call.in[4] = &v[TARN__ATTENTION_Y], call.in[5] = &logarithms, call.in[6] = &v[TARN__ATTENTION_G];
+        call.outputs = 3;
+        for (int i = 0; i < 3; i++)
+            call.out[i] = &v[TARN__ATTENTION_GQ + i];
+        tarn__cuda_attention_grad_own(&call);
+    } else {
+        call.inputs = 4, call.outputs = 2;
+        call.out[0] = &v[TARN__ATTENTION_Y], call.out[1] = &logarithms;
+        tarn__cuda_attention_own(&call);
+    }
+    return true;
+}
+
+static bool run_candidate(void *context, int candidate, int result)
+{
+    bench *t = context;
+    if (candidate == t->count)
+        return run_own(t, result);
+    return tarn__cudnn_attention_try(t->handle, t->of, &t->plans[candidate], &t->operands[result]);
+}
+
+/* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose the same. -1 when none
+ * gives the same bits twice. */
+static int fastest(bench *t)
+{
+    int best = 0;
+    if (open_bench(t))
+        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count + 1, .context = t, .run = run_candidate,
+                                                      .results = {t->results[0], t->results[1]}, .result_bytes = t->result_bytes,
+                                                      .differ = t->differ, .stream = t->stream});
+    if (best >= 0)
+        tarn__cuda_choice_keep(choices(), t->index, &t->of->attention, &t->identity[best]);
+    close_bench(t);
+    return best;
+}
+
+/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+
+static bool take_first(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (make_fitting_plan(index, handle, &engines[i], &plan->plan))
+            return true;
+    return false;
+}
+
+static bool take_known(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count, uint64_t identity)
+{
+    for (int i = 0; i < count; i++)
+        if (engines[i].identity == identity)
+            return make_fitting_plan(index, handle, &engines[i], &plan->plan);
+    return false;
+}
+
+static bool take_fastest(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count)
+{
+    bench t = {.index = index, .of = plan, .handle = handle, .stream = tarn__cuda_at(index)->stream};
+    for (int i = 0; i < count && t.count < MOST_TIMED; i++)
+        if (engines[i].config && make_fitting_plan(index, handle, &engines[i], &t.plans[t.count]))
+            t.identity[t.count++] = engines[i].identity;
+    t.identity[t.count] = BY_OWN;
+    int best = t.count ? fastest(&t) : -1;
+    if (best >= 0 && best < t.count)
+        plan->plan = t.plans[best];
+    for (int i = 0; i < t.count; i++)
+        if (i != best)
+            tarn__cudnn_free_plan(&t.plans[i]);
+    return best >= 0 && best < t.count;
+}
+
+bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count)
+{
+    uint64_t identity;
+    if (!tarn__cuda_may_measure())
+        return take_first(index, handle, plan, engines, count);
+    if (tarn__cuda_choice_find(choices(), index, &plan->attention, &identity)) {
+        if (identity == BY_OWN)
+            return false;
+        if (take_known(index, handle, plan, engines, count, identity))
+            return true;
+    }
+    return take_fastest(index, handle, plan, engines, count);
+}

@@ -1,0 +1,76 @@
+/* lines.cuh: what kernels along one axis share (indexing, sorting, running sums): elements whose dtype
+ * is known when the kernel is compiled, or only when it runs. */
+#ifndef TARN__LINES_CUH
+#define TARN__LINES_CUH
+
+#include "backends/cuda/common/element.cuh"
+
+static inline int64_t magnitude(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
+
+/* The place of a dtype in a template's arguments where it is chosen while the kernel runs. */
+struct mixed {
+};
+
+/* N neighbours as they lie in memory, to be computed in C. */
+template <typename T, int N, typename C> struct raw {
+    pack<T, N> held;
+    __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at) { held = *(const pack<T, N> *)((const T *)base + at); }
+    __device__ __forceinline__ C get(int i) const { return (C)widen(held.at[i]); }
+};
+/* 16-bit floats stay words of two: one by one each would have a register of its own. */
+template <typename T, typename C> struct raw_words {
+    uint32_t word[4];
+    __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at)
+    {
+        const uint4 all = *(const uint4 *)((const T *)base + at);
+        word[0] = all.x, word[1] = all.y, word[2] = all.z, word[3] = all.w;
+    }
+};
+template <typename C> struct raw<bf16, 8, C> : raw_words<bf16, C> {
+    __device__ __forceinline__ C get(int i) const
+    {
+        return (C)__uint_as_float(i % 2 ? this->word[i / 2] & 0xffff0000u : this->word[i / 2] << 16);
+    }
+};
+template <typename C> struct raw<f16, 8, C> : raw_words<f16, C> {
+    __device__ __forceinline__ C get(int i) const
+    {
+        return (C)__half2float(__ushort_as_half((unsigned short)(this->word[i / 2] >> (i % 2 * 16))));
+    }
+};
+template <int N, typename C> struct raw<mixed, N, C> {
+    C held;
+    __device__ __forceinline__ void load(const void *base, tarn_dtype dtype, int64_t at) { held = load_any<C>(base, dtype, at); }
+    __device__ __forceinline__ C get(int) const { return held; }
+};
+
+template <typename T, int N, typename C> struct put {
+    static __device__ __forceinline__ void at(void *base, tarn_dtype, int64_t at, const C *x)
+    {
+        pack<T, N> out;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            out.at[i] = narrow<T>(x[i]);
+        store_pack((T *)base + at, out);
+    }
+};
+template <int N, typename C> struct put<mixed, N, C> {
+    static __device__ __forceinline__ void at(void *base, tarn_dtype dtype, int64_t at, const C *x) { store_any(base, dtype, at, x[0]); }
+};
+
+/* True when operand k of the nest can be moved in packs of n along the last axis; `size` is an element's bytes. */
+static inline bool is_packable(const tarn__nest *nest, int k, const void *address, size_t size, int n)
+{
+    int last = nest->rank - 1;
+    if (last < 0 || nest->stride[k][last] != 1 || nest->shape[last] % n != 0 || !is_aligned(address, size * (size_t)n))
+        return false;
+    for (int i = 0; i < last; i++)
+        if (nest->stride[k][i] % n != 0)
+            return false;
+    return true;
+}
+
+#endif

@@ -1,0 +1,203 @@
+/* cudnn_conv_tune.c: the engine of a convolution, chosen by running the candidates, and remembered on disk (autotune.h).
+ *
+ * cuDNN's heuristics guess; a convolution of some size is timed once with each of the engines they put first, on tensors of its sizes. The fastest
+ * that gives the same bits twice is taken. In f32 only those count that give what sums in f32 are (cudnn_conv_accuracy.c). */
+#include <string.h>
+
+#include "backends/cuda/runtime/autotune.h"
+#include "backends/cuda/conv/cudnn_conv.h"
+
+#define MOST_WORKSPACE ((size_t)256 << 20)
+#define MOST_TIMED 12 /* plans: some are compiled when they are made */
+
+static tarn__cuda_choices *choices(void)
+{
+    static tarn__cuda_choices all = {.family = "conv-exact-engine", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    all.version = tarn__cudnn_open()->version();
+    return &all;
+}
+
+bool tarn__cudnn_conv_must_measure(const tarn__cudnn_conv *v)
+{
+    double products = (double)v->images * (double)v->out * (double)(v->in / v->groups);
+    products *= (double)(v->result[0] * v->result[1]) * (double)(v->kernel[0] * v->kernel[1]);
+    return products >= TARN__CUDA_WORTH_MEASURING && tarn__cuda_may_measure();
+}
+
+/* A plan that needs no more workspace than others may have. */
+static bool make_fitting_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
+{
+    if (!tarn__cudnn_make_plan(handle, engine, plan))
+        return false;
+    if (plan->workspace <= MOST_WORKSPACE)
+        return true;
+    tarn__cudnn_free_plan(plan);
+    return false;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct bench {
+    int index;
+    const tarn__cudnn_conv *conv;
+    void *handle;
+    tarn__cudnn_plan plans[MOST_TIMED];
+    uint64_t identity[MOST_TIMED];
+    int count; /* of plans */
+    char *memory;
+    tarn__cudnn_conv_operands operands[2]; /* the second one's result is another */
+    void *results[2];
+    size_t result_bytes;
+    int64_t result_count; /* elements */
+    int *differ;
+    cudaStream_t stream;
+} bench;
+
+static size_t bytes_of(const tarn__cudnn_tensor *t)
+{
+    size_t count = (size_t)(t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3]);
+    return (count * tarn__dtype_bytes(t->dtype) + 255) / 256 * 256;
+}
+
+static bool take_memory(char **memory, size_t bytes)
+{
+    if (cudaMalloc((void **)memory, bytes) == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    *memory = NULL;
+    return false;
+}
+
+/* Memory of its own, taken and given back here: the workspace, x, w, y and a bias full of random numbers, a second result. */
+static bool open_bench(bench *t)
+{
+    const tarn__cudnn_conv *v = t->conv;
+    tarn__cudnn_tensor tensors[] = {tarn__cudnn_conv_x(v), tarn__cudnn_conv_w(v), tarn__cudnn_conv_y(v)};
+    size_t x = bytes_of(&tensors[0]), w = bytes_of(&tensors[1]), y = bytes_of(&tensors[2]), bias = ((size_t)v->out * 4 + 255) / 256 * 256;
+    size_t workspace = 0;
+    int result = v->what == TARN__CONV_FORWARD ? 2 : v->what == TARN__CONV_GRAD_X ? 0 : 1;
+    for (int i = 0; i < t->count; i++)
+        workspace = t->plans[i].workspace > workspace ? t->plans[i].workspace : workspace;
+    t->result_bytes = bytes_of(&tensors[result]);
+    t->result_count = tensors[result].shape[0] * tensors[result].shape[1] * tensors[result].shape[2] * tensors[result].shape[3];
+    size_t all = x + w + y + bias + t->result_bytes + 256 + workspace;
+    if (!take_memory(&t->memory, all))
+        return false;
+    char *at = t->memory, *behind = at + x + w + y + bias;
+    t->operands[0] = (tarn__cudnn_conv_operands){.x = at, .w = at + x, .y = at + x + w, .bias = at + x + w + y,
+                                                 .workspace = workspace ? behind + t->result_bytes + 256 : NULL};
+    t->operands[1] = t->operands[0];
+    void **seconds[] = {&t->operands[1].x, &t->operands[1].w, &t->operands[1].y};
+    t->results[0] = *seconds[result];
+    t->results[1] = *seconds[result] = behind;
+    t->differ = (int *)(void *)(behind + t->result_bytes);
+    return cudaMemsetAsync(t->memory, 0, all, t->stream) == cudaSuccess &&
+           tarn__cuda_noise(t->memory, x + w + y + bias, (tarn_dtype)v->in_dtype, t->stream);
+}
+
+static void close_bench(bench *t)
+{
+    if (t->memory)
+        cudaFree(t->memory);
+    cudaGetLastError();
+}
+
+static bool run_candidate(void *context, int candidate, int result)
+{
+    bench *t = context;
+    return tarn__cudnn_conv_try(t->handle, t->conv, &t->plans[candidate], &t->operands[result]);
+}
+
+static bool must_be_exact(const tarn__cudnn_conv *v)
+{
+    return v->in_dtype == TARN_F32 && !v->tf32;
+}
+
+/* Leaves out candidates that do not give f32. False where there is no memory to see that in. */
+static bool leave_out_inexact(bench *t)
+{
+    tarn__conv_truth truth;
+    int left = 0;
+    if (!tarn__cudnn_conv_know_truth(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count, t->stream))
+        return false;
+    for (int i = 0; i < t->count; i++) {
+        bool is_true = run_candidate(t, i, 0) && tarn__cudnn_conv_is_true(&truth, t->results[0], t->stream);
+        if (!is_true)
+            tarn__cudnn_free_plan(&t->plans[i]);
+        else if (left != i)
+            t->plans[left] = t->plans[i], t->identity[left] = t->identity[i];
+        left += is_true;
+    }
+    t->count = left;
+    tarn__cudnn_conv_forget_truth(&truth);
+    return true;
+}
+
+/* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose the same. -1 when none gives the
+ * same bits twice. */
+static int fastest(bench *t)
+{
+    int best = 0;
+    bool is_known = !must_be_exact(t->conv); /* an engine whose digits nobody has seen is not kept */
+    if (open_bench(t)) {
+        is_known = is_known || leave_out_inexact(t);
+        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count, .context = t, .run = run_candidate,
+                                                      .results = {t->results[0], t->results[1]}, .result_bytes = t->result_bytes,
+                                                      .differ = t->differ, .stream = t->stream});
+    }
+    if (best >= 0 && is_known)
+        tarn__cuda_choice_keep(choices(), t->index, t->conv, &t->identity[best]);
+    close_bench(t);
+    return best;
+}
+
+/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+
+static bool take_first(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
+{
+    for (int i = 0; i < count; i++) {
+        bench t = {.index = index, .conv = &plan->conv, .handle = handle, .stream = tarn__cuda_at(index)->stream};
+        t.count = make_fitting_plan(handle, &engines[i], &t.plans[0]);
+        if (t.count && must_be_exact(&plan->conv) && open_bench(&t))
+            leave_out_inexact(&t);
+        close_bench(&t);
+        if (t.count) {
+            plan->plan = t.plans[0];
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool take_known(void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count, uint64_t identity)
+{
+    for (int i = 0; i < count; i++)
+        if (engines[i].identity == identity)
+            return make_fitting_plan(handle, &engines[i], &plan->plan);
+    return false;
+}
+
+static bool take_fastest(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
+{
+    bench t = {.index = index, .conv = &plan->conv, .handle = handle, .stream = tarn__cuda_at(index)->stream};
+    for (int i = 0; i < count && t.count < MOST_TIMED; i++)
+        if (engines[i].config && make_fitting_plan(handle, &engines[i], &t.plans[t.count]))
+            t.identity[t.count++] = engines[i].identity;
+    int best = t.count ? fastest(&t) : -1;
+    if (best >= 0)
+        plan->plan = t.plans[best];
+    for (int i = 0; i < t.count; i++)
+        if (i != best)
+            tarn__cudnn_free_plan(&t.plans[i]);
+    return best >= 0;
+}
+
+bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
+{
+    uint64_t identity;
+    if (!tarn__cudnn_conv_must_measure(&plan->conv))
+        return take_first(index, handle, plan, engines, count);
+    if (tarn__cuda_choice_find(choices(), index, &plan->conv, &identity) && take_known(handle, plan, engines, count, identity))
+        return true;
+    return take_fastest(index, handle, plan, engines, count);
+}

@@ -1,0 +1,177 @@
+/* window.cu: elements of any strides laid into a window of a target, which is written once and whole: copies whose rows do not lie alike,
+ * padding, and the gradients of parts.
+ *
+ * Rows that are not aligned with each other cannot be moved in 16 bytes, so what counts is that a warp's accesses are neighbours and that an
+ * element costs few instructions. A thread writes a unit of up to 8 bytes, loading its elements one by one: the loads of a warp cover one
+ * piece of a row, and those after the first find it in the cache. Its place is worked out once for several units, which lie apart on the
+ * longest of the outer axes: the units of neighbouring threads are neighbours in every turn. */
+#include "backends/cuda/copy/copy.cuh"
+
+#define TURNS 8
+
+struct window_axis {
+    divider size, step;
+    uint32_t begin, span; /* span: from the first place that holds an element to after the last */
+    int64_t to, from;
+};
+
+struct window_args {
+    void *to;
+    const void *from;
+    uint32_t units; /* of one turn */
+    int outer;      /* axes before the last */
+    int turning;    /* the one that is walked in turns: its step is 1, and its size in `axis` what one turn covers */
+    uint32_t turn, turning_size, turning_begin, turning_span;
+    int64_t turn_to, turn_from; /* from one turn to the next */
+    uint4 empty;
+    window_axis last; /* sizes in units */
+    window_axis axis[TARN_MAX_RANK];
+};
+
+/* Whether an element lies at place `at` of an axis, and which. */
+__device__ __forceinline__ bool find_source(const window_axis &axis, uint32_t at, uint32_t *source)
+{
+    uint32_t far = at - axis.begin;
+    *source = divide_small(far, axis.step);
+    return (far < axis.span) & (*source * (uint32_t)axis.step.by == far);
+}
+
+/* IS_ROW: the source's last axis is dense and its step 1, so that a unit's elements are neighbours there too. */
+template <typename B, int N, bool IS_ROW>
+static __global__ void __launch_bounds__(THREADS) window_kernel(const __grid_constant__ window_args a)
+{
+    uint32_t at = blockIdx.x * THREADS + threadIdx.x, source;
+    if (at >= a.units)
+        return;
+    uint32_t rest = divide_small(at, a.last.size), first = (at - rest * (uint32_t)a.last.size.by) * N, place = 0;
+    B *to = (B *)a.to + (int64_t)first * a.last.to;
+    const B *from = (const B *)a.from;
+    bool inside = true;
+#pragma unroll 1
+    for (int i = a.outer - 1; i >= 0; i--) {
+        const window_axis &axis = a.axis[i];
+        uint32_t next = divide_small(rest, axis.size), here = rest - next * (uint32_t)axis.size.by;
+        rest = next;
+        to += (int64_t)here * axis.to;
+        if (i == a.turning) {
+            place = here - axis.begin;
+            from += (int64_t)(int32_t)place * axis.from;
+        } else {
+            inside = find_source(axis, here, &source) & inside;
+            from += (int64_t)source * axis.from;
+        }
+    }
+    int32_t along[N];
+    bool has[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        has[i] = IS_ROW ? first + i - a.last.begin < a.last.span : find_source(a.last, first + i, &source);
+        along[i] = IS_ROW ? i : (int32_t)source * (int32_t)a.last.from;
+    }
+    if (IS_ROW)
+        from += (int32_t)(first - a.last.begin);
+    pack<B, N> x[TURNS];
+#pragma unroll
+    for (int k = 0; k < TURNS * N; k++)
+        x[k / N].at[k % N] = *(const B *)&a.empty;
+    if (inside) { /* warps in rows outside only write */
+#pragma unroll
+        for (int u = 0; u < TURNS; u++) {
+            bool is_here = place + u * a.turn < a.turning_span;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (is_here & has[i])
+                    x[u].at[i] = from[along[i]];
+            from += a.turn_from;
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < TURNS; u++) {
+        if (place + a.turning_begin + u * a.turn < a.turning_size)
+            *(pack<B, N> *)to = x[u];
+        to += a.turn_to;
+    }
+}
+
+/* ---- starting it ----------------------------------------------------------------------------------------------------------- */
+
+#define SMALL ((int64_t)1 << 31)
+
+static window_axis axis_for(const tarn__cuda_axis *axis)
+{
+    int64_t span = axis->count > 0 ? (axis->count - 1) * axis->step + 1 : 0;
+    return window_axis{divider_of(axis->size), divider_of(axis->step), (uint32_t)axis->begin, (uint32_t)span, axis->to, axis->from};
+}
+
+/* How many elements make a unit: the most, up to 8 bytes, that target rows are made of and aligned to. */
+static int unit_of(const void *to, const tarn__cuda_axis *axis, int rank, int bytes)
+{
+    for (int n = 8 / bytes; n > 1; n /= 2) {
+        bool fits = axis[rank - 1].to == 1 && axis[rank - 1].size % n == 0 && is_aligned(to, (size_t)(n * bytes));
+        for (int i = 0; fits && i < rank - 1; i++)
+            fits = axis[i].size == 1 || axis[i].to % n == 0;
+        if (fits)
+            return n;
+    }
+    return 1;
+}
+
+/* 256 threads a block, a unit of each turn a thread: up to 64 bytes a thread, all loaded before the first is stored. Moves the target's bytes, and those
+ * of the source. */
+template <typename B, int N> static bool launch(const tarn__call *call, window_args a)
+{
+    window_axis *turning = &a.axis[a.turning];
+    a.turning_size = (uint32_t)turning->size.by;
+    a.turning_begin = turning->begin;
+    a.turning_span = turning->span;
+    a.turn = (a.turning_size + TURNS - 1) / TURNS;
+    a.turn_to = a.turn * turning->to;
+    a.turn_from = a.turn * turning->from;
+    turning->size = divider_of(a.turn);
+    bool is_row = a.last.from == 1 && a.last.step.by == 1;
+    int64_t units = (int64_t)a.last.size.by / N;
+    a.last.size = divider_of(units);
+    for (int i = 0; i < a.outer; i++) {
+        units *= (int64_t)a.axis[i].size.by; /* both below 2^31 */
+        if (units >= SMALL)
+            return false;
+    }
+    a.units = (uint32_t)units;
+    if (is_row)
+        window_kernel<B, N, true><<<blocks_for(units, THREADS), THREADS, 0, stream_of(call)>>>(a);
+    else
+        window_kernel<B, N, false><<<blocks_for(units, THREADS), THREADS, 0, stream_of(call)>>>(a);
+    return true;
+}
+
+bool tarn__cuda_window(const tarn__call *call, const tarn__cuda_axis *axis, int rank, int bytes, uint4 empty)
+{
+    window_args a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0])};
+    const tarn__cuda_axis *last = &axis[rank - 1], none = {1, 0, 1, 1, 0, 0};
+    a.empty = empty;
+    for (int i = 0; i < rank; i++)
+        if (axis[i].size >= SMALL || axis[i].step >= SMALL || axis[i].begin >= SMALL)
+            return false;
+    if (last->count * (last->from < 0 ? -last->from : last->from) >= SMALL)
+        return false;
+    a.last = axis_for(last);
+    int64_t longest = 0;
+    for (int i = 0; i < rank - 1; i++) {
+        a.axis[a.outer++] = axis_for(&axis[i]);
+        if (axis[i].step == 1 && axis[i].size > longest) {
+            longest = axis[i].size;
+            a.turning = i;
+        }
+    }
+    if (longest == 0) {
+        a.turning = a.outer;
+        a.axis[a.outer++] = axis_for(&none);
+    }
+    int n = unit_of(a.to, axis, rank, bytes);
+    switch (bytes) {
+    case 1: return n >= 4 ? launch<uint8_t, 4>(call, a) : launch<uint8_t, 1>(call, a);
+    case 2: return n >= 4 ? launch<uint16_t, 4>(call, a) : n == 2 ? launch<uint16_t, 2>(call, a) : launch<uint16_t, 1>(call, a);
+    case 4: return n >= 2 ? launch<uint32_t, 2>(call, a) : launch<uint32_t, 1>(call, a);
+    default: return launch<uint64_t, 1>(call, a);
+    }
+}

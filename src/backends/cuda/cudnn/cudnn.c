@@ -1,0 +1,160 @@
+/* cudnn.c: cuDNN, opened when it is first needed: libcudnn.so.9, then libcudnn.so, or what TARN_CUDNN names. */
+#include "backends/cuda/cudnn/cudnn.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_DEVICES 64
+
+static struct {
+    tarn__cudnn functions;
+    bool is_open, is_refused;
+    char about[64];    /* a few words */
+    char refusal[200]; /* a sentence, where TARN_CUDNN cannot be honoured */
+} library;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static struct state {
+    void *handle;
+    cudaStream_t stream;
+} states[MAX_DEVICES];
+static pthread_mutex_t use = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct symbol {
+    const char *name;
+    void **place;
+} symbol;
+
+/* NULL, or the name of what the library lacks. */
+static const char *find_functions(void *opened, tarn__cudnn *f)
+{
+    const symbol symbols[] = {
+        {"cudnnGetVersion", (void **)(void *)&f->version},
+        {"cudnnGetErrorString", (void **)(void *)&f->status_text},
+        {"cudnnCreate", (void **)(void *)&f->create},
+        {"cudnnSetStream", (void **)(void *)&f->set_stream},
+        {"cudnnBackendCreateDescriptor", (void **)(void *)&f->make},
+        {"cudnnBackendDestroyDescriptor", (void **)(void *)&f->free},
+        {"cudnnBackendSetAttribute", (void **)(void *)&f->set},
+        {"cudnnBackendFinalize", (void **)(void *)&f->finish},
+        {"cudnnBackendGetAttribute", (void **)(void *)&f->get},
+        {"cudnnBackendExecute", (void **)(void *)&f->run},
+    };
+    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++)
+        if ((*symbols[i].place = dlsym(opened, symbols[i].name)) == NULL)
+            return symbols[i].name;
+    return NULL;
+}
+
+/* Versions before 9 count 1000 a major version, later ones 10000. */
+static bool is_our_version(size_t version)
+{
+    size_t unit = version < 10000 ? 1000 : 10000, major = version / unit;
+    if (major == TARN__CUDNN_MAJOR) {
+        snprintf(library.about, sizeof(library.about), "cuDNN %zu.%zu.%zu", major, version % unit / 100, version % 100);
+        return true;
+    }
+    snprintf(library.about, sizeof(library.about), "no cuDNN: version %zu.%zu found, %d needed", major, version % unit / 100, TARN__CUDNN_MAJOR);
+    return false;
+}
+
+/* True when the library at this name is one that can be used; else library.about says why not. */
+static bool open_one(const char *name)
+{
+    void *opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!opened) {
+        snprintf(library.about, sizeof(library.about), "no cuDNN: libcudnn.so.%d cannot be opened", TARN__CUDNN_MAJOR);
+        return false;
+    }
+    const char *missing = find_functions(opened, &library.functions);
+    if (missing)
+        snprintf(library.about, sizeof(library.about), "no cuDNN: no %s in it", missing);
+    if (!missing && is_our_version(library.functions.version()))
+        return true;
+    dlclose(opened);
+    return false;
+}
+
+/* A library that was named and cannot be used is not passed over for another. */
+static void open_named(const char *name)
+{
+    library.is_open = open_one(name);
+    if (library.is_open)
+        return;
+    const char *why = dlerror();
+    library.is_refused = true;
+    snprintf(library.refusal, sizeof(library.refusal), "TARN_CUDNN must be off or the path of a libcudnn.so.%d: %.120s", TARN__CUDNN_MAJOR,
+             why ? why : library.about);
+    if (why)
+        snprintf(library.about, sizeof(library.about), "no cuDNN: TARN_CUDNN cannot be opened");
+}
+
+static void open_library(void)
+{
+    const char *name = getenv("TARN_CUDNN");
+    if (name && strcmp(name, "off") == 0)
+        snprintf(library.about, sizeof(library.about), "cuDNN is off");
+    else if (name && name[0])
+        open_named(name);
+    else
+        library.is_open = open_one("libcudnn.so.9") || open_one("libcudnn.so");
+}
+
+const tarn__cudnn *tarn__cudnn_open(void)
+{
+    pthread_once(&once, open_library);
+    return library.is_open ? &library.functions : NULL;
+}
+
+const char *tarn__cudnn_about(void)
+{
+    pthread_once(&once, open_library);
+    return library.about;
+}
+
+bool tarn__cudnn_is_refused(void)
+{
+    pthread_once(&once, open_library);
+    if (library.is_refused)
+        tarn__cuda_fail("%s", library.refusal);
+    return library.is_refused;
+}
+
+/* ---- use ------------------------------------------------------------------------------------------------------------------- */
+
+bool tarn__cudnn_good(int status, const char *what)
+{
+    if (status == 0)
+        return true;
+    tarn__cuda_fail("%s: %s: %s", library.about, what, library.functions.status_text(status));
+    return false;
+}
+
+void tarn__cudnn_lock(void)
+{
+    pthread_mutex_lock(&use);
+}
+
+void tarn__cudnn_unlock(void)
+{
+    pthread_mutex_unlock(&use);
+}
+
+void *tarn__cudnn_handle(int index, cudaStream_t stream)
+{
+    struct state *state = &states[index];
+    bool is_good = tarn__cuda_at(index) != NULL;
+    if (is_good && !state->handle)
+        is_good = tarn__cudnn_good(library.functions.create(&state->handle),
+                                   "it cannot be set up on this device (TARN_CUDNN=off does convolutions and attention without it)");
+    if (is_good && state->stream != stream) {
+        is_good = tarn__cudnn_good(library.functions.set_stream(state->handle, stream), "choosing the stream");
+        state->stream = is_good ? stream : NULL;
+    }
+    return is_good ? state->handle : NULL;
+}

@@ -1,0 +1,20 @@
+/* binary.cu: element-wise operations of two operands. Their gradients are in binary_grad.cu, so that the two compile side by side. */
+#include "backends/cuda/elementwise/elementwise_loops.cuh"
+
+#define UNARY(name, ...)
+#define COMPARE(name, ...)
+#define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b)                                                  \
+    EXPRESSION(name##_value, 2, 1, precision, const real a = in[0], b = in[1]; out[0] = (value);)
+#include "base/kernel/elementwise.def"
+#undef BINARY
+
+#define RUN_FLOAT run_floats
+#define RUN_NUMBER run_numbers
+#define MASK_FLOAT TARN__FLOATS
+#define MASK_NUMBER TARN__ALL
+
+void tarn__cuda_binary(tarn__kernel_row *rows)
+{
+#define BINARY(name, dtypes, ...) rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL};
+#include "base/kernel/elementwise.def"
+}

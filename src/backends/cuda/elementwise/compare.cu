@@ -1,0 +1,300 @@
+/* compare.cu: comparisons, whose result is bool, and the choice between two operands with its gradient. */
+#include "backends/cuda/elementwise/elementwise_loops.cuh"
+
+#define UNARY(name, ...)
+#define BINARY(name, ...)
+#define COMPARE(name, value) EXPRESSION(name##_value, 2, 1, PLAIN, const real a = in[0], b = in[1]; out[0] = (real)(value);)
+#include "base/kernel/elementwise.def"
+#undef COMPARE
+
+/* Results are bytes: packs are as long as 16 bytes of operands. */
+template <typename Op> static void run_compare(const tarn__call *call)
+{
+    tarn_dtype dtype = leading_dtype(call);
+    if (is_nothing(call))
+        return;
+    bool done = dtype == TARN_F32    ? launch_packed<Op, float, bool>(call)
+                : dtype == TARN_BF16 ? launch_packed<Op, bf16, bool>(call)
+                : dtype == TARN_F16  ? launch_packed<Op, f16, bool>(call)
+                                     : false;
+    if (!done && dtype == TARN_F64)
+        launch_single<Op, twice>(call);
+    else if (!done && tarn__is_float(dtype))
+        launch_single<Op, fine>(call);
+    else if (!done)
+        launch_single<Op, whole>(call);
+}
+
+/* ---- where ----------------------------------------------------------------------------------------------------------------- */
+
+EXPRESSION(where_value, 3, 1, PLAIN, out[0] = in[0] != K(0) ? in[1] : in[2];)
+
+#define CHOICES 2 /* packs a thread */
+
+/* How operands are read: bit k of `dense`: operand k lies dense along the last axis; of `present` alone: it has one value there; else it is
+ * a constant. Outputs come first, then the condition, then what is chosen from. */
+struct choice_places {
+    uint32_t dense, present;
+    int64_t count; /* packs */
+    int tail;      /* elements after the last pack, where all of it is one row */
+    places<4> at;
+};
+
+struct choice_args {
+    void *to;
+    const void *condition, *from[2];
+    uint4 constant[2];
+    choice_places places;
+};
+
+struct part_args {
+    void *to[2];
+    const void *condition, *g;
+    choice_places places;
+};
+
+__device__ __forceinline__ void locate_choice(const choice_places &p, int64_t at, int64_t *offset)
+{
+    if (p.at.rank <= 1) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            offset[k] = at * p.at.stride[k][0];
+    } else {
+        locate(p.at, at, offset);
+    }
+}
+
+/* N elements of operand k. */
+template <typename B, int N>
+__device__ __forceinline__ pack<B, N> load_choice(const choice_places &p, int k, const void *base, int64_t offset, const uint4 &constant)
+{
+    const B *from = (const B *)base + offset;
+    if ((p.dense >> k) & 1)
+        return *(const pack<B, N> *)from;
+    pack<B, N> x = *(const pack<B, N> *)&constant;
+    if ((p.present >> k) & 1) {
+        B one = *from;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x.at[i] = one;
+    }
+    return x;
+}
+
+/* The condition, a byte an element, as 16 bytes of masks for elements of type B: all bits are set where it holds. */
+template <typename B> struct choice_mask {
+    static constexpr int N = 16 / (int)sizeof(B);
+    static __device__ __forceinline__ void of(const pack<uint8_t, N> &condition, uint32_t *mask)
+    {
+        uint32_t words[(N + 3) / 4] = {};
+        memcpy(words, &condition, sizeof(condition));
+#pragma unroll
+        for (int i = 0; i < (N + 3) / 4; i++)
+            words[i] = __vcmpne4(words[i], 0);
+#pragma unroll
+        for (int w = 0; w < 4; w++)
+            mask[w] = sizeof(B) == 1   ? words[w]
+                      : sizeof(B) == 2 ? __byte_perm(words[w / 2], 0, w % 2 ? 0x3322 : 0x1100)
+                                       : __byte_perm(words[0], 0, 0x1111u * (unsigned)(sizeof(B) == 4 ? w : w / 2));
+    }
+};
+
+/* The bits of elements of type B are chosen, 16 bytes at a time; the condition is one byte an element. */
+template <typename B> static __global__ void __launch_bounds__(THREADS) choose_kernel(const __grid_constant__ choice_args a)
+{
+    constexpr int N = 16 / (int)sizeof(B);
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    int64_t first = (int64_t)blockIdx.x * (THREADS * CHOICES) + threadIdx.x, to[CHOICES];
+    pack<uint8_t, N> condition[CHOICES];
+    pack<B, N> x[CHOICES], y[CHOICES];
+#pragma unroll
+    for (int u = 0; u < CHOICES; u++) {
+        int64_t offset[4];
+        if (first + u * THREADS >= a.places.count)
+            continue;
+        locate_choice(a.places, first + u * THREADS, offset);
+        to[u] = offset[0];
+        condition[u] = load_choice<uint8_t, N>(a.places, 1, a.condition, offset[1], none);
+        x[u] = load_choice<B, N>(a.places, 2, a.from[0], offset[2], a.constant[0]);
+        y[u] = load_choice<B, N>(a.places, 3, a.from[1], offset[3], a.constant[1]);
+    }
+#pragma unroll
+    for (int u = 0; u < CHOICES; u++) {
+        if (first + u * THREADS >= a.places.count)
+            continue;
+        uint32_t mask[4], one[4], other[4];
+        choice_mask<B>::of(condition[u], mask);
+        memcpy(one, &x[u], sizeof(one));
+        memcpy(other, &y[u], sizeof(other));
+#pragma unroll
+        for (int w = 0; w < 4; w++)
+            one[w] = (one[w] & mask[w]) | (other[w] & ~mask[w]);
+        *(uint4 *)((B *)a.to + to[u]) = make_uint4(one[0], one[1], one[2], one[3]);
+    }
+    if (blockIdx.x == 0 && (int)threadIdx.x < a.places.tail) {
+        int64_t at = a.places.count * N + threadIdx.x;
+        int k = load_choice<uint8_t, 1>(a.places, 1, a.condition, (a.places.dense >> 1) & 1 ? at : 0, none).at[0] ? 0 : 1;
+        int64_t offset = (a.places.dense >> (2 + k)) & 1 ? at : 0;
+        ((B *)a.to)[at] = load_choice<B, 1>(a.places, 2 + k, a.from[k], offset, a.constant[k]).at[0];
+    }
+}
+
+/* The gradient goes to the first output where the condition holds and to the second elsewhere; the other gets 0. */
+template <typename B> static __global__ void __launch_bounds__(THREADS) part_kernel(const __grid_constant__ part_args a)
+{
+    constexpr int N = 16 / (int)sizeof(B);
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    int64_t first = (int64_t)blockIdx.x * (THREADS * CHOICES) + threadIdx.x, offset[CHOICES][4];
+    pack<uint8_t, N> condition[CHOICES];
+    pack<B, N> g[CHOICES];
+#pragma unroll
+    for (int u = 0; u < CHOICES; u++) {
+        if (first + u * THREADS >= a.places.count)
+            continue;
+        locate_choice(a.places, first + u * THREADS, offset[u]);
+        condition[u] = load_choice<uint8_t, N>(a.places, 2, a.condition, offset[u][2], none);
+        g[u] = load_choice<B, N>(a.places, 3, a.g, offset[u][3], none);
+    }
+#pragma unroll
+    for (int u = 0; u < CHOICES; u++) {
+        if (first + u * THREADS >= a.places.count)
+            continue;
+        uint32_t mask[4], up[4];
+        choice_mask<B>::of(condition[u], mask);
+        memcpy(up, &g[u], sizeof(up));
+        *(uint4 *)((B *)a.to[0] + offset[u][0]) = make_uint4(up[0] & mask[0], up[1] & mask[1], up[2] & mask[2], up[3] & mask[3]);
+        *(uint4 *)((B *)a.to[1] + offset[u][1]) = make_uint4(up[0] & ~mask[0], up[1] & ~mask[1], up[2] & ~mask[2], up[3] & ~mask[3]);
+    }
+    if (blockIdx.x == 0 && (int)threadIdx.x < a.places.tail) {
+        int64_t at = a.places.count * N + threadIdx.x;
+        bool holds = load_choice<uint8_t, 1>(a.places, 2, a.condition, (a.places.dense >> 2) & 1 ? at : 0, none).at[0];
+        B up = load_choice<B, 1>(a.places, 3, a.g, (a.places.dense >> 3) & 1 ? at : 0, none).at[0];
+        ((B *)a.to[0])[at] = holds ? up : (B)0;
+        ((B *)a.to[1])[at] = holds ? (B)0 : up;
+    }
+}
+
+/* Fills in how four operands are read, and turns their nest into one of packs of n; false where a layout or an address is in the way. */
+static bool pack_choice(const tarn__view *const *views, int outputs, int n, choice_places *p)
+{
+    tarn__nest nest;
+    tarn__nest_make(&nest, 4, views);
+    int last = nest.rank - 1;
+    if (nest.rank == 0 || (nest.rank > 1 && nest.shape[last] % n != 0))
+        return false;
+    for (int k = 0; k < 4; k++) {
+        int64_t inner = nest.stride[k][last];
+        if (!views[k])
+            continue;
+        if (inner != 1 && (k < outputs || inner != 0))
+            return false;
+        if (inner == 1 && !is_aligned(tarn__view_at(views[k]), tarn__dtype_bytes(views[k]->dtype) * (size_t)n))
+            return false;
+        for (int i = 0; inner == 1 && i < last; i++)
+            if (nest.stride[k][i] % n != 0)
+                return false;
+        p->present |= 1u << k;
+        p->dense |= (uint32_t)inner << k;
+        nest.stride[k][last] = inner * n;
+    }
+    p->tail = nest.rank == 1 ? (int)(nest.shape[last] % n) : 0;
+    nest.shape[last] /= n;
+    nest.count /= n;
+    p->count = nest.count;
+    p->at = places_of<4>(&nest);
+    return true;
+}
+
+#define START_CHOICE(kernel, bytes, blocks, a, stream)                                                                                   \
+    switch (bytes) {                                                                                                                     \
+    case 1: kernel<uint8_t><<<blocks, THREADS, 0, stream>>>(a); break;                                                                   \
+    case 2: kernel<uint16_t><<<blocks, THREADS, 0, stream>>>(a); break;                                                                  \
+    case 4: kernel<uint32_t><<<blocks, THREADS, 0, stream>>>(a); break;                                                                  \
+    default: kernel<uint64_t><<<blocks, THREADS, 0, stream>>>(a); break;                                                                 \
+    }
+
+/* Two packs of 16 bytes a thread, 256 threads a block. Moves a byte an element for the condition, and up to three elements. */
+static bool launch_choice(const tarn__call *call)
+{
+    const tarn__elementwise *params = (const tarn__elementwise *)call->params;
+    const tarn__view *views[] = {call->out[0], call->in[0], call->in[1], call->in[2]};
+    tarn_dtype dtype = call->out[0]->dtype;
+    size_t bytes = tarn__dtype_bytes(dtype);
+    choice_args a = {};
+    if (!call->in[0] || call->in[0]->dtype != TARN_BOOL)
+        return false;
+    for (int k = 1; k < 3; k++) {
+        if (call->in[k] && call->in[k]->dtype != dtype)
+            return false;
+        a.from[k - 1] = data_of<const void>(call->in[k]);
+        if (!call->in[k])
+            a.constant[k - 1] = tarn__cuda_bits_of(dtype, &params->constant[k]);
+    }
+    if (!pack_choice(views, 1, (int)(16 / bytes), &a.places))
+        return false;
+    a.to = tarn__view_at(call->out[0]);
+    a.condition = tarn__view_at(call->in[0]);
+    START_CHOICE(choose_kernel, bytes, blocks_for(a.places.count, THREADS * CHOICES), a, stream_of(call))
+    return true;
+}
+
+/* Packs where layouts allow it, else one by one. */
+static void run_where(const tarn__call *call)
+{
+    tarn_dtype dtype = call->in[1] ? call->in[1]->dtype : call->in[2] ? call->in[2]->dtype : call->out[0]->dtype;
+    if (is_nothing(call) || launch_choice(call))
+        return;
+    if (dtype == TARN_F64)
+        launch_single<where_value, twice>(call);
+    else if (tarn__is_float(dtype))
+        launch_single<where_value, fine>(call);
+    else
+        launch_single<where_value, whole>(call);
+}
+
+/* As launch_choice. Moves a byte an element for the condition, and three elements. */
+static bool launch_parts(const tarn__call *call)
+{
+    const tarn__view *views[] = {call->out[0], call->out[1], call->in[0], call->in[1]};
+    tarn_dtype dtype = call->in[1]->dtype;
+    size_t bytes = tarn__dtype_bytes(dtype);
+    part_args a = {};
+    if (call->in[0]->dtype != TARN_BOOL || call->out[0]->dtype != dtype || call->out[1]->dtype != dtype)
+        return false;
+    if (!pack_choice(views, 2, (int)(16 / bytes), &a.places))
+        return false;
+    a.to[0] = tarn__view_at(call->out[0]);
+    a.to[1] = tarn__view_at(call->out[1]);
+    a.condition = tarn__view_at(call->in[0]);
+    a.g = tarn__view_at(call->in[1]);
+    START_CHOICE(part_kernel, bytes, blocks_for(a.places.count, THREADS * CHOICES), a, stream_of(call))
+    return true;
+}
+
+/* Both in one pass where layouts and dtypes allow it; else twice the choice between the gradient and 0. */
+static void run_where_grad(const tarn__call *call)
+{
+    if (is_nothing(call) || launch_parts(call))
+        return;
+    for (int i = 0; i < 2; i++) {
+        tarn__elementwise zero = {};
+        tarn__call part = *call;
+        zero.constants = i == 0 ? 4u : 2u;
+        part.inputs = 3;
+        part.outputs = 1;
+        part.in[1] = i == 0 ? call->in[1] : NULL;
+        part.in[2] = i == 0 ? NULL : call->in[1];
+        part.out[0] = call->out[i];
+        part.params = &zero;
+        part.params_bytes = sizeof(zero);
+        run_where(&part);
+    }
+}
+
+void tarn__cuda_compare(tarn__kernel_row *rows)
+{
+#define COMPARE(name, ...) rows[TARN__K_##name] = tarn__kernel_row{run_compare<name##_value>, TARN__ALL, NULL};
+#include "base/kernel/elementwise.def"
+    rows[TARN__K_where] = tarn__kernel_row{run_where, TARN__ALL, NULL};
+    rows[TARN__K_where_grad] = tarn__kernel_row{run_where_grad, TARN__ALL, NULL};
+}

@@ -1,0 +1,361 @@
+/* elementwise_loops.cuh: the engine of the element-wise kernels.
+ *
+ * A row of elementwise.def becomes a struct with inputs, outputs and an expression. Two kernels run it: `packed_kernel`, for operands of one
+ * dtype whose last axis lies dense or is repeated, moves 16 bytes at a time; `single_kernel`, for whatever layout and mixture of dtypes, moves
+ * one element. Both are bound by memory: (inputs + outputs) · bytes an element, each read or written once. */
+#ifndef TARN__ELEMENTWISE_CUH
+#define TARN__ELEMENTWISE_CUH
+
+#include "backends/cuda/common/element.cuh"
+#include "backends/cuda/elementwise/math.cuh"
+
+enum { PLAIN = 0, WIDE = 1 };
+
+/* ---- expressions ----------------------------------------------------------------------------------------------------------- */
+
+#define K(c) ((real)(c))
+#define ISNAN(x) ((x) != (x))
+#define FABS(x) fabs(x)
+#define SQRT(x) M::sqrt(x)
+#define RSQRT(x) M::inverse_sqrt(x)
+#define EXP(x) M::exp(x)
+#define EXP_GRAD(x, g) M::exp_slope(x, g)
+#define EXP2(x) M::exp2(x)
+#define EXP2_GRAD(x, g) M::exp2_slope(x, g)
+#define LOG(x) M::log(x)
+#define LOG2(x) M::log2(x)
+#define SIN(x) M::sin(x)
+#define COS(x) M::cos(x)
+#define TANH(x) M::tanh(x)
+#define SECH2(x) M::tanh_slope(x)
+#define ERF(x) M::erf(x)
+#define ERF_GRAD(x) M::erf_slope(x)
+#define SIGMOID(x) M::sigmoid(x)
+#define SIGMOID_GRAD(x) M::sigmoid_slope(x)
+#define GELU(x) M::gelu(x)
+#define GELU_GRAD(x) M::gelu_slope(x)
+#define GELU_ERF(x) M::gelu_erf(x)
+#define GELU_ERF_GRAD(x) M::gelu_erf_slope(x)
+#define SILU(x) M::silu(x)
+#define SILU_GRAD(x) M::silu_slope(x)
+#define SOFTPLUS(x) M::softplus(x)
+#define SOFTPLUS_GRAD(x, g) M::softplus_slope(x, g)
+#define MOD(a, b) M::mod(a, b)
+#define MOD_GRAD_B(a, b, g) M::mod_slope_b(a, b, g)
+#define POW(a, b) M::power(a, b)
+#define POW_GRAD_A(a, b, g) M::power_slope_a(a, b, g)
+#define POW_GRAD_B(a, b, g) M::power_slope_b(a, b, g)
+#define DIV_GRAD_B(a, b, g) M::quotient_slope_b(a, b, g)
+
+#define EXPRESSION(name, in_count, out_count, precision, ...)                                                                            \
+    struct name {                                                                                                                        \
+        enum { inputs = in_count, outputs = out_count, is_wide = precision };                                                            \
+        template <typename M> static __device__ __forceinline__ void run(const typename M::real *in, typename M::real *out,              \
+                                                                         typename M::real P0, typename M::real P1)                       \
+        {                                                                                                                                \
+            typedef typename M::real real;                                                                                               \
+            __VA_ARGS__                                                                                                                  \
+        }                                                                                                                                \
+    };
+
+/* The same in f64, for what left f32's range. Not inlined: it is rare, and its registers would cost every thread. */
+template <typename Op> static __device__ __noinline__ float run_twice(float a, float b, double p0, double p1)
+{
+    const double in[2] = {(double)a, (double)b};
+    double out[1];
+    Op::template run<twice>(in, out, p0, p1);
+    return (float)out[0];
+}
+
+template <typename Op, typename M>
+__device__ __forceinline__ void run_checked(const typename M::real *in, typename M::real *out, typename M::real p0, typename M::real p1)
+{
+    Op::template run<M>(in, out, p0, p1);
+    if constexpr (Op::is_wide && sizeof(typename M::real) == sizeof(float)) {
+        if (needs_care(out[0], in[Op::inputs - 1])) /* the last operand scales the result: x, or the gradient that arrives */
+            out[0] = run_twice<Op>(in[0], in[Op::inputs - 1], (double)p0, (double)p1);
+    }
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+template <typename Op, typename C> struct elementwise_args {
+    const void *in[Op::inputs];
+    void *out[Op::outputs];
+    tarn_dtype in_dtype[Op::inputs], out_dtype[Op::outputs];
+    uint32_t constants; /* bit k: input k is constant[k] */
+    uint32_t dense;     /* bit k: input k lies dense along the last axis; else it has one value there */
+    C constant[Op::inputs];
+    C p0, p1;
+    int64_t count; /* packs, or elements */
+    int tail;      /* elements after the last pack, where all of it is one row */
+    places<Op::outputs + Op::inputs> places;
+};
+
+template <typename Op, typename T, typename O, int N>
+static __device__ __noinline__ void run_tail(const elementwise_args<Op, wide<T>> &a)
+{
+    typedef wide<T> C;
+    int64_t at = a.count * N + threadIdx.x;
+    if ((int)threadIdx.x >= a.tail)
+        return;
+    C x[Op::inputs], y[Op::outputs];
+#pragma unroll
+    for (int k = 0; k < Op::inputs; k++)
+        x[k] = (a.constants >> k) & 1 ? a.constant[k] : widen(((const T *)a.in[k])[(a.dense >> k) & 1 ? at : 0]);
+    run_checked<Op, typename maths_of<T>::type>(x, y, a.p0, a.p1);
+#pragma unroll
+    for (int k = 0; k < Op::outputs; k++)
+        ((O *)a.out[k])[at] = narrow<O>(y[k]);
+}
+
+/* Operand k of a pack: its elements, one value for all of them, or a constant. The same for all threads, so that branches cost nothing. */
+template <typename Op, typename T, int N>
+__device__ __forceinline__ void widen_operand(const elementwise_args<Op, wide<T>> &a, int k, const pack<T, N> &x, wide<T> *y)
+{
+    if ((a.dense >> k) & 1) {
+        widen_pack(x, y);
+        return;
+    }
+    wide<T> one = (a.constants >> k) & 1 ? a.constant[k] : widen(x.at[0]);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        y[i] = one;
+}
+
+/* The places of a pack. One row, and rows that repeat or skip something, are what nearly all calls are: those need no loop over axes, whose steps
+ * wait for each other. */
+template <int N> __device__ __forceinline__ void locate_pack(const places<N> &p, int64_t at, int64_t *offset)
+{
+    if (p.rank <= 1) {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            offset[k] = at * p.stride[k][0];
+    } else if (p.rank == 2 && p.is_small) {
+        uint32_t row = divide_small((uint32_t)at, p.size[1]), here = (uint32_t)at - row * (uint32_t)p.size[1].by;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            offset[k] = (int64_t)row * p.stride[k][0] + (int64_t)here * p.stride[k][1];
+    } else {
+        locate(p, at, offset);
+    }
+}
+
+/* U packs of N elements a thread, all of them loaded before the first is computed. */
+template <typename Op, typename T, typename O, int N, int U>
+static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_constant__ elementwise_args<Op, wide<T>> a)
+{
+    typedef wide<T> C;
+    constexpr int OUT = Op::outputs, IN = Op::inputs;
+    int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x;
+    pack<T, N> x[U][IN];
+    int64_t to[U][OUT];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        int64_t at = first + u * THREADS, offset[OUT + IN];
+        if (at >= a.count)
+            continue;
+        locate_pack(a.places, at, offset);
+#pragma unroll
+        for (int k = 0; k < OUT; k++)
+            to[u][k] = offset[k];
+#pragma unroll
+        for (int k = 0; k < IN; k++) {
+            const T *from = (const T *)a.in[k] + offset[OUT + k];
+            if ((a.dense >> k) & 1)
+                x[u][k] = *(const pack<T, N> *)from;
+            else if (!((a.constants >> k) & 1))
+                x[u][k].at[0] = *from;
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        if (first + u * THREADS >= a.count)
+            break;
+        C from[IN][N], made[OUT][N];
+#pragma unroll
+        for (int k = 0; k < IN; k++)
+            widen_operand(a, k, x[u][k], from[k]);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            C in[IN], out[OUT];
+#pragma unroll
+            for (int k = 0; k < IN; k++)
+                in[k] = from[k][i];
+            run_checked<Op, typename maths_of<T>::type>(in, out, a.p0, a.p1);
+#pragma unroll
+            for (int k = 0; k < OUT; k++)
+                made[k][i] = out[k];
+        }
+#pragma unroll
+        for (int k = 0; k < OUT; k++) {
+            pack<O, N> y;
+            narrow_pack(made[k], y);
+            *(pack<O, N> *)((O *)a.out[k] + to[u][k]) = y;
+        }
+    }
+    if (a.tail && blockIdx.x == 0)
+        run_tail<Op, T, O, N>(a);
+}
+
+template <typename Op, typename M>
+static __global__ void __launch_bounds__(THREADS) single_kernel(const __grid_constant__ elementwise_args<Op, typename M::real> a)
+{
+    typedef typename M::real C;
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[Op::outputs + Op::inputs];
+    if (at >= a.count)
+        return;
+    locate(a.places, at, offset);
+    C x[Op::inputs], y[Op::outputs];
+#pragma unroll
+    for (int k = 0; k < Op::inputs; k++)
+        x[k] = (a.constants >> k) & 1 ? a.constant[k] : load_any<C>(a.in[k], a.in_dtype[k], offset[Op::outputs + k]);
+    run_checked<Op, M>(x, y, a.p0, a.p1);
+#pragma unroll
+    for (int k = 0; k < Op::outputs; k++)
+        store_any(a.out[k], a.out_dtype[k], offset[k], y[k]);
+}
+
+/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+
+static inline void number_as(const tarn__number *number, float *x) { *x = (float)number->real; }
+static inline void number_as(const tarn__number *number, double *x) { *x = number->real; }
+static inline void number_as(const tarn__number *number, int64_t *x) { *x = number->integer; }
+
+static inline void parameter_as(double p, float *x) { *x = (float)p; }
+static inline void parameter_as(double p, double *x) { *x = p; }
+static inline void parameter_as(double p, int64_t *x) { *x = p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : (int64_t)p; }
+
+template <typename Op> static void nest_of(const tarn__call *call, tarn__nest *nest)
+{
+    const tarn__view *views[Op::outputs + Op::inputs];
+    for (int k = 0; k < Op::outputs; k++)
+        views[k] = call->out[k];
+    for (int k = 0; k < Op::inputs; k++)
+        views[Op::outputs + k] = call->in[k];
+    tarn__nest_make(nest, Op::outputs + Op::inputs, views);
+}
+
+template <typename Op, typename C> static elementwise_args<Op, C> args_of(const tarn__call *call)
+{
+    const tarn__elementwise *params = (const tarn__elementwise *)call->params;
+    elementwise_args<Op, C> a = {};
+    for (int k = 0; k < Op::outputs; k++) {
+        a.out[k] = tarn__view_at(call->out[k]);
+        a.out_dtype[k] = call->out[k]->dtype;
+    }
+    for (int k = 0; k < Op::inputs; k++) {
+        if ((params->constants >> k) & 1) {
+            a.constants |= 1u << k;
+            number_as(&params->constant[k], &a.constant[k]);
+        } else {
+            a.in[k] = tarn__view_at(call->in[k]);
+            a.in_dtype[k] = call->in[k]->dtype;
+        }
+    }
+    parameter_as(params->p0, &a.p0);
+    parameter_as(params->p1, &a.p1);
+    return a;
+}
+
+/* Turns the nest into one of packs, where every operand's layout and address allow it. */
+template <typename Op, typename T, typename O, int N> static bool pack_nest(const tarn__call *call, tarn__nest *nest, elementwise_args<Op, wide<T>> *a)
+{
+    constexpr int operands = Op::outputs + Op::inputs;
+    int last = nest->rank - 1;
+    bool is_row = nest->rank <= 1;
+    if (nest->rank == 0 || (!is_row && nest->shape[last] % N != 0))
+        return false;
+    for (int k = 0; k < operands; k++) {
+        bool is_output = k < Op::outputs;
+        const tarn__view *view = is_output ? call->out[k] : call->in[k - Op::outputs];
+        if (!view)
+            continue;
+        int64_t inner = nest->stride[k][last];
+        if (inner != 1 && (is_output || inner != 0))
+            return false;
+        if (inner == 1 && !is_aligned(tarn__view_at(view), (is_output ? sizeof(O) : sizeof(T)) * N))
+            return false;
+        for (int i = 0; inner == 1 && i < last; i++)
+            if (nest->stride[k][i] % N != 0)
+                return false;
+        if (!is_output && inner == 1)
+            a->dense |= 1u << (k - Op::outputs);
+        nest->stride[k][last] = inner * N;
+    }
+    a->tail = is_row ? (int)(nest->shape[last] % N) : 0;
+    nest->shape[last] /= N;
+    nest->count /= N;
+    return true;
+}
+
+template <typename Op, typename T, typename O> static bool launch_packed(const tarn__call *call)
+{
+    constexpr int N = 16 / (int)(sizeof(T) > sizeof(O) ? sizeof(T) : sizeof(O)), U = Op::inputs + Op::outputs > 3 ? 1 : 2;
+    for (int k = 0; k < Op::inputs; k++)
+        if (call->in[k] && call->in[k]->dtype != (call->in[0] ? call->in[0] : call->in[1])->dtype)
+            return false;
+    tarn__nest nest;
+    nest_of<Op>(call, &nest);
+    elementwise_args<Op, wide<T>> a = args_of<Op, wide<T>>(call);
+    if (!pack_nest<Op, T, O, N>(call, &nest, &a))
+        return false;
+    a.count = nest.count;
+    a.places = places_of<Op::outputs + Op::inputs>(&nest);
+    packed_kernel<Op, T, O, N, U><<<blocks_for(a.count, THREADS * U), THREADS, 0, stream_of(call)>>>(a);
+    return true;
+}
+
+template <typename Op, typename M> static void launch_single(const tarn__call *call)
+{
+    tarn__nest nest;
+    nest_of<Op>(call, &nest);
+    elementwise_args<Op, typename M::real> a = args_of<Op, typename M::real>(call);
+    a.count = nest.count;
+    a.places = places_of<Op::outputs + Op::inputs>(&nest);
+    single_kernel<Op, M><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+}
+
+/* The first operand that is a tensor says what to compute in. */
+static inline tarn_dtype leading_dtype(const tarn__call *call)
+{
+    for (int k = 0; k < call->inputs; k++)
+        if (call->in[k])
+            return call->in[k]->dtype;
+    return call->out[0]->dtype;
+}
+
+static inline bool is_nothing(const tarn__call *call)
+{
+    return tarn__view_count(call->out[0] ? call->out[0] : call->out[1]) == 0;
+}
+
+/* An expression on floats. Results have the operands' dtype, or another: then one by one. */
+template <typename Op> static void run_floats(const tarn__call *call)
+{
+    tarn_dtype dtype = leading_dtype(call);
+    if (is_nothing(call))
+        return;
+    bool is_same = true;
+    for (int k = 0; k < Op::outputs; k++)
+        is_same = is_same && call->out[k]->dtype == dtype;
+    bool done = is_same && (dtype == TARN_F32    ? launch_packed<Op, float, float>(call)
+                            : dtype == TARN_BF16 ? launch_packed<Op, bf16, bf16>(call)
+                            : dtype == TARN_F16  ? launch_packed<Op, f16, f16>(call)
+                                                 : false);
+    if (!done && dtype == TARN_F64)
+        launch_single<Op, twice>(call);
+    else if (!done)
+        launch_single<Op, fine>(call);
+}
+
+/* An expression on any number. */
+template <typename Op> static void run_numbers(const tarn__call *call)
+{
+    if (tarn__is_float(leading_dtype(call)))
+        run_floats<Op>(call);
+    else if (!is_nothing(call))
+        launch_single<Op, whole>(call);
+}
+
+#endif

@@ -1,0 +1,423 @@
+/* matmul.c: matrix products on cuBLASLt: 2·M·N·K operations, (M·K + K·N + M·N) elements moved at least.
+ *
+ * Operands whose rows or columns lie dense are used where they are, transposed or not; others, and batches of a flipped view, are copied into scratch
+ * first. Batches that one stride describes are one call; others are a call for each step of their outer axes. */
+#include "backends/cuda/matmul/matmul.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/kernel/compose.h"
+
+/* One operand as a matrix: rows or columns dense. */
+typedef struct matrix {
+    char *base;
+    int64_t line;        /* elements from one row (or column) to the next */
+    bool by_columns;
+    bool is_packed;      /* a copy in scratch stands for it */
+    tarn__view view;     /* of the copy: dense, the operand's shape */
+    size_t packed_bytes; /* 0: used where it lies */
+} matrix;
+
+/* Batches as a nest over a, b and c; the last axis is cuBLASLt's own. */
+typedef struct batch_nest {
+    int rank;
+    int64_t shape[TARN_MAX_RANK], stride[3][TARN_MAX_RANK];
+} batch_nest;
+
+typedef struct job {
+    int64_t m, n, k;
+    matrix a, b, c;
+    batch_nest batches;
+    tarn__kernel kernel;      /* matmul, or one with something around it */
+    const tarn__view *bias;
+    const tarn__view *extra;  /* gelu's argument */
+    const tarn__view *sums;   /* of a along k */
+    bool spreads_bias;        /* into the result first, to be added to as beta · result */
+    const tarn__matmul *params;
+} job;
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+/* ---- describing ------------------------------------------------------------------------------------------------------------ */
+
+static bool lies_by_rows(const tarn__view *v, int64_t *line)
+{
+    int64_t rows = v->shape[v->rank - 2], columns = v->shape[v->rank - 1], down = v->stride[v->rank - 2], across = v->stride[v->rank - 1];
+    if ((columns > 1 && across != 1) || (rows > 1 && down < (columns > 1 ? columns : 1)))
+        return false;
+    *line = rows > 1 ? down : columns > 1 ? columns : 1;
+    return true;
+}
+
+static tarn__view transposed(const tarn__view *v)
+{
+    tarn__view t = *v;
+    t.shape[v->rank - 1] = v->shape[v->rank - 2], t.shape[v->rank - 2] = v->shape[v->rank - 1];
+    t.stride[v->rank - 1] = v->stride[v->rank - 2], t.stride[v->rank - 2] = v->stride[v->rank - 1];
+    return t;
+}
+
+/* Batches of a flipped view. cuBLASLt says nothing of a stride below 0 from one matrix to the next, and kernels that describe their operands to the
+ * hardware's copy engine have no way to write one down. */
+static bool goes_backwards(const tarn__view *v)
+{
+    for (int i = 0; i < v->rank - 2; i++)
+        if (v->shape[i] > 1 && v->stride[i] < 0)
+            return true;
+    return false;
+}
+
+/* Where the operand lies; a copy is planned where it lies in no way that will do. */
+static matrix matrix_of(const tarn__view *v, bool may_be_columns)
+{
+    matrix x = {.base = tarn__view_at(v)};
+    tarn__view turned = transposed(v);
+    bool goes_forwards = !goes_backwards(v);
+    if (goes_forwards && lies_by_rows(v, &x.line))
+        return x;
+    if (goes_forwards && may_be_columns && lies_by_rows(&turned, &x.line)) {
+        x.by_columns = true;
+        return x;
+    }
+    x.is_packed = true;
+    x.view = *v;
+    x.view.offset = 0;
+    for (int i = 0; i < v->rank - 2; i++) /* what is repeated for each batch is copied once */
+        if (v->stride[i] == 0)
+            x.view.shape[i] = 1;
+    tarn__view_pack(&x.view);
+    x.packed_bytes = round_up((size_t)tarn__view_count(&x.view) * tarn__dtype_bytes(v->dtype));
+    x.line = x.view.shape[v->rank - 1] > 1 ? x.view.shape[v->rank - 1] : 1;
+    return x;
+}
+
+static int64_t batch_stride(const matrix *x, const tarn__view *v, int axis)
+{
+    const tarn__view *used = x->is_packed ? &x->view : v;
+    return used->shape[axis] == 1 ? 0 : used->stride[axis];
+}
+
+static void collapse_batches(job *j, const tarn__call *call)
+{
+    const tarn__view *views[] = {call->in[0], call->in[1], call->out[0]};
+    const matrix *matrices[] = {&j->a, &j->b, &j->c};
+    batch_nest *nest = &j->batches;
+    for (int axis = 0; axis < call->out[0]->rank - 2; axis++) {
+        int64_t size = call->out[0]->shape[axis], stride[3];
+        if (size == 1)
+            continue;
+        bool merges = nest->rank > 0;
+        for (int k = 0; k < 3; k++) {
+            stride[k] = batch_stride(matrices[k], views[k], axis);
+            merges = merges && nest->stride[k][nest->rank - 1] == stride[k] * size;
+        }
+        int at = merges ? nest->rank - 1 : nest->rank++;
+        nest->shape[at] = merges ? nest->shape[at] * size : size;
+        for (int k = 0; k < 3; k++)
+            nest->stride[k][at] = stride[k];
+    }
+}
+
+static job describe(const tarn__call *call, tarn__kernel kernel)
+{
+    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0];
+    job j = {.m = a->shape[a->rank - 2], .n = b->shape[b->rank - 1], .k = a->shape[a->rank - 1], .params = call->params};
+    j.kernel = kernel;
+    j.bias = (kernel == TARN__K_matmul || kernel == TARN__K_matmul_gelu) && call->inputs > 2 ? call->in[2] : NULL;
+    j.extra = kernel == TARN__K_matmul_gelu ? call->out[1] : kernel == TARN__K_matmul_gelu_grad ? call->in[2] : NULL;
+    j.sums = kernel == TARN__K_matmul_sums ? call->out[1] : NULL;
+    j.a = matrix_of(a, true);
+    j.b = matrix_of(b, true);
+    j.c = matrix_of(c, false);
+    collapse_batches(&j, call);
+    return j;
+}
+
+static bool has_library(void)
+{
+    static _Atomic int answer = -1; /* -1: the environment has not been asked */
+    if (answer < 0) {
+        const char *text = getenv("TARN_CUBLASLT");
+        answer = !(text && strcmp(text, "off") == 0);
+    }
+    return answer;
+}
+
+/* Products that cuBLASLt does: floats of one kind, into the same kind or f32. */
+static bool is_for_library(const tarn__call *call, const job *j)
+{
+    tarn_dtype in = call->in[0]->dtype, out = call->out[0]->dtype;
+    if (!tarn__is_float(in) || call->in[1]->dtype != in || j->k == 0 || !has_library())
+        return false;
+    if (out != in && !(out == TARN_F32 && in != TARN_F64))
+        return false;
+    return !j->bias || j->bias->dtype == out;
+}
+
+/* The library adds a bias before it rounds only where all is aligned; elsewhere a second pass would, to the rounded product. */
+static bool fuses_bias(const job *j, const tarn__cuda_product *p)
+{
+    return p->align_a >= 16 && p->align_b >= 16 && p->align_c >= 16 && j->bias->stride[0] == 1 && (uintptr_t)tarn__view_at(j->bias) % 16 == 0;
+}
+
+static int32_t alignment_of(const void *address, int64_t line, int64_t batch, size_t size)
+{
+    uintptr_t all = (uintptr_t)address | (uintptr_t)((uint64_t)line * size) | (uintptr_t)((uint64_t)batch * size) | 256;
+    return (int32_t)(all & (~all + 1));
+}
+
+static cublasLtEpilogue_t epilogue_of(const job *j)
+{
+    switch (j->kernel) {
+    case TARN__K_matmul_gelu:
+        return j->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case TARN__K_matmul_gelu_grad:
+        return CUBLASLT_EPILOGUE_DGELU;
+    case TARN__K_matmul_sums:
+        return CUBLASLT_EPILOGUE_BGRADB;
+    default:
+        return j->bias && !j->spreads_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+static tarn__cuda_product product_of(const tarn__call *call, job *j)
+{
+    size_t in = tarn__dtype_bytes(call->in[0]->dtype), out = tarn__dtype_bytes(call->out[0]->dtype);
+    int last = j->batches.rank - 1;
+    tarn__cuda_product p;
+    memset(&p, 0, sizeof(p));
+    p.m = j->m, p.n = j->n, p.k = j->k;
+    p.batches = last >= 0 ? j->batches.shape[last] : 1;
+    p.lda = j->a.line, p.ldb = j->b.line, p.ldc = j->c.line;
+    if (last >= 0)
+        p.batch_a = j->batches.stride[0][last], p.batch_b = j->batches.stride[1][last], p.batch_c = j->batches.stride[2][last];
+    p.ldx = j->extra ? j->extra->stride[j->extra->rank - 2] : 0;
+    p.a_by_columns = j->a.by_columns, p.b_by_columns = j->b.by_columns;
+    p.in_dtype = (int32_t)call->in[0]->dtype, p.out_dtype = (int32_t)call->out[0]->dtype;
+    p.tf32 = j->params->tf32 && call->in[0]->dtype == TARN_F32;
+    p.accumulates = j->params->beta != 0;
+    p.room = (int64_t)(j->params->saves_room ? TARN__CUDA_LITTLE_WORKSPACE : TARN__CUDA_WORKSPACE);
+    p.align_a = j->a.is_packed ? alignment_of(NULL, p.lda, p.batch_a, in) : alignment_of(j->a.base, p.lda, p.batch_a, in);
+    p.align_b = j->b.is_packed ? alignment_of(NULL, p.ldb, p.batch_b, in) : alignment_of(j->b.base, p.ldb, p.batch_b, in);
+    p.align_c = j->c.is_packed ? alignment_of(NULL, p.ldc, p.batch_c, out) : alignment_of(j->c.base, p.ldc, p.batch_c, out);
+    for (int i = 0; i < last; i++) /* batches looped over must keep the alignment */
+        if ((uint64_t)j->batches.stride[0][i] * in % 256 || (uint64_t)j->batches.stride[1][i] * in % 256 || (uint64_t)j->batches.stride[2][i] * out % 256) {
+            p.align_a = p.align_b = (int32_t)in;
+            p.align_c = (int32_t)out;
+        }
+    if (j->bias && j->kernel == TARN__K_matmul && !fuses_bias(j, &p)) {
+        j->spreads_bias = true;
+        p.accumulates = 1;
+        p.align_a = p.align_b = (int32_t)in; /* the library's kernels for aligned operands round a 16-bit product before they add to it */
+        p.align_c = (int32_t)out;
+    }
+    p.epilogue = (int32_t)epilogue_of(j);
+    return p;
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------------------- */
+
+static void copy_view(const tarn__call *call, const tarn__view *from, const tarn__view *to)
+{
+    const tarn__kernel_row *rows = tarn__cuda_rows();
+    tarn__fill none = {0};
+    tarn__call copy = {.inputs = 1, .outputs = 1, .in = {from}, .out = {to}, .device = call->device, .stream = call->stream,
+                       .function = call->function, .params = &none, .params_bytes = sizeof(none)};
+    rows[TARN__K_copy].run(&copy);
+}
+
+/* A view of as much of the operand as its copy holds. */
+static tarn__view source_of(const tarn__view *v, const matrix *x)
+{
+    tarn__view from = *v;
+    memcpy(from.shape, x->view.shape, sizeof(from.shape));
+    return from;
+}
+
+static void pack(const tarn__call *call, const tarn__view *v, matrix *x, char *place, bool is_read)
+{
+    if (!x->is_packed)
+        return;
+    x->base = place;
+    x->view.memory = place;
+    x->view.dtype = v->dtype;
+    tarn__view from = source_of(v, x);
+    if (is_read)
+        copy_view(call, &from, &x->view);
+}
+
+/* The bias repeated for every row of the result, where it lies or in its copy. */
+static void spread_bias(const tarn__call *call, const job *j)
+{
+    const tarn__view *to = j->c.is_packed ? &j->c.view : call->out[0];
+    tarn__view from = *to;
+    from.memory = j->bias->memory;
+    from.offset = j->bias->offset;
+    for (int i = 0; i < from.rank; i++)
+        from.stride[i] = i == from.rank - 1 ? j->bias->stride[0] : 0;
+    copy_view(call, &from, to);
+}
+
+static void run_batches(const tarn__call *call, const job *j, tarn__cuda_plan *plan, const tarn__cuda_operands *first)
+{
+    const batch_nest *nest = &j->batches;
+    int64_t in = (int64_t)tarn__dtype_bytes(call->in[0]->dtype), out = (int64_t)tarn__dtype_bytes(call->out[0]->dtype), steps = 1;
+    for (int i = 0; i < nest->rank - 1; i++)
+        steps *= nest->shape[i];
+    for (int64_t step = 0; step < steps; step++) {
+        int64_t offset[3] = {0}, rest = step;
+        for (int i = nest->rank - 2; i >= 0; i--) {
+            for (int k = 0; k < 3; k++)
+                offset[k] += rest % nest->shape[i] * nest->stride[k][i];
+            rest /= nest->shape[i];
+        }
+        tarn__cuda_operands operands = *first;
+        operands.a = (const char *)first->a + offset[0] * in;
+        operands.b = (const char *)first->b + offset[1] * in;
+        operands.c = (char *)first->c + offset[2] * out;
+        if (!tarn__cuda_plan_run(call->device, plan, &operands, j->params->alpha, j->spreads_bias ? 1 : j->params->beta, call->stream)) {
+            tarn__cuda_set_failed(call->device);
+            return;
+        }
+    }
+}
+
+/* Operands that lie in no way the library takes are copied first; so is the result, afterwards. */
+static void run_plan(const tarn__call *call, job *j, tarn__cuda_plan *plan)
+{
+    char *place = (char *)call->scratch + round_up(plan->workspace);
+    pack(call, call->in[0], &j->a, place, true);
+    pack(call, call->in[1], &j->b, place + j->a.packed_bytes, true);
+    pack(call, call->out[0], &j->c, place + j->a.packed_bytes + j->b.packed_bytes, j->params->beta != 0);
+    if (j->spreads_bias)
+        spread_bias(call, j);
+    const tarn__view *bias = j->sums ? j->sums : j->spreads_bias ? NULL : j->bias;
+    tarn__cuda_operands operands = {.a = j->a.base, .b = j->b.base, .c = j->c.base, .bias = bias ? tarn__view_at(bias) : NULL,
+                                    .extra = j->extra ? tarn__view_at(j->extra) : NULL, .workspace = call->scratch};
+    run_batches(call, j, plan, &operands);
+    if (j->c.is_packed)
+        copy_view(call, &j->c.view, call->out[0]);
+}
+
+static size_t matmul_scratch(const tarn__call *call)
+{
+    job j = describe(call, TARN__K_matmul);
+    if (tarn__view_count(call->out[0]) == 0 || !is_for_library(call, &j))
+        return 0;
+    tarn__cuda_product product = product_of(call, &j);
+    tarn__cuda_plan *plan = tarn__cuda_plan_of(call->device, &product);
+    return (plan ? round_up(plan->workspace) : 0) + j.a.packed_bytes + j.b.packed_bytes + j.c.packed_bytes;
+}
+
+static void kernel_matmul(const tarn__call *call)
+{
+    if (tarn__view_count(call->out[0]) == 0)
+        return;
+    job j = describe(call, TARN__K_matmul);
+    if (!is_for_library(call, &j)) {
+        tarn__cuda_matmul_plain(call);
+        return;
+    }
+    tarn__cuda_product product = product_of(call, &j);
+    tarn__cuda_plan *plan = tarn__cuda_plan_of(call->device, &product);
+    if (!plan)
+        tarn__cuda_set_failed(call->device);
+    else
+        run_plan(call, &j, plan);
+}
+
+/* ---- with something around it ------------------------------------------------------------------------------------------------ */
+
+/* The library does these for 16-bit operands that lie in rows and are aligned; others are made of their parts. NULL: of the parts. */
+static tarn__cuda_plan *fused_plan(const tarn__call *call, job *j)
+{
+    const tarn__view *beside = j->extra ? j->extra : j->sums;
+    tarn_dtype in = call->in[0]->dtype;
+    if ((in != TARN_BF16 && in != TARN_F16) || !is_for_library(call, j) || call->out[0]->rank != 2 || j->c.is_packed || j->n < 8 || j->m < 8)
+        return NULL;
+    if (j->sums ? j->sums->stride[0] != 1 : (beside->stride[1] != 1 || beside->dtype != call->out[0]->dtype || beside->stride[0] % 8 != 0))
+        return NULL;
+    if ((uintptr_t)tarn__view_at(beside) % 16 != 0 || (j->bias && (j->bias->stride[0] != 1 || (uintptr_t)tarn__view_at(j->bias) % 16 != 0)))
+        return NULL;
+    /* Measured: the sums come free where the weight is wider than high (768 × 3072: 7 % less for both), and slow the product where it is not (50304 × 768:
+     * 19 % more than a pass of their own). */
+    if (j->sums && (j->sums->dtype != call->out[0]->dtype || j->n <= j->m))
+        return NULL;
+    tarn__cuda_product product = product_of(call, j);
+    if (product.align_a < 16 || product.align_b < 16 || product.align_c < 16)
+        return NULL;
+    tarn__cuda_plan *plan = tarn__cuda_plan_of(call->device, &product);
+    return plan && !plan->is_slower ? plan : NULL;
+}
+
+static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
+{
+    const tarn__view *to = kernel == TARN__K_matmul_gelu ? call->out[1] : call->out[0];
+    if (tarn__view_count(call->out[0]) == 0)
+        return 0;
+    job j = describe(call, kernel);
+    tarn__cuda_plan *plan = fused_plan(call, &j);
+    if (plan)
+        return round_up(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
+    tarn__call product = tarn__product_part(call, kernel == TARN__K_matmul_gelu ? 3 : 2, to);
+    size_t first = matmul_scratch(&product), second = 0;
+    if (kernel == TARN__K_matmul_sums) {
+        tarn__sums_part sums;
+        tarn__describe_sums(&sums, call);
+        second = tarn__cuda_rows()[TARN__K_sum].scratch ? tarn__cuda_rows()[TARN__K_sum].scratch(&sums.call) : 0;
+    }
+    return first > second ? first : second;
+}
+
+static void run_product(const tarn__call *call, int inputs, const tarn__view *to)
+{
+    tarn__call product = tarn__product_part(call, inputs, to);
+    kernel_matmul(&product);
+}
+
+static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const tarn__view *first, const tarn__view *second, const tarn__view *to)
+{
+    tarn__elementwise none = {0};
+    tarn__call part = tarn__elementwise_part(call, &none, first, second, to);
+    tarn__cuda_rows()[kernel].run(&part);
+}
+
+static void run_fused(const tarn__call *call, tarn__kernel kernel)
+{
+    job j = describe(call, kernel);
+    bool is_empty = tarn__view_count(call->out[0]) == 0;
+    tarn__cuda_plan *plan = is_empty ? NULL : fused_plan(call, &j);
+    if (plan) {
+        run_plan(call, &j, plan);
+    } else if (kernel == TARN__K_matmul_gelu) {
+        run_product(call, 3, call->out[1]);
+        run_elementwise(call, TARN__K_gelu, call->out[1], NULL, call->out[0]);
+    } else if (kernel == TARN__K_matmul_gelu_grad) {
+        run_product(call, 2, call->out[0]);
+        run_elementwise(call, TARN__K_gelu_grad, call->in[2], call->out[0], call->out[0]);
+    } else {
+        tarn__sums_part sums;
+        tarn__describe_sums(&sums, call);
+        run_product(call, 2, call->out[0]);
+        tarn__cuda_rows()[TARN__K_sum].run(&sums.call);
+    }
+}
+
+#define FUSED(name)                                                                                                                       \
+    static size_t scratch_##name(const tarn__call *call) { return fused_scratch(call, TARN__K_##name); }                                 \
+    static void kernel_##name(const tarn__call *call) { run_fused(call, TARN__K_##name); }
+FUSED(matmul_gelu)
+FUSED(matmul_gelu_grad)
+FUSED(matmul_sums)
+
+void tarn__cuda_matmul(tarn__kernel_row *rows)
+{
+    rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
+    rows[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu};
+    rows[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad};
+    rows[TARN__K_matmul_sums] = (tarn__kernel_row){kernel_matmul_sums, TARN__NUMBERS, scratch_matmul_sums};
+}

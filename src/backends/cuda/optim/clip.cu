@@ -1,0 +1,93 @@
+/* clip.cu: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down to a bound.
+ *
+ * Squares are summed in f64. A block has a chunk, whose sum goes to scratch; a warp has a segment and adds its chunks; one block makes the
+ * factor. Bytes: the gradient, read once. Nothing depends on the device: the chunks are the optimizer's. */
+#include "backends/cuda/common/element.cuh"
+
+#define WARPS 4
+
+template <typename T> static __global__ void __launch_bounds__(THREADS) sum_chunks(const T *gradient, const int64_t *chunk, double *partial)
+{
+    constexpr int N = pack_size<T>::value;
+    __shared__ double space[WARP];
+    const int64_t begin = chunk[2 * (int64_t)blockIdx.x], end = chunk[2 * (int64_t)blockIdx.x + 1];
+    const bool has_packs = (uintptr_t)(gradient + begin) % 16 == 0;
+    const int64_t packs = has_packs ? (end - begin) / N : 0;
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t p = threadIdx.x; p < packs; p += THREADS) {
+        pack<T, N> x = *(const pack<T, N> *)(gradient + begin + p * N);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum += (double)x.at[i] * (double)x.at[i];
+    }
+    for (int64_t at = begin + packs * N + threadIdx.x; at < end; at += THREADS)
+        sum += (double)gradient[at] * (double)gradient[at];
+    sum = over_block<add_up>(sum, space, 0.0);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(WARP * WARPS)
+    sum_segments(const int64_t *first, const double *partial, double *sums, int64_t segments)
+{
+    int64_t segment = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (segment >= segments)
+        return;
+    double sum = 0;
+    for (int64_t at = first[segment] + threadIdx.x % WARP; at < first[segment + 1]; at += WARP)
+        sum += partial[at - first[0]];
+    sum = over_warp<add_up>(sum);
+    if (threadIdx.x % WARP == 0)
+        sums[segment] = sum;
+}
+
+/* Grid: a block a chunk, then a warp a segment. */
+static void run_square_sums(const tarn__call *call)
+{
+    int64_t chunks = call->in[1]->shape[0], segments = call->out[0]->shape[0];
+    const int64_t *chunk = data_of<const int64_t>(call->in[1]), *first = data_of<const int64_t>(call->in[2]);
+    double *partial = (double *)call->scratch;
+    if (segments == 0)
+        return;
+    if (chunks > 0 && call->in[0]->dtype == TARN_F64)
+        sum_chunks<double><<<(unsigned)chunks, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), chunk, partial);
+    else if (chunks > 0)
+        sum_chunks<float><<<(unsigned)chunks, THREADS, 0, stream_of(call)>>>(data_of<const float>(call->in[0]), chunk, partial);
+    sum_segments<<<blocks_for(segments, WARPS), WARP * WARPS, 0, stream_of(call)>>>(first, partial, data_of<double>(call->out[0]),
+                                                                                    segments);
+}
+
+static size_t scratch_square_sums(const tarn__call *call)
+{
+    return sizeof(double) * (size_t)call->in[1]->shape[0];
+}
+
+/* One block. As torch.nn.utils.clip_grad_norm_: NaN stays NaN, and an infinite norm gives a factor of 0. */
+static __global__ void __launch_bounds__(THREADS) find_factor(const double *sums, int64_t count, const __grid_constant__ tarn__clip clip,
+                                                              void *norm, tarn_dtype norm_dtype, double *factor)
+{
+    __shared__ double space[WARP];
+    double squares = 0;
+    for (int64_t i = threadIdx.x; i < count; i += THREADS)
+        squares += sums[i];
+    squares = over_block<add_up>(squares, space, 0.0);
+    if (threadIdx.x != 0)
+        return;
+    double so_far = clip.again ? *factor : 1, found = sqrt(squares) * so_far, by = clip.max_norm / (found + 1e-6);
+    store_any(norm, norm_dtype, 0, found);
+    *factor = so_far * (by >= 1 ? 1 : by);
+}
+
+static void run_clip_factor(const tarn__call *call)
+{
+    find_factor<<<1, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), call->in[0]->shape[0],
+                                                    *(const tarn__clip *)call->params, tarn__view_at(call->out[0]), call->out[0]->dtype,
+                                                    data_of<double>(call->out[1]));
+}
+
+void tarn__cuda_clip(tarn__kernel_row *rows)
+{
+    rows[TARN__K_square_sums] = tarn__kernel_row{run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums};
+    rows[TARN__K_clip_factor] = tarn__kernel_row{run_clip_factor, TARN__BIT(TARN_F64), NULL};
+}

@@ -1,0 +1,85 @@
+/* dequantize.cu: numbers packed in blocks to f32; and rows of them to floats. */
+#include "backends/cuda/quant/dot.cuh"
+
+#define ELEMENTS 4 /* a thread: neighbours go to neighbouring threads */
+
+struct decode_args {
+    const char *from;
+    float *to;
+    tarn_dtype dtype;
+    int64_t count, below; /* elements in front of the view's first */
+    places<2> places;
+};
+
+static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ decode_args a)
+{
+    int64_t first = (int64_t)blockIdx.x * (THREADS * ELEMENTS) + threadIdx.x, offset[2];
+#pragma unroll
+    for (int u = 0; u < ELEMENTS; u++) {
+        int64_t at = first + u * THREADS;
+        if (at < a.count) {
+            locate(a.places, at, offset);
+            a.to[offset[0]] = element_at(a.from, a.dtype, a.below + offset[1]);
+        }
+    }
+}
+
+/* Four elements a thread, 1,024 a block of threads; a block's bytes come once from memory, and 4 bytes an element go there. A flipped axis would count elements
+ * down from the first: the base is moved to the lowest row, so that they all lie behind it. */
+static void kernel_blocks_decode(const tarn__call *call)
+{
+    tarn__view blocks = *call->in[0];
+    int64_t below = 0;
+    for (int i = 0; i < blocks.rank; i++)
+        if (blocks.stride[i] < 0 && blocks.shape[i] > 0)
+            below -= (blocks.shape[i] - 1) * blocks.stride[i];
+    const tarn__view *views[2] = {call->out[0], &blocks};
+    tarn__nest nest;
+    tarn__nest_make(&nest, 2, views);
+    if (nest.count == 0)
+        return;
+    decode_args a = {(const char *)tarn__view_at(&blocks) - tarn__bytes_of(blocks.dtype, below), data_of<float>(call->out[0]), blocks.dtype, nest.count,
+                     below, places_of<2>(&nest)};
+    decode_kernel<<<blocks_for(nest.count, THREADS * ELEMENTS), THREADS, 0, stream_of(call)>>>(a);
+}
+
+struct take_args {
+    const char *from;
+    int64_t pitch, rows, length, count; /* bytes from row to row; rows of x; elements of a row, and of y */
+    tarn_dtype dtype, y_dtype;
+    const void *index;
+    int64_t index_stride;
+    int is_long;
+    void *y;
+    fault_place fault;
+};
+
+/* A row that is not there is 0. */
+static __global__ void __launch_bounds__(THREADS) take_kernel(const __grid_constant__ take_args a)
+{
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, number = at / a.length, column = at - number * a.length;
+    if (at >= a.count)
+        return;
+    int64_t row = index_at(a.index, a.is_long, number * a.index_stride);
+    bool is_there = row >= 0 && row < a.rows;
+    if (!is_there && column == 0)
+        report_fault(a.fault, row, a.rows);
+    store_float(a.y, a.y_dtype, at, is_there ? element_at(a.from + row * a.pitch, a.dtype, column) : 0);
+}
+
+/* An element a thread. */
+static void kernel_blocks_rows(const tarn__call *call)
+{
+    const tarn__view *x = call->in[0], *index = call->in[1], *y = call->out[0];
+    int64_t down = x->stride[0];
+    take_args a = {(const char *)tarn__view_at(x), down < 0 ? -tarn__bytes_of(x->dtype, -down) : tarn__bytes_of(x->dtype, down), x->shape[0], x->shape[1],
+                   tarn__view_count(y), x->dtype, y->dtype, tarn__view_at(index), index->stride[0], index->dtype == TARN_I64, tarn__view_at(y), faults_of(call)};
+    if (a.count > 0)
+        take_kernel<<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+}
+
+void tarn__cuda_blocks(tarn__kernel_row *rows)
+{
+    rows[TARN__K_blocks_rows] = {kernel_blocks_rows, TARN__BLOCKS, NULL};
+    rows[TARN__K_blocks_decode] = {kernel_blocks_decode, TARN__BLOCKS, NULL};
+}

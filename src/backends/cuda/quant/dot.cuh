@@ -1,0 +1,109 @@
+/* dot.cuh: blocks taken apart for products in integers: 32 elements at a time, from shared memory. And single floats of any short dtype. */
+#ifndef TARN__CUDA_BLOCKS_UNITS_CUH
+#define TARN__CUDA_BLOCKS_UNITS_CUH
+
+#include "backends/cuda/quant/dequantize.cuh"
+
+#define UNIT 32 /* elements that are opened at a time */
+
+__device__ __forceinline__ float load_float(const void *x, tarn_dtype dtype, int64_t at)
+{
+    return dtype == TARN_F32 ? ((const float *)x)[at] : dtype == TARN_BF16 ? widen(((const bf16 *)x)[at]) : widen(((const f16 *)x)[at]);
+}
+
+__device__ __forceinline__ void store_float(void *y, tarn_dtype dtype, int64_t at, float value)
+{
+    if (dtype == TARN_F32)
+        ((float *)y)[at] = value;
+    else if (dtype == TARN_BF16)
+        ((bf16 *)y)[at] = narrow<bf16>(value);
+    else
+        ((f16 *)y)[at] = narrow<f16>(value);
+}
+
+/* 32 elements of a weight: bytes, four a word, and for each half the scale of their product; what to add for each of x's sums. */
+struct unit_of_weight {
+    int q[8];
+    float scale[2], least[2];
+};
+
+/* `N` words from an even address in shared memory, whose first word need not be whole. Reads up to 2 bytes behind them. */
+template <int N> __device__ __forceinline__ void load_words(const char *from, uint32_t *to)
+{
+    const uint32_t *words = (const uint32_t *)((uintptr_t)from & ~(uintptr_t)3);
+    uint32_t shift = ((uint32_t)(uintptr_t)from & 3) * 8, low = words[0];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t high = words[i + 1];
+        to[i] = __funnelshift_r(low, high, shift);
+        low = high;
+    }
+}
+
+template <tarn_dtype Q> __device__ __forceinline__ unit_of_weight open_unit(const char *piece, int unit);
+
+template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q8_0>(const char *piece, int unit)
+{
+    const char *block = piece + unit * (int)sizeof(tarn__q8_0);
+    unit_of_weight w;
+    load_words<8>(block + 2, (uint32_t *)w.q);
+    w.scale[0] = w.scale[1] = scale_of(*(const uint16_t *)block);
+    w.least[0] = w.least[1] = 0;
+    return w;
+}
+
+template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_0>(const char *piece, int unit)
+{
+    const char *block = piece + unit * (int)sizeof(tarn__q4_0);
+    uint32_t words[4];
+    unit_of_weight w;
+    load_words<4>(block + 2, words);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        w.q[i] = (int)(words[i] & 0x0f0f0f0fu);
+        w.q[4 + i] = (int)(words[i] >> 4 & 0x0f0f0f0fu);
+    }
+    w.scale[0] = w.scale[1] = scale_of(*(const uint16_t *)block);
+    w.least[0] = w.least[1] = 8 * w.scale[0];
+    return w;
+}
+
+/* Eight units a block, each a group of its own. */
+template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_K>(const char *piece, int unit)
+{
+    const tarn__q4_k *block = (const tarn__q4_k *)piece + unit / 8;
+    int group = unit % 8, scale, least;
+    const uint32_t *words = (const uint32_t *)(block->q + group / 2 * 32);
+    unit_of_weight w;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        w.q[i] = (int)(words[i] >> group % 2 * 4 & 0x0f0f0f0fu);
+    q4_k_scales(block->scales, group, &scale, &least);
+    w.scale[0] = w.scale[1] = scale_of(block->scale) * (float)scale;
+    w.least[0] = w.least[1] = scale_of(block->least) * (float)least;
+    return w;
+}
+
+/* Eight units a block, of two groups each. */
+template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q6_K>(const char *piece, int unit)
+{
+    const char *block = piece + unit / 8 * (int)sizeof(tarn__q6_k);
+    int half = unit % 8 / 4, part = unit % 4;
+    uint32_t low[8], high[8];
+    unit_of_weight w;
+    load_words<8>(block + half * 64 + part % 2 * 32, low);
+    load_words<8>(block + 128 + half * 32, high);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        w.q[i] = (int)((low[i] >> part / 2 * 4 & 0x0f0f0f0fu) | (high[i] >> part * 2 & 0x03030303u) << 4);
+    const int8_t *scales = (const int8_t *)block + 192 + unit % 8 * 2;
+    float scale = scale_of(*(const uint16_t *)(block + 208));
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        w.scale[i] = scale * (float)scales[i];
+        w.least[i] = 32 * w.scale[i];
+    }
+    return w;
+}
+
+#endif

@@ -1,0 +1,341 @@
+/* reduce_loops.cuh: the engine under all reductions. A reduction keeps a small state for each output and says how elements are taken into it; which
+ * elements, in which order and by which thread is the engine's affair.
+ *
+ * Two forms, chosen by layout. By rows: the innermost axis is reduced, and a group of neighbouring threads walks along the elements of one
+ * output. By columns: the innermost axis is kept, neighbouring threads have neighbouring outputs and walk down together. A unit is what a
+ * group or a column of threads makes: one output, or a pack of them by columns. Where units are too few to fill a device, the walk is cut into
+ * chunks; their states go to scratch and a second kernel merges them.
+ *
+ * Everything is cut by shape alone, and merged in a fixed order. A thread takes BATCH packs into a batch of the type that elements are
+ * computed in, and then the batch into its state, which is f64 for sums: so the error of a long sum is that of a short one. */
+#ifndef TARN__CUDA_FOLD_CUH
+#define TARN__CUDA_FOLD_CUH
+
+#include <type_traits>
+
+#include "backends/cuda/common/element.cuh"
+#include "backends/cuda/reduce/reduce_plan.cuh"
+
+/* ---- elements -------------------------------------------------------------------------------------------------------------- */
+
+/* Stands for every dtype that is computed in i64. */
+struct any_integer {};
+
+template <typename T, int N> struct source {
+    typedef pack<T, N> packed;
+    static __device__ __forceinline__ packed load(const void *x, tarn_dtype, int64_t at) { return *(const packed *)((const T *)x + at); }
+    static __device__ __forceinline__ wide<T> get(const packed &p, int k) { return widen(p.at[k]); }
+    static __device__ __forceinline__ wide<T> one(const void *x, tarn_dtype, int64_t at) { return widen(((const T *)x)[at]); }
+};
+template <> struct source<any_integer, 1> {
+    typedef int64_t packed;
+    static __device__ __forceinline__ packed load(const void *x, tarn_dtype dtype, int64_t at) { return load_any<int64_t>(x, dtype, at); }
+    static __device__ __forceinline__ int64_t get(const packed &p, int) { return p; }
+    static __device__ __forceinline__ int64_t one(const void *x, tarn_dtype dtype, int64_t at) { return load_any<int64_t>(x, dtype, at); }
+};
+
+/* Not inlined: it is rare, and would be there once for every load of a batch. */
+static __device__ __noinline__ int64_t far_offset(const places<1> &reduced, int64_t step)
+{
+    int64_t offset[1];
+    locate(reduced, step, offset);
+    return offset[0];
+}
+
+/* Packs are only made where one or two axes are reduced: two cost a multiplication more. */
+template <int N> __device__ __forceinline__ int64_t step_offset(const fold_args &a, int64_t step)
+{
+    const places<1> &p = a.reduced;
+    if (p.rank <= 1)
+        return step * p.stride[0][0];
+    if constexpr (N == 1)
+        return far_offset(p, step);
+    uint32_t row = divide_small((uint32_t)step, p.size[1]), rest = (uint32_t)step - row * (uint32_t)p.size[1].by;
+    return (int64_t)row * p.stride[0][0] + (int64_t)rest * p.stride[0][1];
+}
+
+/* ---- states ---------------------------------------------------------------------------------------------------------------- */
+
+/* A reduction is a struct Op<C> of elements computed in C:
+ *     state, batch            what is kept; what elements are taken into, BATCH packs at a time: the state itself where the types are the same
+ *     start(), open()         before the first element
+ *     aux(args, offset)       the number that `take` gets with each element of an output
+ *     take(batch, x, aux, at) one element; `at` is its number among those of the output
+ *     absorb(state, batch), merge(state, state)
+ *     result(state, args)     what is stored; second(state) for `args.second`
+ *     has_columns             false: there is only one output ever */
+
+template <typename Op> constexpr bool has_batch = !std::is_same<typename Op::state, typename Op::batch>::value;
+
+template <typename Op> __device__ __forceinline__ typename Op::batch open_batch(const typename Op::state &s)
+{
+    if constexpr (has_batch<Op>)
+        return Op::open();
+    else
+        return s;
+}
+
+template <typename Op> __device__ __forceinline__ void close_batch(typename Op::state &s, const typename Op::batch &b)
+{
+    if constexpr (has_batch<Op>)
+        Op::absorb(s, b);
+    else
+        s = b;
+}
+
+template <typename S> __device__ __forceinline__ S shuffle_state(const S &s, int step)
+{
+    constexpr int words = (int)(sizeof(S) / sizeof(uint32_t));
+    uint32_t word[words];
+    S other;
+    memcpy(word, &s, sizeof(S));
+#pragma unroll
+    for (int i = 0; i < words; i++)
+        word[i] = __shfl_xor_sync(FULL_WARP, word[i], step);
+    memcpy(&other, word, sizeof(S));
+    return other;
+}
+
+/* Over the threads of a group, which are 1 … 32, or all of the block: thread 0 of the group gets the result. */
+template <typename Op> __device__ __forceinline__ void merge_group(typename Op::state &s, int group)
+{
+    __shared__ typename Op::state space[THREADS / WARP];
+    for (int step = (group < WARP ? group : WARP) / 2; step > 0; step /= 2)
+        Op::merge(s, shuffle_state(s, step));
+    if (group <= WARP)
+        return;
+    if (threadIdx.x % WARP == 0)
+        space[threadIdx.x / WARP] = s;
+    __syncthreads();
+    for (int i = 1; threadIdx.x == 0 && i < THREADS / WARP; i++)
+        Op::merge(s, space[i]);
+}
+
+/* Over threads that are `width` apart, N states each: those of the first row get the results. */
+template <typename Op, int N> __device__ __forceinline__ void merge_rows(typename Op::state *s, int width)
+{
+    __shared__ typename Op::state space[N][THREADS / 2];
+    int thread = (int)threadIdx.x;
+    for (int half = THREADS / 2; half >= width; half /= 2) {
+        if (thread >= half && thread < 2 * half)
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                space[k][thread - half] = s[k];
+        __syncthreads();
+        if (thread < half)
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                Op::merge(s[k], space[k][thread]);
+        __syncthreads();
+    }
+}
+
+template <typename Op>
+__device__ __forceinline__ void put_state(const fold_args &a, const typename Op::state &s, int64_t output, int64_t y_offset)
+{
+    if (gridDim.y > 1) {
+        ((typename Op::state *)a.partial)[(int64_t)blockIdx.y * a.outputs + output] = s;
+        return;
+    }
+    store_any(a.y, a.y_dtype, y_offset, Op::result(s, a));
+    if (a.second)
+        a.second[y_offset] = Op::second(s);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+/* grid (units / groups of a block, chunks). Every thread has BATCH loads of 16 bytes in flight. */
+template <typename Op, typename T, int N> static __global__ void __launch_bounds__(THREADS, 4) fold_rows(const __grid_constant__ fold_args a)
+{
+    typedef source<T, N> from;
+    int group = 1 << a.width_bits, lane = (int)threadIdx.x & (group - 1);
+    int64_t unit = (int64_t)blockIdx.x * (THREADS >> a.width_bits) + (threadIdx.x >> a.width_bits), offset[3];
+    int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
+    typename Op::state s = Op::start();
+    if (unit < a.units) {
+        locate(a.kept, unit, offset);
+        auto aux = Op::aux(a, offset[2]);
+#pragma unroll 1
+        for (int64_t i = begin + lane; i < end; i += group * BATCH) {
+            typename from::packed x[BATCH];
+#pragma unroll
+            for (int u = 0; u < BATCH; u++)
+                if (i + u * group < end)
+                    x[u] = from::load(a.x, a.x_dtype, offset[0] + step_offset<N>(a, i + u * group));
+            typename Op::batch b = open_batch<Op>(s);
+#pragma unroll
+            for (int u = 0; u < BATCH; u++)
+                if (i + u * group < end)
+#pragma unroll
+                    for (int k = 0; k < N; k++)
+                        Op::take(b, from::get(x[u], k), aux, (i + u * group) * N + k);
+            close_batch<Op>(s, b);
+        }
+        if (a.tail > 0 && lane == 0 && end == a.length) {
+            typename Op::batch b = open_batch<Op>(s);
+            for (int64_t i = a.length * N; i < a.count; i++)
+                Op::take(b, from::one(a.x, a.x_dtype, i), aux, i);
+            close_batch<Op>(s, b);
+        }
+    }
+    merge_group<Op>(s, group);
+    if (unit < a.units && lane == 0)
+        put_state<Op>(a, s, unit, offset[1]);
+}
+
+/* grid (units / width of a block, chunks). */
+template <typename Op, typename T, int N> static __global__ void __launch_bounds__(THREADS, 3) fold_columns(const __grid_constant__ fold_args a)
+{
+    typedef source<T, N> from;
+    typedef decltype(Op::aux(a, 0)) number;
+    constexpr int U = N * (int)sizeof(typename Op::state) > 64 ? BATCH / 2 : BATCH; /* loads in flight, as registers allow */
+    int width = 1 << a.width_bits, rows = THREADS >> a.width_bits, row = (int)(threadIdx.x >> a.width_bits);
+    int64_t unit = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
+    int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
+    typename Op::state s[N];
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        s[k] = Op::start();
+    if (unit < a.units) {
+        number aux[N];
+        locate(a.kept, unit, offset);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            aux[k] = Op::aux(a, offset[2] + k * a.column_aux);
+#pragma unroll 1
+        for (int64_t i = begin + row; i < end; i += rows * U) {
+            typename from::packed x[U];
+            typename Op::batch b[N];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (i + u * rows < end)
+                    x[u] = from::load(a.x, a.x_dtype, offset[0] + step_offset<N>(a, i + u * rows));
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                b[k] = open_batch<Op>(s[k]);
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (i + u * rows < end)
+#pragma unroll
+                    for (int k = 0; k < N; k++)
+                        Op::take(b[k], from::get(x[u], k), aux[k], i + u * rows);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                close_batch<Op>(s[k], b[k]);
+        }
+    }
+    merge_rows<Op, N>(s, width);
+    if (unit < a.units && row == 0)
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            put_state<Op>(a, s[k], unit * N + k, offset[1] + k * a.column_y);
+}
+
+/* The states of chunks, in order: grid (outputs / 2^bits); neighbours read neighbouring outputs. */
+template <typename Op> static __global__ void __launch_bounds__(THREADS) fold_chunks(const __grid_constant__ fold_args a, int bits)
+{
+    int width = 1 << bits;
+    int64_t output = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
+    const typename Op::state *partial = (const typename Op::state *)a.partial;
+    typename Op::state s = Op::start();
+    if (output < a.outputs)
+#pragma unroll 8
+        for (int64_t c = threadIdx.x >> bits; c < a.chunks; c += THREADS >> bits)
+            Op::merge(s, partial[c * a.outputs + output]);
+    merge_rows<Op, 1>(&s, width);
+    if (output >= a.outputs || (int)threadIdx.x >= width)
+        return;
+    locate(a.kept, output / a.lanes, offset);
+    put_state<Op>(a, s, output, offset[1] + output % a.lanes * a.column_y);
+}
+
+/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+
+template <template <typename> class Op, typename T, int N> static void launch_fold(const fold_args &a, cudaStream_t stream)
+{
+    typedef Op<wide<T>> op;
+    static_assert(sizeof(typename op::state) <= STATE_BYTES, "scratch has room for the largest state");
+    dim3 grid(blocks_for(a.units, a.by_columns ? 1 << a.width_bits : THREADS >> a.width_bits), (unsigned)a.chunks);
+    if (!a.by_columns)
+        fold_rows<op, T, N><<<grid, THREADS, 0, stream>>>(a);
+    else if constexpr (op::has_columns)
+        fold_columns<op, T, N><<<grid, THREADS, 0, stream>>>(a);
+    if (a.chunks > 1) {
+        int bits = bits_for(a.outputs);
+        bits = bits < 5 ? bits : 5;
+        fold_chunks<op><<<blocks_for(a.outputs, 1 << bits), THREADS, 0, stream>>>(a, bits);
+    }
+}
+
+template <template <typename> class Op> static void fold_floats(const fold_args &a, cudaStream_t stream)
+{
+    switch (a.x_dtype) {
+    case TARN_F32: a.pack > 1 ? launch_fold<Op, float, 4>(a, stream) : launch_fold<Op, float, 1>(a, stream); break;
+    case TARN_BF16: a.pack > 1 ? launch_fold<Op, bf16, 8>(a, stream) : launch_fold<Op, bf16, 1>(a, stream); break;
+    case TARN_F16: a.pack > 1 ? launch_fold<Op, f16, 8>(a, stream) : launch_fold<Op, f16, 1>(a, stream); break;
+    default: launch_fold<Op, double, 1>(a, stream); break;
+    }
+}
+
+template <template <typename> class Op> static void fold_any(const fold_args &a, cudaStream_t stream)
+{
+    if (tarn__is_float(a.x_dtype))
+        fold_floats<Op>(a, stream);
+    else
+        launch_fold<Op, any_integer, 1>(a, stream);
+}
+
+/* The plan of a call that reduces its one input; false when there is nothing to do. */
+static inline bool plan_call(fold_args *a, const tarn__call *call)
+{
+    bool is_work = plan_fold(a, call->in[0], call->out[0], NULL);
+    a->partial = call->scratch;
+    a->flip = 1;
+    a->scale = 1;
+    return is_work;
+}
+
+static size_t scratch_call(const tarn__call *call)
+{
+    return fold_scratch(call->in[0], call->out[0], NULL);
+}
+
+/* What sums and products of elements computed in C are kept in. */
+template <typename C> struct total_of {
+    typedef double type;
+};
+template <> struct total_of<int64_t> {
+    typedef int64_t type;
+};
+
+/* max as it is, min as the max of elements turned round: x · -1 for floats, which is exact, and ~x for integers. */
+template <typename C> __device__ __forceinline__ C flip_of(const fold_args &a)
+{
+    return (C)a.flip;
+}
+template <> __device__ __forceinline__ int64_t flip_of<int64_t>(const fold_args &a)
+{
+    return a.flip < 0 ? -1 : 0;
+}
+template <typename C> __device__ __forceinline__ C flipped(C x, C flip)
+{
+    return x * flip;
+}
+template <> __device__ __forceinline__ int64_t flipped<int64_t>(int64_t x, int64_t flip)
+{
+    return x ^ flip;
+}
+template <typename C> __device__ __forceinline__ C least(void)
+{
+    return (C)-CUDART_INF;
+}
+template <> __device__ __forceinline__ int64_t least<int64_t>(void)
+{
+    return INT64_MIN;
+}
+
+/* The kernels that live in files of their own. */
+void tarn__cuda_variance(tarn__kernel_row *rows);
+void tarn__cuda_extremum_grad(tarn__kernel_row *rows);
+
+#endif

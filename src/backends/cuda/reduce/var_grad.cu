@@ -1,0 +1,89 @@
+/* var_grad.cu: the gradient of a variance: the distance of every element from the mean, times g, which has the factor 2 / (count - correction) already.
+ * Along rows that a block can hold x is read once and gx written once; elsewhere x is read twice. */
+#include "backends/cuda/reduce/reduce_grad.cuh"
+
+/* Elements are added up in their own type a few at a time, and in f64 from there. */
+template <typename C> struct centre_op {
+    struct state {
+        double sum, count;
+    };
+    struct batch {
+        C sum;
+        int count;
+    };
+    static constexpr bool has_columns = true;
+    static __device__ __forceinline__ state start(void) { return state{0, 0}; }
+    static __device__ __forceinline__ batch open(void) { return batch{0, 0}; }
+    static __device__ __forceinline__ C aux(const fold_args &, int64_t) { return 0; }
+    static __device__ __forceinline__ void take(batch &b, C x, C, int64_t)
+    {
+        b.sum += x;
+        b.count++;
+    }
+    static __device__ __forceinline__ void absorb(state &s, const batch &b)
+    {
+        s.sum += (double)b.sum;
+        s.count += (double)b.count;
+    }
+    static __device__ __forceinline__ void merge(state &s, const state &other)
+    {
+        s.sum += other.sum;
+        s.count += other.count;
+    }
+    static __device__ __forceinline__ double result(const state &s, const fold_args &) { return s.sum; }
+    static __device__ __forceinline__ double second(const state &s) { return s.count; }
+    static __device__ __forceinline__ state state_of(double sum, double count) { return state{sum, count}; }
+    /* The mean in two parts: rounded to C alone it would cost the digits of a small distance. */
+    struct shares {
+        C mean, rest, g;
+    };
+    static __device__ __forceinline__ shares shares_of(C g, const state &s)
+    {
+        double mean = s.sum / s.count;
+        C high = (C)mean;
+        return shares{high, isfinite(high) ? (C)(mean - (double)high) : (C)0, g};
+    }
+    static __device__ __forceinline__ C share(C x, C, const shares &by) { return ((x - by.mean) - by.rest) * by.g; }
+};
+
+static gradient operands_of(const tarn__call *call)
+{
+    return gradient{call->in[0], call->in[1], NULL, call->out[0]};
+}
+
+static bool is_held(const gradient *d, fold_args *a)
+{
+    return plan_packs(d, a) && holds_rows(*a);
+}
+
+static size_t scratch_var_grad(const tarn__call *call)
+{
+    gradient d = operands_of(call);
+    fold_args a;
+    return is_held(&d, &a) ? 0 : two_steps_scratch(&d);
+}
+
+static void run_var_grad(const tarn__call *call)
+{
+    gradient d = operands_of(call);
+    void *gx = tarn__view_at(d.gx);
+    fold_args a;
+    tarn__view first, second;
+    if (tarn__view_count(d.gx) == 0)
+        return;
+    if (!is_held(&d, &a)) {
+        if (fold_states<centre_op>(call, &d, &a, &first, &second))
+            share_states<centre_op>(call, &d, a, &first, &second);
+    } else if (d.x->dtype == TARN_F32) {
+        launch_shared_rows<centre_op, float>(a, gx, stream_of(call));
+    } else if (d.x->dtype == TARN_BF16) {
+        launch_shared_rows<centre_op, bf16>(a, gx, stream_of(call));
+    } else {
+        launch_shared_rows<centre_op, f16>(a, gx, stream_of(call));
+    }
+}
+
+void tarn__cuda_var_grad(tarn__kernel_row *rows)
+{
+    rows[TARN__K_var_grad] = tarn__kernel_row{run_var_grad, TARN__FLOATS, scratch_var_grad};
+}

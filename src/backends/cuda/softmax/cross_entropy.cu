@@ -1,0 +1,142 @@
+/* cross_entropy.cu: the cross entropy of rows of logits. A block has a row, and finds the largest logit and the sum of exponentials in one pass. Its
+ * gradient is in cross_entropy_grad.cu, both at once in cross_entropy_fused.cu. */
+#include "backends/cuda/softmax/cross_entropy.cuh"
+
+enum { LOSS = ROW_OPERANDS, OPERANDS };
+
+struct loss_args {
+    row_set<OPERANDS> rows;
+    target_rule targets;
+    fault_place faults;
+    double smoothing;
+};
+
+/* What a thread has seen of its row. */
+template <typename C> struct seen {
+    running<C> exponentials;
+    double all; /* the sum of logits, where labels are smoothed */
+};
+
+/* U packs, all of them loaded before the first is used; G of them are added up together. */
+template <typename R, typename I, bool is_whole>
+__device__ __forceinline__ void take_packs(const loss_args &a, int64_t row, I at, I packs, seen<typename R::real> &s)
+{
+    typedef typename R::real C;
+    constexpr int N = R::width, U = packs_in_flight<R>, G = U * N < 8 ? U : N < 8 ? 8 / N : 1;
+    const I threads = (I)blockDim.x;
+    typename R::raw raw[U];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        if (is_whole || at + u * threads < packs)
+            raw[u] = R::fetch(a.rows.operand[LOGITS], row, at + u * threads);
+#pragma unroll
+    for (int first = 0; first < U; first += G) {
+        C x[G * N];
+#pragma unroll
+        for (int u = 0; u < G; u++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x[u * N + i] = is_whole || at + (first + u) * threads < packs ? R::element(raw[first + u], i) : minus_infinity<C>();
+        s.exponentials.template take<G * N>(x);
+        if (a.smoothing > 0) {
+            C part = 0;
+#pragma unroll
+            for (int k = 0; k < G * N; k++)
+                part += is_whole || at + (first + k / N) * threads < packs ? x[k] : (C)0;
+            s.all += (double)part;
+        }
+    }
+}
+
+__device__ __forceinline__ void write_number(const loss_args &a, int k, const int64_t *offset, double value)
+{
+    if (a.rows.operand[k].base)
+        store_any(a.rows.operand[k].base, a.rows.operand[k].dtype, offset[k], value);
+}
+
+/* R reads logits, counted in type I. */
+template <typename R, typename I> static __global__ void __launch_bounds__(MOST_THREADS, 4) loss_kernel(const __grid_constant__ loss_args a)
+{
+    typedef typename R::real C;
+    const I packs = (I)(a.rows.length / R::width), step = (I)(packs_in_flight<R> * blockDim.x);
+    int64_t offset[OPERANDS];
+    locate_row(a.rows, blockIdx.x, offset);
+    const int64_t target = target_of(a.rows, a.targets, offset);
+    if (!counts(a.targets, target, a.rows.length)) {
+        if (threadIdx.x == 0) {
+            if (!is_ignored(a.targets, target))
+                report_fault(a.faults, target, a.rows.length);
+            write_number(a, LOSS, offset, 0);
+            write_number(a, LOG_SUM, offset, 0);
+        }
+        return;
+    }
+    seen<C> s = {{minus_infinity<C>(), 0}, 0};
+    I at = (I)threadIdx.x;
+    for (; at + (step - (I)blockDim.x) < packs; at += step)
+        take_packs<R, I, true>(a, offset[LOGITS], at, packs, s);
+    if (at < packs)
+        take_packs<R, I, false>(a, offset[LOGITS], at, packs, s);
+    const C most = over_row<false, take_larger>(s.exponentials.most, minus_infinity<C>());
+    s.exponentials.raise_to(most);
+    const double sum = over_row<false, add_up>(s.exponentials.sum, 0.0);
+    if (a.smoothing > 0)
+        s.all = over_row<false, add_up>(s.all, 0.0);
+    if (threadIdx.x != 0)
+        return;
+    double log_sum = log(sum), loss = log_sum - (logit_at(a.rows, offset, target) - (double)most);
+    if (a.smoothing > 0)
+        loss = (1 - a.smoothing) * loss + a.smoothing * (log_sum - (s.all / (double)a.rows.length - (double)most));
+    write_number(a, LOSS, offset, loss);
+    write_number(a, LOG_SUM, offset, (double)most + log_sum);
+}
+
+/* ---- starting it ------------------------------------------------------------------------------------------------------------ */
+
+/* Grid: a block a row, of a size that depends on the row alone, so that the order of sums is the same on every device.
+ * Bytes: logits read. */
+template <typename R, typename I> static void launch(const tarn__call *call, const loss_args &a)
+{
+    loss_kernel<R, I><<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MOST_THREADS), 0, stream_of(call)>>>(a);
+}
+
+template <typename T> static void launch_typed(const tarn__call *call, const loss_args &a)
+{
+    if (has_packs(a.rows, LOGITS, pack_size<T>::value))
+        launch<typed<T, pack_size<T>::value>, int32_t>(call, a);
+    else
+        launch<typed<T, 1>, int32_t>(call, a);
+}
+
+void tarn__cuda_run_cross_entropy(const tarn__call *call)
+{
+    tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), log_sum = as_column(call->out[1] ? call->out[1] : call->out[0]);
+    const tarn__view *views[OPERANDS] = {call->in[0], &target, call->out[1] ? &log_sum : NULL, &loss};
+    tarn__nest nest;
+    loss_args a = {};
+    a.rows = rows_of<OPERANDS>(1, views, &nest);
+    if (a.rows.count == 0)
+        return;
+    a.faults = faults_of(call);
+    a.targets = targets_of(call);
+    a.smoothing = ((const tarn__cross_entropy *)call->params)->smoothing;
+    tarn_dtype dtype = call->in[0]->dtype;
+    if (dtype == TARN_F64)
+        launch<untyped<double>, int64_t>(call, a);
+    else if (a.rows.length >= LONG_ROW)
+        launch<untyped<float>, int64_t>(call, a);
+    else if (dtype == TARN_F32)
+        launch_typed<float>(call, a);
+    else if (dtype == TARN_BF16)
+        launch_typed<bf16>(call, a);
+    else
+        launch_typed<f16>(call, a);
+}
+
+void tarn__cuda_loss(tarn__kernel_row *rows)
+{
+    rows[TARN__K_cross_entropy] = tarn__kernel_row{tarn__cuda_run_cross_entropy, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_grad] = tarn__kernel_row{tarn__cuda_run_cross_entropy_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_slopes] =
+        tarn__kernel_row{tarn__cuda_run_cross_entropy_slopes, TARN__FLOATS, tarn__cuda_cross_entropy_slopes_scratch};
+}

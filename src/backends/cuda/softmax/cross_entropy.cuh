@@ -1,0 +1,64 @@
+/* cross_entropy.cuh: what cross entropy and its gradient share: rows of logits, and which targets count. */
+#ifndef TARN__LOSS_CUH
+#define TARN__LOSS_CUH
+
+#include "backends/cuda/common/rows.cuh"
+
+enum { LOGITS, TARGET, LOG_SUM, ROW_OPERANDS };
+
+#define MOST_THREADS 256             /* of a row's block */
+#define LONG_ROW ((int64_t)1 << 30) /* from here on, 32 bits are too few to count in */
+
+struct target_rule {
+    int64_t ignore;
+    bool has_ignore, is_long;
+};
+
+static inline target_rule targets_of(const tarn__call *call)
+{
+    const tarn__cross_entropy *params = (const tarn__cross_entropy *)call->params;
+    return target_rule{params->ignore, params->has_ignore != 0, call->in[1]->dtype == TARN_I64};
+}
+
+__device__ __forceinline__ bool is_ignored(const target_rule &rule, int64_t target)
+{
+    return rule.has_ignore && target == rule.ignore;
+}
+
+__device__ __forceinline__ bool counts(const target_rule &rule, int64_t target, int64_t classes)
+{
+    return !is_ignored(rule, target) && target >= 0 && target < classes;
+}
+
+template <int N> __device__ __forceinline__ int64_t target_of(const row_set<N> &rows, const target_rule &rule, const int64_t *offset)
+{
+    return index_at(rows.operand[TARGET].base, rule.is_long, offset[TARGET]);
+}
+
+template <int N> __device__ __forceinline__ double logit_at(const row_set<N> &rows, const int64_t *offset, int64_t at)
+{
+    const row_operand &o = rows.operand[LOGITS];
+    return load_any<double>(o.base, o.dtype, offset[LOGITS] + at * o.along);
+}
+
+/* 64 bytes a thread, or 8 elements. */
+template <typename R>
+constexpr int packs_in_flight = sizeof(typename R::real) == 8 ? 4 : sizeof(typename R::raw) < 8 ? 8 : 64 / (int)sizeof(typename R::raw);
+
+/* A view of one number a row as (rows, 1). */
+static inline tarn__view as_column(const tarn__view *view)
+{
+    tarn__view column = *view;
+    column.rank = 2;
+    column.shape[1] = 1;
+    column.stride[1] = 0;
+    return column;
+}
+
+/* In cross_entropy.cu, cross_entropy_grad.cu and cross_entropy_fused.cu. */
+void tarn__cuda_run_cross_entropy(const tarn__call *call);
+void tarn__cuda_run_cross_entropy_grad(const tarn__call *call);
+void tarn__cuda_run_cross_entropy_slopes(const tarn__call *call);
+size_t tarn__cuda_cross_entropy_slopes_scratch(const tarn__call *call);
+
+#endif
