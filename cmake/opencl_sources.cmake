@@ -2,7 +2,7 @@
 #
 #   cmake -DOUTPUT=opencl_sources.c "-DINPUTS=a.cl;b.cl" -P opencl_sources.cmake
 
-file(WRITE ${OUTPUT}.next "/* Made by the build from the kernels' sources. */\n#include \"backends/opencl/opencl.h\"\n\n")
+file(WRITE ${OUTPUT}.next "/* Made by the build from the kernels' sources. */\n#include \"backends/opencl/runtime/opencl.h\"\n\n")
 set(rows)
 set(number 0)
 foreach(input IN LISTS INPUTS)

@@ -1,0 +1,107 @@
+/* rope.c: rotary positions: the launchers of rope.cl. */
+#include <stdio.h>
+
+#include "backends/opencl/runtime/opencl.h"
+
+#define PIECE 64 /* frequencies that go as an argument, as rope.cl has it: 512 bytes */
+
+/* As rope.cl has it. */
+typedef struct shape {
+    int64_t batches, length, heads, depth, pairs;
+    int64_t x[4], y[4]; /* strides along batch, position, head, element */
+} shape;
+
+/* A double where the device has them, else the sum of two floats. */
+typedef union frequency {
+    double whole;
+    float part[2];
+} frequency;
+
+static bool is_shared(const tarn__call *call)
+{
+    return !call->in[1] || call->in[1]->rank == 1;
+}
+
+static shape shape_of(const tarn__call *call)
+{
+    const tarn__rope *params = call->params;
+    const tarn__view *x = call->in[0], *y = call->out[0];
+    const int order[4] = {0, params->axis, 3 - params->axis, 3};
+    shape s = {.batches = x->shape[0], .length = x->shape[params->axis], .heads = x->shape[3 - params->axis], .depth = x->shape[3],
+               .pairs = params->dims / 2};
+    for (int i = 0; i < 4; i++) {
+        s.x[i] = x->stride[order[i]];
+        s.y[i] = y->stride[order[i]];
+    }
+    return s;
+}
+
+/* Sine and cosine of each pair at each position, in the type computed in: f32, or f64 for f64. */
+static size_t rope_scratch(const tarn__call *call)
+{
+    shape s = shape_of(call);
+    int64_t rows = is_shared(call) ? s.length : s.batches * s.length;
+    return (size_t)(2 * rows * s.pairs) * (call->in[0]->dtype == TARN_F64 ? 8 : 4);
+}
+
+/* Pairs first to first + count. A work-item for each pair of each position. */
+static void make_angles(const tarn__call *call, const shape *s, int64_t first, int64_t count)
+{
+    const tarn__rope *params = call->params;
+    const tarn__view *positions = call->in[1];
+    const bool is_wide = tarn__cl_at(call->device)->has_f64;
+    const int64_t rows = is_shared(call) ? s->length : s->batches * s->length;
+    frequency given[PIECE] = {{0}};
+    char options[96];
+    for (int64_t i = 0; i < count; i++) {
+        double whole = params->frequency[first + i];
+        float high = (float)whole;
+        given[i] = is_wide ? (frequency){.whole = whole} : (frequency){.part = {high, (float)(whole - (double)high)}};
+    }
+    snprintf(options, sizeof(options), "-DANGLES -DT_X=%s -DT_POSITION=%s", call->in[0]->dtype == TARN_F64 ? "f64" : "f32",
+             tarn__cl_type(positions ? positions->dtype : TARN_I64));
+    tarn__cl_launch launch = tarn__cl_begin(call, "rope", "angles", options);
+    tarn__cl_value(&launch, given, sizeof(given));
+    const int64_t numbers[] = {first, count, rows, s->length, s->pairs};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        tarn__cl_long(&launch, numbers[i]);
+    tarn__cl_view(&launch, positions);
+    tarn__cl_long(&launch, positions && positions->rank == 2 ? positions->stride[0] : 0);
+    tarn__cl_long(&launch, positions ? positions->stride[positions->rank - 1] : 0);
+    tarn__cl_int(&launch, params->back);
+    tarn__cl_scratch(&launch, call, 0);
+    tarn__cl_go(&launch, 1, (size_t[]){(size_t)(rows * count)}, NULL);
+}
+
+/* A work-item for each pair, and for each element behind the turned ones. */
+static void turn(const tarn__call *call, const shape *s)
+{
+    const tarn__rope *params = call->params;
+    const int64_t items = s->batches * s->length * s->heads * (s->depth - s->pairs);
+    char options[96];
+    snprintf(options, sizeof(options), "-DTURN -DT_X=%s -DT_Y=%s -DINDEX=%s", tarn__cl_type(call->in[0]->dtype), tarn__cl_type(call->out[0]->dtype),
+             items < (INT64_C(1) << 30) ? "int" : "long");
+    tarn__cl_launch launch = tarn__cl_begin(call, "rope", "rope", options);
+    tarn__cl_value(&launch, s, sizeof(*s));
+    tarn__cl_view(&launch, call->in[0]);
+    tarn__cl_view(&launch, call->out[0]);
+    tarn__cl_scratch(&launch, call, 0);
+    tarn__cl_int(&launch, is_shared(call));
+    tarn__cl_int(&launch, params->interleaved);
+    tarn__cl_go(&launch, 1, (size_t[]){(size_t)items}, NULL);
+}
+
+static void run_rope(const tarn__call *call)
+{
+    shape s = shape_of(call);
+    if (tarn__view_count(call->in[0]) == 0)
+        return;
+    for (int64_t first = 0; first < s.pairs; first += PIECE)
+        make_angles(call, &s, first, s.pairs - first < PIECE ? s.pairs - first : PIECE);
+    turn(call, &s);
+}
+
+void tarn__cl_rope(tarn__kernel_row *rows)
+{
+    rows[TARN__K_rope] = (tarn__kernel_row){run_rope, TARN__FLOATS, rope_scratch};
+}

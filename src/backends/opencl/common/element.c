@@ -1,0 +1,171 @@
+/* element.c: options and arguments that kernels over elements share. */
+#include "backends/opencl/common/element.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void tarn__cl_option(tarn__cl_options *options, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    size_t room = sizeof(options->text) - options->length;
+    int written = vsnprintf(options->text + options->length, room, format, arguments);
+    va_end(arguments);
+    if (written > 0)
+        options->length += (size_t)written < room ? (size_t)written : room - 1;
+}
+
+tarn__cl_compute tarn__cl_compute_of(tarn_dtype dtype)
+{
+    return dtype == TARN_F64 ? TARN__CL_F64 : tarn__is_float(dtype) ? TARN__CL_F32 : TARN__CL_I64;
+}
+
+void tarn__cl_option_compute(tarn__cl_options *options, tarn__cl_compute compute)
+{
+    static const char *const text[] = {"-DC=float -DCOMPUTES_F32", "-DC=double -DCOMPUTES_F64", "-DC=long -DCOMPUTES_I64"};
+    tarn__cl_option(options, "%s", text[compute]);
+}
+
+static int64_t reach(const tarn__nest *nest, int operand)
+{
+    int64_t far = 0;
+    for (int i = 0; i < nest->rank; i++) {
+        int64_t stride = nest->stride[operand][i];
+        far += (nest->shape[i] - 1) * (stride < 0 ? -stride : stride);
+    }
+    return far;
+}
+
+/* Some room is left at the top, so that sums of an index and a group's size do not overflow. */
+bool tarn__cl_option_index(tarn__cl_options *options, const tarn__nest *nest)
+{
+    const int64_t most = INT32_MAX - 65536;
+    bool is_small = nest->count < most;
+    for (int k = 0; k < nest->operands; k++)
+        is_small = is_small && reach(nest, k) < most;
+    tarn__cl_option(options, " -DINDEX=%s", is_small ? "int -DIS_SMALL" : "long");
+    return is_small;
+}
+
+void tarn__cl_nest_in_order(tarn__nest *nest, int operands, const tarn__view *const *views)
+{
+    *nest = (tarn__nest){.operands = operands, .count = tarn__view_count(views[0])};
+    for (int i = 0; i < views[0]->rank; i++) {
+        if (views[0]->shape[i] == 1)
+            continue;
+        nest->shape[nest->rank] = views[0]->shape[i];
+        for (int k = 0; k < operands; k++)
+            nest->stride[k][nest->rank] = views[k] ? views[k]->stride[i] : 0;
+        nest->rank++;
+    }
+}
+
+void tarn__cl_number(tarn__cl_launch *launch, tarn__cl_compute compute, tarn__number value)
+{
+    float narrow = (float)value.real;
+    if (compute == TARN__CL_F32)
+        tarn__cl_value(launch, &narrow, sizeof(narrow));
+    else if (compute == TARN__CL_F64)
+        tarn__cl_value(launch, &value.real, sizeof(value.real));
+    else
+        tarn__cl_long(launch, value.integer);
+}
+
+void tarn__cl_index(tarn__cl_launch *launch, bool is_small, int64_t value)
+{
+    if (is_small)
+        tarn__cl_int(launch, (int32_t)value);
+    else
+        tarn__cl_long(launch, value);
+}
+
+/* As prelude.cl has it. */
+typedef struct places {
+    int32_t rank;
+    int32_t shape[TARN_MAX_RANK];
+    uint32_t factor[TARN_MAX_RANK];
+    int32_t shift[TARN_MAX_RANK];
+    int32_t stride[TARN__MAX_OPERANDS][TARN_MAX_RANK];
+} places;
+
+/* With 2^s the first power of two that is not below the size the factor is floor(2^(31 + s) / size) + 1, which is below 2^32, and n times what it is too large by is
+ * below 2^31 <= 2^(31 + s) / size. */
+void tarn__cl_invert(int64_t size, uint32_t *factor, int32_t *shift)
+{
+    int s = 1;
+    while ((INT64_C(1) << s) < size)
+        s++;
+    *factor = (uint32_t)((UINT64_C(1) << (31 + s)) / (uint64_t)size + 1);
+    *shift = s - 1;
+}
+
+void tarn__cl_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
+{
+    places p = {.rank = nest->rank};
+    if (!is_small) {
+        tarn__cl_value(launch, nest, sizeof(*nest));
+        return;
+    }
+    for (int i = 0; i < nest->rank; i++) {
+        p.shape[i] = (int32_t)nest->shape[i];
+        tarn__cl_invert(nest->shape[i], &p.factor[i], &p.shift[i]);
+        for (int k = 0; k < nest->operands; k++)
+            p.stride[k][i] = (int32_t)nest->stride[k][i];
+    }
+    tarn__cl_value(launch, &p, sizeof(p));
+}
+
+/* ---- neighbours that are moved as one ------------------------------------------------------------------------------------------ */
+
+static bool is_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t unit)
+{
+    int last = nest->rank - 1;
+    for (int k = 0; k < nest->operands; k++) {
+        bool is_moved = moved >> k & 1;
+        if (nest->stride[k][last] != is_moved || (is_moved && views[k]->offset % unit != 0))
+            return false;
+        for (int i = 0; i < last && is_moved; i++)
+            if (nest->stride[k][i] % unit != 0)
+                return false;
+    }
+    return nest->shape[last] % unit == 0;
+}
+
+int64_t tarn__cl_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t step, size_t bytes)
+{
+    int64_t unit = nest->rank > 0 ? 16 / (int64_t)bytes : 1;
+    while (unit > 1 && (step % unit != 0 || !is_unit(nest, moved, views, unit)))
+        unit /= 2;
+    return unit;
+}
+
+void tarn__cl_in_units(tarn__nest *nest, unsigned moved, int64_t unit)
+{
+    int last = nest->rank - 1;
+    if (unit == 1)
+        return;
+    nest->count /= unit;
+    nest->shape[last] /= unit;
+    for (int k = 0; k < nest->operands; k++)
+        for (int i = 0; i < last && (moved >> k & 1); i++)
+            nest->stride[k][i] /= unit;
+    nest->rank -= nest->shape[last] == 1;
+}
+
+tarn__view tarn__cl_view_in_units(const tarn__view *view, int64_t unit)
+{
+    tarn__view in_units = *view;
+    in_units.offset /= unit;
+    return in_units;
+}
+
+const char *tarn__cl_bits(size_t bytes)
+{
+    return bytes == 16 ? "uint4" : bytes == 8 ? "ulong" : bytes == 4 ? "uint" : bytes == 2 ? "ushort" : "uchar";
+}
+
+void tarn__cl_over(tarn__cl_launch *launch, int64_t count)
+{
+    size_t global = (size_t)count;
+    tarn__cl_go(launch, 1, &global, NULL);
+}

@@ -1,0 +1,184 @@
+/* rows.c: where rows lie, and how work-items share them; see rows.h. */
+#include "backends/opencl/common/rows.h"
+
+#include <stdio.h>
+
+#define MANY_LANES 16
+#define SIDE_BY_SIDE 64  /* work-items of a group that have a row each */
+#define LONG_ROW 1024    /* rows longer than this have large groups */
+#define FEW_HELD 4       /* fours of a row that a work-item keeps, if a larger group could have it, */
+#define MOST_HELD 8      /* and at most */
+#define SMALL (INT64_C(1) << 30)
+
+void tarn__cl_rows_of(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
+{
+    tarn__view held[TARN__MAX_OPERANDS];
+    const tarn__view *without[TARN__MAX_OPERANDS];
+    *rows = (tarn__cl_row_set){.length = views[0]->rank > 0 ? views[0]->shape[axis] : 1};
+    for (int k = 0; k < count; k++) {
+        without[k] = NULL;
+        if (!views[k])
+            continue;
+        held[k] = *views[k];
+        rows->along[k] = 1;
+        if (held[k].rank > 0) {
+            rows->along[k] = held[k].stride[axis];
+            held[k].shape[axis] = 1;
+        }
+        without[k] = &held[k];
+    }
+    tarn__nest_make(&rows->nest, count, without);
+    rows->count = rows->length > 0 ? rows->nest.count : 0;
+}
+
+static bool has_elements(const tarn__view *view, int axis, int64_t length)
+{
+    return view && view->rank > 0 && view->shape[axis] == length;
+}
+
+size_t tarn__cl_group_of(const tarn__cl_device *device, size_t most)
+{
+    size_t group = 1;
+    while (2 * group <= most && 2 * group <= device->max_group)
+        group *= 2;
+    return group;
+}
+
+/* A work-item has a row alone, and no neighbours. */
+static void make_lone(tarn__cl_row_form *form)
+{
+    form->group = form->local = 1;
+    form->lanes = form->is_dense ? MANY_LANES : 1;
+    form->has_quads = false;
+}
+
+static void share(tarn__cl_row_form *form, const tarn__cl_device *device, size_t most)
+{
+    form->lanes = 1;
+    form->group = form->local = device->local_is_real ? tarn__cl_group_of(device, most) : 1;
+    if (form->group == 1)
+        make_lone(form);
+}
+
+tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most, bool is_dense)
+{
+    tarn__cl_row_form form = {.is_dense = is_dense};
+    share(&form, device, most);
+    return form;
+}
+
+static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form)
+{
+    const tarn__nest *nest = &rows->nest;
+    bool side_by_side = nest->rank > 0 && nest->stride[0][nest->rank - 1] == 1 && nest->shape[nest->rank - 1] >= 8 && !form->is_dense;
+    form->group = form->lanes = 1;
+    form->local = tarn__cl_group_of(device, SIDE_BY_SIDE);
+    if (!side_by_side && rows->length > TARN__CL_SHORT_ROW)
+        share(form, device, rows->length > LONG_ROW ? 256 : 64);
+}
+
+tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
+{
+    tarn__cl_row_form form = {.is_small = rows->count < SMALL, .is_dense = true};
+    for (int k = 0; k < count; k++) {
+        if (!has_elements(views[k], axis, rows->length))
+            continue;
+        form.is_dense = form.is_dense && (rows->length == 1 || rows->along[k] == 1);
+        int64_t step = rows->along[k] < 0 ? -rows->along[k] : rows->along[k];
+        form.is_small = form.is_small && rows->length < SMALL && (step == 0 || rows->length < SMALL / step);
+    }
+    choose_sharing(device, rows, &form);
+    return form;
+}
+
+static bool is_in_fours(const tarn__view *view)
+{
+    return (view->dtype == TARN_F32 || view->dtype == TARN_BF16 || view->dtype == TARN_F16) && view->offset % 4 == 0;
+}
+
+static bool are_in_fours(const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
+{
+    bool is_good = rows->length > TARN__CL_SHORT_ROW && rows->length % 4 == 0 && rows->length < SMALL && rows->count < SMALL;
+    for (int k = 0; k < count && is_good; k++) {
+        if (!has_elements(views[k], axis, rows->length))
+            continue;
+        is_good = is_in_fours(views[k]) && rows->along[k] == 1;
+        for (int i = 0; i < rows->nest.rank; i++)
+            is_good = is_good && rows->nest.stride[k][i] % 4 == 0;
+    }
+    return is_good;
+}
+
+int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views)
+{
+    const int64_t fours = rows->length / 4;
+    size_t group = 32;
+    while (group < 256 && (fours / (int64_t)group > FEW_HELD || fours % (int64_t)group != 0) && fours % (2 * (int64_t)group) == 0)
+        group *= 2;
+    const int64_t held = fours / (int64_t)group;
+    if (form->group == 1 || group > device->max_group || fours % (int64_t)group != 0 || held > MOST_HELD || !are_in_fours(rows, axis, count, views))
+        return 0;
+    form->group = form->local = group;
+    return (int)held;
+}
+
+void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views)
+{
+    if (form->group == 1 || !are_in_fours(rows, axis, count, views))
+        return;
+    form->lanes = 4;
+    form->has_quads = true;
+}
+
+bool tarn__cl_vector_in_fours(const tarn__view *vector)
+{
+    return !vector || (is_in_fours(vector) && vector->rank == 1 && vector->stride[0] == 1);
+}
+
+void tarn__cl_row_options(const tarn__cl_row_form *form, const char *own, char *options, size_t size)
+{
+    snprintf(options, size, "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s%s%s", form->group, form->lanes, form->is_small ? "int" : "long",
+             form->is_dense ? " -DDENSE" : "", form->has_quads ? " -DQUADS" : "", own);
+}
+
+tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel, tarn__cl_row_form *form, const char *own)
+{
+    char options[384];
+    while (form->group > 1) {
+        tarn__cl_row_options(form, own, options, sizeof(options));
+        tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, form->group);
+        if (launch.good)
+            return launch;
+        form->group = form->local = tarn__cl_group_left(&launch);
+        if (form->group == 1)
+            make_lone(form);
+    }
+    tarn__cl_row_options(form, own, options, sizeof(options));
+    return tarn__cl_begin(call, source, kernel, options);
+}
+
+void tarn__cl_go_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count)
+{
+    if (form->group == 1)
+        tarn__cl_go_apart(launch, 1, (size_t[]){(size_t)count}, form->local);
+    else
+        tarn__cl_go(launch, 1, (size_t[]){(size_t)count * form->group}, &form->group);
+}
+
+void tarn__cl_vector(tarn__cl_launch *launch, const tarn__view *vector)
+{
+    tarn__cl_view(launch, vector);
+    tarn__cl_long(launch, vector && vector->rank > 0 ? vector->stride[vector->rank - 1] : 0);
+}
+
+tarn__view tarn__cl_as_column(const tarn__view *view)
+{
+    tarn__view column = {0};
+    if (view) {
+        column = *view;
+        column.rank = 2;
+        column.shape[1] = 1;
+        column.stride[1] = 0;
+    }
+    return column;
+}

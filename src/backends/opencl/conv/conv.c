@@ -1,0 +1,356 @@
+/* conv.c: convolutions of images as matrix products: what windows see is laid in scratch (im2col.cl), some images at a time, and multiplied (gemm.h).
+ *
+ * The gradient of x is such a product, too: of what sees a pixel. That of the weight goes along all pixels, accumulated from piece to piece in order. Columns and
+ * sums of 16-bit operands are f32, so that results are rounded once. A walk goes over the steps of a kernel and is taken twice: to measure the scratch, and to run. */
+#include <stdio.h>
+
+#include "backends/opencl/common/element.h"
+#include "backends/opencl/matmul/gemm.h"
+
+#define PIECE_BYTES (INT64_C(64) << 20) /* of columns that are made at a time */
+#define PIXELS 16                       /* STEP of im2col.cl */
+
+/* `unfolding` of im2col.cl. */
+typedef struct tarn__cl_unfolding {
+    int64_t first, groups, channels;
+    int64_t size[2], stride[2], padding[2], dilation[2];
+    int64_t from[2], to[2];
+    int64_t x_stride[4];
+    int64_t lines, depth, room;
+    int32_t width;
+} unfolding;
+
+enum form { FORWARD, GRADIENT, WEIGHT };
+
+typedef struct job {
+    const tarn__call *call;
+    const tarn__conv2d *params;
+    tarn__cl_device *device;
+    enum form form;
+    bool runs;        /* else only the scratch is measured */
+    tarn_dtype sums;  /* f32 or f64 */
+    tarn__view from;  /* what is unfolded */
+    unfolding u;
+    tarn__cl_product product;
+    int64_t images;   /* of a piece */
+    int64_t held, most_product; /* bytes of scratch: what is kept, and behind it what one product needs */
+} job;
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+
+/* A place in scratch for a dense view of that shape. */
+static tarn__view hold(job *j, const tarn__view *shape, tarn_dtype dtype)
+{
+    tarn__view held = tarn__cl_scratch_view(j->call, j->held, dtype), packed = *shape;
+    tarn__view_pack(&packed);
+    packed.memory = held.memory, packed.offset = held.offset, packed.dtype = dtype;
+    j->held += (tarn__view_count(shape) * (int64_t)tarn__dtype_bytes(dtype) + 255) / 256 * 256;
+    return packed;
+}
+
+static void copy(const job *j, const tarn__view *from, const tarn__view *to)
+{
+    static const tarn__fill none = {0};
+    tarn__call part = *j->call;
+    part.inputs = part.outputs = 1;
+    part.in[0] = from;
+    part.out[0] = to;
+    part.reads_output = 0;
+    part.params = &none;
+    part.params_bytes = sizeof(none);
+    if (j->runs)
+        tarn__cl_rows()[TARN__K_copy].run(&part);
+}
+
+/* True when one stride walks axes `first` to the last. */
+static bool merges(const tarn__view *v, int first, int64_t *stride)
+{
+    int64_t count = 1;
+    *stride = 1;
+    for (int i = v->rank - 1; i >= first; i--) {
+        if (v->shape[i] == 1)
+            continue;
+        if (count > 1 && v->stride[i] != *stride * count)
+            return false;
+        *stride = count > 1 ? *stride : v->stride[i];
+        count *= v->shape[i];
+    }
+    return true;
+}
+
+static const char *unfold_kernel(const job *j)
+{
+    return j->device->local_is_real ? "unfold_each" : "unfold";
+}
+
+/* Windows, taps and places along an axis are counted in 32 bits where those are enough. */
+static bool is_small(const unfolding *u, int64_t batches)
+{
+    int64_t far = u->room * batches;
+    for (int i = 0; i < 2; i++)
+        far = most(far, u->from[i] + u->to[i] * u->stride[i] + u->padding[i] + u->size[i] * u->dilation[i]);
+    return far < INT64_C(1) << 30;
+}
+
+static void unfold_options(const job *j, int64_t batches, char *options, size_t size)
+{
+    static const char *const forms[] = {"", " -DGRADIENT", " -DWEIGHT"};
+    snprintf(options, size, "-DREAL=%s -DT_X=%s%s%s", j->sums == TARN_F64 ? "double" : "float", tarn__cl_type(j->from.dtype), forms[j->form],
+             is_small(&j->u, batches) ? " -DINDEX=int" : "");
+}
+
+static void unfold(const job *j, const tarn__view *to, int64_t batches)
+{
+    char options[96];
+    unfold_options(j, batches, options, sizeof(options));
+    if (!j->runs)
+        return;
+    tarn__cl_launch l = tarn__cl_begin(j->call, "im2col", unfold_kernel(j), options);
+    tarn__cl_view(&l, &j->from);
+    tarn__cl_view(&l, to);
+    tarn__cl_value(&l, &j->u, sizeof(j->u));
+    size_t count = (size_t)batches;
+    if (j->device->local_is_real) {
+        tarn__cl_long(&l, j->u.room * batches);
+        tarn__cl_over(&l, j->u.room * batches);
+    } else if (j->form == WEIGHT) {
+        tarn__cl_go(&l, 2, (size_t[]){(size_t)((j->u.depth + PIXELS - 1) / PIXELS), count}, (size_t[]){1, 1});
+    } else {
+        tarn__cl_go(&l, 3, (size_t[]){(size_t)j->u.depth, 1, count}, (size_t[]){1, 1, 1});
+    }
+}
+
+static void multiply(job *j)
+{
+    j->most_product = most(j->most_product, (int64_t)tarn__cl_product_scratch(j->call, &j->product));
+    if (j->runs)
+        tarn__cl_product_run(j->call, &j->product, j->held);
+}
+
+/* ---- what there is to do --------------------------------------------------------------------------------------------------- */
+
+/* `from` is unfolded for windows like the rows and columns of `to`. */
+static job job_of(const tarn__call *call, enum form form, const tarn__view *from, const tarn__view *weight, const tarn__view *to, bool runs)
+{
+    const tarn__conv2d *params = call->params;
+    job j = {.call = call, .params = params, .device = tarn__cl_at(call->device), .form = form, .runs = runs, .sums = tarn__cl_sums_of(from->dtype), .from = *from};
+    j.u = (unfolding){.groups = params->groups, .channels = from->shape[1] / params->groups};
+    for (int i = 0; i < 2; i++) {
+        j.u.size[i] = weight->shape[2 + i];
+        j.u.stride[i] = params->stride[i];
+        j.u.padding[i] = params->padding[i];
+        j.u.dilation[i] = params->dilation[i];
+        j.u.from[i] = from->shape[2 + i];
+        j.u.to[i] = to->shape[2 + i];
+    }
+    for (int i = 0; i < 4; i++)
+        j.u.x_stride[i] = from->stride[i];
+    j.product.alpha = 1;
+    j.product.sizes.splits = 1;
+    return j;
+}
+
+/* Room for the columns of a piece, whose product has b there. */
+static tarn__view hold_columns(job *j, int64_t lines, int64_t depth, int64_t batches)
+{
+    tarn__cl_sizes *s = &j->product.sizes;
+    bool packs = !j->device->local_is_real;
+    j->product.tile = tarn__cl_tile_of(j->device, j->sums, s->m, lines, depth, batches);
+    j->u.lines = lines, j->u.depth = depth;
+    j->u.width = packs ? j->product.tile.width : (int32_t)lines;
+    j->u.room = tarn__cl_packed_count(lines, depth, j->u.width);
+    j->product.b_is_packed = packs;
+    s->n = lines, s->k = s->part = depth;
+    s->b_down = lines, s->b_across = 1, s->b_room = j->u.room;
+    tarn__view room = {.rank = 1, .shape = {j->u.room * batches}, .stride = {1}};
+    j->product.b = hold(j, &room, j->sums);
+    return j->product.b;
+}
+
+static int64_t pieces_of(const job *j, int64_t images, int64_t elements)
+{
+    int64_t bytes = elements * (int64_t)tarn__dtype_bytes(j->sums) + 1;
+    return most(1, least(images, PIECE_BYTES / bytes));
+}
+
+/* A dense copy of the weight, or itself where it lies so: (O, C, KH, KW), or turned, (groups · C, O of the group, KH, KW) for the gradient of x. */
+static tarn__view weight_of(job *j, const tarn__view *weight, bool turned)
+{
+    int64_t groups = j->params->groups, out = weight->shape[0] / groups;
+    if (!turned && tarn__view_dense(weight))
+        return *weight;
+    tarn__view from = *weight;
+    if (turned) { /* (groups, C, O, KH, KW) */
+        from.rank = 5;
+        int64_t shape[] = {groups, weight->shape[1], out, weight->shape[2], weight->shape[3]};
+        int64_t stride[] = {out * weight->stride[0], weight->stride[1], weight->stride[0], weight->stride[2], weight->stride[3]};
+        for (int i = 0; i < 5; i++)
+            from.shape[i] = shape[i], from.stride[i] = stride[i];
+    }
+    tarn__view held = hold(j, &from, weight->dtype);
+    copy(j, &from, &held);
+    return held;
+}
+
+/* ---- the result, and the gradient of x ------------------------------------------------------------------------------------- */
+
+/* Images `first` on of the product (rows, taps) · (taps, pixels) of each image and group. */
+static void choose_batches(job *j, const tarn__view *to, int64_t first, int64_t images)
+{
+    tarn__cl_product *p = &j->product;
+    int64_t groups = j->params->groups, rows = to->shape[1] / groups;
+    p->batches = (tarn__nest){.rank = 2, .operands = 4, .count = images * groups, .shape = {images, groups}};
+    int64_t strides[4][2] = {{to->stride[0], rows * to->stride[1]}, {0, rows * p->sizes.k}, {groups * j->u.room, j->u.room},
+                             {0, rows * p->sizes.bias_down}};
+    for (int i = 0; i < 4; i++)
+        p->batches.stride[i][0] = strides[i][0], p->batches.stride[i][1] = strides[i][1];
+    p->c = *to;
+    p->c.offset += first * to->stride[0];
+    j->u.first = first;
+}
+
+static size_t walk_images(const tarn__call *call, enum form form, bool runs)
+{
+    const tarn__view *to = call->out[0], *bias = form == FORWARD && call->inputs > 2 ? call->in[2] : NULL;
+    job j = job_of(call, form, call->in[0], call->in[1], to, runs);
+    int64_t groups = j.params->groups, windows = j.u.to[0] * j.u.to[1], images = to->shape[0], across;
+    if (!j.device || tarn__view_count(to) == 0)
+        return 0;
+    tarn__cl_product *p = &j.product;
+    p->a = weight_of(&j, call->in[1], form == GRADIENT);
+    int64_t depth = j.u.channels * j.u.size[0] * j.u.size[1];
+    bool is_direct = merges(to, 2, &across);
+    tarn__view result = is_direct ? *to : hold(&j, to, to->dtype);
+    merges(&result, 2, &across);
+    p->sizes.m = to->shape[1] / groups;
+    p->sizes.c_down = result.stride[1], p->sizes.c_across = across;
+    p->sizes.a_down = depth, p->sizes.a_across = 1;
+    if (bias) {
+        p->bias = *bias;
+        p->sizes.bias_down = bias->shape[0] > 1 ? bias->stride[0] : 0;
+    }
+    j.images = pieces_of(&j, images, depth * windows * groups);
+    tarn__view columns = hold_columns(&j, windows, depth, j.images * groups);
+    for (int64_t first = 0; first < images; first += j.images) {
+        int64_t count = least(j.images, images - first);
+        choose_batches(&j, &result, first, count);
+        unfold(&j, &columns, count * groups);
+        multiply(&j);
+    }
+    if (!is_direct)
+        copy(&j, &result, to);
+    return (size_t)(j.held + j.most_product);
+}
+
+/* ---- the gradient of the weight -------------------------------------------------------------------------------------------- */
+
+/* The gradients of a piece's pixels, (O, images, rows, columns), dense. */
+static tarn__view gradients_of(const tarn__view *g, int64_t first, int64_t images)
+{
+    tarn__view from = *g;
+    from.offset += first * g->stride[0];
+    from.shape[0] = g->shape[1], from.stride[0] = g->stride[1];
+    from.shape[1] = images, from.stride[1] = g->stride[0];
+    return from;
+}
+
+static void weight_piece(job *j, const tarn__view *g, const tarn__view *place, const tarn__view *columns, int64_t first, int64_t images)
+{
+    tarn__cl_product *p = &j->product;
+    int64_t groups = j->params->groups, rows = g->shape[1] / groups;
+    tarn__view from = gradients_of(g, first, images), held = from;
+    held.memory = place->memory, held.offset = place->offset, held.dtype = place->dtype;
+    tarn__view_pack(&held);
+    copy(j, &from, &held);
+    p->a = held;
+    p->sizes.k = p->sizes.part = j->u.depth = images * j->u.to[0] * j->u.to[1];
+    p->sizes.a_down = p->sizes.k, p->sizes.a_across = 1;
+    j->u.room = p->sizes.b_room = tarn__cl_packed_count(j->u.lines, j->u.depth, j->u.width);
+    j->u.first = first;
+    p->batches = (tarn__nest){.rank = 1, .operands = 4, .count = groups, .shape = {groups}};
+    p->batches.stride[0][0] = rows * p->sizes.c_down;
+    p->batches.stride[1][0] = rows * p->sizes.k;
+    p->batches.stride[2][0] = j->u.room;
+    unfold(j, columns, groups);
+    multiply(j);
+}
+
+/* The sums go straight into the gradient where it lies as the product makes it and is rounded once; else into scratch first. An empty batch is a product along an
+ * axis of size 0. */
+static size_t walk_weight(const tarn__call *call, bool runs)
+{
+    const tarn__view *x = call->in[0], *g = call->in[1], *to = call->out[0];
+    job j = job_of(call, WEIGHT, x, to, g, runs);
+    tarn__cl_product *p = &j.product;
+    int64_t images = x->shape[0], windows = j.u.to[0] * j.u.to[1], lines = j.u.channels * j.u.size[0] * j.u.size[1], across;
+    if (!j.device || tarn__view_count(to) == 0)
+        return 0;
+    j.images = pieces_of(&j, images, windows * lines * j.params->groups);
+    bool is_direct = merges(to, 1, &across) && (j.images >= images || to->dtype == tarn__wide_dtype(to->dtype));
+    tarn__view sums = is_direct ? *to : hold(&j, to, j.sums);
+    merges(&sums, 1, &across);
+    if (!is_direct && j.params->beta != 0)
+        copy(&j, to, &sums);
+    tarn__view gradients = gradients_of(g, 0, j.images), place = hold(&j, &gradients, g->dtype);
+    p->c = sums;
+    p->beta = j.params->beta;
+    p->sizes.m = to->shape[0] / j.params->groups;
+    p->sizes.c_down = sums.stride[0], p->sizes.c_across = across;
+    tarn__view columns = hold_columns(&j, lines, j.images * windows, j.params->groups);
+    for (int64_t first = 0; first < most(1, images); first += j.images) {
+        weight_piece(&j, g, &place, &columns, first, least(j.images, images - first));
+        p->beta = 1;
+    }
+    if (!is_direct)
+        copy(&j, &sums, to);
+    return (size_t)(j.held + j.most_product);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+static size_t conv2d_scratch(const tarn__call *call)
+{
+    return walk_images(call, FORWARD, false);
+}
+
+static void kernel_conv2d(const tarn__call *call)
+{
+    walk_images(call, FORWARD, true);
+}
+
+static size_t conv2d_grad_x_scratch(const tarn__call *call)
+{
+    return walk_images(call, GRADIENT, false);
+}
+
+static void kernel_conv2d_grad_x(const tarn__call *call)
+{
+    walk_images(call, GRADIENT, true);
+}
+
+static size_t conv2d_grad_weight_scratch(const tarn__call *call)
+{
+    return walk_weight(call, false);
+}
+
+static void kernel_conv2d_grad_weight(const tarn__call *call)
+{
+    walk_weight(call, true);
+}
+
+void tarn__cl_conv(tarn__kernel_row *rows)
+{
+    rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, conv2d_scratch};
+    rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch};
+    rows[TARN__K_conv2d_grad_weight] = (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch};
+}

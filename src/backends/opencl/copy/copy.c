@@ -1,0 +1,140 @@
+/* copy.c: copies with any strides and dtypes, and one number everywhere. Copies within one dtype move bits: where both sides lie in one piece, by the
+ * driver's copy; where axes change places on a GPU, by tiles (transpose.c); else by rows (copy.cl). */
+#include <string.h>
+
+#include "backends/opencl/common/element.h"
+#include "base/half.h"
+
+#define RUN 256 /* elements a work-item moves, as copy.cl has them: of a row, */
+#define PER 4   /* and where work-items run in lockstep */
+
+/* Where work-items run in lockstep they have some elements each, and divide places out in 32 bits if those are enough; else each has a run of the last axis. */
+static bool name_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
+{
+    return tarn__cl_at(call->device)->in_lockstep && tarn__cl_option_index(options, nest);
+}
+
+static void put_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
+{
+    tarn__cl_places(launch, is_small, nest);
+    tarn__cl_index(launch, is_small, nest->count);
+}
+
+static void go_in_runs(tarn__cl_launch *launch, const tarn__nest *nest)
+{
+    int64_t size = nest->rank > 0 ? nest->shape[nest->rank - 1] : 1;
+    bool in_lockstep = launch->good && launch->device->in_lockstep;
+    tarn__cl_over(launch, in_lockstep ? (nest->count + PER - 1) / PER : nest->count / size * ((size + RUN - 1) / RUN));
+}
+
+/* The options of a copy that converts. One into f64, where the device has none, is made not to compile. */
+static void name_kinds(const tarn__call *call, tarn__cl_options *options)
+{
+    tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
+    const tarn__cl_device *d = tarn__cl_at(call->device);
+    tarn__cl_option(options, "-DFROM=%s -DKIND=%s%s%s", tarn__cl_type(from), from == TARN_F64 ? "double" : tarn__is_float(from) ? "float" : "long",
+             from == TARN_F64 ? " -DFROM_F64" : "", to == TARN_F64 && d && !d->has_f64 ? " -DTO_F64" : "");
+}
+
+/* On a GPU neighbours that lie side by side at both ends are moved as one element. */
+static void move(const tarn__call *call, tarn__nest *nest)
+{
+    const tarn__view *views[] = {call->out[0], call->in[0]};
+    const size_t size = tarn__dtype_bytes(views[0]->dtype);
+    int64_t unit = tarn__cl_at(call->device)->in_lockstep ? tarn__cl_unit(nest, 3, views, 0, size) : 1;
+    tarn__cl_in_units(nest, 3, unit);
+    tarn__view to = tarn__cl_view_in_units(views[0], unit), from = tarn__cl_view_in_units(views[1], unit);
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)unit));
+    bool is_small = name_index(call, nest, &options);
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", "move", options.text);
+    put_places(&launch, is_small, nest);
+    tarn__cl_view(&launch, &to);
+    tarn__cl_view(&launch, &from);
+    go_in_runs(&launch, nest);
+}
+
+/* Rows of neighbours whose places do not let 8 bytes be moved at once. False, and nothing is done, where it is not like that. */
+static bool move_by_turns(const tarn__call *call, const tarn__nest *nest)
+{
+    const tarn__view *views[] = {call->out[0], call->in[0]};
+    const size_t size = tarn__dtype_bytes(views[0]->dtype);
+    tarn__cl_axis axis[TARN_MAX_RANK];
+    int last = nest->rank - 1;
+    if (last < 0 || nest->stride[0][last] != 1 || nest->stride[1][last] != 1 || (size_t)tarn__cl_unit(nest, 3, views, 0, size) * size >= 8)
+        return false;
+    for (int i = 0; i <= last; i++)
+        axis[i] = (tarn__cl_axis){nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
+    return tarn__cl_window(call, axis, nest->rank, &(tarn__number){0, 0});
+}
+
+static void convert(const tarn__call *call, const tarn__nest *nest)
+{
+    tarn__cl_options options = {.length = 0};
+    name_kinds(call, &options);
+    bool is_small = name_index(call, nest, &options);
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", "convert", options.text);
+    put_places(&launch, is_small, nest);
+    tarn__cl_view(&launch, call->out[0]);
+    tarn__cl_view(&launch, call->in[0]);
+    tarn__cl_int(&launch, (int32_t)call->out[0]->dtype);
+    go_in_runs(&launch, nest);
+}
+
+static void kernel_copy(const tarn__call *call)
+{
+    const tarn__view *to = call->out[0], *from = call->in[0], *views[] = {to, from};
+    int64_t size = (int64_t)tarn__dtype_bytes(to->dtype);
+    tarn__nest nest;
+    tarn__nest_make(&nest, 2, views);
+    if (nest.count == 0)
+        return;
+    if (from->dtype != to->dtype)
+        convert(call, &nest);
+    else if (tarn__nest_is_dense(&nest, 0) && tarn__nest_is_dense(&nest, 1))
+        tarn__cl_copy_bytes(call, to->memory, to->offset * size, from->memory, from->offset * size, (size_t)(nest.count * size));
+    else if (!tarn__cl_transpose(call, &nest) && !move_by_turns(call, &nest))
+        move(call, &nest);
+}
+
+void tarn__cl_write_element(tarn_dtype dtype, const tarn__number *value, void *bits)
+{
+    float f32 = (float)value->real;
+    uint16_t half = dtype == TARN_BF16 ? tarn__f32_to_bf16(f32) : tarn__f32_to_f16(f32);
+    int32_t i32 = (int32_t)(uint32_t)(uint64_t)value->integer;
+    uint8_t byte = dtype == TARN_BOOL ? value->real != 0 : (uint8_t)value->integer;
+    const void *from = dtype == TARN_F32 ? (const void *)&f32 : dtype == TARN_F64 ? (const void *)&value->real : dtype == TARN_I32 ? (const void *)&i32 :
+                       dtype == TARN_I64 ? (const void *)&value->integer : dtype == TARN_BF16 || dtype == TARN_F16 ? (const void *)&half : (const void *)&byte;
+    memcpy(bits, from, tarn__dtype_bytes(dtype));
+}
+
+static void kernel_fill(const tarn__call *call)
+{
+    const tarn__fill *fill = call->params;
+    const tarn__view *to = call->out[0];
+    unsigned char bits[16];
+    tarn__nest nest;
+    tarn__nest_make(&nest, 1, &to);
+    if (nest.count == 0)
+        return;
+    size_t size = tarn__dtype_bytes(to->dtype);
+    int64_t unit = tarn__cl_at(call->device)->in_lockstep ? tarn__cl_unit(&nest, 1, &to, 0, size) : 1;
+    tarn__cl_in_units(&nest, 1, unit);
+    tarn__view whole = tarn__cl_view_in_units(to, unit);
+    for (int64_t i = 0; i < unit; i++)
+        tarn__cl_write_element(to->dtype, &fill->value, bits + (size_t)i * size);
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)unit));
+    bool is_small = name_index(call, &nest, &options);
+    tarn__cl_launch launch = tarn__cl_begin(call, "copy", "fill", options.text);
+    put_places(&launch, is_small, &nest);
+    tarn__cl_view(&launch, &whole);
+    tarn__cl_value(&launch, bits, size * (size_t)unit);
+    go_in_runs(&launch, &nest);
+}
+
+void tarn__cl_copy(tarn__kernel_row *rows)
+{
+    rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
+    rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};
+}

@@ -1,0 +1,203 @@
+/* elementwise.c: the rows of elementwise.def, where and their gradients. A program is compiled for an expression, the type it is computed in, the
+ * dtypes, and the way each operand is read. */
+#include <string.h>
+
+#include "backends/opencl/common/element.h"
+
+typedef struct expression {
+    const char *first, *second; /* functions of expressions.cl; second: of the other result */
+    bool is_wide;               /* f32 is computed in f64 where the device has it, all or what leaves its range */
+    int typed;                  /* the first operand whose dtype says what to compute in */
+} expression;
+
+enum { IS_DENSE, IS_ONE, IS_CONSTANT, IS_REPEATED };
+
+#define IN_LOCKSTEP 4 /* elements of a work-item of a device whose work-items run together, */
+#define FOURS 2       /* or fours of neighbours */
+
+typedef struct job {
+    tarn__nest nest;
+    tarn__cl_compute compute;
+    int outputs;
+    const tarn__view *out[2];
+    bool has_far; /* what leaves the range of f32 is made in f64 */
+    bool dense; /* one row, of neighbours or of one element repeated */
+    bool quads; /* the nest counts fours of neighbours */
+    int per;    /* elements of a work-item, or fours */
+    int mode[3];
+} job;
+
+static tarn_dtype leading_dtype(const tarn__call *call, int typed)
+{
+    for (int k = typed; k < call->inputs; k++)
+        if (call->in[k])
+            return call->in[k]->dtype;
+    return call->out[0] ? call->out[0]->dtype : call->out[1]->dtype;
+}
+
+static void make_modes(job *j, const tarn__call *call)
+{
+    j->dense = j->nest.rank <= 1;
+    for (int k = 0; k < j->outputs; k++)
+        j->dense = j->dense && (j->nest.rank == 0 || j->nest.stride[k][0] == 1);
+    for (int k = 0; k < call->inputs; k++) {
+        int64_t step = j->nest.rank == 0 ? 1 : j->nest.stride[j->outputs + k][0];
+        j->mode[k] = !call->in[k] ? IS_CONSTANT : j->nest.rank <= 1 && step == 0 ? IS_ONE : IS_DENSE;
+        j->dense = j->dense && (j->mode[k] != IS_DENSE || step == 1);
+    }
+}
+
+static bool is_short_float(tarn_dtype dtype)
+{
+    return dtype == TARN_F32 || dtype == TARN_BF16 || dtype == TARN_F16;
+}
+
+/* True when fours of an operand's neighbours may be loaded or stored at once, or are one element repeated. */
+static bool has_quads(const tarn__nest *nest, int operand, const tarn__view *view, bool is_result)
+{
+    int last = nest->rank - 1;
+    if (!view)
+        return true;
+    if (!is_short_float(view->dtype) || (nest->stride[operand][last] == 0 && is_result))
+        return false;
+    bool is_good = nest->stride[operand][last] == 0 || (nest->stride[operand][last] == 1 && view->offset % 4 == 0);
+    for (int i = 0; i < last && nest->stride[operand][last] == 1; i++)
+        is_good = is_good && nest->stride[operand][i] % 4 == 0;
+    return is_good;
+}
+
+/* Fours of neighbours where all operands have them. */
+static void make_quads(job *j, const tarn__call *call, const tarn__view *const *views)
+{
+    int last = j->nest.rank - 1, operands = j->outputs + call->inputs;
+    j->quads = j->compute == TARN__CL_F32 && last >= 0 && j->nest.shape[last] % 4 == 0;
+    for (int k = 0; k < operands && j->quads; k++)
+        j->quads = has_quads(&j->nest, k, views[k], k < j->outputs);
+    if (!j->quads)
+        return;
+    for (int k = 0; k < call->inputs; k++)
+        if (j->mode[k] == IS_DENSE && j->nest.stride[j->outputs + k][last] == 0)
+            j->mode[k] = IS_REPEATED;
+    j->nest.count /= 4;
+    j->nest.shape[last] /= 4;
+    for (int k = 0; k < operands; k++)
+        j->nest.stride[k][last] *= 4;
+    j->nest.rank -= j->nest.shape[last] == 1;
+}
+
+/* The wide rows that math.cl has in f32 without a loss. */
+static bool is_close(const expression *e)
+{
+    static const char *const rows[] = {"grad_tanh", "grad_erf", "grad_sigmoid", "value_gelu", "grad_gelu", "grad_silu", "swiglu_gate"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        found = found || strcmp(rows[i], e->first) == 0;
+    return found;
+}
+
+static void make_job(job *j, const tarn__call *call, const expression *e)
+{
+    const tarn__view *views[TARN__MAX_OPERANDS];
+    *j = (job){.compute = tarn__cl_compute_of(leading_dtype(call, e->typed))};
+    for (int k = 0; k < call->outputs; k++)
+        if (call->out[k])
+            views[j->outputs] = j->out[j->outputs] = call->out[k], j->outputs++;
+    for (int k = 0; k < call->inputs; k++)
+        views[j->outputs + k] = call->in[k];
+    tarn__nest_make(&j->nest, j->outputs + call->inputs, views);
+    if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_at(call->device)->has_f64) {
+        j->has_far = is_close(e) && strcmp(e->first, "value_gelu") != 0; /* whose range is that of its result */
+        j->compute = is_close(e) ? TARN__CL_F32 : TARN__CL_F64;
+    }
+    make_modes(j, call);
+    if (j->nest.count > 0 && tarn__cl_at(call->device)->in_lockstep)
+        make_quads(j, call, views);
+    j->per = !tarn__cl_at(call->device)->in_lockstep ? 1 : j->quads ? FOURS : IN_LOCKSTEP;
+}
+
+static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *call, const expression *e)
+{
+    tarn__cl_option_compute(o, j->compute);
+    bool is_small = tarn__cl_option_index(o, &j->nest);
+    tarn__cl_option(o, " -DINPUTS=%d -DOUTPUTS=%d -DEXPRESSION=%s -DSECOND=%s%s", call->inputs, j->outputs,
+                    call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : "");
+    tarn__cl_option(o, " -DPER=%d%s", j->per, j->quads ? " -DQUADS" : "");
+    if (j->has_far)
+        tarn__cl_option(o, " -DFAR=far_%s -DFAR_SECOND=far_%s", call->out[0] ? e->first : e->second, e->second ? e->second : e->first);
+    for (int k = 0; k < j->outputs; k++)
+        tarn__cl_option(o, " -DT_Y%d=%s", k, tarn__cl_type(j->out[k]->dtype));
+    for (int k = 0; k < call->inputs; k++)
+        tarn__cl_option(o, " -DM_X%d=%d -DT_X%d=%s", k, j->mode[k], k, tarn__cl_type(call->in[k] ? call->in[k]->dtype : TARN_F32));
+    return is_small;
+}
+
+/* A bound beyond the integers is the last integer. */
+static tarn__number parameter(double p)
+{
+    return (tarn__number){p, p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : p == p ? (int64_t)p : 0};
+}
+
+/* One element a work-item, or on a GPU some: neighbours go to neighbours, each operand is read once and each result written once. */
+static void run(const tarn__call *call, const expression *e)
+{
+    const tarn__elementwise *params = call->params;
+    job j;
+    make_job(&j, call, e);
+    if (j.nest.count == 0)
+        return;
+    tarn__cl_options options = {.length = 0};
+    bool is_small = write_options(&options, &j, call, e);
+    tarn__cl_launch launch = tarn__cl_begin(call, "elementwise", "elementwise", options.text);
+    for (int k = 0; k < 2; k++)
+        tarn__cl_view(&launch, j.out[k]);
+    for (int k = 0; k < 3; k++)
+        tarn__cl_view(&launch, k < call->inputs ? call->in[k] : NULL);
+    for (int k = 0; k < 3; k++)
+        tarn__cl_number(&launch, j.compute, params->constant[k]);
+    tarn__cl_number(&launch, j.compute, parameter(params->p0));
+    tarn__cl_number(&launch, j.compute, parameter(params->p1));
+    tarn__cl_index(&launch, is_small, j.nest.count);
+    if (!j.dense)
+        tarn__cl_places(&launch, is_small, &j.nest);
+    tarn__cl_over(&launch, (j.nest.count + j.per - 1) / j.per);
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+
+enum { PLAIN = 0, WIDE = 1 };
+
+#define KERNEL(name, ...)                                                                                                                 \
+    static void kernel_##name(const tarn__call *call) { run(call, &(expression){__VA_ARGS__}); }
+#define UNARY(name, dtypes, pv, pg, value, gradient)                                                                                      \
+    KERNEL(name, .first = "value_" #name, .is_wide = pv) KERNEL(name##_grad, .first = "grad_" #name, .is_wide = pg)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
+    KERNEL(name, .first = "value_" #name, .is_wide = pv)                                                                                  \
+    KERNEL(name##_grad, .first = "grad_a_" #name, .second = "grad_b_" #name, .is_wide = pg)                                               \
+    KERNEL(name##_grad_a, .first = "grad_a_" #name, .is_wide = pg) KERNEL(name##_grad_b, .first = "grad_b_" #name, .is_wide = pg)
+#define COMPARE(name, value) KERNEL(name, .first = "value_" #name)
+#include "base/kernel/elementwise.def"
+#undef UNARY
+#undef BINARY
+#undef COMPARE
+
+KERNEL(where, .first = "value_where", .typed = 1)
+KERNEL(where_grad, .first = "where_holds", .second = "where_not", .typed = 1)
+KERNEL(swiglu, .first = "value_swiglu")
+KERNEL(swiglu_grad, .first = "swiglu_gate", .second = "swiglu_up", .is_wide = true)
+
+#define DTYPES_FLOAT TARN__FLOATS
+#define DTYPES_NUMBER TARN__ALL
+
+void tarn__cl_elementwise(tarn__kernel_row *rows)
+{
+#define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, NULL};
+#define UNARY(name, dtypes, ...) ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS)
+#define BINARY(name, dtypes, ...)                                                                                                         \
+    ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
+#define COMPARE(name, ...) ROW(name, TARN__ALL)
+#include "base/kernel/elementwise.def"
+    ROW(where, TARN__ALL)
+    ROW(where_grad, TARN__ALL)
+    ROW(swiglu, TARN__FLOATS)
+    ROW(swiglu_grad, TARN__FLOATS)
+}

@@ -1,0 +1,109 @@
+/* gather.c: gather, index_select, put_rows and one_hot: bits moved from or to places that a tensor of indices names. One element a work-item, or on
+ * a GPU some neighbours at once. */
+#include "backends/opencl/common/element.h"
+
+typedef struct job {
+    const char *kernel;
+    int per; /* elements of a work-item on a GPU */
+    const tarn__view *view[3]; /* the nest's operands, of which `index` names places */
+    int y, index, x;
+    int64_t limit, step; /* how many places indices may name, and how far apart they are */
+} job;
+
+/* A launch of gather or put_rows, whose arguments are alike. 64-bit places where a whole tensor needs them: indices reach beyond what the nest says. */
+static void run(const tarn__call *call, const job *j)
+{
+    const unsigned moved = 1u << j->y | 1u << j->x;
+    const size_t bytes = tarn__dtype_bytes(j->view[j->y]->dtype);
+    tarn__nest nest;
+    tarn__nest_make(&nest, 3, j->view);
+    if (nest.count == 0)
+        return;
+    const bool in_lockstep = tarn__cl_at(call->device)->in_lockstep;
+    const int per = in_lockstep ? j->per : 1;
+    int64_t unit = in_lockstep ? tarn__cl_unit(&nest, moved, j->view, j->step, bytes) : 1;
+    tarn__cl_in_units(&nest, moved, unit);
+    tarn__view y = tarn__cl_view_in_units(j->view[j->y], unit), x = tarn__cl_view_in_units(j->view[j->x], unit);
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option_compute(&options, TARN__CL_I64);
+    bool is_small = tarn__cl_option_index(&options, &nest);
+    tarn__cl_option(&options, " -DBITS=%s -DI=%s -DPER=%d", tarn__cl_bits(bytes * (size_t)unit), tarn__cl_type(j->view[j->index]->dtype), per);
+    tarn__cl_launch launch = tarn__cl_begin(call, "gather", j->kernel, options.text);
+    tarn__cl_view(&launch, &y);
+    tarn__cl_view(&launch, j->view[j->index]);
+    tarn__cl_view(&launch, &x);
+    tarn__cl_index(&launch, is_small, nest.count);
+    tarn__cl_long(&launch, j->limit);
+    tarn__cl_long(&launch, j->step / unit);
+    tarn__cl_places(&launch, is_small, &nest);
+    tarn__cl_fault(&launch, call);
+    tarn__cl_over(&launch, (nest.count + per - 1) / per);
+}
+
+/* `index` has y's shape. */
+static void gather(const tarn__call *call, const tarn__view *index, int axis)
+{
+    const tarn__view *x = call->in[0], *y = call->out[0];
+    tarn__view lines = *x;
+    for (int i = 0; i < x->rank; i++) {
+        lines.shape[i] = y->shape[i];
+        lines.stride[i] = i == axis ? 0 : x->stride[i];
+    }
+    run(call, &(job){"gather", 4, {y, index, &lines}, 0, 1, 2, tarn__axis_size(x, axis), tarn__axis_stride(x, axis)});
+}
+
+static void kernel_gather(const tarn__call *call)
+{
+    gather(call, call->in[1], ((const tarn__along *)call->params)->axis);
+}
+
+static void kernel_index_select(const tarn__call *call)
+{
+    int axis = ((const tarn__along *)call->params)->axis;
+    tarn__view wide = tarn__view_repeated(call->in[1], call->out[0], axis);
+    gather(call, &wide, axis);
+}
+
+static void kernel_put_rows(const tarn__call *call)
+{
+    const tarn__view *index = call->in[0], *x = call->in[1], *y = call->out[0];
+    int axis = ((const tarn__along *)call->params)->axis;
+    tarn__view place = *y, wide = tarn__view_repeated(index, x, 0);
+    for (int i = 0; i < x->rank; i++)
+        place.shape[i] = x->shape[i];
+    run(call, &(job){"put_rows", 1, {&place, x, &wide}, 0, 2, 1, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]});
+}
+
+/* The index has y's shape without the last axis. */
+static void kernel_one_hot(const tarn__call *call)
+{
+    const tarn__view *index = call->in[0], *y = call->out[0];
+    tarn__view wide = *index;
+    wide.rank = y->rank;
+    wide.shape[y->rank - 1] = y->shape[y->rank - 1];
+    wide.stride[y->rank - 1] = 0;
+    tarn__nest nest;
+    tarn__cl_nest_in_order(&nest, 2, (const tarn__view *[]){y, &wide});
+    if (nest.count == 0)
+        return;
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option_compute(&options, TARN__CL_I64);
+    bool is_small = tarn__cl_option_index(&options, &nest);
+    tarn__cl_option(&options, " -DT=%s -DI=%s", tarn__cl_type(y->dtype), tarn__cl_type(index->dtype));
+    tarn__cl_launch launch = tarn__cl_begin(call, "gather", "one_hot", options.text);
+    tarn__cl_view(&launch, y);
+    tarn__cl_view(&launch, index);
+    tarn__cl_index(&launch, is_small, nest.count);
+    tarn__cl_long(&launch, y->shape[y->rank - 1]);
+    tarn__cl_places(&launch, is_small, &nest);
+    tarn__cl_fault(&launch, call);
+    tarn__cl_over(&launch, nest.count);
+}
+
+void tarn__cl_index_moves(tarn__kernel_row *rows)
+{
+    rows[TARN__K_gather] = (tarn__kernel_row){kernel_gather, TARN__ALL, NULL};
+    rows[TARN__K_index_select] = (tarn__kernel_row){kernel_index_select, TARN__ALL, NULL};
+    rows[TARN__K_put_rows] = (tarn__kernel_row){kernel_put_rows, TARN__INDEXES, NULL};
+    rows[TARN__K_one_hot] = (tarn__kernel_row){kernel_one_hot, TARN__INDEXES, NULL};
+}

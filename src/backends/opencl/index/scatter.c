@@ -1,0 +1,153 @@
+/* scatter.c: scatter_add and index_add: the indices are sorted, stably, and one work-item makes each sum in the order of the source: the CPU's bits. Where work-items run in lockstep sums are
+ * cut into pieces, at places that the indices alone fix. */
+#include "backends/opencl/index/sort.h"
+
+#define PIECE 32 /* pairs of a work-item */
+#define PART 8   /* bytes of what a piece leaves, at most */
+
+typedef struct job {
+    tarn__cl_sorting sorting;
+    tarn__nest lines; /* y and source across the axis */
+    int64_t line_pairs, y_step, source_step;
+    bool is_small;
+    tarn__cl_options options;
+} job;
+
+static int64_t pieces_of(int64_t length)
+{
+    return (length + PIECE - 1) / PIECE;
+}
+
+static size_t sort_bytes(const tarn__call *call)
+{
+    return tarn__cl_sort_scratch(tarn__view_count(call->in[0]));
+}
+
+/* 32-bit places where all of both tensors has them, and as many work-items. */
+static void name_index(job *j, const tarn__view *y, const tarn__view *source)
+{
+    tarn__cl_options whole = {.length = 0};
+    tarn__nest nest;
+    bool is_small = j->sorting.length * j->lines.count < INT32_MAX - 65536;
+    for (int i = 0; i < 2; i++) {
+        tarn__nest_make(&nest, 1, i == 0 ? &y : &source);
+        is_small = tarn__cl_option_index(&whole, &nest) && is_small;
+    }
+    j->is_small = is_small;
+    tarn__cl_option(&j->options, "%s", is_small ? " -DINDEX=int -DIS_SMALL" : " -DINDEX=long");
+}
+
+static void describe(job *j, const tarn__call *call, bool is_slices)
+{
+    const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0], *like = is_slices ? source : index;
+    int axis = ((const tarn__along *)call->params)->axis, own = is_slices ? 0 : axis;
+    tarn__view y_rest = tarn__view_across(y, axis, like), source_rest = tarn__view_across(source, axis, like), index_rest = tarn__view_across(index, own, index);
+    *j = (job){.y_step = tarn__axis_stride(y, axis), .source_step = tarn__axis_stride(source, axis)};
+    j->sorting = (tarn__cl_sorting){.x = index, .length = tarn__axis_size(index, own), .step = tarn__axis_stride(index, own),
+                                    .options = index->dtype == TARN_I32 ? "-DI=i32" : "-DI=i64", .key = {(uint64_t)tarn__axis_size(y, axis)}};
+    j->line_pairs = is_slices ? 0 : j->sorting.length;
+    tarn__cl_nest_in_order(&j->sorting.lines, 1, (const tarn__view *[]){&index_rest});
+    tarn__cl_nest_in_order(&j->lines, 2, (const tarn__view *[]){&y_rest, &source_rest});
+    tarn__cl_option_compute(&j->options, tarn__cl_compute_of(y->dtype));
+    name_index(j, y, source);
+    tarn__cl_option(&j->options, " -DT_Y=%s -DT_S=%s", tarn__cl_type(y->dtype), tarn__cl_type(source->dtype));
+    if (is_slices && !(call->reads_output & 1))
+        tarn__cl_option(&j->options, " -DIS_FRESH");
+    if (tarn__cl_at(call->device)->in_lockstep)
+        tarn__cl_option(&j->options, " -DPIECE=%d", PIECE);
+}
+
+/* y without its old values. */
+static void clear(const tarn__call *call)
+{
+    tarn__fill zero = {{0, 0}, {0, 0}};
+    tarn__call part = *call;
+    part.inputs = 0;
+    part.outputs = 1;
+    part.params = &zero;
+    part.params_bytes = sizeof(zero);
+    tarn__cl_rows()[TARN__K_fill].run(&part);
+}
+
+static void put_divisor(tarn__cl_launch *launch, bool is_small, int64_t count)
+{
+    uint32_t factor = 0;
+    int32_t shift = 0;
+    if (is_small && count > 1)
+        tarn__cl_invert(count, &factor, &shift);
+    tarn__cl_value(launch, &factor, sizeof(factor));
+    tarn__cl_int(launch, shift);
+}
+
+static void launch(const tarn__call *call, const job *j, const char *kernel, int64_t sorted, int64_t items)
+{
+    tarn__cl_launch launch = tarn__cl_begin(call, "scatter", kernel, j->options.text);
+    tarn__cl_view(&launch, call->out[0]);
+    tarn__cl_view(&launch, call->in[1]);
+    tarn__cl_scratch(&launch, call, sorted);
+    tarn__cl_long(&launch, call->scratch_offset + (int64_t)sort_bytes(call));
+    tarn__cl_index(&launch, j->is_small, j->sorting.length);
+    tarn__cl_index(&launch, j->is_small, j->line_pairs);
+    tarn__cl_value(&launch, &j->sorting.key[0], sizeof(j->sorting.key[0]));
+    tarn__cl_index(&launch, j->is_small, j->y_step);
+    tarn__cl_index(&launch, j->is_small, j->source_step);
+    tarn__cl_index(&launch, j->is_small, j->lines.count);
+    put_divisor(&launch, j->is_small, j->lines.count);
+    tarn__cl_places(&launch, j->is_small, &j->lines);
+    tarn__cl_over(&launch, items * j->lines.count);
+}
+
+/* The source once, and the elements of y that are added to. */
+static void run(const tarn__call *call, bool is_slices)
+{
+    job j;
+    describe(&j, call, is_slices);
+    const bool in_pieces = tarn__cl_at(call->device)->in_lockstep;
+    const char *kernel = in_pieces ? "add_pieces" : "add_sorted";
+    if (!tarn__cl_sort_ready(call, &j.sorting) || !tarn__cl_ready(call, "scatter", kernel, j.options.text))
+        return;
+    if (is_slices && !(call->reads_output & 1))
+        clear(call);
+    if (j.sorting.length == 0 || j.sorting.lines.count == 0 || j.lines.count == 0)
+        return;
+    int64_t sorted = tarn__cl_sort_lines(call, &j.sorting), pieces = pieces_of(j.sorting.length);
+    launch(call, &j, kernel, sorted, in_pieces ? pieces : j.sorting.length);
+    if (in_pieces && pieces > 1)
+        launch(call, &j, "join_pieces", sorted, pieces);
+}
+
+static void kernel_scatter_add(const tarn__call *call)
+{
+    run(call, false);
+}
+
+static void kernel_index_add(const tarn__call *call)
+{
+    run(call, true);
+}
+
+/* Sorted pairs, then two numbers for each line of each piece. */
+static size_t scratch(const tarn__call *call, bool is_slices)
+{
+    const tarn__view *index = call->in[0], *source = call->in[1];
+    const int axis = ((const tarn__along *)call->params)->axis;
+    const int64_t length = tarn__axis_size(index, is_slices ? 0 : axis), lines = length > 0 ? tarn__view_count(is_slices ? source : index) / length : 0;
+    const bool in_pieces = tarn__cl_at(call->device)->in_lockstep && pieces_of(length) > 1;
+    return sort_bytes(call) + (in_pieces ? (size_t)(2 * PART * pieces_of(length) * lines) : 0);
+}
+
+static size_t scratch_scatter(const tarn__call *call)
+{
+    return scratch(call, false);
+}
+
+static size_t scratch_slices(const tarn__call *call)
+{
+    return scratch(call, true);
+}
+
+void tarn__cl_index_sums(tarn__kernel_row *rows)
+{
+    rows[TARN__K_scatter_add] = (tarn__kernel_row){kernel_scatter_add, TARN__INDEXES, scratch_scatter};
+    rows[TARN__K_index_add] = (tarn__kernel_row){kernel_index_add, TARN__INDEXES, scratch_slices};
+}

@@ -1,0 +1,126 @@
+/* gemm_skinny.cl: products of a few rows, as when a text is written token by token: b is read once, where it lies, and nothing is packed.
+ *
+ * Options: gemm.cl's; T_A and T_B, the dtypes of the operands; ROWS, at least m; LANES, of vectors, and of a group in the form for GPUs. */
+#include "backends/opencl/matmul/gemm.cl"
+
+#define EACH_ROW _Pragma("unroll") for (int i = 0; i < ROWS; i++)
+
+#ifdef ON_GPU
+
+/* A group a column; where the terms of a column lie side by side its items take turns, else it has LANES columns, an item each. (items, groups, batches) */
+__kernel void thin(const __global void *a, long a_place, const __global void *b, long b_place, __global void *c, long c_place,
+                   const __global void *bias, long bias_place, nest batches, sizes s, real alpha, real beta)
+{
+    __local REAL sums[LANES];
+    const int item = (int)get_local_id(0);
+    const bool along = s.b_down == 1;
+    const long column = along ? get_group_id(0) : get_global_id(0), batch = s.first + get_global_id(2);
+    a_place += nest_at(&batches, batch, 1);
+    b_place += nest_at(&batches, batch, 2) + column * s.b_across;
+    c_place += nest_at(&batches, batch, 0);
+    bias_place += nest_at(&batches, batch, 3);
+    REAL sum[ROWS];
+    EACH_ROW sum[i] = 0;
+    if (column < s.n)
+        for (long k = along ? item : 0; k < s.k; k += along ? LANES : 1) {
+            REAL x = LOAD(T_B, b, b_place + k * s.b_down);
+            EACH_ROW sum[i] += i < s.m ? LOAD(T_A, a, a_place + i * s.a_down + k * s.a_across) * x : 0;
+        }
+    EACH_ROW
+    {
+        for (int step = along ? LANES / 2 : 0; step > 0; step /= 2) {
+            barrier(CLK_LOCAL_MEM_FENCE);
+            sums[item] = sum[i];
+            barrier(CLK_LOCAL_MEM_FENCE);
+            sum[i] += sums[item ^ step];
+        }
+        if (column < s.n && i < s.m && (!along || item == 0))
+            finish(c, c_place, bias, bias_place, &s, i, column, sum[i], (REAL)alpha, (REAL)beta);
+    }
+}
+
+#else
+
+#define VECTOR JOIN(REAL, 16)
+
+/* 16 neighbours in memory. */
+float16 load_16_f32(const __global f32 *p) { return vload16(0, p); }
+float16 load_16_bf16(const __global bf16 *p) { return as_float16(convert_uint16(vload16(0, p)) << 16); }
+float16 load_16_f16(const __global f16 *p) { return vload_half16(0, (const __global half *)p); }
+#ifdef HAS_F64
+double16 load_16_f64(const __global f64 *p) { return vload16(0, p); }
+#endif
+#define LOAD_16(T, pointer, index) LOAD_16_(T, pointer, index)
+#define LOAD_16_(T, pointer, index) load_16_##T((const __global T *)(pointer) + (index))
+
+REAL total(VECTOR x)
+{
+    JOIN(REAL, 8) y = x.lo + x.hi;
+    JOIN(REAL, 4) z = y.lo + y.hi;
+    return (z.x + z.z) + (z.y + z.w);
+}
+
+/* One column, whose terms lie side by side, and so do those of the rows of a. */
+void multiply_along(const __global void *a, long a_place, const __global void *b, long b_place, const sizes *s, REAL *sum)
+{
+    VECTOR parts[ROWS];
+    EACH_ROW parts[i] = 0;
+    long k = 0;
+    for (; k + 16 <= s->k; k += 16) {
+        VECTOR x = LOAD_16(T_B, b, b_place + k);
+        EACH_ROW if (i < s->m) parts[i] += x * LOAD_16(T_A, a, a_place + i * s->a_down + k);
+    }
+    EACH_ROW sum[i] = total(parts[i]);
+    for (; k < s->k; k++)
+        EACH_ROW if (i < s->m) sum[i] += LOAD(T_B, b, b_place + k) * LOAD(T_A, a, a_place + i * s->a_down + k);
+}
+
+/* 16 columns, which lie side by side. */
+void multiply_across(const __global void *a, long a_place, const __global void *b, long b_place, const sizes *s, REAL *sum)
+{
+    VECTOR parts[ROWS];
+    EACH_ROW parts[i] = 0;
+    for (long k = 0; k < s->k; k++) {
+        VECTOR x = LOAD_16(T_B, b, b_place + k * s->b_down);
+        EACH_ROW if (i < s->m) parts[i] += x * (REAL)LOAD(T_A, a, a_place + i * s->a_down + k * s->a_across);
+    }
+    EACH_ROW vstore16(parts[i], i, sum);
+}
+
+void multiply_any(const __global void *a, long a_place, const __global void *b, long b_place, const sizes *s, REAL *sum)
+{
+    EACH_ROW sum[i] = 0;
+    for (long k = 0; k < s->k; k++) {
+        REAL x = LOAD(T_B, b, b_place + k * s->b_down);
+        EACH_ROW if (i < s->m) sum[i] += x * LOAD(T_A, a, a_place + i * s->a_down + k * s->a_across);
+    }
+}
+
+/* A work-item 16 columns: (columns / 16, batches). */
+__attribute__((reqd_work_group_size(1, 1, 1))) __kernel void thin(const __global void *a, long a_place, const __global void *b, long b_place,
+                                                                  __global void *c, long c_place, const __global void *bias, long bias_place,
+                                                                  nest batches, sizes s, real alpha, real beta)
+{
+    long column = get_global_id(0) * 16, batch = s.first + get_global_id(2);
+    int columns = (int)min(16L, s.n - column);
+    a_place += nest_at(&batches, batch, 1);
+    b_place += nest_at(&batches, batch, 2) + column * s.b_across;
+    c_place += nest_at(&batches, batch, 0);
+    bias_place += nest_at(&batches, batch, 3);
+    REAL sum[ROWS * 16];
+    bool across = columns == 16 && s.b_across == 1;
+    if (across)
+        multiply_across(a, a_place, b, b_place, &s, sum);
+    for (int j = 0; j < columns; j++) {
+        REAL own[ROWS];
+        if (!across && s.b_down == 1 && s.a_across == 1)
+            multiply_along(a, a_place, b, b_place + j * s.b_across, &s, own);
+        else if (!across)
+            multiply_any(a, a_place, b, b_place + j * s.b_across, &s, own);
+        for (int i = 0; i < ROWS; i++)
+            if (i < s.m)
+                finish(c, c_place, bias, bias_place, &s, i, column + j, across ? sum[i * 16 + j] : own[i], (REAL)alpha, (REAL)beta);
+    }
+}
+
+#endif

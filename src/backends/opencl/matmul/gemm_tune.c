@@ -1,0 +1,303 @@
+/* gemm_tune.c: the tiles of products. Which of them is the fastest is a matter of the device and its driver: the first large product of f32 measures those that fit,
+ * once, and the choice is kept on disk beside the programs (cache.c). Small products, and those of f64, have a tile by rule. A tile changes no bit of a result,
+ * since the terms of an element are added in the same order in all of them.
+ *
+ * TARN_TUNE=off, and having no place on disk, do without measuring. TARN_OPENCL_TILE=N takes the N-th of those below for all products of f32. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/opencl/matmul/gemm.h"
+#include "base/os/platform.h"
+
+#define LARGE_ON_GPU 0x1p28 /* terms of a product that is worth measuring for */
+#define LARGE_ON_CPU 0x1p23
+#define SIDE_ON_GPU 2048 /* of the product that is measured, and its terms */
+#define TERMS_ON_GPU 1024
+#define SIDE_ON_CPU 192
+#define ROUNDS 10 /* that are timed, after one that compiles; the fastest counts */
+#define IN_A_ROUND 2
+
+#define GROUPS(x, y, y_each, x_each, depth_, registers_)                                                                                    \
+    {.rows = (y) * (y_each), .width = (x) * (x_each), .across = x, .down = y, .across_each = x_each, .down_each = y_each, .depth = depth_, \
+     .registers = registers_}
+#define PANEL(rows_, lanes_) {.rows = rows_, .width = 2 * (lanes_), .lanes = lanes_}
+
+/* Of groups; a later one for devices where the ones before do not fit. The caps on registers let two groups of 256 items stand beside each other. */
+static const tarn__cl_tile group_tiles[] = {
+    GROUPS(16, 16, 8, 8, 8, 0), GROUPS(16, 16, 8, 8, 8, 128), GROUPS(16, 16, 8, 8, 16, 0), GROUPS(16, 16, 8, 8, 16, 128), GROUPS(16, 8, 8, 8, 16, 0),
+    GROUPS(16, 16, 8, 4, 16, 0), GROUPS(16, 16, 4, 4, 16, 0), GROUPS(8, 8, 8, 8, 16, 0), GROUPS(8, 8, 4, 4, 16, 0),
+};
+
+/* Of processors: the first is taken unmeasured. */
+static const tarn__cl_tile panel_tiles[] = {PANEL(12, 16), PANEL(8, 16), PANEL(6, 8), PANEL(8, 8), PANEL(12, 4)};
+
+#define COUNT(list) ((int)(sizeof(list) / sizeof((list)[0])))
+
+/* ---- by rule --------------------------------------------------------------------------------------------------------------- */
+
+static size_t local_bytes(const tarn__cl_tile *t, tarn_dtype sums)
+{
+    return tarn__dtype_bytes(sums) * 2 * (size_t)(t->depth * (t->rows + t->width + 8));
+}
+
+/* A processor that is used like a GPU compiles large groups for minutes. */
+static bool fits(const tarn__cl_device *device, const tarn__cl_tile *t, tarn_dtype sums)
+{
+    size_t items = (size_t)(t->across * t->down);
+    return items <= device->max_group && local_bytes(t, sums) <= device->local_bytes && (items <= 64 || !device->is_cpu);
+}
+
+static bool is_for(const tarn__cl_device *device, const tarn__cl_tile *t)
+{
+    return t->registers == 0 || strstr(device->vendor, "NVIDIA") != NULL;
+}
+
+/* The first that fits and whose items have no more than `most_each` sums; the last one, where none does. */
+static const tarn__cl_tile *first_group_tile(const tarn__cl_device *device, tarn_dtype sums, int most_each)
+{
+    for (int i = 0; i < COUNT(group_tiles); i++)
+        if (group_tiles[i].down_each * group_tiles[i].across_each <= most_each && fits(device, &group_tiles[i], sums))
+            return &group_tiles[i];
+    return &group_tiles[COUNT(group_tiles) - 1];
+}
+
+bool tarn__cl_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t most_items, tarn__cl_tile *tile)
+{
+    int next = 0;
+    while (next < COUNT(group_tiles) && memcmp(&group_tiles[next], tile, sizeof(*tile)) != 0)
+        next++;
+    for (next++; next < COUNT(group_tiles); next++) {
+        const tarn__cl_tile *t = &group_tiles[next];
+        if (fits(device, t, sums) && is_for(device, t) && (most_items == 0 || (size_t)(t->across * t->down) <= most_items)) {
+            *tile = *t;
+            return true;
+        }
+    }
+    return false;
+}
+
+static const tarn__cl_tile *tile_by_rule(const tarn__cl_device *device)
+{
+    return device->local_is_real ? first_group_tile(device, TARN_F32, 64) : &panel_tiles[0];
+}
+
+/* ---- by measuring ---------------------------------------------------------------------------------------------------------- */
+
+/* A product of zeros, whose speed is that of any other. */
+typedef struct trial {
+    tarn__cl_device *device;
+    cl_mem memory[3];
+    tarn__cl_product product;
+} trial;
+
+static cl_mem zeros(const tarn__cl_device *d, size_t bytes)
+{
+    static const cl_float zero;
+    cl_int error;
+    cl_mem memory = clCreateBuffer(d->context, CL_MEM_READ_WRITE, bytes, NULL, &error);
+    if (error == CL_SUCCESS && clEnqueueFillBuffer(d->queue, memory, &zero, sizeof(zero), 0, bytes, 0, NULL, NULL) == CL_SUCCESS)
+        return memory;
+    if (error == CL_SUCCESS)
+        clReleaseMemObject(memory);
+    return NULL;
+}
+
+static bool set_up(trial *t, tarn__cl_device *device)
+{
+    int64_t side = device->is_cpu ? SIDE_ON_CPU : SIDE_ON_GPU, k = device->is_cpu ? SIDE_ON_CPU : TERMS_ON_GPU;
+    size_t bytes[] = {(size_t)(side * k) * 4, (size_t)(side * k) * 4, (size_t)(side * side) * 4};
+    *t = (trial){.device = device};
+    t->product = (tarn__cl_product){.batches = {.operands = 4, .count = 1}, .alpha = 1, .is_trial = true};
+    t->product.sizes = (tarn__cl_sizes){.m = side, .n = side, .k = k, .splits = 1, .part = k, .c_down = side, .c_across = 1, .a_down = k, .a_across = 1,
+                                        .b_down = side, .b_across = 1};
+    bool good = true;
+    for (int i = 0; i < 3; i++)
+        good = good && (t->memory[i] = zeros(device, bytes[i])) != NULL;
+    tarn__view *views[] = {&t->product.a, &t->product.b, &t->product.c};
+    for (int i = 0; i < 3; i++)
+        *views[i] = (tarn__view){.memory = t->memory[i], .dtype = TARN_F32};
+    return good;
+}
+
+static void take_down(trial *t)
+{
+    for (int i = 0; i < 3; i++)
+        if (t->memory[i])
+            clReleaseMemObject(t->memory[i]);
+}
+
+/* True when a launch of the trial went wrong, which is then forgotten: it is not the caller's. */
+static bool has_failed(tarn__cl_device *device, bool before)
+{
+    pthread_mutex_lock(&device->lock);
+    bool failed = device->has_failed && !before;
+    device->has_failed = before;
+    pthread_mutex_unlock(&device->lock);
+    return failed;
+}
+
+/* Seconds of a product with this tile; infinite where it cannot be made. */
+static double seconds_of(trial *t, const tarn__cl_tile *tile)
+{
+    double best = HUGE_VAL;
+    bool before = t->device->has_failed;
+    tarn__call call = {.device = t->device->index};
+    t->product.tile = *tile;
+    size_t bytes = tarn__cl_product_scratch(&call, &t->product);
+    if (bytes > 0 && !(call.scratch = zeros(t->device, bytes)))
+        return best;
+    for (int round = 0; round <= ROUNDS; round++) {
+        clFinish(t->device->queue);
+        double begin = tarn__platform_seconds();
+        for (int i = 0; i < IN_A_ROUND; i++)
+            tarn__cl_product_run(&call, &t->product, 0);
+        bool good = !tarn__cl_declined(t->device->index) && clFinish(t->device->queue) == CL_SUCCESS && !has_failed(t->device, before);
+        double took = (tarn__platform_seconds() - begin) / IN_A_ROUND;
+        if (!good) {
+            best = HUGE_VAL;
+            break;
+        }
+        best = round > 0 && took < best ? took : best;
+    }
+    if (call.scratch)
+        clReleaseMemObject(call.scratch);
+    return best;
+}
+
+static void list_of(const tarn__cl_device *device, const tarn__cl_tile **list, int *count)
+{
+    *list = device->local_is_real ? group_tiles : panel_tiles;
+    *count = device->local_is_real ? COUNT(group_tiles) : COUNT(panel_tiles);
+}
+
+static void name_tile(const tarn__cl_tile *t, char *name, size_t size)
+{
+    if (t->lanes > 0)
+        snprintf(name, size, "%d x %d", t->rows, t->width);
+    else
+        snprintf(name, size, "%d x %d x %d, %d work-items%s", t->rows, t->width, t->depth, t->across * t->down, t->registers ? ", registers capped" : "");
+}
+
+static const tarn__cl_tile *measure(tarn__cl_device *device)
+{
+    const tarn__cl_tile *list, *best = NULL;
+    double least = HUGE_VAL;
+    char name[64];
+    int count;
+    trial t;
+    list_of(device, &list, &count);
+    bool good = set_up(&t, device);
+    for (int i = 0; good && i < count; i++) {
+        if (device->local_is_real && (!fits(device, &list[i], TARN_F32) || !is_for(device, &list[i])))
+            continue;
+        double took = seconds_of(&t, &list[i]);
+        name_tile(&list[i], name, sizeof(name));
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: products of f32 with tiles of %s take %.3f ms", device->index, name, took * 1e3);
+        best = took < least ? &list[i] : best;
+        least = took < least ? took : least;
+    }
+    take_down(&t);
+    return best;
+}
+
+/* ---- the choice ------------------------------------------------------------------------------------------------------------ */
+
+/* What the choice depends on: the device, its driver, units and groups, the tiles, and the text of the kernel. */
+static bool write_key(const tarn__cl_device *d, char *key, size_t size)
+{
+    char *text = tarn__cl_text(d->local_is_real ? "gemm_tiled" : "gemm_panels"), name[64];
+    uint64_t hash = 0xcbf29ce484222325u;
+    const tarn__cl_tile *list;
+    int count;
+    if (!text)
+        return false;
+    for (const char *at = text; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
+    free(text);
+    int length = snprintf(key, size, "tile\n%s\n%s\n%u units\n%zu in a group, %zu bytes\n%s\n%016llx\n", d->name, d->driver, d->units, d->kernel_group, d->local_bytes,
+                          d->options, (unsigned long long)hash);
+    list_of(d, &list, &count);
+    for (int i = 0; i < count && length < (int)size; i++) {
+        name_tile(&list[i], name, sizeof(name));
+        length += snprintf(key + length, size - (size_t)length, "%s\n", name);
+    }
+    return true;
+}
+
+/* The number of a tile, from an earlier run. */
+static const tarn__cl_tile *find_kept(const tarn__cl_device *d, const char *key)
+{
+    const tarn__cl_tile *list, *kept = NULL;
+    size_t length = 0;
+    int count;
+    list_of(d, &list, &count);
+    unsigned char *bytes = tarn__cl_cache_read(key, &length);
+    if (bytes && length == 1 && bytes[0] < count)
+        kept = &list[bytes[0]];
+    free(bytes);
+    return kept;
+}
+
+/* The one that a test asks for. */
+static const tarn__cl_tile *find_wanted(const tarn__cl_device *d)
+{
+    const char *wish = getenv("TARN_OPENCL_TILE");
+    const tarn__cl_tile *list;
+    int count;
+    if (!wish || !*wish)
+        return NULL;
+    list_of(d, &list, &count);
+    char *end;
+    long number = strtol(wish, &end, 10);
+    if (end != wish && *end == 0 && number >= 0 && number < count && (!d->local_is_real || fits(d, &list[number], TARN_F32)))
+        return &list[number];
+    tarn__cl_host->log(TARN_LOG_WARNING, "TARN_OPENCL_TILE=%s: opencl:%d has tiles 0 to %d, and this is none of those that fit", wish, d->index, count - 1);
+    return NULL;
+}
+
+static const tarn__cl_tile *choose(tarn__cl_device *d)
+{
+    const char *tune = getenv("TARN_TUNE");
+    const tarn__cl_tile *list, *tile = find_wanted(d);
+    char key[1024];
+    int count;
+    if (tile || (tune && strcmp(tune, "off") == 0) || !tarn__cl_cache_is_on() || !write_key(d, key, sizeof(key)))
+        return tile ? tile : tile_by_rule(d);
+    tile = find_kept(d, key);
+    if (tile)
+        return tile;
+    tile = measure(d);
+    if (!tile)
+        return tile_by_rule(d);
+    list_of(d, &list, &count);
+    unsigned char number = (unsigned char)(tile - list);
+    tarn__cl_cache_write(key, &number, 1);
+    return tile;
+}
+
+static const tarn__cl_tile *chosen(tarn__cl_device *d)
+{
+    pthread_mutex_lock(&d->choosing);
+    if (!d->tile)
+        d->tile = choose(d);
+    pthread_mutex_unlock(&d->choosing);
+    return d->tile;
+}
+
+tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k, int64_t batches)
+{
+    double terms = (double)m * (double)n * (double)k * (double)batches;
+    const char *wish = getenv("TARN_OPENCL_TILE");
+    const bool is_forced = wish && *wish;
+    if (!device->local_is_real && sums == TARN_F64)
+        return (tarn__cl_tile)PANEL(12, 8);
+    if (!device->local_is_real)
+        return is_forced || terms >= LARGE_ON_CPU ? *chosen(device) : panel_tiles[0];
+    if (sums == TARN_F32 && is_forced)
+        return *chosen(device);
+    if (sums == TARN_F64 || m <= 64 || n <= 64)
+        return *first_group_tile(device, sums, 16);
+    return terms >= LARGE_ON_GPU ? *chosen(device) : *first_group_tile(device, sums, 64);
+}

@@ -1,0 +1,197 @@
+/* pool.c: pooling of images and its gradients: the launchers of pool.cl. */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/opencl/common/element.h"
+
+enum { ROWS, COLUMNS, CHANNELS, DOWN, ACROSS, DIVISORS };
+
+/* As pool.cl has it, which has the sizes in INDEX. */
+typedef struct pool {
+    int64_t image[4], result[4]; /* shapes */
+    int64_t image_step[4], result_step[4], place_step[4];
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    uint32_t factor[DIVISORS]; /* as tarn__cl_invert makes them */
+    int32_t shift[DIVISORS];
+    int32_t exclude_padding, by_channel;
+} pool;
+
+#define SIZES (offsetof(pool, factor) / sizeof(int64_t))
+
+typedef struct small_pool {
+    int32_t size[SIZES];
+    uint32_t factor[DIVISORS];
+    int32_t shift[DIVISORS];
+    int32_t exclude_padding, by_channel;
+} small_pool;
+
+static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *places)
+{
+    const tarn__pool2d *params = call->params;
+    pool p = {.exclude_padding = params->exclude_padding,
+              .by_channel = image->shape[1] > 1 && image->stride[1] == 1 && (image->shape[3] == 1 || image->stride[3] != 1)};
+    for (int i = 0; i < 4; i++) {
+        p.image[i] = image->shape[i];
+        p.result[i] = result->shape[i];
+        p.image_step[i] = image->stride[i];
+        p.result_step[i] = result->stride[i];
+        p.place_step[i] = places ? places->stride[i] : 0;
+    }
+    for (int axis = 0; axis < 2; axis++) {
+        p.kernel[axis] = params->kernel[axis];
+        p.stride[axis] = params->stride[axis];
+        p.padding[axis] = params->padding[axis];
+        p.dilation[axis] = params->dilation[axis];
+    }
+    return p;
+}
+
+static void add_divisors(pool *p, const tarn__view *to)
+{
+    const int64_t size[DIVISORS] = {[ROWS] = to->shape[2], [COLUMNS] = to->shape[3], [CHANNELS] = to->shape[1], [DOWN] = p->stride[0], [ACROSS] = p->stride[1]};
+    for (int i = 0; i < DIVISORS; i++)
+        if (size[i] > 1 && size[i] <= INT32_MAX)
+            tarn__cl_invert(size[i], &p->factor[i], &p->shift[i]);
+}
+
+/* True when every place and every product of sizes fits 32 bits with room. */
+static bool is_small(const pool *p)
+{
+    const int64_t most = INT64_C(1) << 30;
+    int64_t far = 0, image = 1, result = 1;
+    for (int i = 0; i < 4; i++) {
+        int64_t a = p->image_step[i], b = p->result_step[i], c = p->place_step[i];
+        far += p->image[i] * (a < 0 ? -a : a) + p->result[i] * ((b < 0 ? -b : b) + (c < 0 ? -c : c));
+        image *= p->image[i], result *= p->result[i];
+    }
+    bool is_good = far < most && image < most && result < most;
+    for (int i = 0; i < 2; i++)
+        is_good = is_good && p->kernel[i] < 1 << 15 && p->stride[i] < 1 << 15 && p->padding[i] < 1 << 15 && p->dilation[i] < 1 << 15;
+    return is_good;
+}
+
+static void put_pool(tarn__cl_launch *launch, const pool *p)
+{
+    small_pool small = {.exclude_padding = p->exclude_padding, .by_channel = p->by_channel};
+    int64_t size[SIZES];
+    if (!is_small(p)) {
+        tarn__cl_value(launch, p, sizeof(*p));
+        return;
+    }
+    memcpy(size, p, sizeof(size));
+    for (size_t i = 0; i < SIZES; i++)
+        small.size[i] = (int32_t)size[i];
+    memcpy(small.factor, p->factor, sizeof(small.factor));
+    memcpy(small.shift, p->shift, sizeof(small.shift));
+    tarn__cl_value(launch, &small, sizeof(small));
+}
+
+/* Windows that begin where the last one ends: no element lies in two. */
+static bool are_apart(const pool *p)
+{
+    bool is_good = true;
+    for (int i = 0; i < 2; i++)
+        is_good = is_good && p->stride[i] == p->kernel[i] && p->padding[i] == 0 && (p->dilation[i] == 1 || p->kernel[i] == 1);
+    return is_good;
+}
+
+/* Such windows of two columns that lie side by side at even places. */
+static bool has_pairs(const pool *p, const tarn__view *image)
+{
+    bool is_good = are_apart(p) && p->kernel[1] == 2 && p->image[3] % 2 == 0 && p->image_step[3] == 1 && image->offset % 2 == 0;
+    for (int i = 0; i < 3; i++)
+        is_good = is_good && p->image_step[i] % 2 == 0;
+    return is_good && (image->dtype == TARN_F32 || image->dtype == TARN_BF16 || image->dtype == TARN_F16);
+}
+
+static bool lies_in(const tarn__view *view, int64_t few, int axis)
+{
+    bool is_good = view->stride[axis] == 1 && view->offset % few == 0;
+    for (int i = 0; i < 4; i++)
+        is_good = is_good && (i == axis || view->shape[i] == 1 || view->stride[i] % few == 0);
+    return is_good && view->dtype != TARN_F64;
+}
+
+/* Channels that lie side by side in fours, in all of the call's tensors. */
+static bool has_fours(const pool *p, const tarn__view *const *views)
+{
+    bool is_good = p->by_channel && p->image[1] % 4 == 0;
+    for (int k = 0; k < 3; k++)
+        is_good = is_good && (!views[k] || lies_in(views[k], 4, 1));
+    return is_good;
+}
+
+/* Windows of which two can be read as four neighbours, and their results written as two. */
+static bool has_twos(const pool *p, const tarn__view *const *views)
+{
+    return has_pairs(p, views[0]) && p->result[3] % 2 == 0 && lies_in(views[0], 4, 3) && lies_in(views[1], 2, 3) && (!views[2] || lies_in(views[2], 2, 3));
+}
+
+static void name_windows(char *options, size_t size, const pool *p, const tarn__view *image)
+{
+    size_t length = strlen(options);
+    snprintf(options + length, size - length, " -DKERNEL_0=%d -DKERNEL_1=%d -DSTRIDE_0=%d -DSTRIDE_1=%d -DDILATION_0=%d -DDILATION_1=%d%s%s", (int)p->kernel[0],
+             (int)p->kernel[1], (int)p->stride[0], (int)p->stride[1], (int)p->dilation[0], (int)p->dilation[1], are_apart(p) ? " -DAPART" : "",
+             has_pairs(p, image) ? " -DPAIRS" : "");
+}
+
+/* A work-item for each element of `to`, or for each window where these write; for some neighbours where they lie side by side. GPUs have a program for each kind of window, others for those that
+ * lie apart: a fifth of LeNet's step on PoCL was the gradient of its pools. Bytes: the image once, windows that overlap from a cache;
+ * the result once for each window of an element. */
+static void run(const tarn__call *call, bool is_forward, const char *what, pool *p, const tarn__view *const *views, const tarn__view *to)
+{
+    const bool has_program = is_small(p) && (tarn__cl_at(call->device)->in_lockstep || are_apart(p)), is_spread = has_program && !is_forward && are_apart(p);
+    const bool fours = has_program && has_fours(p, views), twos = has_program && is_forward && has_twos(p, views);
+    const tarn__view *image = is_forward ? call->in[0] : call->out[0], *places = views[is_forward ? 2 : 1];
+    tarn__view windows = *to;
+    char options[384];
+    snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DT_PLACES=%s -DINDEX=%s%s%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
+             tarn__cl_type(places ? places->dtype : TARN_U8), is_small(p) ? "int" : "long", fours ? " -DFOURS" : "", twos ? " -DTWO" : "");
+    if (has_program)
+        name_windows(options, sizeof(options), p, image);
+    for (int i = 0; i < 2 && is_spread; i++)
+        windows.shape[2 + i] = (p->image[2 + i] + p->kernel[i] - 1) / p->kernel[i];
+    windows.shape[1] /= fours ? 4 : 1;
+    windows.shape[3] /= twos ? 2 : 1;
+    const int64_t count = tarn__view_count(&windows);
+    add_divisors(p, &windows);
+    tarn__cl_launch launch = tarn__cl_begin(call, "pool", is_forward ? "pool_windows" : is_spread ? "pool_spread" : "pool_grad", options);
+    put_pool(&launch, p);
+    tarn__cl_long(&launch, count);
+    for (int k = 0; k < 3; k++)
+        tarn__cl_view(&launch, views[k]);
+    tarn__cl_go(&launch, 1, (size_t[]){(size_t)count}, NULL);
+}
+
+static void run_max_pool2d(const tarn__call *call)
+{
+    pool p = describe(call, call->in[0], call->out[0], call->out[1]);
+    run(call, true, "-DFORWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->out[0], call->out[1]}, call->out[0]);
+}
+
+static void run_avg_pool2d(const tarn__call *call)
+{
+    pool p = describe(call, call->in[0], call->out[0], NULL);
+    run(call, true, "-DFORWARD", &p, (const tarn__view *[]){call->in[0], call->out[0], NULL}, call->out[0]);
+}
+
+static void run_max_pool2d_grad(const tarn__call *call)
+{
+    pool p = describe(call, call->out[0], call->in[0], call->in[1]);
+    run(call, false, "-DBACKWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->in[1], call->out[0]}, call->out[0]);
+}
+
+static void run_avg_pool2d_grad(const tarn__call *call)
+{
+    pool p = describe(call, call->out[0], call->in[0], NULL);
+    run(call, false, "-DBACKWARD", &p, (const tarn__view *[]){call->in[0], NULL, call->out[0]}, call->out[0]);
+}
+
+void tarn__cl_pool(tarn__kernel_row *rows)
+{
+    rows[TARN__K_max_pool2d] = (tarn__kernel_row){run_max_pool2d, TARN__FLOATS, NULL};
+    rows[TARN__K_max_pool2d_grad] = (tarn__kernel_row){run_max_pool2d_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_avg_pool2d] = (tarn__kernel_row){run_avg_pool2d, TARN__FLOATS, NULL};
+    rows[TARN__K_avg_pool2d_grad] = (tarn__kernel_row){run_avg_pool2d_grad, TARN__FLOATS, NULL};
+}

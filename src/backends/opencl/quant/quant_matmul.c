@@ -1,0 +1,173 @@
+/* quant_matmul.c: y = x · weightᵀ + bias with a weight of blocks: straight on the bytes for a few rows of x, which is bound by reading them; for more, some rows of
+ * the weight at a time stand in scratch as f32. x is never rounded. */
+#include <stdio.h>
+
+#include "backends/opencl/matmul/gemm.h"
+
+#define FEW_ROWS 8
+#define GROUP 64                       /* items of a group on a GPU */
+#define TILE (INT64_C(16) << 20)       /* elements of the weight that stand in scratch at a time */
+
+/* `block_sizes` of quant_matmul.cl. */
+typedef struct block_sizes {
+    int64_t rows, in, out;
+    int64_t row_bytes, x_down;
+    int64_t y_down, y_across, bias_stride;
+} block_sizes;
+
+typedef struct job {
+    const tarn__view *x, *weight, *bias, *y;
+    block_sizes sizes;
+    bool copies;        /* x is brought to f32 with its rows dense */
+    int64_t tile;       /* rows of the weight in scratch; 0: none */
+    int64_t x_bytes;
+} job;
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static job describe(const tarn__call *call)
+{
+    job j = {.x = call->in[0], .weight = call->in[1], .bias = call->inputs > 2 ? call->in[2] : NULL, .y = call->out[0]};
+    j.sizes = (block_sizes){.rows = j.x->shape[0], .in = j.x->shape[1], .out = j.weight->shape[0],
+                            .row_bytes = tarn__bytes_of(j.weight->dtype, j.weight->stride[0]), .x_down = j.x->stride[0],
+                            .y_down = j.y->stride[0], .y_across = j.y->stride[1], .bias_stride = j.bias ? j.bias->stride[0] : 0};
+    bool few = j.sizes.rows <= FEW_ROWS;
+    j.copies = few && (j.x->dtype != TARN_F32 || j.x->stride[1] != 1);
+    j.x_bytes = j.copies ? (j.sizes.rows * j.sizes.in * 4 + 255) / 256 * 256 : 0;
+    j.tile = few ? 0 : least(j.sizes.out, 1 + TILE / (j.sizes.in + 1));
+    return j;
+}
+
+static const char *block_name(const tarn__view *weight)
+{
+    static const char *const names[] = {"q8_0", "q4_0", "q4_k", "q6_k"};
+    return names[weight->dtype - TARN_Q8_0];
+}
+
+/* ---- a few rows ------------------------------------------------------------------------------------------------------------ */
+
+/* x in f32, its rows dense; in scratch where it is not so. */
+static tarn__view dense_x(const tarn__call *call, job *j)
+{
+    static const tarn__fill none = {0};
+    if (!j->copies)
+        return *j->x;
+    tarn__view place = tarn__cl_scratch_view(call, 0, TARN_F32), held = *j->x;
+    held.memory = place.memory, held.offset = place.offset, held.dtype = TARN_F32;
+    tarn__view_pack(&held);
+    tarn__call part = *call;
+    part.inputs = part.outputs = 1;
+    part.in[0] = j->x;
+    part.out[0] = &held;
+    part.params = &none;
+    part.params_bytes = sizeof(none);
+    tarn__cl_rows()[TARN__K_copy].run(&part);
+    j->sizes.x_down = held.stride[0];
+    return held;
+}
+
+static tarn__cl_launch try_few(const tarn__call *call, const job *j, size_t items)
+{
+    char options[128];
+    snprintf(options, sizeof(options), "-DBLOCK=%s -DT_C=%s -DT_BIAS=%s -DROWS=%d -DITEMS=%zu", block_name(j->weight), tarn__cl_type(j->y->dtype),
+             tarn__cl_type(j->bias ? j->bias->dtype : TARN_F32), j->sizes.rows == 1 ? 1 : FEW_ROWS, items);
+    return items > 1 ? tarn__cl_try(call, "quant_matmul", "multiply", options, items) : tarn__cl_begin(call, "quant_matmul", "multiply", options);
+}
+
+static void run_few(const tarn__call *call, const tarn__cl_device *device, job *j)
+{
+    size_t items = device->local_is_real ? GROUP : 1;
+    tarn__view x = dense_x(call, j);
+    tarn__cl_launch l = try_few(call, j, items);
+    while (!l.good && items > 1) {
+        items = tarn__cl_group_left(&l);
+        l = try_few(call, j, items);
+    }
+    tarn__cl_view(&l, &x);
+    tarn__cl_view(&l, j->weight);
+    tarn__cl_view(&l, j->bias);
+    tarn__cl_view(&l, j->y);
+    tarn__cl_value(&l, &j->sizes, sizeof(j->sizes));
+    tarn__cl_go(&l, 1, (size_t[]){items * (size_t)j->sizes.out}, (size_t[]){items});
+}
+
+/* ---- many rows ------------------------------------------------------------------------------------------------------------- */
+
+static void decode(const tarn__call *call, const job *j, int64_t first, int64_t rows, const tarn__view *to)
+{
+    char options[32];
+    tarn__view from = *j->weight;
+    from.offset += first * from.stride[0];
+    snprintf(options, sizeof(options), "-DBLOCK=%s", block_name(j->weight));
+    tarn__cl_launch l = tarn__cl_begin(call, "quant_matmul", "decode", options);
+    tarn__cl_view(&l, &from);
+    tarn__cl_view(&l, to);
+    tarn__cl_value(&l, &j->sizes, sizeof(j->sizes));
+    tarn__cl_go_apart(&l, 2, (size_t[]){(size_t)((j->sizes.in + 31) / 32), (size_t)rows}, 16);
+}
+
+/* The product with `rows` rows of the weight from `first`, which stand at `weight`. */
+static tarn__cl_product product_of(const job *j, const tarn__view *weight, int64_t first, int64_t rows)
+{
+    tarn__cl_product p = {.a = *j->x, .b = *weight, .c = *j->y, .alpha = 1, .batches = {.operands = 4, .count = 1}};
+    p.sizes = (tarn__cl_sizes){.m = j->sizes.rows, .n = rows, .k = j->sizes.in, .splits = 1, .part = j->sizes.in, .c_down = j->sizes.y_down,
+                               .c_across = j->sizes.y_across, .a_down = j->x->stride[0], .a_across = j->x->stride[1], .b_down = 1,
+                               .b_across = j->sizes.in, .bias_across = j->sizes.bias_stride};
+    p.c.offset += first * j->sizes.y_across;
+    if (j->bias) {
+        p.bias = *j->bias;
+        p.bias.offset += first * j->sizes.bias_stride;
+    }
+    return p;
+}
+
+static int64_t tile_bytes(const job *j)
+{
+    return (j->tile * j->sizes.in * 4 + 255) / 256 * 256;
+}
+
+static void run_many(const tarn__call *call, const job *j)
+{
+    tarn__view weight = tarn__cl_scratch_view(call, 0, TARN_F32);
+    for (int64_t first = 0; first < j->sizes.out; first += j->tile) {
+        int64_t rows = least(j->tile, j->sizes.out - first);
+        tarn__cl_product p = product_of(j, &weight, first, rows);
+        decode(call, j, first, rows, &weight);
+        tarn__cl_product_run(call, &p, tile_bytes(j));
+    }
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+static size_t matmul_blocks_scratch(const tarn__call *call)
+{
+    job j = describe(call);
+    if (tarn__view_count(j.y) == 0)
+        return 0;
+    if (j.tile == 0)
+        return (size_t)j.x_bytes;
+    tarn__view weight = {.dtype = TARN_F32};
+    tarn__cl_product whole = product_of(&j, &weight, 0, j.tile), last = product_of(&j, &weight, 0, (j.sizes.out - 1) % j.tile + 1);
+    size_t first = tarn__cl_product_scratch(call, &whole), second = tarn__cl_product_scratch(call, &last);
+    return (size_t)tile_bytes(&j) + (first > second ? first : second);
+}
+
+static void kernel_matmul_blocks(const tarn__call *call)
+{
+    const tarn__cl_device *device = tarn__cl_at(call->device);
+    job j = describe(call);
+    if (!device || tarn__view_count(j.y) == 0)
+        return;
+    if (j.tile == 0)
+        run_few(call, device, &j);
+    else
+        run_many(call, &j);
+}
+
+void tarn__cl_blocks_product(tarn__kernel_row *rows)
+{
+    rows[TARN__K_matmul_blocks] = (tarn__kernel_row){kernel_matmul_blocks, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__BLOCKS, matmul_blocks_scratch};
+}

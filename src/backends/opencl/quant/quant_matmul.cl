@@ -1,0 +1,136 @@
+/* quant_matmul.cl: products with a weight whose rows are blocks, byte for byte as base/quant/quant.h has them.
+ *
+ * A unit is 32 neighbouring elements. A few rows of x are multiplied by the weight's bytes as they are read, which is once; for many rows, rows of the weight are
+ * turned into f32 for the products of matrices. Options: BLOCK, q8_0, q4_0, q4_k or q6_k; of the product T_C and T_BIAS, the dtypes of the result and of its
+ * bias; ROWS, at least the rows of x; ITEMS of a group, 1 on a processor. */
+
+/* The elements of a unit of a row: the first 16, and the others. */
+typedef struct unit {
+    float16 low, high;
+} unit;
+
+float scale_at(const __global uchar *at)
+{
+    return vload_half(0, (const __global half *)at);
+}
+
+/* 32 elements: a scale, 32 signed bytes. */
+unit unit_q8_0(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at * 34;
+    const __global char *q = (const __global char *)block + 2;
+    float scale = scale_at(block);
+    return (unit){convert_float16(vload16(0, q)) * scale, convert_float16(vload16(1, q)) * scale};
+}
+
+/* 32 elements: a scale, 16 bytes of two nibbles. */
+unit unit_q4_0(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at * 18;
+    float scale = scale_at(block);
+    uchar16 q = vload16(0, block + 2);
+    return (unit){(convert_float16(q & (uchar)15) - 8.0f) * scale, (convert_float16(q >> (uchar)4) - 8.0f) * scale};
+}
+
+/* 256 elements: a scale, a least, 12 bytes of the scales and leasts of 8 groups, 128 bytes of nibbles. */
+unit unit_q4_k(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at / 8 * 144, *codes = block + 4;
+    int group = (int)(at % 8), i = group & 3;
+    int scale = group < 4 ? codes[i] & 63 : (codes[8 + i] & 15) | (codes[i] >> 6 << 4);
+    int least = group < 4 ? codes[4 + i] & 63 : (codes[8 + i] >> 4) | (codes[4 + i] >> 6 << 4);
+    float factor = scale_at(block) * (float)scale, shift = scale_at(block + 2) * (float)least;
+    uchar16 low = vload16(0, block + 16 + group / 2 * 32), high = vload16(1, block + 16 + group / 2 * 32);
+    uchar down = (uchar)(group % 2 * 4);
+    return (unit){convert_float16((low >> down) & (uchar)15) * factor - shift, convert_float16((high >> down) & (uchar)15) * factor - shift};
+}
+
+/* 256 elements: 128 bytes of low nibbles, 64 of upper pairs of bits, the scales of 16 groups, a scale. */
+float16 half_unit_q6_k(const __global uchar *block, int at)
+{
+    int part = at % 128 / 32, from = at % 32;
+    uchar16 low = vload16(0, block + at / 128 * 64 + part % 2 * 32 + from), high = vload16(0, block + 128 + at / 128 * 32 + from);
+    uchar16 q = ((low >> (uchar)(part / 2 * 4)) & (uchar)15) | (((high >> (uchar)(part * 2)) & (uchar)3) << (uchar)4);
+    float scale = scale_at(block + 208) * (float)((const __global char *)block)[192 + at / 16];
+    return (convert_float16(q) - 32.0f) * scale;
+}
+
+unit unit_q6_k(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at / 8 * 210;
+    int from = (int)(at % 8) * 32;
+    return (unit){half_unit_q6_k(block, from), half_unit_q6_k(block, from + 16)};
+}
+
+#define UNIT(row, at) JOIN(unit_, BLOCK)(row, at)
+
+/* `sizes` of quant_matmul.c. */
+typedef struct block_sizes {
+    long rows, in, out;
+    long row_bytes, x_down;
+    long y_down, y_across, bias_stride;
+} block_sizes;
+
+#ifndef ROWS
+
+/* A work-item a unit: (units, rows of the weight). */
+__kernel void decode(const __global uchar *weight, long weight_place, __global float *to, long to_place, block_sizes s)
+{
+    long at = get_global_id(0), row = get_global_id(1);
+    if (at * 32 >= s.in)
+        return;
+    unit own = UNIT(weight + weight_place + row * s.row_bytes, at);
+    vstore16(own.low, 0, to + to_place + row * s.in + at * 32);
+    vstore16(own.high, 1, to + to_place + row * s.in + at * 32);
+}
+
+#else
+
+float total(float16 x)
+{
+    float8 y = x.lo + x.hi;
+    float4 z = y.lo + y.hi;
+    return (z.x + z.z) + (z.y + z.w);
+}
+
+/* A group a row of the weight, its items taking turns: (items · rows of the weight). x is dense along its rows. */
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) __kernel void multiply(const __global float *x, long x_place, const __global uchar *weight,
+                                                                          long weight_place, const __global void *bias, long bias_place,
+                                                                          __global void *y, long y_place, block_sizes s)
+{
+    const int item = (int)get_local_id(0);
+    const long column = get_group_id(0);
+    const __global uchar *row = weight + weight_place + column * s.row_bytes;
+    float16 sum[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        sum[i] = 0;
+    for (long at = item; at * 32 < s.in; at += ITEMS) {
+        unit own = UNIT(row, at);
+        for (int i = 0; i < ROWS; i++)
+            if (i < s.rows) {
+                const __global float *from = x + x_place + i * s.x_down + at * 32;
+                sum[i] += own.low * vload16(0, from) + own.high * vload16(1, from);
+            }
+    }
+#if ITEMS > 1
+    __local float sums[ITEMS];
+#endif
+    for (int i = 0; i < ROWS; i++) {
+        float all = total(sum[i]);
+#if ITEMS > 1
+        for (int step = ITEMS / 2; step > 0; step /= 2) {
+            barrier(CLK_LOCAL_MEM_FENCE);
+            sums[item] = all;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            all += sums[item ^ step];
+        }
+#endif
+        if (item == 0 && i < s.rows) {
+            if (bias)
+                all += LOAD(T_BIAS, bias, bias_place + column * s.bias_stride);
+            STORE(T_C, y, y_place + i * s.y_down + column * s.y_across, all);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* max_grad.c: the gradients of max and min on GPUs, four neighbours at a time, where rows or columns lie so; see max_grad.cl. */
+#include "backends/opencl/reduce/reduce.h"
+
+#define LEAST_ROWS 256       /* else a group for each leaves the device idle */
+#define LEAST_FOURS 32       /* of a row */
+#define LEAST_COLUMNS 32     /* fours of them */
+#define WANTED_ITEMS 131072  /* of columns, where there are elements enough */
+#define LEAST_CHUNK 64
+
+typedef struct plan {
+    tarn__nest kept, reduced; /* operands gx, x, g, y; of rows the reduced axis, of columns the last one kept, in fours */
+    bool is_columns;
+    int64_t chunk, chunks; /* of columns */
+    int64_t found;         /* bytes into scratch, behind the totals */
+    tarn__cl_options options;
+} plan;
+
+void tarn__cl_extremum_axes(const tarn__call *call, bool reduced, tarn__nest *nest)
+{
+    const tarn__view *x = call->in[0], *y = call->in[1], *all[] = {call->out[0], x, call->in[2], y}, *views[4];
+    tarn__view part[4];
+    for (int k = 0; k < 4; k++) {
+        part[k] = (tarn__view){.rank = 0};
+        views[k] = &part[k];
+        for (int i = 0; i < x->rank; i++)
+            if ((y->shape[i] == 1) == reduced) {
+                part[k].shape[part[k].rank] = x->shape[i];
+                part[k].stride[part[k].rank++] = all[k]->shape[i] == 1 ? 0 : all[k]->stride[i];
+            }
+    }
+    tarn__nest_make(nest, 4, views);
+}
+
+static bool is_in_fours(const tarn__view *view)
+{
+    return (view->dtype == TARN_F32 || view->dtype == TARN_BF16 || view->dtype == TARN_F16) && view->offset % 4 == 0;
+}
+
+/* True where `operands` of a nest have strides that are multiples of four but on its last axis, `along`, where they are neighbours. */
+static bool are_fours(const tarn__nest *nest, int operands, bool along)
+{
+    const int last = nest->rank - 1;
+    bool is_good = !along || (last >= 0 && nest->shape[last] % 4 == 0);
+    for (int k = 0; k < operands; k++)
+        for (int i = 0; i <= last; i++)
+            is_good = is_good && (along && i == last ? nest->stride[k][i] == 1 : nest->stride[k][i] % 4 == 0);
+    return is_good;
+}
+
+static void count_in_fours(tarn__nest *nest)
+{
+    const int last = nest->rank - 1;
+    nest->count /= 4;
+    nest->shape[last] /= 4;
+    for (int k = 0; k < nest->operands; k++)
+        nest->stride[k][last] *= 4;
+    nest->rank -= nest->shape[last] == 1;
+}
+
+static void cut(plan *p)
+{
+    const int64_t most = (p->reduced.count + LEAST_CHUNK - 1) / LEAST_CHUNK, wanted = (WANTED_ITEMS + p->kept.count - 1) / p->kept.count;
+    p->chunks = most < wanted ? most : wanted;
+    p->chunk = (p->reduced.count + p->chunks - 1) / p->chunks;
+    p->chunks = (p->reduced.count + p->chunk - 1) / p->chunk;
+    p->found = (p->kept.count * 4 * (int64_t)sizeof(int32_t) + 255) / 256 * 256;
+}
+
+static void write_options(plan *p, const tarn__call *call)
+{
+    tarn__cl_option(&p->options, " -DT_GX=%s -DT_X=%s -DT_G=%s -DT_Y=%s", tarn__cl_type(call->out[0]->dtype), tarn__cl_type(call->in[0]->dtype),
+                    tarn__cl_type(call->in[2]->dtype), tarn__cl_type(call->in[1]->dtype));
+}
+
+/* False where neither rows nor columns are fours of neighbours, or where there is too little of them. */
+static bool make_plan(plan *p, const tarn__call *call)
+{
+    const tarn__view *x = call->in[0], *all[] = {call->out[0], x, call->in[2], call->in[1]};
+    tarn__nest whole;
+    *p = (plan){.chunks = 1};
+    if (!tarn__cl_at(call->device)->local_is_real || call->in[1]->rank != x->rank || call->in[2]->rank != x->rank || tarn__view_count(x) == 0)
+        return false;
+    tarn__nest_make(&whole, 4, all);
+    tarn__cl_extremum_axes(call, true, &p->reduced);
+    tarn__cl_extremum_axes(call, false, &p->kept);
+    p->is_columns = are_fours(&p->kept, 4, true);
+    for (int k = 0; k < (p->is_columns ? 4 : 2); k++)
+        if (!is_in_fours(all[k]))
+            return false;
+    if (p->reduced.rank != 1 || !are_fours(&p->reduced, 2, !p->is_columns) || (!p->is_columns && !are_fours(&p->kept, 2, false)))
+        return false;
+    count_in_fours(p->is_columns ? &p->kept : &p->reduced);
+    if (p->is_columns ? p->kept.count < LEAST_COLUMNS : p->kept.count < LEAST_ROWS || p->reduced.count < LEAST_FOURS)
+        return false;
+    if (p->is_columns)
+        cut(p);
+    write_options(p, call);
+    return tarn__cl_option_index(&p->options, &whole);
+}
+
+size_t tarn__cl_extremum_scratch(const tarn__call *call)
+{
+    plan p;
+    return make_plan(&p, call) && p.is_columns ? (size_t)(p.found + p.kept.count * p.chunks * 4 * (int64_t)sizeof(int32_t)) : 0;
+}
+
+static void put_operands(tarn__cl_launch *launch, const tarn__call *call)
+{
+    tarn__cl_view(launch, call->out[0]);
+    tarn__cl_view(launch, call->in[0]);
+    tarn__cl_view(launch, call->in[2]);
+    tarn__cl_view(launch, call->in[1]);
+}
+
+static bool run_rows(plan *p, const tarn__call *call)
+{
+    const size_t group = p->reduced.count >= 2048 ? 256 : p->reduced.count >= 1024 ? 128 : 64;
+    tarn__cl_option(&p->options, " -DGROUP=%zu", group);
+    tarn__cl_launch launch = tarn__cl_try(call, "max_grad", "hope_rows", p->options.text, group);
+    if (!launch.good)
+        return false;
+    put_operands(&launch, call);
+    tarn__cl_int(&launch, (int32_t)p->reduced.count);
+    tarn__cl_places(&launch, true, &p->kept);
+    tarn__cl_go(&launch, 1, (size_t[]){(size_t)p->kept.count * group}, &group);
+    return true;
+}
+
+static void put_counts(tarn__cl_launch *launch, const plan *p, const tarn__call *call)
+{
+    tarn__cl_scratch(launch, call, 0);
+    tarn__cl_long(launch, call->scratch_offset + p->found);
+    tarn__cl_int(launch, (int32_t)p->kept.count);
+}
+
+static void walk(const plan *p, const tarn__call *call, const char *kernel)
+{
+    tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", kernel, p->options.text);
+    put_operands(&launch, call);
+    put_counts(&launch, p, call);
+    tarn__cl_int(&launch, (int32_t)p->reduced.count);
+    tarn__cl_int(&launch, (int32_t)p->chunk);
+    tarn__cl_int(&launch, (int32_t)p->reduced.stride[0][0]);
+    tarn__cl_int(&launch, (int32_t)p->reduced.stride[1][0]);
+    tarn__cl_places(&launch, true, &p->kept);
+    tarn__cl_go_apart(&launch, 2, (size_t[]){(size_t)p->kept.count, (size_t)p->chunks}, 128);
+}
+
+/* x is read once and gx written once, unless there are ties. */
+bool tarn__cl_extremum(const tarn__call *call)
+{
+    plan p;
+    if (!make_plan(&p, call))
+        return false;
+    if (!p.is_columns)
+        return run_rows(&p, call);
+    if (!tarn__cl_ready(call, "max_grad", "hope_columns", p.options.text))
+        return false;
+    tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", "hope_nothing", p.options.text);
+    put_counts(&launch, &p, call);
+    tarn__cl_over(&launch, p.kept.count * 4);
+    walk(&p, call, "hope_columns");
+    walk(&p, call, "mend_columns");
+    return true;
+}

@@ -1,0 +1,270 @@
+/* reduce.c: sums, products, extremes, variances and counts over any axes.
+ *
+ * Few outputs of many elements are cut into chunks, by shape and kind of device alone; their states go to scratch and are merged in order by a second launch. Forms: `across`, where
+ * outputs are neighbours, on CPUs; `groups`, where an output's elements are neighbours, on devices with real local memory; `rows` else. */
+#include "backends/opencl/reduce/reduce.h"
+
+#define GROUP 128
+#define LEAST_GROUP 8   /* as reduce.cl merges them */
+#define LANES 8         /* as reduce.cl has it */
+#define WANTED 2048     /* chunks of all outputs together, where there are elements enough */
+#define LEAST_CHUNK 2048
+#define MANY_CHUNKS 32  /* more than these are merged by a group, where there are groups */
+#define WANTED_ITEMS 131072 /* of columns, where each has a work-item of its own on a GPU */
+#define LEAST_COLUMN 64
+
+/* As reduce.cl has it. */
+typedef struct axes {
+    int32_t rank, spare;
+    int64_t count;
+    int64_t shape[TARN_MAX_RANK];
+    int64_t stride[3][TARN_MAX_RANK];
+} axes;
+
+typedef struct plan {
+    axes kept, inner;
+    int64_t outputs, chunk, chunks;
+    int64_t parts; /* bytes into scratch: the chunks' states */
+    bool is_small, is_columns;
+    bool has_quads; /* an output's elements are fours of neighbours */
+    const char *form;
+    size_t group; /* work-items, in the form of groups */
+    tarn__cl_options options;
+} plan;
+
+/* ---- the plan -------------------------------------------------------------------------------------------------------------- */
+
+static int64_t stride_at(const tarn__view *view, int axis, int rank)
+{
+    int own = view ? axis - (rank - view->rank) : -1;
+    return own < 0 || view->shape[own] == 1 ? 0 : view->stride[own];
+}
+
+/* The axes of x that are reduced, or those that are not, with neighbours merged. */
+static void make_axes(axes *a, const tarn__cl_reduction *r, bool reduced)
+{
+    const tarn__view *x = r->x, *others[] = {reduced ? x : r->y, reduced ? r->z : x, reduced ? NULL : r->z};
+    tarn__view part[3], *views[3];
+    for (int k = 0; k < 3; k++) {
+        part[k] = (tarn__view){.rank = 0};
+        views[k] = &part[k];
+    }
+    for (int i = 0; i < x->rank; i++) {
+        bool is_reduced = r->y->rank == 0 || r->y->shape[i] == 1;
+        for (int k = 0; k < 3 && is_reduced == reduced; k++) {
+            part[k].shape[part[k].rank] = x->shape[i];
+            part[k].stride[part[k].rank++] = stride_at(others[k], i, x->rank);
+        }
+    }
+    tarn__nest nest;
+    tarn__nest_make(&nest, 3, (const tarn__view *const *)views);
+    *a = (axes){.rank = nest.rank, .count = nest.count};
+    for (int i = 0; i < nest.rank; i++) {
+        a->shape[i] = nest.shape[i];
+        for (int k = 0; k < 3; k++)
+            a->stride[k][i] = nest.stride[k][i];
+    }
+}
+
+static void cut(plan *p, bool has_lone_columns)
+{
+    const int64_t least = has_lone_columns ? LEAST_COLUMN : LEAST_CHUNK, all = has_lone_columns ? WANTED_ITEMS : WANTED;
+    int64_t count = p->inner.count, most = (count + least - 1) / least, wanted = p->outputs > 0 ? (all + p->outputs - 1) / p->outputs : 1;
+    p->chunks = most < wanted ? most : wanted;
+    p->chunk = p->chunks > 1 ? ((count + p->chunks - 1) / p->chunks + 3) / 4 * 4 : count > 0 ? count : 1; /* where an output is fours, so is a part of it */
+    p->chunks = count > 0 ? (count + p->chunk - 1) / p->chunk : 1;
+}
+
+static bool has_quads(const plan *p, const tarn__cl_reduction *r)
+{
+    const tarn__view *x = r->x;
+    bool is_good = !r->z && (x->dtype == TARN_F32 || x->dtype == TARN_BF16 || x->dtype == TARN_F16) && x->offset % 4 == 0 && p->inner.rank == 1 &&
+                   p->inner.stride[0][0] == 1 && p->inner.count % 4 == 0;
+    for (int i = 0; i < p->kept.rank; i++)
+        is_good = is_good && p->kept.stride[1][i] % 4 == 0;
+    return is_good;
+}
+
+static void make_plan(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
+{
+    const tarn__cl_device *device = tarn__cl_at(call->device);
+    *p = (plan){.form = "rows", .group = GROUP};
+    make_axes(&p->kept, r, false);
+    make_axes(&p->inner, r, true);
+    p->outputs = p->kept.count;
+    int last = p->kept.rank - 1;
+    p->is_columns = last >= 0 && p->inner.rank == 1 && p->kept.stride[1][last] == 1 && p->kept.shape[last] >= LANES;
+    bool has_lone_columns = device->local_is_real && p->is_columns && p->outputs >= GROUP;
+    cut(p, has_lone_columns);
+    p->parts = r->is_state ? TARN__CL_STATE_BYTES * p->outputs : 0;
+    if (device->local_is_real && device->max_group >= GROUP && !has_lone_columns)
+        p->form = "groups", p->has_quads = has_quads(p, r);
+    else if (!device->local_is_real && p->is_columns && r->op && r->op[0] != 'v')
+        p->form = "across";
+}
+
+static void write_options(plan *p, const tarn__cl_reduction *r)
+{
+    tarn__nest all;
+    p->options = (tarn__cl_options){.length = 0};
+    tarn__nest_make(&all, 3, (const tarn__view *[]){r->x, r->y, r->z});
+    tarn__cl_option_compute(&p->options, r->compute);
+    p->is_small = tarn__cl_option_index(&p->options, &all);
+    tarn__cl_option(&p->options, " -DOP_%s -DT_X=%s -DT_Y=%s%s", r->op, tarn__cl_type(r->x->dtype), tarn__cl_type(r->y->dtype), r->is_state ? " -DIS_STATE" : "");
+    if (r->z)
+        tarn__cl_option(&p->options, " -DT_Z=%s", tarn__cl_type(r->z->dtype));
+    if (p->inner.rank <= 1)
+        tarn__cl_option(&p->options, " -DIS_FLAT");
+    if (p->form[0] == 'g')
+        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_quads && r->op[0] != 'v' ? " -DQUADS" : "", p->chunks > MANY_CHUNKS ? " -DMANY_CHUNKS" : "");
+    else
+        tarn__cl_option(&p->options, " -DBY_%s", p->form);
+    if (p->chunks > 1)
+        tarn__cl_option(&p->options, " -DIS_PARTIAL");
+}
+
+/* ---- running it ------------------------------------------------------------------------------------------------------------ */
+
+/* The kernel of the plan's form. Where a group may not have so many work-items it has fewer, and where those are too few each works alone. */
+static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r, plan *p)
+{
+    write_options(p, r);
+    while (p->form[0] == 'g') {
+        tarn__cl_launch launch = tarn__cl_try(call, "reduce", p->form, p->options.text, p->group);
+        if (launch.good)
+            return launch;
+        p->group = tarn__cl_group_left(&launch);
+        p->form = p->group < LEAST_GROUP ? "rows" : p->form;
+        write_options(p, r);
+    }
+    return tarn__cl_begin(call, "reduce", p->form, p->options.text);
+}
+
+static void put_arguments(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
+{
+    if (r->is_state)
+        tarn__cl_scratch(launch, call, 0);
+    else
+        tarn__cl_view(launch, r->y);
+    tarn__cl_view(launch, r->x);
+    tarn__cl_view(launch, r->z);
+    if (p->chunks > 1)
+        tarn__cl_scratch(launch, call, p->parts);
+    else
+        tarn__cl_view(launch, NULL);
+    tarn__cl_number(launch, r->compute, (tarn__number){r->scale, 1});
+    tarn__cl_number(launch, r->compute, (tarn__number){r->correction, 0});
+    tarn__cl_long(launch, p->outputs);
+    tarn__cl_long(launch, p->chunk);
+    tarn__cl_long(launch, p->chunks);
+    tarn__cl_value(launch, &p->kept, sizeof(p->kept));
+    tarn__cl_value(launch, &p->inner, sizeof(p->inner));
+}
+
+size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction)
+{
+    plan p;
+    make_plan(&p, call, reduction);
+    return (size_t)(p.parts + (p.chunks > 1 ? TARN__CL_STATE_BYTES * p.outputs * p.chunks : 0));
+}
+
+bool tarn__cl_reduce_ready(const tarn__call *call, const tarn__cl_reduction *reduction)
+{
+    plan p;
+    make_plan(&p, call, reduction);
+    tarn__cl_launch launch = begin(call, reduction, &p);
+    return tarn__cl_leave(&launch);
+}
+
+/* Merges the chunks' states. */
+static void combine(const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
+{
+    tarn__cl_launch launch = {.good = false};
+    if (p->chunks > MANY_CHUNKS && p->form[0] == 'g')
+        launch = tarn__cl_try(call, "reduce", "combine_groups", p->options.text, p->group);
+    const bool has_groups = launch.good;
+    if (!has_groups)
+        launch = tarn__cl_begin(call, "reduce", "combine", p->options.text);
+    put_arguments(&launch, call, r, p);
+    if (has_groups)
+        tarn__cl_go(&launch, 1, (size_t[]){(size_t)p->outputs * p->group}, &p->group);
+    else
+        tarn__cl_over(&launch, p->outputs);
+}
+
+/* Every element is read once (a variance's twice, the second time from a cache). */
+void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction)
+{
+    plan p;
+    make_plan(&p, call, reduction);
+    if (p.outputs == 0)
+        return;
+    tarn__cl_launch launch = begin(call, reduction, &p);
+    put_arguments(&launch, call, reduction, &p);
+    if (p.form[0] == 'g') {
+        tarn__cl_go(&launch, 1, (size_t[]){(size_t)(p.outputs * p.chunks) * p.group}, &p.group);
+    } else if (p.form[0] == 'a') {
+        int64_t length = p.kept.shape[p.kept.rank - 1];
+        tarn__cl_over(&launch, p.outputs / length * ((length + LANES - 1) / LANES) * p.chunks);
+    } else {
+        tarn__cl_over(&launch, p.outputs * p.chunks);
+    }
+    if (p.chunks > 1)
+        combine(call, reduction, &p);
+}
+
+tarn__cl_compute tarn__cl_state_of(const tarn__call *call, tarn_dtype dtype)
+{
+    tarn__cl_compute plain = tarn__cl_compute_of(dtype);
+    return plain == TARN__CL_F32 && tarn__cl_at(call->device)->has_f64 ? TARN__CL_F64 : plain;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+static tarn__cl_reduction describe(const tarn__call *call, const char *op, bool is_wide)
+{
+    const tarn__reduce *params = call->params;
+    tarn_dtype dtype = call->in[0]->dtype;
+    return (tarn__cl_reduction){.op = op, .compute = is_wide ? tarn__cl_state_of(call, dtype) : tarn__cl_compute_of(dtype), .x = call->in[0], .y = call->out[0],
+                                .scale = params->scale, .correction = params->correction};
+}
+
+#define KERNEL(name, is_wide)                                                                                                             \
+    static void kernel_##name(const tarn__call *call)                                                                                    \
+    {                                                                                                                                    \
+        tarn__cl_reduction r = describe(call, #name, is_wide);                                                                           \
+        tarn__cl_reduce(call, &r);                                                                                                       \
+    }
+KERNEL(sum, true)
+KERNEL(prod, true)
+KERNEL(max, false)
+KERNEL(min, false)
+KERNEL(argmax, false)
+KERNEL(argmin, false)
+KERNEL(var, true)
+
+/* Its tail is another. */
+static void kernel_nonfinite(const tarn__call *call)
+{
+    tarn__cl_reduction r = {.op = "nonfinite", .compute = tarn__cl_compute_of(call->in[0]->dtype), .x = call->in[0], .y = call->out[0], .scale = 1};
+    tarn__cl_reduce(call, &r);
+}
+
+static size_t scratch(const tarn__call *call)
+{
+    tarn__cl_reduction r = {.x = call->in[0], .y = call->out[0]};
+    return tarn__cl_reduce_scratch(call, &r);
+}
+
+void tarn__cl_reductions(tarn__kernel_row *rows)
+{
+#define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, scratch}
+    ROW(sum, TARN__ALL);
+    ROW(prod, TARN__ALL);
+    ROW(max, TARN__ALL);
+    ROW(min, TARN__ALL);
+    ROW(argmax, TARN__ALL);
+    ROW(argmin, TARN__ALL);
+    ROW(var, TARN__FLOATS);
+    ROW(nonfinite, TARN__FLOATS);
+}

@@ -1,0 +1,37 @@
+/* reduce.h: the engine under all reductions, for kernels made of one and something else. */
+#ifndef TARN__OPENCL_REDUCE_H
+#define TARN__OPENCL_REDUCE_H
+
+#include "backends/opencl/common/element.h"
+
+#define TARN__CL_STATE_BYTES 24 /* of a state of reduce.cl, at most */
+
+typedef struct tarn__cl_reduction {
+    const char *op; /* "sum": of reduce.cl */
+    tarn__cl_compute compute;
+    const tarn__view *x;
+    const tarn__view *z; /* a second operand that broadcasts to x; NULL: none */
+    const tarn__view *y; /* x's shape with size 1 on reduced axes, or rank 0 */
+    bool is_state;       /* results are states, at the start of scratch, with y's strides */
+    double scale, correction; /* correction: of a variance; of a mean that stays a state, how many it is of */
+} tarn__cl_reduction;
+
+/* Bytes of scratch that it takes. */
+size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction);
+bool tarn__cl_reduce_ready(const tarn__call *call, const tarn__cl_reduction *reduction);
+void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction);
+
+/* What sums, products and variances of a dtype run in: f64 where the device has it. */
+tarn__cl_compute tarn__cl_state_of(const tarn__call *call, tarn_dtype dtype);
+
+/* extremum_grad where rows or columns are fours of neighbours, on a GPU. False, and nothing is done, where they are not; and bytes of scratch that it takes. */
+bool tarn__cl_extremum(const tarn__call *call);
+size_t tarn__cl_extremum_scratch(const tarn__call *call);
+/* The axes of its x that are reduced, or those that are not: operands gx, x, g and y. */
+void tarn__cl_extremum_axes(const tarn__call *call, bool reduced, tarn__nest *nest);
+
+/* scale_grad.c */
+void tarn__cl_scale_grad(const tarn__call *call);
+size_t tarn__cl_scale_scratch(const tarn__call *call);
+
+#endif

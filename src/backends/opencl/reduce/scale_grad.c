@@ -1,0 +1,93 @@
+/* scale_grad.c: the gradients of x · w where w is repeated: gx = g · w, and gw, the sums of g · x. On a GPU in one pass where w has one number for each row of fours; else a product and a sum of
+ * products. Operands: x, w and g; gx, which may not be wanted, and gw. */
+#include "backends/opencl/reduce/reduce.h"
+#include "backends/opencl/common/rows.h"
+
+#define LEAST_ROWS 256 /* else a group for each leaves the device idle */
+#define LEAST_FOURS 64
+
+static tarn__cl_reduction sums_of(const tarn__call *call)
+{
+    return (tarn__cl_reduction){.op = "dot", .x = call->in[0], .z = call->in[2], .y = call->out[1], .scale = 1};
+}
+
+size_t tarn__cl_scale_scratch(const tarn__call *call)
+{
+    tarn__cl_reduction sums = sums_of(call);
+    return tarn__cl_reduce_scratch(call, &sums);
+}
+
+/* The rows, operands in the order of scale_grad.cl: gx, x, w, g, gw. False where their elements are not fours of neighbours, or there is too little of them. */
+static bool make_rows(const tarn__call *call, tarn__nest *rows)
+{
+    const tarn__view *x = call->in[0], *all[] = {call->out[0], x, call->in[1], call->in[2], call->out[1]}, *views[5];
+    const int last = x->rank - 1;
+    tarn__view part[5];
+    for (int k = 0; k < 5; k++) {
+        const bool has_elements = k != 2 && k != 4;
+        if (!all[k] || all[k]->rank != x->rank || all[k]->dtype == TARN_F64 || last < 0 || all[k]->shape[last] != (has_elements ? x->shape[last] : 1))
+            return false;
+        if (has_elements && (all[k]->stride[last] != 1 || all[k]->offset % 4 != 0))
+            return false;
+        for (int i = 0; i < last; i++)
+            if (all[k]->shape[i] != x->shape[i] || (has_elements && all[k]->stride[i] % 4 != 0))
+                return false;
+        part[k] = *all[k];
+        part[k].shape[last] = 1;
+        views[k] = &part[k];
+    }
+    tarn__nest_make(rows, 5, views);
+    return x->shape[last] % 4 == 0 && x->shape[last] / 4 >= LEAST_FOURS && rows->count >= LEAST_ROWS;
+}
+
+/* x and g are read once. */
+static bool run_rows(const tarn__call *call)
+{
+    const tarn__cl_device *device = tarn__cl_at(call->device);
+    tarn__cl_options options = {.length = 0};
+    tarn__nest rows;
+    if (!device->local_is_real || !make_rows(call, &rows))
+        return false;
+    const int64_t fours = call->in[0]->shape[call->in[0]->rank - 1] / 4;
+    const size_t group = tarn__cl_group_of(device, fours >= 1024 ? 256 : fours >= 512 ? 128 : 64);
+    const tarn__view *all[] = {call->out[0], call->in[0], call->in[1], call->in[2], call->out[1]};
+    static const char *const names[] = {"GX", "X", "W", "G", "GW"};
+    if (!tarn__cl_option_index(&options, &rows) || fours >= INT32_MAX / 8)
+        return false;
+    tarn__cl_option(&options, " -DGROUP=%zu -DLANES=4", group);
+    for (int k = 0; k < 5; k++)
+        tarn__cl_option(&options, " -DT_%s=%s", names[k], tarn__cl_type(all[k]->dtype));
+    tarn__cl_launch launch = tarn__cl_try(call, "scale_grad", "scale_rows", options.text, group);
+    if (!launch.good)
+        return false;
+    for (int k = 0; k < 5; k++)
+        tarn__cl_view(&launch, all[k]);
+    tarn__cl_int(&launch, (int32_t)fours);
+    tarn__cl_places(&launch, true, &rows);
+    tarn__cl_go(&launch, 1, (size_t[]){(size_t)rows.count * group}, &group);
+    return true;
+}
+
+static void multiply(const tarn__call *call)
+{
+    tarn__elementwise none = {0};
+    tarn__call product = *call;
+    product.inputs = 2;
+    product.outputs = 1;
+    product.in[0] = call->in[2];
+    product.in[1] = call->in[1];
+    product.params = &none;
+    product.params_bytes = sizeof(none);
+    tarn__cl_rows()[TARN__K_mul].run(&product);
+}
+
+void tarn__cl_scale_grad(const tarn__call *call)
+{
+    tarn__cl_reduction sums = sums_of(call);
+    sums.compute = tarn__cl_state_of(call, call->in[0]->dtype);
+    if (run_rows(call) || !tarn__cl_reduce_ready(call, &sums))
+        return;
+    if (call->out[0])
+        multiply(call);
+    tarn__cl_reduce(call, &sums);
+}

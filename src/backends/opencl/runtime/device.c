@@ -1,0 +1,257 @@
+/* device.c: the devices that OpenCL's drivers offer, and what is known of them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/opencl/runtime/opencl.h"
+
+#define MAX_DEVICES 32
+#define MAX_PLATFORMS 16
+
+static tarn__cl_device devices[MAX_DEVICES];
+static bool ready[MAX_DEVICES];
+static int count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+int tarn__cl_count(void)
+{
+    return count;
+}
+
+/* ---- finding ---------------------------------------------------------------------------------------------------------------- */
+
+static void name_platform(cl_platform_id platform, char *name, size_t size)
+{
+    if (clGetPlatformInfo(platform, CL_PLATFORM_NAME, size, name, NULL) != CL_SUCCESS)
+        snprintf(name, size, "one without a name");
+}
+
+/* Takes those that compile kernels; the others are told. */
+static void take_devices(const cl_device_id *ids, cl_uint found, cl_device_type type)
+{
+    for (cl_uint i = 0; i < found && i < MAX_DEVICES && count < MAX_DEVICES; i++) {
+        cl_bool compiles = CL_FALSE, little = CL_FALSE;
+        clGetDeviceInfo(ids[i], CL_DEVICE_COMPILER_AVAILABLE, sizeof(compiles), &compiles, NULL);
+        clGetDeviceInfo(ids[i], CL_DEVICE_ENDIAN_LITTLE, sizeof(little), &little, NULL);
+        if (compiles && little) {
+            devices[count].id = ids[i];
+            devices[count].type = type;
+            devices[count].is_cpu = type == CL_DEVICE_TYPE_CPU;
+            devices[count].index = count;
+            count++;
+        } else {
+            char name[128] = "";
+            clGetDeviceInfo(ids[i], CL_DEVICE_NAME, sizeof(name), name, NULL);
+            tarn__cl_host->log(TARN_LOG_WARNING, "opencl: %s is left out: %s", name, compiles ? "its numbers have their highest byte first" : "its driver has no compiler");
+        }
+    }
+}
+
+/* True unless the driver fails; one that has no such devices does not. */
+static bool ask_for_devices(cl_platform_id platform, cl_device_type type, cl_int *error)
+{
+    cl_uint found = 0;
+    cl_device_id ids[MAX_DEVICES];
+    *error = clGetDeviceIDs(platform, type, MAX_DEVICES, ids, &found);
+    if (*error == CL_SUCCESS)
+        take_devices(ids, found, type);
+    return *error == CL_SUCCESS || *error == CL_DEVICE_NOT_FOUND;
+}
+
+/* Without a word its GPU would be gone, and `opencl` another device. */
+static void tell_failing(cl_platform_id platform, cl_int error)
+{
+    char name[64];
+    name_platform(platform, name, sizeof(name));
+    tarn__cl_host->log(TARN_LOG_WARNING, "opencl: the driver %s does not name its devices: %s (OpenCL %d)", name, tarn__cl_error_name(error), error);
+}
+
+/* The drivers by name. PoCL offers nothing where it cannot keep what it compiles. */
+static void tell_deviceless(const cl_platform_id *platforms, cl_uint found, char *why, size_t why_size)
+{
+    char names[256] = "", name[64];
+    bool has_pocl = false;
+    for (cl_uint i = 0; i < found; i++) {
+        name_platform(platforms[i], name, sizeof(name));
+        snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? ", " : "", name);
+        has_pocl = has_pocl || strcmp(name, "Portable Computing Language") == 0;
+    }
+    snprintf(why, why_size, "OpenCL's drivers (%s) offer no device that compiles kernels%s", names,
+             has_pocl ? "; PoCL needs a folder of its own that it can write, in XDG_CACHE_HOME or ~/.cache, or POCL_CACHE_DIR" : "");
+}
+
+/* A loader may take its list of drivers apart where it stands, in the environment: what this process starts later would find the first of them alone. */
+static cl_int ask_for_platforms(cl_platform_id *platforms, cl_uint *found)
+{
+    char *list = getenv("OCL_ICD_FILENAMES"), *kept = list ? strdup(list) : NULL;
+    const cl_int error = clGetPlatformIDs(MAX_PLATFORMS, platforms, found);
+    if (kept && getenv("OCL_ICD_FILENAMES") == list)
+        memcpy(list, kept, strlen(kept));
+    free(kept);
+    return error;
+}
+
+bool tarn__cl_find_devices(char *why, size_t why_size)
+{
+    static const cl_device_type types[] = {CL_DEVICE_TYPE_GPU, CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_CPU};
+    cl_platform_id platforms[MAX_PLATFORMS];
+    cl_uint found = 0;
+    bool told[MAX_PLATFORMS] = {false};
+    cl_int error = ask_for_platforms(platforms, &found);
+    if (error != CL_SUCCESS || found == 0) {
+        snprintf(why, why_size, "OpenCL's loader finds no driver (%s); install the device's, or PoCL (pocl-opencl-icd) for the CPU", tarn__cl_error_name(error));
+        return false;
+    }
+    found = found > MAX_PLATFORMS ? MAX_PLATFORMS : found;
+    for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+        for (cl_uint i = 0; i < found; i++)
+            if (!ask_for_devices(platforms[i], types[t], &error) && !told[i]) {
+                tell_failing(platforms[i], error);
+                told[i] = true;
+            }
+    if (count == 0)
+        tell_deviceless(platforms, found, why, why_size);
+    return count > 0;
+}
+
+/* ---- what is known of one ------------------------------------------------------------------------------------------------------ */
+
+static void ask_text(const tarn__cl_device *d, cl_device_info what, char *text, size_t size)
+{
+    char all[8192] = "";
+    if (clGetDeviceInfo(d->id, what, sizeof(all), all, NULL) != CL_SUCCESS)
+        all[0] = 0;
+    const char *first = all + strspn(all, " ");
+    snprintf(text, size, "%s", first);
+    for (size_t length = strlen(text); length > 0 && text[length - 1] == ' '; length--)
+        text[length - 1] = 0;
+}
+
+static bool is_set(const char *name, const char *value)
+{
+    const char *text = getenv(name);
+    return text && strcmp(text, value) == 0;
+}
+
+/* What there is, or less where a variable has a smaller number above 0. */
+static size_t at_most(const char *name, size_t value)
+{
+    const char *text = getenv(name);
+    unsigned long long limit = text ? strtoull(text, NULL, 10) : 0;
+    return limit > 0 && limit < value ? (size_t)limit : value;
+}
+
+/* True when the name stands between the spaces of a list. */
+static bool is_in(const char *list, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = strstr(list, name); at; at = strstr(at + length, name))
+        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0))
+            return true;
+    return false;
+}
+
+/* Subgroups of Intel's extension go with every version of the language; those of OpenCL's own with 2.0 and later ones. */
+static void ask_extensions(tarn__cl_device *d, const char *extensions)
+{
+    char version[64];
+    ask_text(d, CL_DEVICE_VERSION, version, sizeof(version));
+    const bool has_intels = is_in(extensions, "cl_intel_subgroups"), is_second = strncmp(version, "OpenCL 2", 8) == 0, is_third = strncmp(version, "OpenCL 3", 8) == 0;
+    const bool has_own = is_in(extensions, "cl_khr_subgroup_shuffle") && (is_second || is_third);
+    d->has_f64 = is_in(extensions, "cl_khr_fp64") && !is_set("TARN_OPENCL_FP64", "0");
+    d->has_f16 = is_in(extensions, "cl_khr_fp16") && !is_set("TARN_OPENCL_FP16", "0");
+    d->subgroups = is_set("TARN_OPENCL_SUBGROUPS", "0") ? NULL : has_intels ? "INTEL" : has_own ? "KHR" : is_set("TARN_OPENCL_SUBGROUPS", "1") ? "ONE" : NULL;
+    d->language = has_intels || !has_own ? "CL1.2" : is_second ? "CL2.0" : "CL3.0";
+}
+
+static void ask_features(tarn__cl_device *d)
+{
+    char extensions[8192];
+    cl_device_local_mem_type local = CL_GLOBAL;
+    cl_ulong local_bytes = 0, memory = 0;
+    cl_bool shared = CL_FALSE;
+    ask_text(d, CL_DEVICE_EXTENSIONS, extensions, sizeof(extensions));
+    ask_extensions(d, extensions);
+    clGetDeviceInfo(d->id, CL_DEVICE_LOCAL_MEM_TYPE, sizeof(local), &local, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_LOCAL_MEM_SIZE, sizeof(local_bytes), &local_bytes, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(memory), &memory, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof(shared), &shared, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(d->max_group), &d->max_group, NULL);
+    clGetDeviceInfo(d->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(d->units), &d->units, NULL);
+    d->local_is_real = local == CL_LOCAL || is_set("TARN_OPENCL_LOCAL", "1");
+    d->in_lockstep = !d->is_cpu || d->local_is_real;
+    d->shares_memory = shared != CL_FALSE;
+    d->memory_total = at_most("TARN_OPENCL_MEMORY", (size_t)memory);
+    d->local_bytes = at_most("TARN_OPENCL_GROUP_MEMORY", (size_t)local_bytes);
+    d->kernel_group = at_most("TARN_OPENCL_GROUP", SIZE_MAX);
+}
+
+/* What every program is compiled with. Division and roots are rounded as on the CPU where the device can. */
+void tarn__cl_name_options(tarn__cl_device *d)
+{
+    cl_device_fp_config config = 0;
+    clGetDeviceInfo(d->id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL);
+    snprintf(d->options, sizeof(d->options), "-cl-std=%s -w%s%s%s%s%s%s%s%s", d->subgroups ? d->language : "CL1.2",
+             config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "", d->has_f64 ? " -DHAS_F64" : "", d->has_f16 ? " -DHAS_F16" : "",
+             d->local_is_real ? " -DLOCAL_IS_REAL" : "", d->in_lockstep ? " -DIN_LOCKSTEP" : "", d->is_cpu ? " -DIS_CPU" : "",
+             d->subgroups ? " -DHAS_SUBGROUPS -DSUBGROUPS_" : "", d->subgroups ? d->subgroups : "");
+}
+
+static bool make_record(tarn__cl_device *d)
+{
+    cl_int error;
+    tarn__cl_record none = {0};
+    d->record = clCreateBuffer(d->context, CL_MEM_READ_WRITE, sizeof(none), NULL, &error);
+    d->seen = (tarn__cl_record *)(void *)tarn__cl_pinned(d, sizeof(none), &d->seen_memory);
+    return d->seen && tarn__cl_good(error, "device memory") &&
+           tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_TRUE, 0, sizeof(none), &none, 0, NULL, NULL), "clearing memory");
+}
+
+static bool set_up(tarn__cl_device *d)
+{
+    cl_int error;
+    ask_text(d, CL_DEVICE_NAME, d->name, sizeof(d->name));
+    ask_text(d, CL_DEVICE_VENDOR, d->vendor, sizeof(d->vendor));
+    ask_text(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver));
+    ask_features(d);
+    d->context = clCreateContext(NULL, 1, &d->id, NULL, NULL, &error);
+    if (!tarn__cl_good(error, "making a context"))
+        return false;
+    d->queue = clCreateCommandQueue(d->context, d->id, CL_QUEUE_PROFILING_ENABLE, &error);
+    if (!tarn__cl_good(error, "making a queue") || !make_record(d))
+        return false;
+    tarn__cl_try_features(d);
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->choosing, NULL);
+    return true;
+}
+
+tarn__cl_device *tarn__cl_at(int index)
+{
+    if (!__atomic_load_n(&ready[index], __ATOMIC_ACQUIRE)) {
+        pthread_mutex_lock(&lock);
+        bool good = ready[index] || set_up(&devices[index]);
+        __atomic_store_n(&ready[index], good, __ATOMIC_RELEASE);
+        pthread_mutex_unlock(&lock);
+        if (!good)
+            return NULL;
+    }
+    return &devices[index];
+}
+
+bool tarn__cl_device_query(int index, tarn_device_info *info)
+{
+    tarn__cl_device *d = tarn__cl_alive(index);
+    if (!d)
+        return false;
+    snprintf(info->description, sizeof(info->description), "%s", d->name);
+    snprintf(info->type, sizeof(info->type), "%s", d->type == CL_DEVICE_TYPE_GPU ? "gpu" : d->is_cpu ? "cpu" : "accelerator");
+    snprintf(info->vendor, sizeof(info->vendor), "%s", d->vendor);
+    snprintf(info->detail, sizeof(info->detail), "%s by %s, %u compute units, driver %s%s%s%s", d->is_cpu ? "CPU" : d->type == CL_DEVICE_TYPE_GPU ? "GPU" : "accelerator",
+             d->vendor, d->units, d->driver, d->has_f64 ? "" : ", no f64", d->has_f16 ? ", f16" : "", d->subgroups ? ", subgroups" : "");
+    pthread_mutex_lock(&d->lock);
+    info->memory_total = (int64_t)d->memory_total;
+    info->memory_free = (int64_t)(d->memory_total - d->memory_used);
+    pthread_mutex_unlock(&d->lock);
+    return true;
+}

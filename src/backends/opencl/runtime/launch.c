@@ -1,0 +1,268 @@
+/* launch.c: launches in the making: a kernel, its arguments, its grid. */
+#include <string.h>
+
+#include "backends/opencl/runtime/opencl.h"
+
+/* Of the calling thread's last call. */
+static _Thread_local bool has_declined;
+static _Thread_local bool has_begun; /* something of it is on its way */
+
+bool tarn__cl_declined(int index)
+{
+    (void)index;
+    bool declined = has_declined;
+    has_declined = has_begun = false;
+    return declined;
+}
+
+const char *tarn__cl_type(tarn_dtype dtype)
+{
+    return dtype == TARN_BOOL ? "boolean" : tarn__dtypes[dtype].name;
+}
+
+/* ---- beginning ------------------------------------------------------------------------------------------------------------- */
+
+tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options, size_t items)
+{
+    tarn__cl_launch launch = {.device = tarn__cl_at(call->device), .name = kernel, .reads_output = call->reads_output != 0};
+    if (!launch.device || has_declined || tarn__cl_is_lost(launch.device))
+        return launch;
+    pthread_mutex_lock(&launch.device->lock);
+    const tarn__cl_kernel *found = tarn__cl_kernel_of(launch.device, source, kernel, options);
+    launch.kernel = found ? found->kernel : NULL;
+    launch.most_items = found ? found->most_items : 0;
+    launch.good = launch.most_items >= items;
+    if (!launch.good)
+        pthread_mutex_unlock(&launch.device->lock);
+    return launch;
+}
+
+size_t tarn__cl_group_left(const tarn__cl_launch *launch)
+{
+    size_t group = 1;
+    while (2 * group <= launch->most_items)
+        group *= 2;
+    return group;
+}
+
+static void end(tarn__cl_launch *launch)
+{
+    launch->good = false;
+    pthread_mutex_unlock(&launch->device->lock);
+}
+
+bool tarn__cl_leave(tarn__cl_launch *launch)
+{
+    const bool was_good = launch->good;
+    if (was_good)
+        end(launch);
+    return was_good;
+}
+
+/* Ends a launch that failed. */
+static void give_up(tarn__cl_launch *launch)
+{
+    tarn__cl_suspect(launch->device);
+    tarn__cl_set_failed(launch->device);
+    end(launch);
+}
+
+tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options)
+{
+    tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, 1);
+    has_declined = has_declined || (launch.device && !launch.good && !tarn__cl_is_lost(launch.device));
+    return launch;
+}
+
+bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kernel, const char *options)
+{
+    tarn__cl_launch launch = tarn__cl_begin(call, source, kernel, options);
+    return tarn__cl_leave(&launch);
+}
+
+/* ---- arguments ------------------------------------------------------------------------------------------------------------- */
+
+static void set(tarn__cl_launch *launch, size_t bytes, const void *value)
+{
+    if (!launch->good)
+        return;
+    cl_int error = clSetKernelArg(launch->kernel, launch->next, bytes, value);
+    if (error != CL_SUCCESS) {
+        tarn__cl_fail("argument %u of the kernel '%s', %zu bytes: %s (OpenCL %d)", launch->next, launch->name, bytes, tarn__cl_error_name(error), error);
+        give_up(launch);
+    }
+    launch->next++;
+}
+
+void tarn__cl_value(tarn__cl_launch *launch, const void *value, size_t bytes)
+{
+    set(launch, bytes, value);
+}
+
+void tarn__cl_int(tarn__cl_launch *launch, int32_t value)
+{
+    set(launch, sizeof(value), &value);
+}
+
+void tarn__cl_long(tarn__cl_launch *launch, int64_t value)
+{
+    set(launch, sizeof(value), &value);
+}
+
+void tarn__cl_real(tarn__cl_launch *launch, double value)
+{
+    float narrow = (float)value;
+    if (launch->good && launch->device->has_f64)
+        set(launch, sizeof(value), &value);
+    else
+        set(launch, sizeof(narrow), &narrow);
+}
+
+static void set_memory(tarn__cl_launch *launch, void *memory, int64_t place)
+{
+    cl_mem buffer = memory;
+    set(launch, sizeof(buffer), memory ? &buffer : NULL);
+    tarn__cl_long(launch, place);
+}
+
+void tarn__cl_view(tarn__cl_launch *launch, const tarn__view *view)
+{
+    if (!view)
+        set_memory(launch, NULL, 0);
+    else if (tarn__is_blocks(view->dtype))
+        set_memory(launch, view->memory, view->base + tarn__bytes_of(view->dtype, view->offset));
+    else
+        set_memory(launch, view->memory, view->offset);
+}
+
+void tarn__cl_scratch(tarn__cl_launch *launch, const tarn__call *call, int64_t bytes)
+{
+    set_memory(launch, call->scratch, call->scratch_offset + bytes);
+}
+
+void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call)
+{
+    if (!launch->good)
+        return;
+    set_memory(launch, launch->device->record, (int64_t)(intptr_t)call->function);
+    launch->has_fault = true;
+}
+
+/* ---- going ----------------------------------------------------------------------------------------------------------------- */
+
+/* A group of one dimension: PoCL makes vectors of its items; a GPU hides its memory's latency. */
+static size_t chosen_group(const tarn__cl_launch *launch)
+{
+    size_t items = launch->device->is_cpu ? 64 : 256;
+    while (items > launch->most_items)
+        items /= 2;
+    return items;
+}
+
+static bool is_under_way(cl_event event)
+{
+    cl_int status = CL_COMPLETE;
+    return event && clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL) == CL_SUCCESS && status > CL_COMPLETE;
+}
+
+static bool read_record(tarn__cl_device *d)
+{
+    if (d->reading)
+        clReleaseEvent(d->reading);
+    d->reading = NULL;
+    d->is_unread = false;
+    return tarn__cl_good(clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(*d->seen), d->seen, 0, NULL, &d->reading), "reading the faults") &&
+           tarn__cl_good(clFlush(d->queue), "sending work to the device");
+}
+
+/* Behind a kernel that may find a fault its record is read, without waiting; the next poll that finds the read done looks at it. A read takes the device as long as a small kernel: while one is
+ * under way the next is put off, until a poll finds that one done or something waits for the device. */
+static bool record_faults(tarn__cl_device *d)
+{
+    d->is_unread = true;
+    return is_under_way(d->reading) || read_record(d);
+}
+
+bool tarn__cl_read_faults(tarn__cl_device *d)
+{
+    return !d->is_unread || read_record(d);
+}
+
+bool tarn__cl_settle_faults(tarn__cl_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    bool good = tarn__cl_read_faults(d);
+    pthread_mutex_unlock(&d->lock);
+    return good;
+}
+
+/* True where a driver says only now that it has too little for such groups: a device that is lost says the same, but its queue does not end. A call that has begun is not done again if that
+ * could change what it reads. */
+static bool is_too_large(const tarn__cl_launch *launch, cl_int error)
+{
+    if (has_begun && launch->reads_output)
+        return false;
+    return error == CL_INVALID_WORK_GROUP_SIZE || error == CL_INVALID_WORK_ITEM_SIZE ||
+           (error == CL_OUT_OF_RESOURCES && clFinish(launch->device->queue) == CL_SUCCESS);
+}
+
+/* `whole` is made of whole groups; none of the sizes is 0. */
+static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, const size_t *group)
+{
+    tarn__cl_device *d = launch->device;
+    cl_int error = clEnqueueNDRangeKernel(d->queue, launch->kernel, (cl_uint)rank, NULL, whole, group, 0, NULL, NULL);
+    bool good = error == CL_SUCCESS;
+    if (is_too_large(launch, error)) {
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: the kernel '%s' is not started: %s (OpenCL %d)", d->index, launch->name, tarn__cl_error_name(error), error);
+        has_declined = good = true;
+    } else if (!good) {
+        tarn__cl_fail("the kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
+    } else {
+        has_begun = true;
+        good = !launch->has_fault || record_faults(d);
+    }
+    good ? end(launch) : give_up(launch);
+}
+
+void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local)
+{
+    size_t group[3] = {1, 1, 1}, whole[3], items = 1;
+    bool is_empty = false;
+    if (!launch->good)
+        return;
+    if (local)
+        memcpy(group, local, sizeof(group[0]) * (size_t)rank);
+    else
+        group[0] = chosen_group(launch);
+    for (int i = 0; i < rank; i++) {
+        is_empty = is_empty || global[i] == 0;
+        whole[i] = (global[i] + group[i] - 1) / group[i] * group[i];
+        items *= group[i];
+    }
+    has_declined = has_declined || items > launch->most_items;
+    if (has_declined || is_empty)
+        end(launch);
+    else
+        enqueue(launch, rank, whole, group);
+}
+
+void tarn__cl_go_apart(tarn__cl_launch *launch, int rank, const size_t *global, size_t most)
+{
+    size_t group[3] = {tarn__cl_group_left(launch), 1, 1};
+    group[0] = group[0] < most ? group[0] : most;
+    tarn__cl_go(launch, rank, global, group);
+}
+
+void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset, size_t bytes)
+{
+    tarn__cl_device *d = tarn__cl_alive(call->device);
+    if (!d || bytes == 0)
+        return;
+    has_begun = true;
+    if (!tarn__cl_good(clEnqueueCopyBuffer(d->queue, (cl_mem)from, to, (size_t)from_offset, (size_t)to_offset, bytes, 0, NULL, NULL), "a copy on the device")) {
+        tarn__cl_suspect(d);
+        pthread_mutex_lock(&d->lock);
+        tarn__cl_set_failed(d);
+        pthread_mutex_unlock(&d->lock);
+    }
+}

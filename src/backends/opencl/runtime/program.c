@@ -1,0 +1,292 @@
+/* program.c: kernels by the name of their file, function and options: compiled when they are first asked for, and kept.
+ *
+ * A device has a table of kernels, found by a hash of the three texts, and a list of programs: kernels of one file and the same options share one. What
+ * does not compile stays in the table, too, so that it is tried once. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/opencl/runtime/opencl.h"
+#include "base/os/platform.h"
+
+typedef struct tarn__cl_program {
+    char *source, *options;
+    cl_program program; /* NULL: it does not compile */
+    struct tarn__cl_program *next;
+} program;
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+/* Every launch comes here: eight characters at a time. Where a text ends counts. */
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    const size_t length = strlen(text);
+    uint64_t word = 0;
+    for (size_t at = 0; at + sizeof(word) <= length; at += sizeof(word)) {
+        memcpy(&word, text + at, sizeof(word));
+        hash = mix(hash, word);
+    }
+    word = 0;
+    memcpy(&word, text + length / sizeof(word) * sizeof(word), length % sizeof(word));
+    return mix(mix(hash, word), length);
+}
+
+/* ---- the text of a program -------------------------------------------------------------------------------------------------- */
+
+typedef struct text {
+    char *at;
+    size_t length, room;
+    bool good;
+} text;
+
+static void append(text *t, const char *bytes, size_t length)
+{
+    if (t->good && t->length + length + 1 > t->room) {
+        size_t room = 2 * (t->length + length + 1);
+        char *more = realloc(t->at, room);
+        t->good = more != NULL;
+        t->at = more ? more : t->at;
+        t->room = more ? room : t->room;
+    }
+    if (!t->good)
+        return;
+    memcpy(t->at + t->length, bytes, length);
+    t->length += length;
+    t->at[t->length] = 0;
+}
+
+/* The name, without its folder, in a line `#include "base/name"`; false for any other line. */
+static bool included(const char *line, size_t length, char *name, size_t size)
+{
+    static const char start[] = "#include \"";
+    const char *begin = line + sizeof(start) - 1, *end;
+    if (length < sizeof(start) || memcmp(line, start, sizeof(start) - 1) != 0 || !(end = memchr(begin, '"', length - sizeof(start) + 1)))
+        return false;
+    for (const char *slash; (slash = memchr(begin, '/', (size_t)(end - begin))) != NULL;)
+        begin = slash + 1;
+    snprintf(name, size, "%.*s", (int)(end - begin), begin);
+    return true;
+}
+
+#define MOST_INCLUDES 8 /* one in the other */
+
+static void append_file(text *t, const char *name, int depth)
+{
+    char inner[64];
+    const tarn__cl_file *file = NULL;
+    for (int i = 0; i < tarn__cl_file_count && !file; i++)
+        file = strcmp(tarn__cl_files[i].name, name) == 0 ? &tarn__cl_files[i] : NULL;
+    t->good = t->good && file && depth < MOST_INCLUDES;
+    for (size_t at = 0; t->good && at < file->length;) {
+        const char *line = (const char *)file->bytes + at, *end = memchr(line, '\n', file->length - at);
+        size_t length = end ? (size_t)(end - line) + 1 : file->length - at;
+        if (included(line, length, inner, sizeof(inner)))
+            append_file(t, inner, depth + 1);
+        else
+            append(t, line, length);
+        at += length;
+    }
+}
+
+char *tarn__cl_text(const char *source)
+{
+    text t = {.good = true};
+    char name[64];
+    snprintf(name, sizeof(name), "%s.cl", source);
+    append_file(&t, "prelude.cl", 0);
+    append_file(&t, name, 0);
+    if (t.good)
+        return t.at;
+    free(t.at);
+    return NULL;
+}
+
+/* ---- programs that tests want to fail ------------------------------------------------------------------------------------------ */
+
+bool tarn__cl_is_unwanted(const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == length && strncmp(at, name, length) == 0)
+            return true;
+    return false;
+}
+
+static bool is_known(const char *word, size_t length)
+{
+    for (int k = 0; k < TARN__KERNEL_COUNT; k++)
+        if (strlen(tarn__kernel_names[k]) == length && strncmp(tarn__kernel_names[k], word, length) == 0)
+            return true;
+    for (int i = 0; i < tarn__cl_file_count; i++)
+        if (strncmp(tarn__cl_files[i].name, word, length) == 0 && strcmp(tarn__cl_files[i].name + length, ".cl") == 0)
+            return true;
+    return false;
+}
+
+bool tarn__cl_knows_unwanted(char *why, size_t why_size)
+{
+    for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',') {
+        int length = (int)strcspn(at, ",");
+        if (!is_known(at, (size_t)length)) {
+            snprintf(why, why_size, "TARN_OPENCL_WITHOUT names '%.*s', which is neither a kernel (tanh) nor a file of kernels (gemm_panels)", length, at);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- compiling ------------------------------------------------------------------------------------------------------------- */
+
+static void tell_why(const tarn__cl_device *d, const char *source, const char *options, cl_program made)
+{
+    size_t length = 0;
+    clGetProgramBuildInfo(made, d->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &length);
+    char *log = calloc(1, length + 1);
+    if (log)
+        clGetProgramBuildInfo(made, d->id, CL_PROGRAM_BUILD_LOG, length, log, NULL);
+    tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl does not compile with %s: %s", d->index, source, options, log ? log : "");
+    free(log);
+}
+
+/* From its text. NULL when it does not compile. */
+static cl_program compile(const tarn__cl_device *d, const char *source, const char *options, const char *written)
+{
+    cl_int error;
+    cl_program made = clCreateProgramWithSource(d->context, 1, &written, NULL, &error);
+    if (!tarn__cl_good(error, "making a program"))
+        return NULL;
+    if (clBuildProgram(made, 1, &d->id, options, NULL, NULL) == CL_SUCCESS) {
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: compiled %s.cl with %s", d->index, source, options);
+        return made;
+    }
+    tell_why(d, source, options, made);
+    clReleaseProgram(made);
+    return NULL;
+}
+
+/* From disk, or compiled and kept there. */
+static cl_program find_or_compile(tarn__cl_device *d, const char *source, const char *options)
+{
+    char *written = tarn__cl_text(tarn__cl_is_unwanted(source) ? "disabled" : source);
+    if (!written)
+        return NULL;
+    cl_program made = tarn__cl_cache_find(d, written, options);
+    if (!made) {
+        const double begin = tarn__platform_seconds();
+        made = compile(d, source, options, written);
+        tarn__cl_cache_tell(d, tarn__platform_seconds() - begin);
+        if (made)
+            tarn__cl_cache_keep(d, written, options, made);
+    }
+    free(written);
+    return made;
+}
+
+static const program *program_of(tarn__cl_device *d, const char *source, const char *options)
+{
+    for (const program *p = d->programs; p; p = p->next)
+        if (strcmp(p->source, source) == 0 && strcmp(p->options, options) == 0)
+            return p;
+    program *p = calloc(1, sizeof(*p));
+    size_t room = strlen(d->options) + strlen(options) + 2;
+    char *all = malloc(room);
+    if (!p || !all || !(p->source = strdup(source)) || !(p->options = strdup(options))) {
+        free(p ? p->source : NULL);
+        free(p);
+        free(all);
+        return NULL;
+    }
+    snprintf(all, room, "%s %s", d->options, options);
+    p->program = find_or_compile(d, source, all);
+    p->next = d->programs;
+    d->programs = p;
+    free(all);
+    return p;
+}
+
+/* ---- the table of kernels --------------------------------------------------------------------------------------------------- */
+
+static tarn__cl_kernel **place_of(tarn__cl_kernel **table, size_t room, uint64_t hash, const char *source, const char *function, const char *options)
+{
+    size_t at = (size_t)hash & (room - 1);
+    for (; table[at]; at = (at + 1) & (room - 1))
+        if (table[at]->hash == hash && source && strcmp(table[at]->source, source) == 0 && strcmp(table[at]->function, function) == 0 &&
+            strcmp(table[at]->options, options) == 0)
+            break;
+    return &table[at];
+}
+
+/* Room for one more; at most half of the places are taken. */
+static bool make_room(tarn__cl_device *d)
+{
+    if (2 * (d->kernel_count + 1) <= d->kernel_room)
+        return true;
+    size_t room = d->kernel_room ? 2 * d->kernel_room : 256;
+    tarn__cl_kernel **table = calloc(room, sizeof(*table));
+    if (!table)
+        return false;
+    for (size_t i = 0; i < d->kernel_room; i++)
+        if (d->kernels[i])
+            *place_of(table, room, d->kernels[i]->hash, NULL, NULL, NULL) = d->kernels[i];
+    free(d->kernels);
+    d->kernels = table;
+    d->kernel_room = room;
+    return true;
+}
+
+/* Registers and memory may be too little for a group as large as the device has. */
+static size_t most_items(const tarn__cl_device *d, cl_kernel kernel)
+{
+    size_t items = 0;
+    cl_ulong bytes = 0;
+    if (clGetKernelWorkGroupInfo(kernel, d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof(items), &items, NULL) != CL_SUCCESS)
+        items = d->max_group;
+    if (clGetKernelWorkGroupInfo(kernel, d->id, CL_KERNEL_LOCAL_MEM_SIZE, sizeof(bytes), &bytes, NULL) == CL_SUCCESS && bytes > d->local_bytes)
+        return 0;
+    return items < d->kernel_group ? items : d->kernel_group;
+}
+
+static void make_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
+{
+    const program *p = program_of(d, k->source, k->options);
+    cl_int error;
+    if (!p || !p->program)
+        return;
+    k->kernel = clCreateKernel(p->program, k->function, &error);
+    if (error != CL_SUCCESS)
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl has no kernel '%s' with %s: %s", d->index, k->source, k->function, k->options, tarn__cl_error_name(error));
+    else
+        k->most_items = most_items(d, k->kernel);
+}
+
+static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char *source, const char *function, const char *options)
+{
+    tarn__cl_kernel *k = make_room(d) ? calloc(1, sizeof(*k)) : NULL;
+    if (!k)
+        return NULL;
+    *k = (tarn__cl_kernel){.hash = hash, .source = strdup(source), .function = strdup(function), .options = strdup(options)};
+    if (!k->source || !k->function || !k->options) {
+        free(k->source);
+        free(k->function);
+        free(k->options);
+        free(k);
+        return NULL;
+    }
+    make_kernel(d, k);
+    *place_of(d->kernels, d->kernel_room, hash, source, function, options) = k;
+    d->kernel_count++;
+    return k;
+}
+
+const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *d, const char *source, const char *function, const char *options)
+{
+    uint64_t hash = hash_text(hash_text(hash_text(0xcbf29ce484222325u, source), function), options);
+    const tarn__cl_kernel *k = d->kernel_room ? *place_of(d->kernels, d->kernel_room, hash, source, function, options) : NULL;
+    if (!k)
+        k = add_kernel(d, hash, source, function, options);
+    return k && k->kernel ? k : NULL;
+}

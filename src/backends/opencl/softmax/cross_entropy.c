@@ -1,0 +1,69 @@
+/* cross_entropy.c: the cross entropy of rows of logits, its gradient, and both in one: the launchers of cross_entropy.cl. */
+#include <stdio.h>
+
+#include "backends/opencl/common/rows.h"
+
+enum { LOGITS, TARGET, LOSS, LOG_SUM, GRADIENT, SLOPES, OPERANDS }; /* each kernel has some of them */
+
+/* A row for each group; an operand that a kernel lacks has a NULL memory. */
+static void run(const tarn__call *call, const char *what, tarn__view *operand)
+{
+    const tarn__cross_entropy *params = call->params;
+    const tarn__view *views[OPERANDS];
+    const char *type[OPERANDS];
+    tarn__cl_row_set rows;
+    char own[160];
+    for (int k = 0; k < OPERANDS; k++) {
+        views[k] = operand[k].memory ? &operand[k] : NULL;
+        type[k] = tarn__cl_type(views[k] ? operand[k].dtype : TARN_F32);
+    }
+    tarn__cl_rows_of(&rows, 1, OPERANDS, views);
+    rows.count = rows.nest.count; /* rows without classes have no right target */
+    if (rows.count == 0)
+        return;
+    const tarn__view *lines[] = {views[LOGITS], views[SLOPES]};
+    tarn__cl_row_set two;
+    tarn__cl_rows_of(&two, 1, 2, lines);
+    tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &two, 1, 2, lines);
+    tarn__cl_row_quads(&two, &form, 1, 2, lines);
+    snprintf(own, sizeof(own), "%s -DT_X=%s -DT_TARGET=%s -DT_LOSS=%s -DT_G=%s -DT_SLOPES=%s", what, type[LOGITS], type[TARGET], type[LOSS], type[GRADIENT],
+             type[SLOPES]);
+    tarn__cl_launch launch = tarn__cl_begin_rows(call, "cross_entropy", "cross_entropy", &form, own);
+    tarn__cl_value(&launch, &rows, sizeof(rows));
+    for (int k = 0; k < OPERANDS; k++)
+        tarn__cl_view(&launch, views[k]);
+    tarn__cl_real(&launch, params->smoothing);
+    tarn__cl_real(&launch, params->scale);
+    tarn__cl_long(&launch, params->ignore);
+    tarn__cl_int(&launch, params->has_ignore);
+    tarn__cl_fault(&launch, call);
+    tarn__cl_go_rows(&launch, &form, rows.count);
+}
+
+static void run_cross_entropy(const tarn__call *call)
+{
+    run(call, " -DMAKE_LOSS",
+        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0], [TARGET] = tarn__cl_as_column(call->in[1]), [LOSS] = tarn__cl_as_column(call->out[0]),
+                               [LOG_SUM] = tarn__cl_as_column(call->out[1])});
+}
+
+static void run_cross_entropy_grad(const tarn__call *call)
+{
+    run(call, " -DMAKE_SLOPES",
+        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0], [TARGET] = tarn__cl_as_column(call->in[1]), [LOG_SUM] = tarn__cl_as_column(call->in[2]),
+                               [GRADIENT] = tarn__cl_as_column(call->in[3]), [SLOPES] = *call->out[0]});
+}
+
+static void run_cross_entropy_slopes(const tarn__call *call)
+{
+    run(call, " -DMAKE_LOSS -DMAKE_SLOPES",
+        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0], [TARGET] = tarn__cl_as_column(call->in[1]), [LOSS] = tarn__cl_as_column(call->out[0]),
+                               [GRADIENT] = tarn__cl_as_column(call->in[2]), [SLOPES] = *call->out[1]});
+}
+
+void tarn__cl_loss(tarn__kernel_row *rows)
+{
+    rows[TARN__K_cross_entropy] = (tarn__kernel_row){run_cross_entropy, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_grad] = (tarn__kernel_row){run_cross_entropy_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_slopes] = (tarn__kernel_row){run_cross_entropy_slopes, TARN__FLOATS, NULL};
+}

@@ -1,0 +1,60 @@
+/* softmax.c: softmax and log_softmax along one axis, and their gradients: the launchers of softmax.cl. */
+#include <stdio.h>
+
+#include "backends/opencl/common/rows.h"
+
+enum { OUT, IN, UP, OPERANDS };
+
+/* A row for each group; `kernel` is given the operands as `views` has them, NULL where there is none. */
+static void run(const tarn__call *call, const char *kernel, const char *what, const tarn__view *const *views)
+{
+    const tarn__along *params = call->params;
+    const tarn__view *x = views[IN], *up = views[UP];
+    const int count = up ? OPERANDS : UP;
+    tarn__cl_row_set rows;
+    char own[128];
+    tarn__cl_rows_of(&rows, params->axis, count, views);
+    if (rows.count == 0)
+        return;
+    tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &rows, params->axis, count, views);
+    tarn__cl_row_quads(&rows, &form, params->axis, count, views);
+    const char *result = tarn__cl_type(views[OUT]->dtype);
+    if (up)
+        snprintf(own, sizeof(own), " -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", what, params->from_x ? " -DFROM_X" : "", tarn__cl_type(x->dtype), result,
+                 tarn__cl_type(up->dtype));
+    else
+        snprintf(own, sizeof(own), " -DFORWARD%s -DT_X=%s -DT_Y=%s", what, tarn__cl_type(x->dtype), result);
+    tarn__cl_launch launch = tarn__cl_begin_rows(call, "softmax", kernel, &form, own);
+    tarn__cl_value(&launch, &rows, sizeof(rows));
+    for (int k = 0; k < count; k++)
+        tarn__cl_view(&launch, views[k]);
+    tarn__cl_go_rows(&launch, &form, rows.count);
+}
+
+static void run_softmax(const tarn__call *call)
+{
+    run(call, "softmax", "", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], NULL});
+}
+
+static void run_log_softmax(const tarn__call *call)
+{
+    run(call, "softmax", " -DLOG", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], NULL});
+}
+
+static void run_softmax_grad(const tarn__call *call)
+{
+    run(call, "softmax_grad", "", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], call->in[1]});
+}
+
+static void run_log_softmax_grad(const tarn__call *call)
+{
+    run(call, "softmax_grad", " -DLOG", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], call->in[1]});
+}
+
+void tarn__cl_softmax(tarn__kernel_row *rows)
+{
+    rows[TARN__K_softmax] = (tarn__kernel_row){run_softmax, TARN__FLOATS, NULL};
+    rows[TARN__K_log_softmax] = (tarn__kernel_row){run_log_softmax, TARN__FLOATS, NULL};
+    rows[TARN__K_softmax_grad] = (tarn__kernel_row){run_softmax_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_log_softmax_grad] = (tarn__kernel_row){run_log_softmax_grad, TARN__FLOATS, NULL};
+}
